@@ -1,0 +1,1 @@
+"""The facade a user touches: cluster, producer, consumer, reader."""

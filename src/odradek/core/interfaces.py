@@ -1,0 +1,335 @@
+"""Where the eras meet: what producer, consumer, reader and command line need, and nothing else.
+
+Kafka 0.7 implements these over ZooKeeper and raw byte logs (`io.kafka07`); the 0.8+ era implements them over
+Metadata, Produce, Fetch and group requests. Nobody outside `wire` and the two era packages knows which one runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from odradek.errors import BrokerError, CorruptMessage, OdradekError
+from odradek.types import Anchor, AtTime, Broker, Columns, Position, TopicPartition
+
+__all__ = [
+    "Assignment",
+    "BrokerApi",
+    "Coordination",
+    "Decoder",
+    "DecoderOptions",
+    "Era",
+    "FetchResult",
+    "Listener",
+    "Membership",
+    "OffsetStore",
+    "Outgoing",
+    "ProducePart",
+    "Receipt",
+    "RoutingTable",
+    "Subscription",
+]
+
+
+# ---- values -------------------------------------------------------------------------------------------------
+
+
+class Outgoing(NamedTuple):
+    """One record on its way out, already assigned to a partition."""
+
+    value: bytes
+    key: bytes | None = None
+    headers: Sequence[tuple[str, bytes]] = ()
+    time: float | None = None
+
+
+class ProducePart(NamedTuple):
+    """What goes to one partition in one request.
+
+    `records` may be any sequence; an era that ships only payloads reads only `value`.
+    """
+
+    partition: TopicPartition
+    records: Sequence[Outgoing]
+    codec: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderOptions:
+    """How fetched bytes are decoded.
+
+    Args:
+        max_message_bytes: A message (its whole entry) larger than this raises MessageTooLarge.
+        max_decompressed_bytes: What one compressed wrapper may grow to, all nesting levels together.
+        corrupt: `fail` ends the partition with CorruptMessage; `skip` leaves the message out and reports it;
+            `raw` hands the undecoded entry over as a record named in `Columns.corrupt`.
+    """
+
+    max_message_bytes: int = 4 << 20
+    max_decompressed_bytes: int = 64 << 20
+    corrupt: str = "fail"
+
+
+class Decoder(Protocol):
+    """Bytes of one partition's log -> columns, incrementally. One per partition; survives from fetch to fetch."""
+
+    partition: TopicPartition
+
+    @property
+    def position(self) -> Position:
+        """Where the next undelivered message starts: what a reset, a bookmark or a new connection resumes from."""
+        ...
+
+    @property
+    def fetch_position(self) -> Position:
+        """Where the next fetch should start: `position` plus the partial tail kept from earlier fetches."""
+        ...
+
+    @property
+    def pending_bytes(self) -> int:
+        """Memory held: decoded and not yet taken, plus the tail."""
+        ...
+
+    @property
+    def error(self) -> OdradekError | None:
+        """Set once decoding cannot go on (CorruptMessage, MessageTooLarge). Take what came before it first."""
+        ...
+
+    def feed(self, data: memoryview) -> None:
+        """Take the next bytes, as they come from the socket. Never raises; see `error`."""
+        ...
+
+    def take(self) -> Columns:
+        """Give up everything decoded since the last take. May be empty."""
+        ...
+
+    def take_reports(self) -> list[CorruptMessage]:
+        """Give up the reports of skipped messages since the last call."""
+        ...
+
+    def reset(self, position: Position) -> None:
+        """Forget tail, error and undelivered messages, and go on from `position` (seek, new connection)."""
+        ...
+
+
+class FetchResult(NamedTuple):
+    """What one partition's part of a fetch came to. The bytes went to `decoder` as they arrived."""
+
+    decoder: Decoder
+    received: int
+    error: BrokerError | None
+    """OffsetOutOfRange (`name == "OffsetOutOfRange"`), WrongPartition, Unknown..."""
+
+
+class Receipt(NamedTuple):
+    """What is known after a produce: per part, in order, the position it was appended at (None: the era does not
+    say) - and whether the broker confirmed it."""
+
+    positions: Sequence[Position | None]
+    confirmed: bool
+
+
+# ---- routing ------------------------------------------------------------------------------------------------
+
+
+class RoutingTable(Protocol):
+    """An immutable snapshot of who serves what. Replaced whole, never edited."""
+
+    @property
+    def version(self) -> int:
+        """Grows with every change."""
+        ...
+
+    @property
+    def brokers(self) -> Mapping[int, Broker]:
+        """Live brokers by id."""
+        ...
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """Topics known to have partitions."""
+        ...
+
+    def partitions(self, topic: str) -> Sequence[TopicPartition]:
+        """Where records of `topic` may be sent now, in canonical order (a partitioner's index counts in it).
+        Empty when no broker is live. In 0.7 an unknown topic has partition 0 of every live broker."""
+        ...
+
+    def published(self, topic: str) -> Sequence[TopicPartition]:
+        """The partitions known to exist: what can be read. A subset of `partitions`."""
+        ...
+
+    def leader(self, partition: TopicPartition) -> Broker | None:
+        """Who serves it now, or None."""
+        ...
+
+
+class Coordination(Protocol):
+    """Who serves what, kept up to date in the background.
+
+    An asynchronous context manager: inside it, `table` is current as far as the coordinator told us. A background
+    failure is raised from `changed`, `topic` and at exit, never only logged.
+    """
+
+    @property
+    def table(self) -> RoutingTable: ...
+
+    async def topic(self, name: str) -> RoutingTable:
+        """A table that knows `name`: reads and watches it the first time, returns at once later."""
+        ...
+
+    async def all_topics(self) -> frozenset[str]:
+        """Every topic the cluster publishes, and keep watching for more (wildcards, listings)."""
+        ...
+
+    async def changed(self, version: int) -> RoutingTable:
+        """Wait until `table.version > version`. Cancellation: safe."""
+        ...
+
+    async def refresh(self) -> RoutingTable:
+        """Read everything again now: the table was found wrong."""
+        ...
+
+
+# ---- one broker ---------------------------------------------------------------------------------------------
+
+
+class BrokerApi(Protocol):
+    """The data requests of one broker, over connections it opens when first needed and reopens with back-off.
+
+    Calls may overlap: they are pipelined in call order. Every call has a deadline of its own (the request
+    time-out it was made with) and raises TransportError, DeadlineError or RemoteProtocolError; for those
+    `ConnectionLost.sent` says whether the broker may have seen it.
+    """
+
+    @property
+    def broker(self) -> Broker: ...
+
+    def produce(self, parts: Sequence[ProducePart], *, confirm: bool) -> Awaitable[Receipt]:
+        """Encode and queue one produce request now, in call order; the awaitable gives its outcome.
+
+        Not a coroutine function: ordering is decided when it is called, not when it is awaited. Dropping or
+        cancelling the awaitable does not take the request back. Raises nothing itself but ConfigError and
+        LocalProtocolError (nothing queued then).
+        """
+        ...
+
+    async def fetch(self, wants: Sequence[tuple[Decoder, int]]) -> Sequence[FetchResult]:
+        """One round trip for many partitions: each decoder is fed from its `fetch_position` with at most so many
+        bytes. Cancellation: the reply is read and dropped; a decoder may have been fed part of it, which is
+        consistent (its positions moved with it)."""
+        ...
+
+    async def positions(self, partition: TopicPartition, at: Anchor | AtTime, count: int = 1) -> Sequence[Position]:
+        """Positions at or before `at`, newest first, at most `count`."""
+        ...
+
+    def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> Decoder: ...
+
+
+class Era(Protocol):
+    """One cluster's protocol: pure rules and the way to its brokers."""
+
+    name: str
+
+    @property
+    def coordination(self) -> Coordination: ...
+
+    def broker(self, broker: Broker, *, purpose: str) -> BrokerApi:
+        """The api of one broker; `purpose` (`produce`, `fetch`, `control`) keeps sockets apart, so that a long
+        fetch never delays a confirm. The same arguments give the same object while the address is the same."""
+        ...
+
+    def check(self, topic: str, record: Outgoing, max_message_bytes: int) -> None:
+        """Raise what makes this record impossible: Rejected (bad topic name, MessageTooLarge as cause) or
+        Unsupported (headers, time on an era without them)."""
+        ...
+
+    def record_bytes(self, record: Outgoing) -> int:
+        """Bytes this record takes on the wire, uncompressed."""
+        ...
+
+    def membership(self, subscription: Subscription) -> Membership:
+        """Join a group. Raises Unsupported when the cluster has nothing to coordinate with."""
+        ...
+
+    def offsets(self, group: str) -> OffsetStore: ...
+
+
+# ---- groups -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a consumer asks its group for. Exactly one of topics, include, exclude is set.
+
+    Args:
+        group: Group name.
+        topics: Topic -> number of streams.
+        include: Whitelist regular expression, `streams` streams in all.
+        exclude: Blacklist regular expression.
+        streams: Streams for include/exclude.
+        consumer_id: Fixed id; None makes one as the Scala consumer does.
+    """
+
+    group: str
+    topics: Mapping[str, int] | None = None
+    include: str | None = None
+    exclude: str | None = None
+    streams: int = 1
+    consumer_id: str | None = None
+
+
+class Assignment(NamedTuple):
+    """What is mine now. Replaced whole at every rebalance.
+
+    `partitions` maps each partition to its stream's number (0 when the consumer has one stream); `committed` has
+    the stored position of each, or None.
+    """
+
+    generation: int
+    partitions: Mapping[TopicPartition, int]
+    committed: Mapping[TopicPartition, Position | None]
+
+
+class Listener(Protocol):
+    """The consumer, as its membership sees it."""
+
+    async def revoke(self) -> None:
+        """Stop delivering, wait (bounded) for batches in hand, commit what is done. After it returns the
+        partitions are released."""
+        ...
+
+    async def assign(self, assignment: Assignment) -> None:
+        """These are yours until the next revoke."""
+        ...
+
+    def lost(self) -> None:
+        """The session expired: the partitions are already somebody else's. Nothing may be committed."""
+        ...
+
+
+class Membership(Protocol):
+    """What is mine now."""
+
+    consumer_id: str
+
+    async def run(self, listener: Listener) -> None:
+        """Join, then turn every group event into `revoke` and `assign` calls, until cancelled. Raises GroupError
+        when the group cannot be balanced."""
+        ...
+
+    async def leave(self) -> None:
+        """Release everything this member owns. Idempotent; call after `run` has ended, within a budget."""
+        ...
+
+
+class OffsetStore(Protocol):
+    """Committed positions of a group."""
+
+    async def fetch(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position | None]: ...
+
+    async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Store them. Raises after trying all; a partial failure names the partitions that were not stored."""
+        ...

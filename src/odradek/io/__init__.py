@@ -1,0 +1,1 @@
+"""Ring 3: anyio. Executes what core decides."""

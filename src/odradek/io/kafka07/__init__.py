@@ -1,0 +1,1 @@
+"""Kafka 0.7 behind the interfaces of `core.interfaces`."""

@@ -1,0 +1,1 @@
+"""Ring 1: bytes <-> values. No event loop, socket, clock, chance or thread."""
