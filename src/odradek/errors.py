@@ -23,9 +23,10 @@
             Unknown                       may or may not have been written
             Undelivered                   what a producer's exit could not deliver in its budget
 
-Four attributes answer the questions callers have, so that nobody needs a ladder of isinstance tests:
+Five attributes answer the questions callers have, so that nobody needs a ladder of isinstance tests:
 `retriable` (trying again may help), `refresh_metadata` (the routing table is probably stale),
-`fatal_to_connection` (the connection is closed) and `hint` (one sentence on what to do).
+`fatal_to_connection` (the connection is closed), `sent` (the failed request may have been applied) and `hint` (one
+sentence on what to do).
 Every error survives pickling: positional arguments are the whole state.
 """
 
@@ -70,6 +71,7 @@ class OdradekError(Exception):
     retriable: ClassVar[bool] = False
     refresh_metadata: ClassVar[bool] = False
     fatal_to_connection: ClassVar[bool] = False
+    sent: bool = False
     hint: str = ""
 
     def message(self) -> str:
@@ -105,16 +107,24 @@ class Closed(OdradekError):
 
 
 class DeadlineError(OdradekError, TimeoutError):
-    """A wait ran into its deadline. Says what was waited for and how long (s)."""
+    """A wait ran into its deadline.
+
+    Args:
+        what: What was waited for.
+        seconds: How long (s).
+        sent: True when it was about a request of which at least one byte may have reached the peer, so that it may
+            have been applied.
+    """
 
     retriable = True
 
-    def __init__(self, what: str, seconds: float) -> None:
-        super().__init__(what, seconds)
-        self.what, self.seconds = what, seconds
+    def __init__(self, what: str, seconds: float, sent: bool = False) -> None:
+        super().__init__(what, seconds, sent)
+        self.what, self.seconds, self.sent = what, seconds, sent
 
     def message(self) -> str:
-        return f"{self.what}: no answer within {self.seconds:g} s"
+        state = "; the request may have been applied" if self.sent else ""
+        return f"{self.what}: no answer within {self.seconds:g} s{state}"
 
 
 class ProtocolError(OdradekError):
@@ -126,9 +136,11 @@ class LocalProtocolError(ProtocolError):
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent something that is not the protocol; its connection is closed."""
+    """The peer sent something that is not the protocol; its connection is closed. A request that fails with it had
+    been sent."""
 
     fatal_to_connection = True
+    sent = True
 
 
 class CorruptMessage(OdradekError):

@@ -1,0 +1,166 @@
+"""Level-one entries of a message set, one at a time and unopened (specification 2.1).
+
+`codec.decode_run` is the fast way through ordinary messages; this is the careful way, which says what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import NamedTuple
+
+from odradek.wire.codec import NO_LIMIT, Buffer, crc32
+
+__all__ = [
+    "Entry",
+    "Scan",
+    "ScanEnd",
+    "Stop",
+    "check_length",
+    "head_bytes",
+    "make_entry",
+    "read_entry",
+    "scan",
+]
+
+
+class Entry(NamedTuple):
+    """One entry with a plausible length. Behind an unknown magic, `payload` is all that follows."""
+
+    position: int
+    size: int
+    magic: int
+    attributes: int
+    crc_ok: bool
+    head: bytes | memoryview
+    payload: bytes | memoryview
+
+    @property
+    def codec(self) -> int:
+        """Attribute bits 0-1; 3 is a codec that does not exist."""
+        return self.attributes & 3
+
+    @property
+    def end(self) -> int:
+        """Where the next entry starts."""
+        return self.position + self.size
+
+    @property
+    def raw(self) -> bytes:
+        """The whole entry, as it stands in the log."""
+        return b"".join((self.head, self.payload))
+
+    @property
+    def damage(self) -> str:
+        """What is wrong with it, in words; empty when nothing is. Compressed payloads are not opened to tell."""
+        if self.magic not in (0, 1):
+            return f"unknown magic {self.magic}"
+        if not self.crc_ok:
+            return "CRC mismatch"
+        return "unknown codec 3" if self.codec == 3 else ""
+
+
+class Stop(Enum):
+    """Why no further entry could be read."""
+
+    END = "nothing is left"
+    CUT = "the last entry is incomplete"
+    NEGATIVE = "negative length"
+    SHORT = "length too small for a message"
+    HEADER = "length 5 is too small for magic 1"
+    TOO_LARGE = "larger than the limit"
+
+    @property
+    def hopeless(self) -> bool:
+        """The length itself makes no sense, so that nothing behind it can be found."""
+        return self in (Stop.NEGATIVE, Stop.SHORT, Stop.HEADER)
+
+
+class ScanEnd(NamedTuple):
+    """Where a scan stopped, and why."""
+
+    position: int
+    reason: Stop
+
+
+class Scan(Iterator[Entry]):
+    """The level-one entries of a buffer. `end` is None until the iteration is over."""
+
+    def __init__(self, data: Buffer, position: int, max_bytes: int) -> None:
+        self._data = memoryview(data)
+        self._base = position
+        self._next = 0
+        self._max_bytes = max_bytes
+        self.end: ScanEnd | None = None
+
+    def __next__(self) -> Entry:
+        found = read_entry(self._data, self._next, self._base, self._max_bytes)
+        if isinstance(found, Stop):
+            self.end = ScanEnd(self._base + self._next, found)
+            raise StopIteration
+        self._next += found.size
+        return found
+
+
+def scan(data: Buffer, position: int = 0, max_bytes: int = NO_LIMIT) -> Scan:
+    """Walk over the level-one entries of a buffer without opening or copying them.
+
+    Entries with a bad CRC, magic or codec are given (see `Entry.damage`). The walk stops at the end, at an incomplete
+    entry, and at a length that cannot be; `Scan.end` says which.
+
+    Args:
+        data: Log bytes; the entries' payloads are views into it.
+        position: What position the first byte of `data` has.
+        max_bytes: Stop in front of an entry that is larger (bytes, its whole entry).
+    """
+    return Scan(data, position, max_bytes)
+
+
+def check_length(length: int, max_bytes: int, magic: Buffer = b"") -> Stop | None:
+    """What is wrong with a length field, as far as that can be told without the rest of the entry.
+
+    Args:
+        length: As it stands there.
+        max_bytes: Limit for the whole entry, its length field included.
+        magic: The byte behind it, if it is there already.
+    """
+    if length < 0:
+        return Stop.NEGATIVE
+    if length < 5:
+        return Stop.SHORT
+    if length == 5 and magic == b"\1":
+        return Stop.HEADER
+    return Stop.TOO_LARGE if length + 4 > max_bytes else None
+
+
+def read_entry(data: memoryview, start: int, base: int = 0, max_bytes: int = NO_LIMIT) -> Entry | Stop:
+    """The entry at index `start`, or why there is none. A bad length comes before a cut end: more would not help.
+
+    Args:
+        data: Log bytes.
+        start: Index in `data`.
+        base: What position `data[0]` has.
+        max_bytes: Limit for the whole entry.
+    """
+    left = len(data) - start
+    if left < 4:
+        return Stop.CUT if left else Stop.END
+    length = int.from_bytes(data[start : start + 4], "big", signed=True)
+    if bad := check_length(length, max_bytes, data[start + 4 : start + 5]):
+        return bad
+    if left < 4 + length:
+        return Stop.CUT
+    body = start + head_bytes(data[start + 4])
+    return make_entry(base + start, length, data[start:body], data[body : start + 4 + length])
+
+
+def head_bytes(magic: int) -> int:
+    """Bytes of an entry in front of its payload; of an unknown magic, those up to it."""
+    return 9 + magic if magic < 2 else 5
+
+
+def make_entry(position: int, length: int, head: bytes | memoryview, payload: bytes | memoryview) -> Entry:
+    """An entry from its two parts, with its CRC checked."""
+    magic = head[4]
+    crc_ok = magic < 2 and crc32(payload) == int.from_bytes(head[-4:], "big")
+    return Entry(position, 4 + length, magic, head[5] if magic == 1 else 0, crc_ok, head, payload)

@@ -1,0 +1,319 @@
+"""Message sets: entries one behind the other, as they stand in the log (specification section 2).
+
+`SetDecoder` turns the bytes of one partition's log into columns, incrementally; `encode_set` is its inverse. `scan`
+walks over level-one entries without opening them, for brokers and segment tools.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from io import BytesIO
+from typing import Protocol
+
+from odradek.errors import ConfigError, CorruptMessage, LocalProtocolError, MessageTooLarge, OdradekError
+from odradek.types import Columns, Position, TopicPartition
+from odradek.wire.codec import crc32, decode_run, encode_run
+from odradek.wire.compression import Codec, compress
+from odradek.wire.kafka07.entries import (
+    Entry,
+    Scan,
+    ScanEnd,
+    Stop,
+    check_length,
+    head_bytes,
+    make_entry,
+    read_entry,
+    scan,
+)
+from odradek.wire.kafka07.wrappers import Opened
+
+__all__ = [
+    "Entry",
+    "Options",
+    "Scan",
+    "ScanEnd",
+    "SetDecoder",
+    "Stop",
+    "encode_set",
+    "entry_bytes",
+    "scan",
+]
+
+# ---- encoding -----------------------------------------------------------------------------------------------
+
+
+def entry_bytes(payload_bytes: int, magic: int = 1) -> int:
+    """Bytes an entry takes in the log: 10 more than its payload, 9 in magic 0."""
+    return payload_bytes + 9 + magic
+
+
+def encode_set(values: Sequence[bytes], codec: Codec = Codec.NONE, magic: int = 1) -> bytes:
+    """A message set of these payloads; compressed, it is one wrapper around them.
+
+    No payloads give no bytes, whatever the codec (specification 2.2).
+
+    Args:
+        values: Payloads.
+        codec: How to compress them together.
+        magic: 1, as every 0.7 writer emits; 0 is what older ones did, and has no compression.
+
+    Raises:
+        LocalProtocolError: Magic 0 with a codec, another magic, or a length that does not fit into its field.
+    """
+    if magic == 1:
+        if not codec or not values:
+            return _plain(values)
+        return _plain([compress(codec, _plain(values))], codec)
+    if magic or codec:
+        raise LocalProtocolError(f"there is no magic {magic} message with codec {codec}: use magic 1")
+    return b"".join([_old_entry(value) for value in values])
+
+
+def _plain(values: Sequence[bytes], attributes: int = 0) -> bytes:
+    try:
+        return encode_run(values, attributes)
+    except struct.error:
+        raise LocalProtocolError("a message of 2 GiB or more has no length that fits: send it in pieces") from None
+
+
+def _old_entry(value: bytes) -> bytes:
+    return b"%b\0%b%b" % ((len(value) + 5).to_bytes(4, "big"), crc32(value).to_bytes(4, "big"), value)
+
+
+# ---- decoding -----------------------------------------------------------------------------------------------
+
+
+class Options(Protocol):
+    """How to decode: `core.interfaces.DecoderOptions`, by shape."""
+
+    @property
+    def max_message_bytes(self) -> int: ...
+
+    @property
+    def max_decompressed_bytes(self) -> int: ...
+
+    @property
+    def corrupt(self) -> str: ...
+
+
+class SetDecoder:
+    """The bytes of one partition's log -> columns, incrementally. Implements `core.interfaces.Decoder`.
+
+    Fed any split of the bytes, it has every message as soon as its last byte is there. A partial entry at the end is
+    kept and goes on with the next feed, of the same fetch or of the next one (at `fetch_position`).
+
+    Positions follow specification 2.3: messages of one level-one wrapper share its start; all but the last also resume
+    there. What is wrong inside a wrapper is therefore reported at the wrapper's start.
+
+    `max_message_bytes` bounds level-one entries and is checked as soon as a length is there; what a wrapper holds is
+    bounded by `max_decompressed_bytes`, in which each message also counts what its row takes (`wrappers.ROW_BYTES`).
+
+    With `corrupt="skip"` or `"raw"` decoding goes on behind a damaged entry of plausible length, on whichever level it
+    stands. Damage that hides where the next entry starts, or a wrapper in a wrapper that cannot be opened, gives up the
+    rest of the level-one wrapper (raw: it is handed over whole, behind what could be read of it). On level one a length
+    that cannot be is always an error, as is a message that is too large.
+
+    Args:
+        partition: Named in errors and batches.
+        position: Where the first byte that will be fed stands in the log.
+        options: Limits (bytes), and what to do about damage: `fail`, `skip` or `raw`.
+    """
+
+    def __init__(self, partition: TopicPartition, position: Position, options: Options) -> None:
+        if options.corrupt not in ("fail", "skip", "raw"):
+            raise ConfigError(f"corrupt={options.corrupt!r} is not one of fail, skip, raw")
+        self.partition = partition
+        self._options = options
+        self._max_entry = options.max_message_bytes
+        self._reports: list[CorruptMessage] = []
+        self._error: OdradekError | None = None
+        self.reset(position)
+
+    def __repr__(self) -> str:
+        state = f", {self._error}" if self._error else ""
+        return f"<{type(self).__name__} {self.partition} at {self.position}, {self.pending_bytes} bytes pending{state}>"
+
+    @property
+    def position(self) -> Position:
+        """Where the first message not yet taken starts: what a reset or a new connection resumes from."""
+        return Position(self._positions[0] if self._positions else self._at)
+
+    @property
+    def fetch_position(self) -> Position:
+        """Where the next fetch should start: behind everything decoded and the partial tail that is kept."""
+        return Position(self._at + self._tail_bytes)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Memory held: messages not yet taken, and the partial tail."""
+        return self._decoded_bytes + self._tail_bytes
+
+    @property
+    def error(self) -> OdradekError | None:
+        """Set once decoding cannot go on: CorruptMessage or MessageTooLarge. Take what came before it first."""
+        return self._error
+
+    def feed(self, data: memoryview) -> None:
+        """Take the next bytes. Never raises; what is fed after an error is ignored.
+
+        A view of a whole `bytes` object is the fastest to cut messages from.
+        """
+        if self._error is not None:
+            return
+        try:
+            used = self._continue(data) if self._head else 0
+            if not self._head and used < len(data):
+                self._decode(data, used)
+        except (CorruptMessage, MessageTooLarge) as error:
+            self._drop_tail()
+            self._error = error
+
+    def take(self) -> Columns:
+        """Give up everything decoded since the last take. May be empty."""
+        taken = Columns(self._values, self._positions, self._nexts, self._inner, corrupt=self._corrupt)
+        self._drop_decoded()
+        return taken
+
+    def take_reports(self) -> list[CorruptMessage]:
+        """Give up the reports of skipped messages since the last call. A reset keeps them."""
+        reports, self._reports = self._reports, []
+        return reports
+
+    def reset(self, position: Position) -> None:
+        """Forget tail, error and messages not taken, and go on from `position` (seek, new connection)."""
+        self._at = int(position)  # the log position behind everything decoded
+        self._error = None
+        self._drop_tail()
+        self._drop_decoded()
+
+    def _drop_tail(self) -> None:
+        self._head = bytearray()
+        self._body = BytesIO()  # holds a payload's pieces and gives them up as one `bytes` without another copy
+
+    def _drop_decoded(self) -> None:
+        self._values: list[bytes] = []
+        self._positions: list[int] = []
+        self._nexts: list[int] = []
+        self._inner: list[int] | None = None
+        self._corrupt: dict[int, CorruptMessage] = {}
+        self._decoded_bytes = 0
+
+    @property
+    def _tail_bytes(self) -> int:
+        return len(self._head) + self._body.tell()
+
+    # -- from bytes to entries --
+
+    def _decode(self, data: memoryview, start: int) -> None:
+        """Decode everything from `start` on, where an entry begins, and keep the tail."""
+        whole = data.obj
+        source = whole if type(whole) is bytes and len(whole) == len(data) else data
+        base = self._at - start
+        while True:
+            values, nexts = decode_run(source, start, len(source), base, self._max_entry)
+            if values:
+                self._add_run(values, nexts)
+                start = nexts[-1] - base
+            found = read_entry(data, start, base, self._max_entry)
+            if isinstance(found, Stop):
+                break
+            self._settle(found)
+            start += found.size
+        if found is not Stop.END:
+            self._continue(data[start:])
+
+    def _continue(self, data: memoryview) -> int:
+        """Begin or go on with an entry that spans feeds, and settle it when it is whole: then `_head` is empty again.
+
+        Returns how many bytes belonged to it.
+        """
+        used = 0
+        while len(self._head) < (want := self._head_wanted()):
+            piece = data[used : used + want - len(self._head)]
+            if not piece:
+                return used
+            self._head += piece
+            used += len(piece)
+            if len(self._head) == want:
+                self._check_head()
+        length = int.from_bytes(self._head[:4], "big")
+        piece = data[used : used + 4 + length - self._tail_bytes]
+        self._body.write(piece)
+        if self._tail_bytes == 4 + length:
+            entry = make_entry(self._at, length, bytes(self._head), self._body.getvalue())
+            self._drop_tail()
+            self._settle(entry)
+        return used + len(piece)
+
+    def _head_wanted(self) -> int:
+        """How much of the head to read next: its length field, its magic, and what that makes of the rest."""
+        known = len(self._head)
+        return 4 if known < 4 else 5 if known < 5 else head_bytes(self._head[4])
+
+    def _check_head(self) -> None:
+        """Refuse a length that cannot be before waiting for more."""
+        length = int.from_bytes(self._head[:4], "big", signed=True)
+        bad = check_length(length, self._max_entry, self._head[4:5])
+        if bad is Stop.TOO_LARGE:
+            limit = self._max_entry
+            raise MessageTooLarge(str(self.partition), self._at, 4 + length, limit, "max_message")
+        if bad:
+            raise self._corrupt_message(f"{bad.value}: {length}")
+
+    # -- from entries to rows --
+
+    def _add_run(self, values: list[bytes], nexts: list[int]) -> None:
+        """Plain messages that follow one another."""
+        self._values += values
+        self._positions.append(self._at)
+        self._positions += nexts[:-1]
+        self._nexts += nexts
+        if self._inner is not None:
+            self._inner += [0] * len(values)
+        self._decoded_bytes += nexts[-1] - self._at
+        self._at = nexts[-1]
+
+    def _settle(self, entry: Entry) -> None:
+        """One whole entry of any kind, good or bad."""
+        if entry.damage:
+            self._add_damaged([entry.raw], {0: entry.damage}, entry.end)
+        elif not entry.codec:
+            self._add_run([bytes(entry.payload)], [entry.end])
+        else:
+            opened = Opened(entry, self._options.max_decompressed_bytes)
+            if opened.damaged:
+                self._add_damaged(opened.values, opened.damaged, entry.end)
+            else:
+                self._add_wrapper(opened.values, range(len(opened.values)), entry.end)
+
+    def _add_damaged(self, values: list[bytes], damaged: dict[int, str], end: int) -> None:
+        """The rows of one entry, some of which are damaged: that is what `corrupt` is about."""
+        if self._options.corrupt == "raw":
+            row = len(self._values)
+            self._corrupt.update((row + i, self._corrupt_message(reason)) for i, reason in damaged.items())
+            self._add_wrapper(values, range(len(values)), end)
+        elif self._options.corrupt == "skip":
+            self._reports += map(self._corrupt_message, damaged.values())
+            good = [i for i in range(len(values)) if i not in damaged]
+            self._add_wrapper([values[i] for i in good], good, end)
+        else:
+            first = min(damaged)
+            self._add_wrapper(values[:first], range(first), self._at)
+            raise self._corrupt_message(damaged[first])
+
+    def _add_wrapper(self, values: list[bytes], inner: Sequence[int], end: int) -> None:
+        """Messages of one entry: they share its start; the last one resumes at `end`."""
+        if values:
+            if self._inner is None:
+                self._inner = [0] * len(self._values)
+            self._values += values
+            self._inner += inner
+            self._positions += [self._at] * len(values)
+            self._nexts += [self._at] * (len(values) - 1)
+            self._nexts.append(end)
+            self._decoded_bytes += sum(map(len, values))
+        self._at = end
+
+    def _corrupt_message(self, reason: str) -> CorruptMessage:
+        return CorruptMessage(str(self.partition), self._at, reason)

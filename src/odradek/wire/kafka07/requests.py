@@ -1,0 +1,190 @@
+"""The five requests of 0.7, both directions (specification 1.1-1.3, golden bytes in App. C)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from odradek.errors import LocalProtocolError, RemoteProtocolError
+from odradek.wire.codec import Buffer
+
+__all__ = ["Fetch", "MultiFetch", "MultiProduce", "Offsets", "Produce", "Request", "decode_request", "encode_request"]
+
+
+class Produce(NamedTuple):
+    """Append a message set. Never answered. Partition -1: the broker picks one."""
+
+    topic: str
+    partition: int
+    message_set: Buffer
+
+
+class Fetch(NamedTuple):
+    """Read at most `max_bytes` raw log bytes from byte position `offset`."""
+
+    topic: str
+    partition: int
+    offset: int
+    max_bytes: int
+
+
+class MultiFetch(NamedTuple):
+    """Many fetches, answered together, in order. Of zero parts: the cheapest request that is answered."""
+
+    parts: tuple[Fetch, ...]
+
+
+class MultiProduce(NamedTuple):
+    """Many produces, applied in order. Never answered."""
+
+    parts: tuple[Produce, ...]
+
+
+class Offsets(NamedTuple):
+    """At most `max_number` segment positions at or before `time` (ms since the epoch; -1 latest, -2 earliest)."""
+
+    topic: str
+    partition: int
+    time: int
+    max_number: int
+
+
+Request = Produce | Fetch | MultiFetch | MultiProduce | Offsets
+
+_PRODUCE, _FETCH, _MULTIFETCH, _MULTIPRODUCE, _OFFSETS = range(5)
+_MAX_PARTS = 0x7FFF  # the count is a signed i16
+_MAX_FRAME = 0x7FFFFFFF
+_PARTITION_LENGTH, _PARTITION_LONG_INT = struct.Struct(">ii"), struct.Struct(">iqi")
+
+
+def encode_request(request: Request) -> list[Buffer]:
+    """The whole frame, its size first, as buffers to be written one behind the other. Message sets are passed on as
+    they are, not copied.
+
+    Raises:
+        LocalProtocolError: A number, a topic, the number of parts or the whole does not fit into its field.
+    """
+    try:
+        buffers = _encode_body(request)
+    except (struct.error, UnicodeEncodeError) as error:
+        raise LocalProtocolError(f"{_summary(request)} cannot be written: {error}") from None
+    size = sum(map(len, buffers))
+    if size > _MAX_FRAME:
+        raise LocalProtocolError(f"{_summary(request)} has {size} bytes, a frame holds {_MAX_FRAME}: send fewer")
+    return [size.to_bytes(4, "big") + buffers[0], *buffers[1:]]
+
+
+def decode_request(body: bytes) -> Request:
+    """A request from a frame's body (without its size). All parts are parsed before anything is returned, surplus bytes
+    are ignored, message sets are views into `body`.
+
+    A topic that is not UTF-8 has U+FFFD in it, which no topic may contain.
+
+    Raises:
+        RemoteProtocolError: The broker would close the connection: unknown type, a field beyond the end, a negative
+            length or count.
+    """
+    cursor = _Cursor(body)
+    kind = cursor.i16()
+    if not 0 <= kind < len(_DECODERS):
+        raise RemoteProtocolError(f"request type {kind} does not exist")
+    return _DECODERS[kind](cursor)
+
+
+# ---- encoding -----------------------------------------------------------------------------------------------
+
+
+def _encode_body(request: Request) -> list[Buffer]:
+    """The body as buffers; the first one is `bytes`."""
+    match request:
+        case Produce():
+            return [b"\0\0" + _produce_head(request), request.message_set]
+        case Fetch():
+            return [b"\0\1" + _fetch(request)]
+        case MultiFetch(parts):
+            return [_count(_MULTIFETCH, parts) + b"".join(map(_fetch, parts))]
+        case MultiProduce(parts):
+            buffers: list[Buffer] = [_count(_MULTIPRODUCE, parts)]
+            for part in parts:
+                buffers += _produce_head(part), part.message_set
+            return buffers
+        case _:
+            topic, *numbers = request
+            return [b"\0\4" + _topic(topic) + _PARTITION_LONG_INT.pack(*numbers)]
+
+
+def _count(kind: int, parts: Sequence[object]) -> bytes:
+    return struct.pack(">hh", kind, len(parts))
+
+
+def _topic(topic: str) -> bytes:
+    name = topic.encode()
+    return struct.pack(">h", len(name)) + name
+
+
+def _produce_head(part: Produce) -> bytes:
+    return _topic(part.topic) + _PARTITION_LENGTH.pack(part.partition, len(part.message_set))
+
+
+def _fetch(part: Fetch) -> bytes:
+    return _topic(part.topic) + _PARTITION_LONG_INT.pack(part.partition, part.offset, part.max_bytes)
+
+
+def _summary(request: Request) -> str:
+    match request:
+        case MultiFetch(parts) | MultiProduce(parts):
+            return f"{type(request).__name__} of {len(parts)} parts"
+        case _:
+            return f"{type(request).__name__} for {request.topic!r}/{request.partition}"
+
+
+# ---- decoding -----------------------------------------------------------------------------------------------
+
+
+class _Cursor:
+    """Reads fields one behind the other; any read beyond the end is a RemoteProtocolError."""
+
+    __slots__ = ("_data", "_pos")
+
+    def __init__(self, body: bytes) -> None:
+        self._data = memoryview(body)
+        self._pos = 0
+
+    def take(self, size: int, what: str) -> memoryview:
+        start = self._pos
+        if not 0 <= size <= len(self._data) - start:
+            raise RemoteProtocolError(f"{what} of {size} bytes at {start}, but the body has {len(self._data)}")
+        self._pos = start + size
+        return self._data[start : self._pos]
+
+    def i16(self) -> int:
+        return int.from_bytes(self.take(2, "a number"), "big", signed=True)
+
+    def topic(self) -> str:
+        return str(self.take(self.i16(), "a topic"), "utf-8", "replace")
+
+    def count(self) -> int:
+        if (count := self.i16()) < 0:
+            raise RemoteProtocolError(f"a request of {count} parts")
+        return count
+
+    def produce(self) -> Produce:
+        topic = self.topic()
+        partition, size = _PARTITION_LENGTH.unpack(self.take(8, "partition and length"))
+        return Produce(topic, partition, self.take(size, "a message set"))
+
+    def fetch(self) -> Fetch:
+        return Fetch(self.topic(), *_PARTITION_LONG_INT.unpack(self.take(16, "a fetch")))
+
+    def offsets(self) -> Offsets:
+        return Offsets(self.topic(), *_PARTITION_LONG_INT.unpack(self.take(16, "an offsets request")))
+
+
+_DECODERS: Sequence[Callable[[_Cursor], Request]] = (
+    _Cursor.produce,
+    _Cursor.fetch,
+    lambda cursor: MultiFetch(tuple([cursor.fetch() for _ in range(cursor.count())])),
+    lambda cursor: MultiProduce(tuple([cursor.produce() for _ in range(cursor.count())])),
+    _Cursor.offsets,
+)

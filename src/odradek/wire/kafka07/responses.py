@@ -1,0 +1,266 @@
+"""The three responses of 0.7, both directions (specification 1.4 and 1.5).
+
+A response does not say what it answers, so each decoder is made for one expected reply. Decoders are fed bytes in any
+split and pass log bytes on as they come; a whole response is never put together in memory.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from itertools import chain
+from typing import NamedTuple, Protocol
+
+from odradek.errors import BrokerError, RemoteProtocolError
+from odradek.wire.codec import Buffer
+
+__all__ = [
+    "ErrorCode",
+    "FetchReply",
+    "MultiFetchReply",
+    "OffsetsReply",
+    "PartResult",
+    "Sink",
+    "broker_error",
+    "encode_fetch",
+    "encode_multifetch",
+    "encode_offsets",
+]
+
+
+class ErrorCode(IntEnum):
+    """Every error code there is. The broker sends -1, 0, 1 and 3 only (specification 1.5)."""
+
+    UNKNOWN = -1
+    NO_ERROR = 0
+    OFFSET_OUT_OF_RANGE = 1
+    INVALID_MESSAGE = 2
+    WRONG_PARTITION = 3
+    INVALID_FETCH_SIZE = 4
+
+    @property
+    def protocol_name(self) -> str:
+        """As Kafka's sources write it: `OffsetOutOfRange`."""
+        return self.name.title().replace("_", "")
+
+
+_HINTS = {
+    ErrorCode.UNKNOWN: "0.7 brokers answer this to an illegal topic name",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "the position is not in the log (any more): start from EARLIEST or LATEST",
+    ErrorCode.WRONG_PARTITION: "the broker has fewer partitions of this topic: look them up again",
+}
+
+
+def broker_error(code: int, context: str = "") -> BrokerError:
+    """The BrokerError for a code other than 0; an unknown code keeps its number.
+
+    Args:
+        code: As it came.
+        context: What was asked, of whom.
+    """
+    try:
+        known = ErrorCode(code)
+    except ValueError:
+        return BrokerError(code, "Unrecognized", context)
+    error = BrokerError(code, known.protocol_name, context)
+    error.hint = _HINTS.get(known, "")
+    return error
+
+
+# ---- the broker's side --------------------------------------------------------------------------------------
+
+_HEADER = struct.Struct(">ih")  # size (its two error bytes included), error code
+_EMPTY_PART = _HEADER.size
+
+
+def encode_fetch(error: int, data: Buffer) -> list[Buffer]:
+    """A FETCH response, or one part of a MULTIFETCH response: they look the same. `data` is not copied."""
+    return [_HEADER.pack(2 + len(data), error), data]
+
+
+def encode_multifetch(parts: Sequence[tuple[int, Buffer]]) -> list[Buffer]:
+    """A MULTIFETCH response of (error code, log bytes) per part, in request order. The outer code is always 0."""
+    size = 2 + sum(_EMPTY_PART + len(data) for _, data in parts)
+    return [_HEADER.pack(size, 0), *chain.from_iterable(encode_fetch(error, data) for error, data in parts)]
+
+
+def encode_offsets(offsets: Sequence[int]) -> list[Buffer]:
+    """An OFFSETS response. Its code is always 0: whatever goes wrong closes the connection instead."""
+    count = len(offsets)
+    return [struct.pack(f">ihi{count}q", 6 + 8 * count, 0, count, *offsets)]
+
+
+# ---- the client's side --------------------------------------------------------------------------------------
+
+
+class Sink(Protocol):
+    """Where the log bytes of one part go. They are valid during the call only."""
+
+    def feed(self, data: memoryview, /) -> None: ...
+
+
+class PartResult(NamedTuple):
+    """What one part of a fetch came to: its error code, and how many bytes its sink was fed."""
+
+    error_code: int
+    received: int
+
+
+class FetchReply:
+    """Decodes one FETCH response.
+
+    Args:
+        sinks: Exactly one: where the log bytes go, as they arrive.
+        limit: Most log bytes the request can be answered with.
+    """
+
+    def __init__(self, sinks: Iterable[Sink], limit: int) -> None:
+        self._sinks = list(sinks)
+        self._results: list[PartResult] = []
+        self._header = bytearray()
+        self._room = limit if self._sinks else 0  # log bytes that may still be announced
+        self._error_code = 0
+        self._size = 0  # log bytes of the current part
+        self._missing = 0  # of them, not yet here
+        self._in_part = False
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {len(self._results)} of {len(self._sinks)} parts, {self._missing} bytes missing>"
+        )
+
+    @property
+    def done(self) -> bool:
+        """The reply is complete: no byte behind it belongs to it."""
+        return len(self._results) == len(self._sinks)
+
+    def result(self) -> list[PartResult]:
+        """One result a part, in the order of the sinks."""
+        return self._results
+
+    def feed(self, data: memoryview) -> int:
+        """Take the next bytes and give how many belonged to this reply: all of them, unless it is complete.
+
+        Raises:
+            RemoteProtocolError: The bytes are not an answer to the request. Feed no more.
+        """
+        used = 0
+        while used < len(data) and not self.done:
+            used += self._take_body(data[used:]) if self._in_part else self._take_header(data[used:])
+        return used
+
+    def _take_header(self, data: memoryview) -> int:
+        piece = data[: _HEADER.size - len(self._header)]
+        self._header += piece
+        if len(self._header) == _HEADER.size:
+            size, error_code = _HEADER.unpack(self._header)
+            self._header.clear()
+            self._on_header(size - 2, error_code)
+        return len(piece)
+
+    def _on_header(self, size: int, error_code: int) -> None:
+        if not 0 <= size <= self._room:
+            raise RemoteProtocolError(f"{size} bytes of log in answer to a request for at most {self._room}")
+        if size and error_code:
+            raise RemoteProtocolError(f"error code {error_code} together with {size} bytes of log")
+        self._room -= size
+        self._error_code, self._size, self._missing, self._in_part = error_code, size, size, True
+        self._end_part()
+
+    def _take_body(self, data: memoryview) -> int:
+        piece = data[: self._missing] if len(data) > self._missing else data
+        self._missing -= len(piece)
+        self._sinks[len(self._results)].feed(piece)
+        self._end_part()
+        return len(piece)
+
+    def _end_part(self) -> None:
+        if not self._missing:
+            self._in_part = False
+            self._results.append(PartResult(self._error_code, self._size))
+
+
+class MultiFetchReply(FetchReply):
+    """Decodes one MULTIFETCH response.
+
+    Args:
+        sinks: One for each part of the request, in order; none for a request of zero parts.
+        limit: Most log bytes the whole request can be answered with.
+    """
+
+    def __init__(self, sinks: Iterable[Sink], limit: int) -> None:
+        super().__init__(sinks, limit)
+        self._opened = False
+
+    @property
+    def done(self) -> bool:
+        """The reply is complete: no byte behind it belongs to it."""
+        return self._opened and super().done
+
+    def _on_header(self, size: int, error_code: int) -> None:
+        if self._opened:
+            super()._on_header(size, error_code)
+            if len(self._results) + self._in_part == len(self._sinks) and self._room:
+                raise RemoteProtocolError(f"the parts are {self._room} bytes shorter than announced")
+            return
+        self._opened = True
+        least = _EMPTY_PART * len(self._sinks)
+        if error_code or not least <= size <= least + self._room:
+            raise RemoteProtocolError(
+                f"code {error_code} and {size} bytes in answer to {len(self._sinks)} parts of {self._room} bytes in all"
+            )
+        self._room = size - least
+
+
+class OffsetsReply:
+    """Decodes one OFFSETS response.
+
+    Args:
+        max_number: As it was requested. One position may come even if 0 were (specification 4.1).
+    """
+
+    def __init__(self, max_number: int) -> None:
+        self._most = max(max_number, 1)
+        self._held = bytearray()
+        self._size = 4  # bytes of the whole response, as far as known: first its size alone
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {len(self._held)} of {self._size} bytes>"
+
+    @property
+    def done(self) -> bool:
+        """The reply is complete: no byte behind it belongs to it."""
+        return len(self._held) == self._size > 4
+
+    def result(self) -> list[int]:
+        """Positions, newest first. Raises BrokerError for a code other than 0, which no 0.7 broker sends."""
+        if error_code := int.from_bytes(self._held[4:6], "big", signed=True):
+            raise broker_error(error_code, "OFFSETS")
+        return list(struct.unpack_from(f">{self._count}q", self._held, 10))
+
+    def feed(self, data: memoryview) -> int:
+        """Take the next bytes and give how many belonged to this reply: all of them, unless it is complete.
+
+        Raises:
+            RemoteProtocolError: The bytes are not an answer to the request. Feed no more.
+        """
+        used = self._take(data)
+        if len(self._held) == self._size == 4:
+            size = int.from_bytes(self._held, "big", signed=True)
+            if not 6 <= size <= 6 + 8 * self._most or size % 8 != 6:
+                raise RemoteProtocolError(f"{size} bytes in answer to a request for at most {self._most} positions")
+            self._size = 4 + size
+            used += self._take(data[used:])
+        if self.done and int.from_bytes(self._held[6:10], "big", signed=True) != self._count:
+            raise RemoteProtocolError(f"{self._count} positions came with another count")
+        return used
+
+    @property
+    def _count(self) -> int:
+        return (self._size - 10) // 8
+
+    def _take(self, data: memoryview) -> int:
+        piece = data[: self._size - len(self._held)]
+        self._held += piece
+        return len(piece)

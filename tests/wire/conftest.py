@@ -1,0 +1,102 @@
+"""What the tests of ring 1 share: building sets by hand, and feeding decoders in any split."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple, Protocol
+from zlib import crc32
+
+import pytest
+
+from odradek.core.interfaces import DecoderOptions
+from odradek.errors import CorruptMessage, OdradekError
+from odradek.types import Columns, Position, TopicPartition
+from odradek.wire.compression import Codec, compress
+from odradek.wire.kafka07.message_set import SetDecoder
+
+PARTITION = TopicPartition("t", 1, 0)
+DEFAULTS = DecoderOptions()
+
+
+class Decoded(NamedTuple):
+    """Everything a decoder has to say about some bytes."""
+
+    columns: Columns
+    corrupt: dict[int, tuple[object, ...]]
+    error: tuple[object, ...]
+    reports: list[tuple[object, ...]]
+    position: int
+    fetch_position: int
+
+
+def shape(error: OdradekError | None) -> tuple[object, ...]:
+    """Errors do not compare; their positional arguments are their whole state."""
+    return () if error is None else (type(error), *error.args)
+
+
+class Decode(Protocol):
+    def __call__(
+        self, data: bytes, *, cuts: Sequence[int] = (), start: int = 0, options: DecoderOptions = ...
+    ) -> Decoded: ...
+
+
+@pytest.fixture(scope="session")
+def decode() -> Decode:
+    """Decode bytes that start at a log position, fed in pieces cut at the given indexes."""
+
+    def run(data: bytes, *, cuts: Sequence[int] = (), start: int = 0, options: DecoderOptions = DEFAULTS) -> Decoded:
+        decoder = SetDecoder(PARTITION, Position(start), options)
+        edges = [0, *sorted(cuts), len(data)]
+        for a, b in pairwise(edges):
+            decoder.feed(memoryview(data[a:b]))
+        columns = decoder.take()
+        return Decoded(
+            columns._replace(corrupt={}),
+            {row: shape(error) for row, error in columns.corrupt.items()},
+            shape(decoder.error),
+            [shape(report) for report in decoder.take_reports()],
+            decoder.position,
+            decoder.fetch_position,
+        )
+
+    return run
+
+
+def entry(payload: bytes, *, magic: int = 1, attributes: int = 0, crc: int | None = None) -> bytes:
+    """One entry, written field by field as specification 2.1 draws it; `crc` makes a wrong one."""
+    crc = crc32(payload) if crc is None else crc
+    body = bytes([magic]) + (bytes([attributes]) if magic else b"") + crc.to_bytes(4, "big") + payload
+    return len(body).to_bytes(4, "big") + body
+
+
+@pytest.fixture(name="entry", scope="session")
+def entry_fixture() -> Callable[..., bytes]:
+    return entry
+
+
+@pytest.fixture(scope="session")
+def wrapper() -> Callable[[Codec, bytes], bytes]:
+    """A wrapper around an inner set."""
+    return lambda codec, inner: entry(compress(codec, inner), attributes=codec)
+
+
+@pytest.fixture(scope="session")
+def corrupt_message() -> Callable[[int, str], tuple[object, ...]]:
+    """The shape of a CorruptMessage at a position of the test's partition."""
+    return lambda position, reason: (CorruptMessage, "t/1-0", position, reason)
+
+
+@pytest.fixture(scope="session")
+def fuzz() -> ModuleType:
+    """`fuzz.py` beside this file, which is a script too."""
+    spec = importlib.util.spec_from_file_location("odradek_wire_fuzz", Path(__file__).with_name("fuzz.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module

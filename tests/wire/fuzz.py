@@ -1,0 +1,317 @@
+"""Hostile bytes against everything in ring 1 that reads bytes.
+
+    python tests/wire/fuzz.py --count 200000 --seed 7
+
+mutates valid requests, responses and message sets, damaged ones with their CRCs put right included, so that the damage
+is met at every depth. Deterministic for a seed. Exit code 1 at the first input that breaks the rule of `fuzz_one`; it
+is printed in hexadecimal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import random
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from zlib import crc32
+
+from odradek.core.interfaces import DecoderOptions
+from odradek.errors import LocalProtocolError, OdradekError, RemoteProtocolError
+from odradek.types import Position, TopicPartition
+from odradek.wire.codec import encode_run
+from odradek.wire.compression import BadCompression, Codec, compress, decompress
+from odradek.wire.frames import FrameReader
+from odradek.wire.kafka07.message_set import SetDecoder, encode_set, scan
+from odradek.wire.kafka07.requests import (
+    Fetch,
+    MultiFetch,
+    MultiProduce,
+    Offsets,
+    Produce,
+    Request,
+    decode_request,
+    encode_request,
+)
+from odradek.wire.kafka07.responses import (
+    FetchReply,
+    MultiFetchReply,
+    OffsetsReply,
+    encode_fetch,
+    encode_multifetch,
+    encode_offsets,
+)
+
+BOUND = 1 << 16  # what every limit is set to
+PARTITION = TopicPartition("t", 1, 0)
+MODES = [
+    DecoderOptions(max_message_bytes=BOUND, max_decompressed_bytes=BOUND, corrupt=how)
+    for how in ("fail", "skip", "raw")
+]
+HANG_S = 60.0
+
+
+# ---- the rule -----------------------------------------------------------------------------------------------
+
+
+def fuzz_one(data: bytes) -> None:
+    """Whatever the bytes: no exception but odradek's own, and every split of them means the same as the whole."""
+    read_frames(data)
+    read_request(data)
+    read_compressed(data)
+    read_scan(data)
+    cuts = cuts_of(data)
+    for options in MODES:
+        assert read_set(data, cuts, options) == read_set(data, (), options), f"{options.corrupt} depends on the split"
+    for read in (read_fetch, read_multifetch, read_offsets):
+        assert read(data, cuts) == read(data, ()), f"{read.__name__} depends on the split"
+
+
+def allocation_of(data: bytes) -> int:
+    """The most memory (bytes) that reading these bytes took at any moment."""
+    tracemalloc.start()
+    try:
+        fuzz_one(data)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def allocation_limit(data: bytes) -> int:
+    """Four times the input or the configured bound, whichever is more, and a page or two for Python itself."""
+    return 4 * max(len(data), BOUND) + 8192
+
+
+def cuts_of(data: bytes) -> list[int]:
+    """A few places to cut, near the start more often than not, the same ones for the same bytes."""
+    seed = crc32(data)
+    return sorted({seed % 7, seed % 31, seed % 257, seed % (len(data) + 1)})
+
+
+def pieces(data: bytes, cuts: Sequence[int]) -> list[memoryview]:
+    edges = [0, *(min(cut, len(data)) for cut in cuts), len(data)]
+    return [memoryview(data[a:b]) for a, b in pairwise(edges)]
+
+
+def read_frames(data: bytes) -> None:
+    reader = FrameReader(BOUND)
+    try:
+        bodies = reader.feed(data)
+    except RemoteProtocolError:
+        return
+    framed = sum(4 + len(body) for body in bodies)
+    assert framed + reader.pending_bytes <= len(data)
+
+
+def read_request(data: bytes) -> None:
+    try:
+        request = decode_request(data)
+    except RemoteProtocolError:
+        return
+    try:
+        again = b"".join(encode_request(request))[4:]
+    except LocalProtocolError:
+        return  # a topic that was not UTF-8 may have grown
+    assert decode_request(again) == request
+
+
+def read_compressed(data: bytes) -> None:
+    for codec in (Codec.GZIP, Codec.SNAPPY):
+        with suppress(BadCompression):
+            assert len(decompress(codec, data, BOUND)) <= BOUND
+
+
+def read_scan(data: bytes) -> None:
+    walk = scan(data, 5, BOUND)
+    read = b"".join(entry.raw for entry in walk)
+    assert walk.end is not None
+    assert walk.end.position == 5 + len(read)
+    assert data.startswith(read)
+
+
+def read_set(data: bytes, cuts: Sequence[int], options: DecoderOptions) -> tuple[object, ...]:
+    decoder = SetDecoder(PARTITION, Position(0), options)
+    for piece in pieces(data, cuts):
+        decoder.feed(piece)
+    columns = decoder.take()
+    rows = len(columns.values)
+    assert rows == len(columns.positions) == len(columns.next_positions)
+    assert columns.inner_indexes is None or rows == len(columns.inner_indexes)
+    assert decoder.error or decoder.fetch_position == len(data)
+    assert columns.positions == sorted(columns.positions)
+    reports = [report.args for report in decoder.take_reports()]
+    return columns._replace(corrupt={}), [*columns.corrupt], reports, state(decoder.error), decoder.position
+
+
+def state(error: OdradekError | None) -> tuple[object, ...]:
+    return () if error is None else (type(error), *error.args)
+
+
+class Collector(bytearray):
+    def feed(self, data: memoryview) -> None:
+        self.extend(data)
+
+
+def read_reply(reply: FetchReply | OffsetsReply, data: bytes, cuts: Sequence[int]) -> tuple[object, ...]:
+    used = 0
+    try:
+        for piece in pieces(data, cuts):
+            took = reply.feed(piece)
+            used += took
+            assert reply.done or took == len(piece)
+        return used, reply.done, reply.result() if reply.done else None
+    except OdradekError as error:
+        return state(error)
+
+
+def read_fetch(data: bytes, cuts: Sequence[int]) -> tuple[object, ...]:
+    sink = Collector()
+    return read_reply(FetchReply([sink], BOUND), data, cuts), bytes(sink)
+
+
+def read_multifetch(data: bytes, cuts: Sequence[int]) -> tuple[object, ...]:
+    sinks = [Collector() for _ in range(len(data) % 4)]
+    return read_reply(MultiFetchReply(sinks, BOUND), data, cuts), [bytes(sink) for sink in sinks]
+
+
+def read_offsets(data: bytes, cuts: Sequence[int]) -> tuple[object, ...]:
+    return (read_reply(OffsetsReply(1000), data, cuts),)
+
+
+# ---- material -----------------------------------------------------------------------------------------------
+
+
+def material() -> list[bytes]:
+    """Valid bytes of every kind."""
+    plain = encode_set([b"one", b"", b"three", bytes(range(60))])
+    mixed = encode_set([b"old", b""], magic=0) + plain
+    packed = [encode_set([b"one", b"two", b"x" * 40], codec) for codec in (Codec.GZIP, Codec.SNAPPY)]
+    nested = [wrap(codec, a + b) for codec in (Codec.GZIP, Codec.SNAPPY) for a in packed for b in packed]
+    bombs = [encode_set([bytes(2 * BOUND)], codec) for codec in (Codec.GZIP, Codec.SNAPPY)]
+    requests: list[Request] = [
+        Produce("topic", 0, plain),
+        Fetch("topic", 1, 1 << 40, 300),
+        MultiFetch((Fetch("a", 0, 0, 1), Fetch("b", 1, 2, 3))),
+        MultiProduce((Produce("a", 0, packed[0]), Produce("b", -1, mixed))),
+        Offsets("topic", 0, -1, 10),
+    ]
+    answers = [encode_fetch(0, mixed), encode_multifetch([(0, plain), (3, b""), (0, b"x")]), encode_offsets([56, 0])]
+    frames = [b"".join(buffers) for buffers in [*map(encode_request, requests), *answers]]
+    streams = [compress(Codec.GZIP, plain) * 2, compress(Codec.SNAPPY, plain), compress(Codec.SNAPPY, plain)[20:]]
+    return [plain, mixed, *packed, *nested, *bombs, *frames, *(frame[4:] for frame in frames), *streams, b""]
+
+
+def wrap(codec: Codec, inner: bytes) -> bytes:
+    return encode_run([compress(codec, inner)], codec)
+
+
+NUMBERS = [
+    0,
+    1,
+    4,
+    5,
+    6,
+    9,
+    10,
+    127,
+    128,
+    255,
+    256,
+    32767,
+    65535,
+    BOUND,
+    1 << 24,
+    (1 << 31) - 1,
+    1 << 31,
+    (1 << 32) - 1,
+]
+
+
+def overwrite(rng: random.Random, data: bytearray) -> None:
+    data[rng.randrange(len(data))] = rng.randrange(256)
+
+
+def flip(rng: random.Random, data: bytearray) -> None:
+    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+
+
+def number(rng: random.Random, data: bytearray) -> None:
+    at, size = rng.randrange(len(data)), rng.choice([1, 2, 4])
+    data[at : at + size] = (rng.choice(NUMBERS) & ((1 << 8 * size) - 1)).to_bytes(size, "big")
+
+
+def remove(rng: random.Random, data: bytearray) -> None:
+    at = rng.randrange(len(data))
+    del data[at : at + rng.randrange(1, 12)]
+
+
+def double(rng: random.Random, data: bytearray) -> None:
+    at = rng.randrange(len(data))
+    data[at:at] = data[at : at + rng.randrange(1, 40)]
+
+
+def cut(rng: random.Random, data: bytearray) -> None:
+    del data[rng.randrange(len(data)) :]
+
+
+MUTATIONS: list[Callable[[random.Random, bytearray], None]] = [overwrite, flip, number, number, remove, double, cut]
+
+
+def hostile(rng: random.Random, valid: Sequence[bytes]) -> bytes:
+    """One input: valid bytes, mutated, perhaps put into a wrapper whose CRC is right, mutated again, and so on."""
+    data = bytearray(rng.choice(valid))
+    for _ in range(rng.choice([1, 1, 1, 2, 3])):
+        for _ in range(rng.choice([0, 1, 1, 2, 4])):
+            if data:
+                rng.choice(MUTATIONS)(rng, data)
+        match rng.randrange(6):
+            case 0:
+                data = bytearray(encode_run([bytes(data)], rng.randrange(4)))
+            case 1 | 2:
+                data = bytearray(wrap(rng.choice([Codec.GZIP, Codec.SNAPPY]), bytes(data)))
+            case 3:
+                data += rng.choice(valid)
+    return bytes(data)
+
+
+# ---- the script ---------------------------------------------------------------------------------------------
+
+
+def run(count: int, seed: int, alive: Callable[[], None] = lambda: None) -> int:
+    """Give the exit code. `alive` is called every thousand inputs."""
+    rng, valid = random.Random(seed), material()
+    began, largest, slowest = time.perf_counter(), 0, 0.0
+    for i in range(count):
+        if i % 1000 == 0:
+            alive()
+        data = hostile(rng, valid)
+        start = time.perf_counter()
+        try:
+            if i % 200 == 0:
+                took = allocation_of(data)
+                assert took <= allocation_limit(data), f"{took} bytes allocated"
+                largest = max(largest, took)
+            else:
+                fuzz_one(data)
+        except Exception as error:
+            sys.stderr.write(f"input {i} of seed {seed}: {type(error).__name__}: {error}\n{data.hex()}\n")
+            return 1
+        slowest = max(slowest, time.perf_counter() - start)
+    seconds = time.perf_counter() - began
+    sys.stdout.write(
+        f"{count} inputs, seed {seed}: 0 failures in {seconds:.0f} s; slowest {1000 * slowest:.0f} ms; "
+        f"most memory in a sample {largest} bytes, bound {BOUND}\n"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=200_000, help="inputs (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=7, help="of the generator (default: %(default)s)")
+    options = parser.parse_args()
+    sys.exit(run(options.count, options.seed, lambda: faulthandler.dump_traceback_later(HANG_S, exit=True)))

@@ -1,0 +1,122 @@
+"""scan: level-one entries, unopened, and why the walk stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from odradek.wire.codec import decode_run, encode_run
+from odradek.wire.compression import Codec
+from odradek.wire.kafka07.message_set import Entry, ScanEnd, Stop, encode_set, scan
+
+MakeEntry = Callable[..., bytes]
+
+
+def test_entries_have_positions_fields_and_views(entry: MakeEntry) -> None:
+    data = entry(b"one") + entry(b"old", magic=0) + entry(b"packed", attributes=6)
+    walk = scan(data, 100)
+    first, second, third = walk
+    assert (first.position, first.size, first.end, first.magic, first.attributes) == (100, 13, 113, 1, 0)
+    assert (second.position, second.size, second.magic, second.attributes) == (113, 12, 0, 0)
+    assert (third.attributes, third.codec, third.damage) == (6, Codec.SNAPPY, "")
+    assert [bytes(e.payload) for e in (first, second, third)] == [b"one", b"old", b"packed"]
+    assert [e.raw for e in (first, second, third)] == [data[:13], data[13:25], data[25:]]
+    assert isinstance(first.payload, memoryview)
+    assert first.payload.obj is data
+    assert walk.end == ScanEnd(100 + len(data), Stop.END)
+
+
+@pytest.mark.parametrize(
+    ("fields", "damage"),
+    [
+        ({"crc": 5}, "CRC mismatch"),
+        ({"crc": 5, "magic": 0}, "CRC mismatch"),
+        ({"attributes": 3}, "unknown codec 3"),
+        ({"attributes": 7}, "unknown codec 3"),
+        ({"magic": 2}, "unknown magic 2"),
+        ({"attributes": 1}, ""),
+    ],
+)
+def test_damaged_entries_are_given_with_what_is_wrong(fields: dict[str, int], damage: str, entry: MakeEntry) -> None:
+    data = entry(b"xyz", **fields) + entry(b"next")
+    found = list(scan(data))
+    assert [e.damage for e in found] == [damage, ""]
+    assert found[0].crc_ok == ("crc" not in fields and fields.get("magic", 1) < 2)
+    assert b"".join(e.raw for e in found) == data
+
+
+@pytest.mark.parametrize(
+    ("tail", "reason"),
+    [
+        ("", Stop.END),
+        ("00", Stop.CUT),
+        ("000000", Stop.CUT),
+        ("00000009", Stop.CUT),
+        ("00000009 01 00 7a6c86f1 6f6e", Stop.CUT),
+        ("ffffffff", Stop.NEGATIVE),
+        ("00000000", Stop.SHORT),
+        ("00000004 01020304", Stop.SHORT),
+        ("00000005 01", Stop.HEADER),
+        ("00000005 01020304 05", Stop.HEADER),
+        ("00000005 00 00", Stop.CUT),
+        ("7fffffff 01", Stop.CUT),
+    ],
+)
+def test_the_walk_says_where_and_why_it_stopped(tail: str, reason: Stop) -> None:
+    data = encode_set([b"one"]) + bytes.fromhex(tail)
+    walk = scan(bytearray(data), 7)
+    assert walk.end is None
+    assert len(list(walk)) == 1
+    assert walk.end == ScanEnd(20, reason)
+    assert list(walk) == []
+    assert reason.hopeless == (reason in (Stop.NEGATIVE, Stop.SHORT, Stop.HEADER))
+
+
+def test_the_walk_stops_in_front_of_what_is_too_large() -> None:
+    data = encode_set([b"x" * 10, b"x" * 11])
+    walk = scan(data, max_bytes=20)
+    assert [e.size for e in walk] == [20]
+    assert walk.end == ScanEnd(20, Stop.TOO_LARGE)
+
+
+def test_nothing_is_an_empty_walk() -> None:
+    walk = scan(b"")
+    assert list(walk) == []
+    assert walk.end == ScanEnd(0, Stop.END)
+
+
+# ---- the seam -----------------------------------------------------------------------------------------------
+
+
+def test_a_run_stops_in_front_of_anything_unusual(entry: MakeEntry) -> None:
+    good = entry(b"one") + entry(b"old", magic=0) + entry(b"two", attributes=0xFC)
+    for unusual in (
+        entry(b"x", attributes=1),
+        entry(b"x", crc=1),
+        entry(b"xx", magic=0, crc=1),
+        entry(b"x", magic=2),
+        b"\xff\xff\xff\xff" + bytes(20),
+        b"\0\0\0\0" + bytes(20),
+        b"\0\0\0\5\1" + bytes(20),
+        entry(bytes(200)),
+        entry(bytes(20))[:-1],
+    ):
+        data = good + unusual
+        for buffer in (data, memoryview(data), memoryview(bytearray(data))):
+            assert decode_run(buffer, 0, len(data), 1000, 100) == ([b"one", b"old", b"two"], [1013, 1025, 1038])
+
+
+def test_a_run_keeps_within_its_bounds() -> None:
+    data = encode_run([b"a", b"b", b"c"])
+    assert decode_run(data, 11, 32) == ([b"b"], [22])
+    assert decode_run(data, 0, 5) == ([], [])
+
+
+def test_a_run_and_a_scan_see_the_same(entry: MakeEntry) -> None:
+    data = b"".join(entry(bytes(n), magic=n % 2) for n in range(40))
+    values, nexts = decode_run(data, 0, len(data))
+    found: list[Entry] = list(scan(data))
+    assert [bytes(e.payload) for e in found][: len(values)] == values
+    assert [e.end for e in found][: len(values)] == nexts
+    assert len(found) - len(values) <= 1

@@ -1,0 +1,42 @@
+"""A quick round of `fuzz.py`; the long one is a script."""
+
+from __future__ import annotations
+
+import random
+from types import ModuleType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+@given(data=st.binary(max_size=400))
+def test_any_bytes(data: bytes, fuzz: ModuleType) -> None:
+    fuzz.fuzz_one(data)
+
+
+@given(seed=st.integers(0, 1 << 32))
+def test_mutations_of_valid_bytes(seed: int, fuzz: ModuleType) -> None:
+    fuzz.fuzz_one(fuzz.hostile(random.Random(seed), fuzz.material()))
+
+
+def test_memory_stays_within_its_bound(fuzz: ModuleType) -> None:
+    rng, valid = random.Random(3), fuzz.material()
+    for data in [*valid, *(fuzz.hostile(rng, valid) for _ in range(100))]:
+        assert fuzz.allocation_of(data) <= fuzz.allocation_limit(data), data.hex()
+
+
+def test_the_script_ends_with_a_line_that_counts(fuzz: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzz.run(300, seed=11) == 0
+    assert capsys.readouterr().out.startswith("300 inputs, seed 11: 0 failures")
+
+
+def test_the_script_prints_the_input_that_broke_the_rule(
+    fuzz: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(data: bytes) -> None:
+        raise KeyError("boom")
+
+    monkeypatch.setattr(fuzz, "fuzz_one", broken)
+    assert fuzz.run(5, seed=11) == 1
+    assert "input 0 of seed 11: KeyError: 'boom'" in capsys.readouterr().err
