@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self
 
 from odradek.errors import BrokerError, CorruptMessage, OdradekError
 from odradek.types import Anchor, AtTime, Broker, Columns, Position, TopicPartition
@@ -47,12 +48,14 @@ class Outgoing(NamedTuple):
 class ProducePart(NamedTuple):
     """What goes to one partition in one request.
 
-    `records` may be any sequence; an era that ships only payloads reads only `value`.
+    `records` may be any sequence; an era that ships only payloads reads only `value`. `encoded` is what `Era.encode`
+    made of them: `BrokerApi.produce` sends it as it is and encodes only parts that come without it.
     """
 
     partition: TopicPartition
     records: Sequence[Outgoing]
     codec: str = "none"
+    encoded: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,12 +209,18 @@ class BrokerApi(Protocol):
     @property
     def broker(self) -> Broker: ...
 
+    @property
+    def epoch(self) -> int:
+        """Grows at the moment everything outstanding has failed. Requests of one epoch went over one connection, in
+        order, or over none; a later one may overtake the news of their failure, but not the change of this number."""
+        ...
+
     def produce(self, parts: Sequence[ProducePart], *, confirm: bool) -> Awaitable[Receipt]:
         """Encode and queue one produce request now, in call order; the awaitable gives its outcome.
 
         Not a coroutine function: ordering is decided when it is called, not when it is awaited. Dropping or
-        cancelling the awaitable does not take the request back. Raises nothing itself but ConfigError and
-        LocalProtocolError (nothing queued then).
+        cancelling the awaitable does not take the request back. Raises nothing itself but ConfigError,
+        LocalProtocolError, MessageTooLarge (parts that come without `encoded`) and Closed: nothing is queued then.
         """
         ...
 
@@ -229,9 +238,16 @@ class BrokerApi(Protocol):
 
 
 class Era(Protocol):
-    """One cluster's protocol: pure rules and the way to its brokers."""
+    """One cluster's protocol: pure rules and the way to its brokers. An asynchronous context manager, which opens
+    and closes `coordination` and every connection."""
 
     name: str
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None: ...
 
     @property
     def coordination(self) -> Coordination: ...
@@ -250,11 +266,21 @@ class Era(Protocol):
         """Bytes this record takes on the wire, uncompressed."""
         ...
 
+    def encode(self, part: ProducePart, max_message_bytes: int) -> ProducePart:
+        """The same part with `encoded` filled in. Pure, so it may run in a thread (compression). Raises
+        MessageTooLarge when a payload - with a codec: the wrapper's - is over the limit, which 0.7 drops silently
+        (specification 3.1): the caller splits the part."""
+        ...
+
     def membership(self, subscription: Subscription) -> Membership:
         """Join a group. Raises Unsupported when the cluster has nothing to coordinate with."""
         ...
 
     def offsets(self, group: str) -> OffsetStore: ...
+
+    async def groups(self) -> Sequence[str]:
+        """The groups there are, sorted. Raises Unsupported when the cluster has nothing to keep them in."""
+        ...
 
 
 # ---- groups -------------------------------------------------------------------------------------------------

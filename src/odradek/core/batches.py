@@ -1,0 +1,141 @@
+"""What the accumulator moves about: batches, the lanes they queue in, the requests they fly in. Its rules are in
+`core.accumulator`."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from odradek.core.interfaces import Outgoing
+from odradek.errors import OdradekError
+from odradek.types import TopicPartition
+
+__all__ = ["RECORD_OVERHEAD_BYTES", "Flush", "Lane", "Limits", "OutBatch", "Request", "Topic"]
+
+RECORD_OVERHEAD_BYTES = 120
+"""What a queued record takes in memory beyond its bytes on the wire: its tuple, its bytes object, a list slot.
+Without it a buffer full of tiny records would take ten times what was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The numbers the accumulator decides by. Sizes in bytes, times in seconds."""
+
+    buffer: int
+    batch_bytes: int
+    request_bytes: int
+    in_flight: int
+    latency: float
+    deliver_within: float
+    reorder: bool = False
+
+
+class OutBatch:
+    """Records of one partition that travel together.
+
+    `number` is its age: parts of a batch that was divided share it. `tags` says whose the records are, for those
+    whose sender asked: `[start, stop, tag]` runs in order. `pinned` batches stay with their partition. `maybe` is
+    set once an attempt may have been applied, and `error` is how the last one failed. `settled` batches are over,
+    wherever they still turn up.
+    """
+
+    __slots__ = (
+        "attempts",
+        "born",
+        "error",
+        "flying",
+        "lane",
+        "maybe",
+        "number",
+        "pinned",
+        "queued",
+        "records",
+        "settled",
+        "size",
+        "strikes",
+        "suspect",
+        "tags",
+    )
+
+    def __init__(self, lane: Lane, number: int, born: float, pinned: bool) -> None:
+        self.lane, self.number, self.born, self.pinned = lane, number, born, pinned
+        self.records: list[Outgoing] = []
+        self.tags: list[list[Any]] = []
+        self.size = self.attempts = self.strikes = 0
+        self.queued = self.flying = self.maybe = self.suspect = self.settled = False
+        self.error: OdradekError | None = None
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @property
+    def held(self) -> int:
+        """Bytes of the buffer it takes."""
+        return self.size + RECORD_OVERHEAD_BYTES * len(self.records)
+
+    def tag(self, start: int, tag: object) -> None:
+        """The records from `start` to the end belong to `tag`."""
+        last = self.tags[-1] if self.tags else None
+        if last and last[2] is tag and last[1] == start:
+            last[1] = len(self.records)
+        else:
+            self.tags.append([start, len(self.records), tag])
+
+    def owners(self) -> list[Any]:
+        """The tag of every record, None for those without."""
+        owners: list[Any] = [None] * len(self.records)
+        for start, stop, tag in self.tags:
+            owners[start:stop] = [tag] * (stop - start)
+        return owners
+
+    def __repr__(self) -> str:
+        state = "settled" if self.settled else "open" if self.lane.open is self else "closed"
+        return f"<{type(self).__name__} {self.lane.partition} {len(self)} records {self.size} bytes {state}>"
+
+
+class Lane:
+    """The batches of one partition, oldest first. `partition` None: the records of a topic without partitions."""
+
+    __slots__ = ("astray", "broker", "flying", "open", "partition", "queue", "returned", "topic")
+
+    def __init__(self, topic: Topic, partition: TopicPartition | None) -> None:
+        self.topic, self.partition = topic, partition
+        self.broker: int | None = None
+        self.astray = True
+        self.queue: deque[OutBatch] = deque()
+        self.open: OutBatch | None = None
+        self.flying = 0
+        self.returned: list[OutBatch] = []
+
+
+class Topic:
+    """One topic's lanes. `choices` are those that may be chosen now, in canonical order; while there are none, `why`.
+    `unpublished`: it did not exist yet when it was learned."""
+
+    __slots__ = ("choices", "codec", "known", "lanes", "limbo", "name", "sticky", "unpublished", "why")
+
+    def __init__(self, name: str, codec: str) -> None:
+        self.name, self.codec = name, codec
+        self.known = self.unpublished = False
+        self.why = "its partitions are not known"
+        self.limbo = self.sticky = Lane(self, None)
+        self.choices: list[Lane] = []
+        self.lanes: dict[TopicPartition, Lane] = {}
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """What goes to one broker in one exchange. `exclusive`: it is one suspect, and nothing else is in flight."""
+
+    broker: int
+    batches: list[OutBatch]
+    exclusive: bool
+
+
+@dataclass(slots=True, eq=False)
+class Flush:
+    """Everything accepted up to a moment; over when `left` is 0."""
+
+    last: int
+    left: int

@@ -1,0 +1,78 @@
+"""Which partition a record goes to.
+
+A partitioner is a function `(topic, key, count) -> index | None`: an index into the topic's partitions in canonical
+order (0.7: by broker, then partition, both numerically; specification 7), or None for "no preference": the record
+joins the batch that is being filled, and each new batch picks its partition uniformly at random. So records without a
+key are spread evenly and still travel in full batches; 0.7's own producer drew a partition per record.
+
+Chance comes in as an argument (`randrange`, as `random.Random().randrange`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from struct import iter_unpack
+from typing import Protocol
+from zlib import crc32
+
+__all__ = ["JavaHash", "KeyHash", "Partitioner", "RandomPartitioner", "RoundRobin", "java_string_hash"]
+
+
+class Partitioner(Protocol):
+    """Chooses among `count` partitions (at least 1). Must be quick: it runs once per record."""
+
+    def __call__(self, topic: str, key: bytes | None, count: int) -> int | None: ...
+
+
+class KeyHash:
+    """`crc32(key) % count`, with the CRC-32 of zlib: the same in every process, on every machine, for ever.
+
+    Records without a key have no preference.
+    """
+
+    def __call__(self, topic: str, key: bytes | None, count: int) -> int | None:
+        return None if key is None else crc32(key) % count
+
+
+class JavaHash:
+    """What the Scala producer's default partitioner does with a String key: `abs(key.hashCode) % count`.
+
+    The key's bytes are read as UTF-8. `abs(Int.MinValue)` is negative on the JVM, where such a key is refused
+    unless `count` divides it; here it counts as 2147483648, which agrees wherever Scala has an answer at all.
+    Records without a key have no preference.
+    Source: specification 7, DefaultPartitioner.
+    """
+
+    def __call__(self, topic: str, key: bytes | None, count: int) -> int | None:
+        return None if key is None else abs(java_string_hash(key.decode("utf-8", "replace"))) % count
+
+
+class RandomPartitioner:
+    """A uniformly random partition for each record, whatever its key: even spread, small batches."""
+
+    def __init__(self, randrange: Callable[[int], int]) -> None:
+        self._randrange = randrange
+
+    def __call__(self, topic: str, key: bytes | None, count: int) -> int | None:
+        return self._randrange(count)
+
+
+class RoundRobin:
+    """The next partition of the topic for each record, whatever its key."""
+
+    def __init__(self) -> None:
+        self._next: defaultdict[str, int] = defaultdict(int)
+
+    def __call__(self, topic: str, key: bytes | None, count: int) -> int | None:
+        turn = self._next[topic]
+        self._next[topic] = turn + 1
+        return turn % count
+
+
+def java_string_hash(text: str) -> int:
+    """`String.hashCode` of Java: 31-adic over UTF-16 units, a signed 32-bit result."""
+    value = 0
+    for (unit,) in iter_unpack("<H", text.encode("utf-16-le", "surrogatepass")):
+        value = (31 * value + unit) & 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value

@@ -1,0 +1,95 @@
+"""Rules as data: what may follow what, and the pictures drawn from it."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import pytest
+
+from odradek.core.states import (
+    CONSUMER,
+    CURSOR,
+    LINK,
+    ConsumerEvent,
+    ConsumerState,
+    CursorEvent,
+    CursorState,
+    LinkEvent,
+    LinkState,
+    Machine,
+)
+from odradek.errors import LocalProtocolError
+
+
+class Door(Enum):
+    OPEN = "o"
+    SHUT = "s"
+    GONE = "g"
+
+
+class Act(Enum):
+    PUSH = "push"
+    KICK = "kick"
+    BURN = "burn"
+
+
+DOOR = Machine(
+    "door",
+    Door.SHUT,
+    {
+        (Door.SHUT, Act.PUSH): Door.OPEN,
+        (Door.SHUT, Act.KICK): Door.OPEN,
+        (Door.OPEN, Act.PUSH): Door.SHUT,
+        (Door.OPEN, Act.BURN): Door.GONE,
+    },
+)
+MACHINES = [CONSUMER, CURSOR, LINK]
+
+
+def test_a_legal_pair_leads_on() -> None:
+    assert DOOR.after(Door.SHUT, Act.KICK) is Door.OPEN
+
+
+def test_an_illegal_pair_is_an_error_that_names_it() -> None:
+    with pytest.raises(LocalProtocolError, match="door: BURN cannot happen in SHUT"):
+        DOOR.after(Door.SHUT, Act.BURN)
+
+
+def test_the_diagram_says_exactly_what_the_table_says() -> None:
+    assert DOOR.diagram() == (
+        "stateDiagram-v2\n"
+        "    [*] --> SHUT\n"
+        "    SHUT --> OPEN: push, kick\n"
+        "    OPEN --> SHUT: push\n"
+        "    OPEN --> GONE: burn\n"
+        "    GONE --> [*]\n"
+    )
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda m: str(m.name))
+def test_every_state_can_be_reached_and_drawn(machine: Machine[Enum, Enum]) -> None:
+    reached = {machine.start}
+    while more := {t for (s, _), t in machine.transitions.items() if s in reached} - reached:
+        reached |= more
+    assert reached == set(type(machine.start))
+    assert all(state.name in machine.diagram() for state in reached)
+
+
+def test_a_consumer_always_finds_its_way_out() -> None:
+    for state in set(ConsumerState) - {ConsumerState.NEW, ConsumerState.LEAVING, ConsumerState.CLOSED}:
+        assert CONSUMER.after(state, ConsumerEvent.EXIT) is ConsumerState.LEAVING
+
+
+def test_nothing_is_released_by_an_expired_consumer() -> None:
+    for state in (ConsumerState.JOINING, ConsumerState.RUNNING, ConsumerState.REVOKING):
+        assert CONSUMER.after(state, ConsumerEvent.EXPIRE) is ConsumerState.JOINING
+
+
+def test_a_seek_revives_a_partition_in_any_state() -> None:
+    for state in CursorState:
+        assert CURSOR.after(state, CursorEvent.SEEK) is CursorState.SEARCHING
+
+
+def test_a_lost_connection_comes_back_by_itself() -> None:
+    state = LINK.after(LinkState.UP, LinkEvent.BREAK)
+    assert LINK.after(LINK.after(state, LinkEvent.BREAK), LinkEvent.ANSWER) is LinkState.UP
