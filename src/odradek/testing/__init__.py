@@ -1,1 +1,30 @@
-"""For tests, yours and ours: a real ZooKeeper, an embedded 0.7 broker, a proxy that misbehaves on command."""
+"""For tests, yours and ours: a real ZooKeeper, an embedded 0.7 broker, a proxy that misbehaves on command.
+
+The names are imported when first used: pytest loads the plugin in this package in every run, of any project.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from odradek.testing.kafka07 import Kafka07Broker
+    from odradek.testing.proxy import FaultProxy, ProxyStatistics
+    from odradek.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+
+__all__ = ["FaultProxy", "Kafka07Broker", "ProxyStatistics", "ZooKeeperEnsemble", "ZooKeeperServer"]
+
+_HOMES = {
+    "FaultProxy": "proxy",
+    "Kafka07Broker": "kafka07",
+    "ProxyStatistics": "proxy",
+    "ZooKeeperEnsemble": "zookeeper",
+    "ZooKeeperServer": "zookeeper",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

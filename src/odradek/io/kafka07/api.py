@@ -1,0 +1,220 @@
+"""The data requests of one 0.7 broker, over one connection: `core.interfaces.BrokerApi`.
+
+A produce is not answered in 0.7. Its confirm is a MULTIFETCH of zero parts right behind it, in the same exchange: the
+broker serves a connection strictly in order and closes it on a bad produce (specification 1.1, 3.1), so the answer
+proves the append.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakSet
+
+from odradek.core.interfaces import Decoder, DecoderOptions, FetchResult, ProducePart, Receipt
+from odradek.errors import BrokerError, ConfigError, ConnectionLost, MessageTooLarge
+from odradek.io.connection import Connection
+from odradek.io.exchange import Pending
+from odradek.types import Anchor, AtTime, Broker, Position, TopicPartition
+from odradek.wire.compression import Codec
+from odradek.wire.kafka07.message_set import SetDecoder, encode_set, entry_bytes
+from odradek.wire.kafka07.requests import Fetch, MultiFetch, MultiProduce, Offsets, Produce, encode_request
+from odradek.wire.kafka07.responses import FetchReply, MultiFetchReply, OffsetsReply, PartResult, broker_error
+
+__all__ = ["ApiOptions", "Kafka07Api", "encode_part"]
+
+CONFIRM = encode_request(MultiFetch(()))
+"""8 bytes out, 6 bytes back (specification 1.3)."""
+
+MAX_MESSAGE_BYTES = 1_000_000
+"""max.message.size of a 0.7 broker that does not set it (specification 8)."""
+
+LAST_TIME_MS = 2.0**62
+"""Stands for any later time: the field is an i64."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiOptions:
+    """How requests are made.
+
+    Args:
+        request_timeout_s: From a call to its outcome (s).
+        max_message_bytes: The brokers' max.message.size: larger ones are dropped without a word (specification 3.1).
+    """
+
+    request_timeout_s: float = 30.0
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+
+
+def encode_part(part: ProducePart, max_message_bytes: int) -> bytes:
+    """The message set of a part: one wrapper when it is compressed. Pure.
+
+    Raises:
+        MessageTooLarge: The broker would drop the whole set silently: a payload is over the limit, and with a codec
+            the payload is the wrapper's (specification 3.1).
+    """
+    codec = Codec.named(part.codec)
+    values = [record.value for record in part.records]
+    encoded = encode_set(values, codec)
+    size = max(map(len, values), default=0) if codec is Codec.NONE else len(encoded) - entry_bytes(0)
+    if size > max_message_bytes:
+        raise MessageTooLarge(str(part.partition), -1, size, max_message_bytes, "max_message")
+    return encoded
+
+
+class Kafka07Api:
+    """See `core.interfaces.BrokerApi`. Whoever makes it runs its `connection`.
+
+    Args:
+        broker: Whom it speaks to.
+        connection: To that broker; used by nobody else, so that replies come when they are expected.
+        options: See ApiOptions.
+    """
+
+    def __init__(self, broker: Broker, connection: Connection, options: ApiOptions | None = None) -> None:
+        self.broker, self.connection, self.options = broker, connection, options or ApiOptions()
+        self._current: WeakSet[Decoder] = WeakSet()  # decoders whose tail, if any, came over
+        self._current_epoch = connection.epoch  # the connection of this epoch
+
+    def __repr__(self) -> str:
+        return f"<Kafka07Api broker {self.broker.id} {self.connection!r}>"
+
+    @property
+    def epoch(self) -> int:
+        """See BrokerApi."""
+        return self.connection.epoch
+
+    def produce(self, parts: Sequence[ProducePart], *, confirm: bool) -> Awaitable[Receipt]:
+        """See BrokerApi. One part goes out as PRODUCE, several as MULTIPRODUCE.
+
+        The outcome fails with ConnectionLost, `sent` true, when the broker closes the connection instead of
+        confirming: it refused this produce or one before it, or died. Without `confirm` it is there once the bytes
+        are written, and proves nothing.
+
+        Raises:
+            MessageTooLarge, LocalProtocolError, Closed: Nothing was queued.
+        """
+        produces = tuple(self._produce(part) for part in parts)
+        buffers = encode_request(produces[0] if len(produces) == 1 else MultiProduce(produces))
+        pending = self.connection.submit(
+            buffers + CONFIRM if confirm else buffers,
+            MultiFetchReply((), 0) if confirm else None,
+            deadline_s=self.options.request_timeout_s,
+        )
+        return _Produced(pending, Receipt((None,) * len(parts), confirm))
+
+    def _produce(self, part: ProducePart) -> Produce:
+        encoded = part.encoded if part.encoded is not None else encode_part(part, self.options.max_message_bytes)
+        return Produce(part.partition.topic, part.partition.partition, encoded)
+
+    async def fetch(self, wants: Sequence[tuple[Decoder, int]]) -> Sequence[FetchResult]:
+        """See BrokerApi. One want goes out as FETCH, several as MULTIFETCH.
+
+        A partial tail a decoder kept from an earlier connection is dropped first: the broker may have been truncated
+        in between. Cancellation: safe; what is still to come is read and dropped, what came before stays fed. The
+        same holds when a decoder is reset while its fetch is under way.
+        """
+        if not wants:
+            return []
+        self._drop_old_tails(wants)
+        parts = tuple(Fetch(d.partition.topic, d.partition.partition, d.fetch_position, size) for d, size in wants)
+        feeds = [_Feed(decoder) for decoder, _ in wants]
+        limit = sum(size for _, size in wants)
+        pending: Pending[list[PartResult]] = self.connection.submit(
+            encode_request(parts[0] if len(parts) == 1 else MultiFetch(parts)),
+            FetchReply(feeds, limit) if len(parts) == 1 else MultiFetchReply(feeds, limit),
+            deadline_s=self.options.request_timeout_s,
+        )
+        try:
+            results = await pending
+        finally:
+            for feed in feeds:
+                feed.detach()
+        return [
+            FetchResult(decoder, result.received, self._error(result.error_code, part))
+            for (decoder, _), part, result in zip(wants, parts, results, strict=True)
+        ]
+
+    def _drop_old_tails(self, wants: Sequence[tuple[Decoder, int]]) -> None:
+        if self._current_epoch != self.epoch:
+            self._current_epoch = self.epoch
+            self._current.clear()
+        for decoder, _ in wants:
+            if decoder not in self._current:
+                self._current.add(decoder)
+                if decoder.fetch_position != decoder.position:
+                    decoder.reset(decoder.position)
+
+    def _error(self, code: int, part: Fetch) -> BrokerError | None:
+        if not code:
+            return None
+        return broker_error(code, f"{self.broker.address}: fetch {part.topic}/{part.partition} from {part.offset}")
+
+    async def positions(self, partition: TopicPartition, at: Anchor | AtTime, count: int = 1) -> Sequence[Position]:
+        """See BrokerApi. Segment starts and, for LATEST, the end of what was flushed (specification 4.1).
+
+        Cancellation: safe.
+
+        Raises:
+            ConnectionLost: Also when the broker does not have such a partition: it closes the connection instead of
+                answering (specification 1.4).
+        """
+        if count < 1:  # a negative number closes the connection, and 0 asks for nothing
+            raise ConfigError(f"count must be at least 1, not {count}")
+        request = Offsets(partition.topic, partition.partition, _time_ms(at), count)
+        reply = OffsetsReply(count)
+        pending = self.connection.submit(encode_request(request), reply, deadline_s=self.options.request_timeout_s)
+        try:
+            return [Position(position) for position in await pending]
+        except ConnectionLost as error:
+            if error.sent:
+                error = ConnectionLost(error.address, f"{error.why} (asked for offsets of {partition})", True)
+                error.hint = "0.7 brokers close the connection on a topic or partition that cannot exist on them"
+            raise error from None
+
+    def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> Decoder:
+        """A decoder for `fetch`, starting at `position`."""
+        return SetDecoder(partition, position, options)
+
+
+def _time_ms(at: Anchor | AtTime) -> int:
+    """Times before the epoch are all the same to a broker, and -1 and -2 would mean something else."""
+    return at.value if isinstance(at, Anchor) else int(min(max(0.0, at.seconds * 1000), LAST_TIME_MS))
+
+
+class _Produced:
+    """The outcome of a produce. Not a coroutine: one that is never awaited would complain."""
+
+    __slots__ = ("_pending", "_receipt")
+
+    def __init__(self, pending: Pending[Any], receipt: Receipt) -> None:
+        self._pending, self._receipt = pending, receipt
+
+    def __await__(self) -> Generator[Any, Any, Receipt]:
+        yield from self._pending.__await__()
+        return self._receipt
+
+
+class _Feed:
+    """Passes the bytes of one reply on to a decoder as long as they are the ones it waits for. Once it was reset, or
+    its fetch cancelled, they are not."""
+
+    __slots__ = ("_decoder", "_position")
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder: Decoder | None = decoder
+        self._position: int = decoder.fetch_position
+
+    def feed(self, data: memoryview) -> None:
+        decoder = self._decoder
+        if decoder is None:
+            return
+        if decoder.fetch_position == self._position:
+            decoder.feed(data)
+            self._position += len(data)
+        else:
+            self._decoder = None
+
+    def detach(self) -> None:
+        self._decoder = None

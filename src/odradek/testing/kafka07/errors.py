@@ -1,0 +1,23 @@
+"""What stops a start, a request or a connection."""
+
+from __future__ import annotations
+
+from odradek.errors import OdradekError
+
+__all__ = ["BrokerHalted", "OffsetOutOfRange", "Refused", "StartRefused"]
+
+
+class StartRefused(OdradekError):
+    """The broker does not start, for a reason for which the real one does not either."""
+
+
+class BrokerHalted(OdradekError):
+    """An append failed in the file system: the real broker halts its process (specification 3.1)."""
+
+
+class Refused(Exception):
+    """The request ends its connection, without a word (specification 3)."""
+
+
+class OffsetOutOfRange(Exception):
+    """A fetch outside the log: error code 1."""

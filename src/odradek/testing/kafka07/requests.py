@@ -1,0 +1,105 @@
+"""What a request does and what comes back (specification 3, App. D)."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+
+from odradek.testing.kafka07.errors import BrokerHalted, OffsetOutOfRange, Refused
+from odradek.testing.kafka07.log import Log, Slice
+from odradek.testing.kafka07.logs import IllegalTopic, Logs, WrongPartition
+from odradek.testing.kafka07.validate import InvalidSet, PayloadTooLarge, check_set
+from odradek.wire.codec import Buffer
+from odradek.wire.kafka07.requests import Fetch, MultiFetch, MultiProduce, Offsets, Produce, Request
+from odradek.wire.kafka07.responses import ErrorCode, encode_offsets
+
+__all__ = ["Handler", "Piece"]
+
+Piece = Buffer | Slice
+"""Of an answer: bytes to send, or a stretch of a file to send."""
+
+_PART = struct.Struct(">ih")  # size of what follows, error code
+
+_Found = tuple[int, Slice | None]
+
+
+class Handler:
+    """Requests on `logs`, counted by kind."""
+
+    def __init__(self, logs: Logs) -> None:
+        self.logs = logs
+        self.counts: Counter[str] = Counter()
+
+    def handle(self, request: Request) -> list[Piece]:
+        """The answer; empty for a produce. Raises Refused: the connection is closed without one; BrokerHalted."""
+        self.counts[type(request).__name__.lower()] += 1
+        if isinstance(request, Produce):
+            self._produce(request)
+            return []
+        if isinstance(request, Fetch):
+            return _part(self._fetch(request))
+        if isinstance(request, MultiProduce):
+            for part in request.parts:
+                self._produce(part)
+            return []
+        if isinstance(request, MultiFetch):
+            return self._multi_fetch(request)
+        return self._offsets(request)
+
+    def _produce(self, request: Produce) -> None:
+        try:
+            log = self.logs.find_or_create(request.topic, request.partition)
+        except OSError as error:  # a name too long for the file system
+            raise Refused(str(error)) from error
+        data = bytes(request.message_set)  # slices of bytes are twice as quick as slices of a view
+        try:
+            verdict = check_set(data, self.logs.config.max_message_size)
+        except PayloadTooLarge:
+            return  # and nobody is told
+        except InvalidSet as error:
+            raise Refused(str(error)) from error
+        try:
+            log.append(data, verdict)
+        except OSError as error:
+            raise BrokerHalted(f"{log.directory}: {error}") from error
+
+    def _fetch(self, request: Fetch) -> _Found:
+        try:
+            log = self.logs.find(request.topic, request.partition)
+            return ErrorCode.NO_ERROR, log.read(request.offset, request.max_bytes) if log else None
+        except IllegalTopic:
+            return ErrorCode.UNKNOWN, None
+        except WrongPartition:
+            return ErrorCode.WRONG_PARTITION, None
+        except OffsetOutOfRange:
+            return ErrorCode.OFFSET_OUT_OF_RANGE, None
+
+    def _multi_fetch(self, request: MultiFetch) -> list[Piece]:
+        found = [self._fetch(part) for part in request.parts]
+        size = 2 + sum(6 + (piece.length if piece else 0) for _, piece in found)
+        pieces: list[Piece] = [_PART.pack(_int32(size), ErrorCode.NO_ERROR)]
+        for part in found:
+            pieces += _part(part)
+        return pieces
+
+    def _offsets(self, request: Offsets) -> list[Piece]:
+        log = self.logs.find(request.topic, request.partition)
+        return [*encode_offsets(_offsets_of(log, request))]
+
+
+def _part(found: _Found) -> list[Piece]:
+    error, piece = found
+    if piece is None:
+        return [_PART.pack(2, error)]
+    return [_PART.pack(_int32(piece.length + 2), error), piece]
+
+
+def _int32(size: int) -> int:
+    """As Java adds."""
+    return (size + 2**31) % 2**32 - 2**31
+
+
+def _offsets_of(log: Log | None, request: Offsets) -> list[int]:
+    if log is not None:
+        return log.offsets_before(request.time, request.max_number)
+    return [0] if request.time in (-1, -2) else []  # whatever max_number is (specification 4.1)

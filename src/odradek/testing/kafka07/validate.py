@@ -1,0 +1,120 @@
+"""Is this message set what a 0.7.2 broker stores, and how much of it (specification 3.1, App. H 7).
+
+The real broker looks twice. The first pass walks the entries of level one in order and checks framing, magic, CRC and
+the payload size, so that whichever is wrong first decides: too large drops the set silently, anything else closes the
+connection. The second pass opens the wrappers, at any depth; whatever is wrong there closes.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+from zlib import crc32
+
+from odradek.wire.codec import decode_run
+from odradek.wire.compression import BadCompression, Bomb, Codec, decompress
+
+__all__ = ["InvalidSet", "PayloadTooLarge", "Verdict", "check_entry", "check_set"]
+
+MAX_DECOMPRESSED = 256 << 20
+"""What all wrappers of one set may grow to, nesting included. The real broker ends here too, out of heap: CLOSE."""
+
+_LENGTH = struct.Struct(">i")
+_CRC = struct.Struct(">I")
+
+
+class InvalidSet(Exception):
+    """The connection is closed and nothing of the set stored."""
+
+
+class PayloadTooLarge(Exception):
+    """The set is dropped and nobody told."""
+
+
+class Verdict(NamedTuple):
+    """`valid_bytes` of the set are stored; they hold `messages` messages, those inside wrappers included."""
+
+    valid_bytes: int
+    messages: int
+
+
+class _Wrapper(NamedTuple):
+    codec: int
+    payload: bytes
+
+
+def check_set(data: bytes, max_payload: int) -> Verdict:
+    """Raises InvalidSet or PayloadTooLarge, whichever the real broker meets first."""
+    wrappers: list[_Wrapper] = []
+    valid, messages = _walk(data, max_payload, wrappers)
+    budget = MAX_DECOMPRESSED
+    while wrappers:
+        inner = _open(wrappers.pop(), budget)
+        budget -= len(inner)
+        messages += _walk(inner, None, wrappers)[1]  # inner messages may have any size
+    return Verdict(valid, messages)
+
+
+def check_entry(entry: bytes) -> bool:
+    """Is the CRC of one complete entry (length field included) right? What recovery asks; InvalidSet where it
+    would not get an answer: unknown magic, or too short for its magic (App. H 4)."""
+    return _crc_matches(entry, 0, len(entry))[0]
+
+
+def _walk(data: bytes, max_payload: int | None, wrappers: list[_Wrapper]) -> tuple[int, int]:
+    """One level: bytes of complete entries, plain messages among them; wrappers are appended unopened."""
+    limit = len(data) if max_payload is None else max_payload
+    position = messages = 0
+    while True:
+        # The quick way through plain entries. 9: the head of magic 0; a magic-1 entry of the limit goes the other way.
+        _, ends = decode_run(data, position, len(data), max_entry=limit + 9)
+        if ends:
+            position, messages = ends[-1], messages + len(ends)
+        entry = _other(data, position)
+        if entry is None:
+            return position, messages
+        position, payload, codec = entry
+        if len(payload) > limit:
+            raise PayloadTooLarge(f"payload of {len(payload)} bytes, the limit is {limit}")
+        if codec:
+            wrappers.append(_Wrapper(codec, payload))
+        else:
+            messages += 1
+
+
+def _other(data: bytes, position: int) -> tuple[int, bytes, int] | None:
+    """An entry of any kind: where it stops, its payload and codec; None where the set ends."""
+    if len(data) - position < 4:
+        return None
+    (length,) = _LENGTH.unpack_from(data, position)
+    stop = position + 4 + length
+    if length < 0:
+        raise InvalidSet(f"message length {length}")
+    if stop > len(data):
+        if position == 0:
+            raise InvalidSet("first message incomplete")
+        return None
+    valid, payload = _crc_matches(data, position, stop)
+    if not valid:
+        raise InvalidSet("bad CRC")
+    return stop, payload, 0 if data[position + 4] == 0 else data[position + 5] & 3
+
+
+def _crc_matches(data: bytes, position: int, stop: int) -> tuple[bool, bytes]:
+    magic = data[position + 4] if stop > position + 4 else -1
+    header = {0: 9, 1: 10}.get(magic)
+    if header is None:
+        raise InvalidSet(f"unknown magic {magic}")
+    if stop < position + header:
+        raise InvalidSet(f"message of {stop - position - 4} bytes is too short for magic {magic}")
+    payload = data[position + header : stop]
+    return crc32(payload) == _CRC.unpack_from(data, position + header - 4)[0], payload
+
+
+def _open(wrapper: _Wrapper, budget: int) -> bytes:
+    if wrapper.codec == 3:
+        raise InvalidSet("unknown codec 3")
+    try:
+        return decompress(Codec(wrapper.codec), wrapper.payload, budget)
+    except (BadCompression, Bomb) as error:
+        raise InvalidSet(str(error)) from error

@@ -1,0 +1,436 @@
+"""A real ZooKeeper for tests: one process, or an ensemble of three, on loopback, in a temporary directory.
+
+POSIX only: processes are stopped and paused by signals.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypedDict, Unpack
+
+import anyio.to_thread
+
+from odradek.errors import SessionExpired, ZooKeeperError
+from odradek.io.zookeeper import Node
+from odradek.testing.jars import zookeeper_jars
+from odradek.testing.java import find_java
+from odradek.testing.zkclient import PlainClient, four_letters
+
+__all__ = ["ZooKeeperEnsemble", "ZooKeeperServer"]
+
+LOOPBACK = "127.0.0.1"
+START_SECONDS = 60.0
+"""Limit for a server to serve: it takes 0.3 s on an idle machine, an ensemble 2 s."""
+
+STANDALONE = "org.apache.zookeeper.server.ZooKeeperServerMain"
+QUORUM = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+
+JAVA_FLAGS = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    # Nobody pulls the plug in a test: data survives a killed process without fsync, and 64 MB log files are not needed.
+    "-Dzookeeper.forceSync=no",
+    "-Dzookeeper.preAllocSize=256",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+)
+
+LOG4J = """\
+log4j.rootLogger=WARN, stderr
+log4j.appender.stderr=org.apache.log4j.ConsoleAppender
+log4j.appender.stderr.target=System.err
+log4j.appender.stderr.layout=org.apache.log4j.PatternLayout
+log4j.appender.stderr.layout.ConversionPattern=%d %p %c: %m%n
+"""
+
+
+class _Lifecycle:
+    """`with` and `async with` for something with a blocking `start` and `stop`."""
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        with anyio.CancelScope(shield=True):  # a start that was given up half-way would leave its process behind
+            await anyio.to_thread.run_sync(self.start)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self.stop)
+
+
+class ZooKeeperServer(_Lifecycle):
+    """One real ZooKeeper process on 127.0.0.1, for a `with` or `async with` block.
+
+    Everything here blocks for as long as it takes (start and restart: 0.3 to 1 s; the rest: milliseconds); call it
+    through `anyio.to_thread.run_sync` where a loop must go on meanwhile. The process ends with the block, and also
+    when the test process dies of whatever cause.
+
+    Args:
+        version: A version that `odradek.testing.jars` knows (3.9.5, 3.4.14, 3.3.6), or of the jars in `jars`.
+        port: 0 takes a free one.
+        data_dir: Where to keep data; by default a temporary directory that goes with the server.
+        java: A `java` executable or Java home; by default see `odradek.testing.java.find_java`.
+        jars: A directory with ZooKeeper's jars; by default see `odradek.testing.jars.zookeeper_jars`.
+        tick_ms: ZooKeeper's unit of time. Sessions expire on multiples of it (ms).
+        session_ms: Shortest and longest session time-out the server grants (ms).
+        heap: Java's `-Xmx`.
+    """
+
+    def __init__(
+        self,
+        version: str = "3.9.5",
+        *,
+        port: int = 0,
+        data_dir: str | os.PathLike[str] | None = None,
+        java: str | os.PathLike[str] | None = None,
+        jars: str | os.PathLike[str] | None = None,
+        tick_ms: int = 100,
+        session_ms: tuple[int, int] = (500, 60_000),
+        heap: str = "128m",
+    ) -> None:
+        self.version = version
+        self.host, self.port = LOOPBACK, port
+        self.data_dir = Path(data_dir) if data_dir else None
+        self._java, self._jars = java, jars
+        self._tick_ms, self._session_ms, self._heap = tick_ms, session_ms, heap
+        self._reserved: socket.socket | None = None
+        self._scratch: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
+
+    def __repr__(self) -> str:
+        state = f"pid {self._process.pid}" if self._process else "down"
+        return f"<{type(self).__name__} {self.version} {self.address} {state}>"
+
+    @property
+    def address(self) -> str:
+        """`host:port`, the same over all restarts."""
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def running(self) -> bool:
+        if self._process is None:
+            return False
+        if self._process.poll() is None:
+            return True
+        self._dismiss_watchdog()
+        return False
+
+    # ---- the process ----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start it, on the port and the data it had before, and wait until it serves. Raises ZooKeeperError with the
+        end of its log when it dies instead."""
+        if self._process is not None:
+            raise ZooKeeperError(f"{self!r} is started already")
+        try:
+            self.launch()
+            self.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop it and remove its temporary directory. Idempotent."""
+        self.kill()
+        if self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
+        scratch, self._scratch = self._scratch, None
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def kill(self) -> None:
+        """SIGKILL: connections die, clients keep their sessions if they come back in time after `start`."""
+        self._dismiss_watchdog()  # before the server's pid is free for somebody else
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def restart(self) -> None:
+        """`kill` and `start`."""
+        self.kill()
+        self.start()
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open and nothing answers; a half-open peer."""
+        self._running().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT. The server expires the sessions that it did not hear of while it was paused."""
+        self._running().send_signal(signal.SIGCONT)
+
+    def launch(self) -> None:
+        """Start the process without waiting for it."""
+        self.reserve()
+        command = self._command()
+        with self._log_path().open("ab") as output:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+        self._watchdog = _watch(self._process.pid, self._scratch)
+
+    def wait_ready(self, timeout: float = START_SECONDS) -> None:
+        """Wait until it serves: `srvr` names its mode. (`ruok` says imok long before, or without ever serving.)"""
+        deadline = time.monotonic() + timeout
+        while not self.mode(timeout=0.25):
+            if not self.running or time.monotonic() > deadline:
+                raise ZooKeeperError(f"ZooKeeper {self.version} at {self.address} does not serve: {self.log_tail()}")
+            time.sleep(0.02)
+
+    def mode(self, timeout: float = 1.0) -> str:
+        """`standalone`, `leader` or `follower`; empty while it does not serve (or not within `timeout` seconds)."""
+        answer = four_letters(LOOPBACK, self.port, "srvr", timeout)
+        return answer.partition("Mode: ")[2].partition("\n")[0].strip()
+
+    def log_tail(self, limit_bytes: int = 4000) -> str:
+        """The end of what it printed; empty after `stop`."""
+        if self._scratch is None:
+            return ""
+        try:
+            return self._log_path().read_bytes()[-limit_bytes:].decode("utf-8", "replace").strip()
+        except OSError:
+            return ""
+
+    # ---- its nodes and sessions -----------------------------------------------------------------------------
+
+    def tree(self, path: str = "/") -> dict[str, Node]:
+        """The node at `path` and all below it, by path; empty when it is not there."""
+        with self.client() as client:
+            return client.tree(path)
+
+    def create(self, path: str, data: bytes | None = None) -> None:
+        """Create a persistent node, with null parents as needed. Raises NodeExists."""
+        with self.client() as client:
+            client.create(path, data)
+
+    def set(self, path: str, data: bytes | None) -> None:
+        """Replace a node's data. Raises NoNode."""
+        with self.client() as client:
+            client.set(path, data)
+
+    def delete(self, path: str) -> None:
+        """Delete a node with everything below it. Raises NoNode."""
+        with self.client() as client:
+            client.delete(path)
+
+    def client(self) -> PlainClient:
+        """A session of its own, for several looks or for ephemeral nodes that live as long as its `with` block (but not
+        longer than 60 s after its last call: it sends no pings)."""
+        return PlainClient(LOOPBACK, self.port)
+
+    def expire(self, session_id: int) -> None:
+        """End somebody's session at once, as if it had timed out: ephemeral nodes go, and the client learns of it
+        when it reconnects. `tree(path)[path].owner` is the session of an ephemeral node."""
+        for _ in range(20):  # until the server knows of no such session: its owner may snatch it back
+            try:
+                PlainClient(LOOPBACK, self.port, session_id=session_id).close()
+            except SessionExpired:
+                return
+            except ConnectionResetError:
+                continue
+        raise ZooKeeperError(f"the session 0x{session_id:x} would not end")
+
+    # ---- how it is launched ---------------------------------------------------------------------------------
+
+    def reserve(self) -> None:
+        """Take the port, so that nobody else gets it, not even while the server is down."""
+        if self._reserved is None:
+            self.port, self._reserved = reserve_port(self.port)
+
+    def _dismiss_watchdog(self) -> None:
+        watchdog, self._watchdog = self._watchdog, None
+        if watchdog is not None:
+            watchdog.kill()
+            watchdog.communicate()
+
+    def _directory(self) -> Path:
+        if self._scratch is None:
+            self._scratch = Path(tempfile.mkdtemp(prefix="odradek-zookeeper-"))
+        return self._scratch
+
+    def _log_path(self) -> Path:
+        return self._directory() / "zookeeper.log"
+
+    def _command(self) -> Sequence[str]:
+        directory = self._directory()
+        (directory / "zoo.cfg").write_text("".join(f"{key}={value}\n" for key, value in self._config().items()))
+        (directory / "log4j.properties").write_text(LOG4J)
+        classpath = os.pathsep.join(map(str, zookeeper_jars(self.version, self._jars)))
+        logging = f"-Dlog4j.configuration=file:{directory}/log4j.properties"
+        java = (find_java(self._java), f"-Xmx{self._heap}", *JAVA_FLAGS, logging)
+        return (*java, "-cp", classpath, self._main_class(), str(directory / "zoo.cfg"))
+
+    def _main_class(self) -> str:
+        return STANDALONE
+
+    def _config(self) -> dict[str, object]:
+        data = self.data_dir or self._directory() / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        return {
+            "tickTime": self._tick_ms,
+            "dataDir": data,
+            "clientPort": self.port,
+            "clientPortAddress": LOOPBACK,
+            "minSessionTimeout": self._session_ms[0],
+            "maxSessionTimeout": self._session_ms[1],
+            "maxClientCnxns": 0,
+            "admin.enableServer": "false",
+            "4lw.commands.whitelist": "*",
+        }
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise ZooKeeperError(f"{self!r} is not running")
+        return self._process
+
+
+class _Peer(ZooKeeperServer):
+    """One server of an ensemble."""
+
+    number = 0
+    members: Mapping[str, str] = {}
+
+    def _main_class(self) -> str:
+        return QUORUM
+
+    def _config(self) -> dict[str, object]:
+        config = super()._config()
+        Path(str(config["dataDir"]), "myid").write_text(str(self.number))
+        # In ticks: 5 s to join, 1 s without a sign of life between leader and follower.
+        return {**config, **self.members, "initLimit": 5000 // self._tick_ms, "syncLimit": 1000 // self._tick_ms}
+
+
+class ServerOptions(TypedDict, total=False):
+    """What the servers of an ensemble have in common; see ZooKeeperServer."""
+
+    java: str | os.PathLike[str] | None
+    jars: str | os.PathLike[str] | None
+    tick_ms: int
+    session_ms: tuple[int, int]
+    heap: str
+
+
+class ZooKeeperEnsemble(_Lifecycle):
+    """Several ZooKeepers that elect a leader, for a `with` or `async with` block.
+
+    `servers` are ZooKeeperServer objects: kill, restart or pause one of them to see an ensemble cope.
+
+    Args:
+        size: How many.
+        version: As for ZooKeeperServer.
+        options: `java`, `jars`, `tick_ms`, `session_ms`, `heap`, as for ZooKeeperServer.
+    """
+
+    def __init__(self, size: int = 3, version: str = "3.9.5", **options: Unpack[ServerOptions]) -> None:
+        self._peers = [_Peer(version, **options) for _ in range(size)]
+        self._quorum_ports: list[socket.socket] = []
+
+    @property
+    def servers(self) -> Sequence[ZooKeeperServer]:
+        """Each of them, in the order of their numbers."""
+        return self._peers
+
+    @property
+    def address(self) -> str:
+        """`host:port` of every server, with commas."""
+        return ",".join(server.address for server in self.servers)
+
+    def start(self) -> None:
+        """Start all and wait until each follows or leads."""
+        try:
+            self._introduce()
+            for peer in self._peers:
+                peer.launch()
+            for peer in self._peers:
+                peer.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop all. Idempotent."""
+        with ExitStack() as stack:
+            for peer in self._peers:
+                stack.callback(peer.stop)
+            while self._quorum_ports:
+                stack.enter_context(self._quorum_ports.pop())
+
+    def _introduce(self) -> None:
+        """Give each its number and all the addresses they talk to each other at."""
+        members = {}
+        for number, peer in enumerate(self._peers, 1):
+            peer.reserve()
+            (follow, follower), (elect, elector) = reserve_port(), reserve_port()
+            self._quorum_ports += [follower, elector]
+            members[f"server.{number}"] = f"{LOOPBACK}:{follow}:{elect}"
+        for number, peer in enumerate(self._peers, 1):
+            peer.number, peer.members = number, members
+
+    def leader(self, timeout: float = START_SECONDS) -> ZooKeeperServer:
+        """The server that leads now; waits for an election to end. Raises ZooKeeperError when there is none."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            for server in self.servers:
+                if server.running and server.mode() == "leader":
+                    return server
+            time.sleep(0.02)
+        raise ZooKeeperError(f"no leader among {self.address}")
+
+
+def reserve_port(port: int = 0) -> tuple[int, socket.socket]:
+    """A port of 127.0.0.1 (0: any) and a socket that keeps it for us until it is closed.
+
+    Linux lets a server listen where another socket is bound, if both allow the reuse of addresses. Elsewhere the port
+    is only known to have been free a moment ago.
+    """
+    keeper = socket.socket()
+    try:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeper.bind((LOOPBACK, port))
+        number: int = keeper.getsockname()[1]
+    except BaseException:
+        keeper.close()
+        raise
+    if sys.platform != "linux":
+        keeper.close()
+    return number, keeper
+
+
+def _watch(pid: int, scratch: Path | None) -> subprocess.Popen[bytes]:
+    """Kill the server and remove its directory when this process is gone: its end of the pipe closes then."""
+    script = 'read -r _; kill -9 "$1"; rm -rf "$2"'
+    return subprocess.Popen(
+        ["sh", "-c", script, "sh", str(pid), str(scratch or "")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )

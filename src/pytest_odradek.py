@@ -1,0 +1,59 @@
+"""The pytest plugin: fixtures for code that talks to Kafka 0.7. Loaded by pytest through its entry point.
+
+Everything is imported when a fixture is used, and the module stands beside the package: pytest loads it in every run of
+any project that has odradek installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+if TYPE_CHECKING:
+    from odradek.testing import FaultProxy, Kafka07Broker, ZooKeeperServer
+
+__all__ = ["odradek_chroot", "odradek_fault_proxy", "odradek_kafka07_broker", "odradek_zookeeper"]
+
+
+@pytest.fixture(scope="session")
+def odradek_zookeeper() -> Iterator[ZooKeeperServer]:
+    """One real ZooKeeper for the whole test session. Tests share it: do not stop it, and keep to a chroot."""
+    from odradek.testing import ZooKeeperServer
+
+    with ZooKeeperServer() as server:
+        yield server
+
+
+@pytest.fixture
+def odradek_chroot(odradek_zookeeper: ZooKeeperServer) -> str:
+    """`host:port/chroot` on the session's ZooKeeper, with a fresh empty node for this test alone."""
+    chroot = f"/{uuid4().hex}"
+    odradek_zookeeper.create(chroot)
+    return odradek_zookeeper.address + chroot
+
+
+@pytest.fixture
+def odradek_kafka07_broker(odradek_chroot: str) -> Iterator[Callable[..., Kafka07Broker]]:
+    """A function: `odradek_kafka07_broker(broker_id=2)` is a running broker at `odradek_chroot`, stopped after
+    this test. Takes what Kafka07Broker takes; each broker of a test needs an id of its own."""
+    from odradek.testing import Kafka07Broker
+
+    with ExitStack() as stack:
+
+        def start(**options: Any) -> Kafka07Broker:
+            return stack.enter_context(Kafka07Broker(zookeeper=odradek_chroot, **options))
+
+        yield start
+
+
+@pytest.fixture
+def odradek_fault_proxy() -> Iterator[Callable[[str, int], FaultProxy]]:
+    """A function: `odradek_fault_proxy(host, port)` is a running FaultProxy in front of that server, for this test."""
+    from odradek.testing import FaultProxy
+
+    with ExitStack() as stack:
+        yield lambda host, port: stack.enter_context(FaultProxy(host, port))

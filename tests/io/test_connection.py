@@ -1,0 +1,770 @@
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from anyio import wait_all_tasks_blocked
+from anyio.abc import ByteStream, SocketAttribute
+from anyio.lowlevel import checkpoint
+
+from odradek.core.backoff import Backoff
+from odradek.errors import (
+    BrokerError,
+    Closed,
+    ConnectionLost,
+    DeadlineError,
+    OdradekError,
+    RemoteProtocolError,
+    Unreachable,
+)
+from odradek.io import connection as module
+from odradek.io.connection import CONNECTION, Connection, ConnectionOptions, State
+from odradek.io.exchange import JOIN_BYTES, Pending, joined
+from odradek.io.net import memory_pair
+
+pytestmark = pytest.mark.anyio
+
+AT_ONCE = ConnectionOptions(backoff=Backoff(0, 1, 5))
+
+
+class Fixed:
+    """A reply of so many bytes. `bad` first bytes make `feed`, or else `result`, raise."""
+
+    def __init__(self, size: int, bad: dict[bytes, Exception] | None = None) -> None:
+        self.size, self.data, self.bad = size, b"", bad or {}
+
+    @property
+    def done(self) -> bool:
+        return len(self.data) == self.size
+
+    def feed(self, data: memoryview) -> int:
+        piece = bytes(data[: self.size - len(self.data)])
+        self.data += piece
+        if isinstance(error := self.bad.get(self.data[:1]), RemoteProtocolError | ZeroDivisionError):
+            raise error
+        return len(piece)
+
+    def result(self) -> bytes:
+        if error := self.bad.get(self.data):
+            raise error
+        return self.data
+
+
+class Net:
+    """Dials memory pairs; the other ends wait in `peers`."""
+
+    def __init__(self, capacity: int = 1 << 20) -> None:
+        self.capacity = capacity
+        self.refusal: Unreachable | None = None
+        self.dialled: list[float] = []
+        self.send_peer, self.peers = anyio.create_memory_object_stream[ByteStream](100)
+
+    async def dial(self, host: str, port: int, timeout: float) -> ByteStream:
+        await checkpoint()
+        self.dialled.append(anyio.current_time())
+        if self.refusal is not None:
+            raise self.refusal
+        here, there = memory_pair(self.capacity)
+        self.send_peer.send_nowait(there)
+        return here
+
+    def close(self) -> None:
+        self.send_peer.close()
+        self.peers.close()
+
+
+@pytest.fixture
+def net() -> Iterator[Net]:
+    net = Net()
+    yield net
+    net.close()
+
+
+@asynccontextmanager
+async def no_leak() -> AsyncIterator[None]:
+    before = {task.id for task in anyio.get_running_tasks()}
+    yield
+    assert {task.id for task in anyio.get_running_tasks()} <= before
+
+
+@asynccontextmanager
+async def connected(net: Net, options: ConnectionOptions = AT_ONCE) -> AsyncIterator[Connection]:
+    async with no_leak():
+        async with Connection("b", 1, dial=net.dial, options=options) as connection:
+            yield connection
+        assert connection.state is State.CLOSED
+        assert connection.statistics()[1:4] == (0, 0, 0)
+
+
+def ask(connection: Connection, request: bytes, reply: int = 1, deadline_s: float = 30) -> Pending[bytes]:
+    return connection.submit([request], Fixed(reply), deadline_s=deadline_s)
+
+
+def tell(connection: Connection, *request: bytes | memoryview, deadline_s: float = 30) -> Pending[None]:
+    return connection.submit(request, None, deadline_s=deadline_s)
+
+
+async def read(peer: ByteStream, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        data += await peer.receive(size - len(data))
+    return data
+
+
+async def outcome(pending: Awaitable[Any]) -> Any:
+    """The value, or the error as (type, sent)."""
+    try:
+        with anyio.fail_after(10):
+            return await pending
+    except OdradekError as error:
+        return type(error), error.sent
+
+
+# ---- pipelining ----------------------------------------------------------------------------------------------
+
+
+async def test_requests_are_pipelined_and_replies_matched_in_order(net: Net) -> None:
+    async with connected(net) as connection:
+        first, second, third = (ask(connection, request) for request in (b"aa", b"bb", b"cc"))
+        peer = await net.peers.receive()
+        assert await peer.receive() == b"aabbcc"  # all of them before any reply, and in one write
+        await peer.send(b"1")
+        assert await first == b"1"
+        assert not second.done
+        await peer.send(b"23")
+        assert [await third, await second] == [b"3", b"2"]
+        assert connection.statistics().connects == 1
+
+
+async def test_what_is_not_answered_queues_no_waiter(net: Net) -> None:
+    async with connected(net) as connection:
+        before = ask(connection, b"a")
+        silent = tell(connection, b"produce")
+        after = ask(connection, b"b")
+        assert await outcome(silent) is None
+        assert not before.done
+        assert connection.statistics().in_flight == 2
+        peer = await net.peers.receive()
+        assert await peer.receive() == b"aproduceb"
+        await peer.send(b"12")
+        assert [await before, await after] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+async def test_replies_arrive_in_any_split(net: Net, size: int) -> None:
+    async with connected(net) as connection:
+        pendings = [ask(connection, b"?", n) for n in (3, 1, 4, 1, 5)]
+        peer = await net.peers.receive()
+        replies = b"abcdefghijklmn"
+        for start in range(0, len(replies), size):
+            await peer.send(replies[start : start + size])
+        assert [await pending for pending in pendings] == [b"abc", b"d", b"efgh", b"i", b"jklmn"]
+
+
+async def test_five_thousand_in_flight_take_few_writes_and_all_get_their_own_reply(net: Net) -> None:
+    requests = [struct.pack(">i", n) for n in range(5000)]
+    writes = 0
+
+    async def echo() -> None:
+        nonlocal writes
+        peer = await net.peers.receive()
+        received = b""
+        while len(received) < 4 * len(requests):
+            received += await peer.receive(1 << 20)
+            writes += 1
+        await peer.send(received)
+
+    async with connected(net) as connection:
+        pendings = [ask(connection, request, 4) for request in requests]
+        assert connection.queued_bytes == 4 * len(requests)
+        async with anyio.create_task_group() as group:
+            group.start_soon(echo)
+            assert [await pending for pending in pendings] == requests
+        assert writes <= 2
+        assert connection.statistics().sent_bytes == connection.statistics().received_bytes == 20_000
+
+
+async def test_big_exchanges_do_not_mix_with_small_ones(net: Net) -> None:
+    bodies = [b"s" * 10, b"L" * (3 * JOIN_BYTES), b"t" * 10, b"M" * JOIN_BYTES]
+    async with connected(net) as connection:
+        done: list[Pending[Any]] = [tell(connection, b"<", memoryview(body), b">") for body in bodies]
+        peer = await net.peers.receive()
+        expected = b"".join(b"<" + body + b">" for body in bodies)
+        assert await read(peer, len(expected)) == expected
+        assert [await pending for pending in done] == [None] * 4
+
+
+async def test_an_outcome_may_be_awaited_by_many_and_again(net: Net) -> None:
+    async with connected(net) as connection:
+        pending = ask(connection, b"a")
+        got: list[bytes] = []
+
+        async def wait() -> None:
+            got.append(await pending)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait)
+            group.start_soon(wait)
+            await (await net.peers.receive()).send(b"1")
+        assert [*got, await pending] == [b"1"] * 3
+
+
+def test_joining_keeps_bytes_and_copies_no_large_buffer() -> None:
+    large, small = memoryview(b"L" * JOIN_BYTES), b"s" * 1000
+    buffers: list[bytes | bytearray | memoryview] = [b"a", b"b", large, *[small] * 100, large, b"z"]
+    pieces = list(joined(buffers))
+    assert b"".join(pieces) == b"".join(buffers)
+    assert [piece is large for piece in pieces] == [False, True, False, False, True, False]
+    assert max(map(len, pieces)) == JOIN_BYTES
+
+
+# ---- loss ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_closing_peer_fails_what_is_in_flight_as_sent(net: Net) -> None:
+    async with connected(net) as connection:
+        answered, first, second = ask(connection, b"a"), ask(connection, b"b"), ask(connection, b"c")
+        peer = await net.peers.receive()
+        await read(peer, 3)
+        await peer.send(b"1")
+        await peer.aclose()
+        assert await outcome(answered) == b"1"
+        assert await outcome(first) == await outcome(second) == (ConnectionLost, True)
+        with pytest.raises(
+            ConnectionLost, match=r"connection to b:1 lost: closed by the peer; .* may have been applied"
+        ):
+            await second
+
+
+async def test_what_was_not_begun_fails_as_not_sent_and_what_comes_later_goes_elsewhere() -> None:
+    net = Net(capacity=100)
+    async with connected(net) as connection:
+        begun = [ask(connection, b"x" * JOIN_BYTES)]
+        waiting: list[Pending[Any]] = [ask(connection, b"y"), tell(connection, b"z")]
+        peer = await net.peers.receive()
+        await wait_all_tasks_blocked()
+        assert repr(connection) == "<Connection b:1 connected, 1 in flight, 2 queued>"
+        await peer.aclose()
+        assert [await outcome(pending) for pending in begun] == [(ConnectionLost, True)]
+        assert [await outcome(pending) for pending in waiting] == [(ConnectionLost, False)] * 2
+        later = ask(connection, b"w")
+        peer = await net.peers.receive()
+        assert await peer.receive() == b"w"
+        await peer.send(b"1")
+        assert await outcome(later) == b"1"
+    net.close()
+
+
+class Breaking(ByteStream):
+    """Its second send breaks; only then the reply to the first one can be read, and behind it the end."""
+
+    def __init__(self) -> None:
+        self.sends = 0
+        self.replies = [b"1"]
+        self.broken = anyio.Event()
+
+    async def send(self, item: bytes) -> None:
+        await checkpoint()
+        self.sends += 1
+        if self.sends == 2:
+            self.broken.set()
+            raise anyio.BrokenResourceError
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        await self.broken.wait()
+        await checkpoint()
+        if not self.replies:
+            raise anyio.EndOfStream
+        return self.replies.pop()
+
+    async def send_eof(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+async def test_replies_before_the_break_are_not_lost_when_writing_breaks_first() -> None:
+    async def dial(host: str, port: int, timeout: float) -> ByteStream:
+        return Breaking()
+
+    async with no_leak(), Connection("b", 1, dial=dial) as connection:
+        first = ask(connection, b"a")
+        await wait_all_tasks_blocked()
+        second = ask(connection, b"b")
+        third = ask(connection, b"c" * JOIN_BYTES)
+        fourth = ask(connection, b"d")
+        outcomes = [await outcome(pending) for pending in (first, second, third, fourth)]
+        assert outcomes == [b"1", (ConnectionLost, True), (ConnectionLost, True), (ConnectionLost, False)]
+
+
+async def test_an_idle_connection_closed_by_the_peer_is_noticed_without_noise(net: Net) -> None:
+    async with connected(net) as connection:
+        pending = ask(connection, b"a")
+        peer = await net.peers.receive()
+        await peer.send(b"1")
+        await pending
+        assert connection.state is State.CONNECTED
+        await peer.aclose()
+        await wait_all_tasks_blocked()
+        statistics = connection.statistics()
+        assert (statistics.state, statistics.losses, statistics.why) == (State.IDLE, 1, "closed by the peer")
+        assert len(net.dialled) == 1  # nobody asked for another one yet
+        again = ask(connection, b"b")
+        await (await net.peers.receive()).send(b"2")
+        assert await again == b"2"
+
+
+async def test_one_epoch_is_one_connection(net: Net) -> None:
+    async with connected(net) as connection:
+        before = connection.epoch
+        pending = ask(connection, b"a")
+        peer = await net.peers.receive()
+        await peer.send(b"1")
+        await pending
+        assert connection.epoch == before  # what was submitted before the connect and after it shares it
+        await peer.aclose()
+        await wait_all_tasks_blocked()
+        assert connection.epoch == before + 1
+
+
+async def test_a_reset_by_the_peer_is_told_as_such() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    async with no_leak(), Connection("127.0.0.1", listener.getsockname()[1]) as connection:
+        pending = ask(connection, b"a" * 100)
+        peer = await anyio.to_thread.run_sync(lambda: listener.accept()[0])
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()
+        with pytest.raises(ConnectionLost, match=r"(?i)reset"):
+            await pending
+    listener.close()
+
+
+async def test_over_tcp_five_hundred_exchanges_keep_their_order() -> None:
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+
+    async def echo(stream: ByteStream) -> None:
+        async with stream:
+            async for data in stream:
+                await stream.send(data)
+
+    async with no_leak(), anyio.create_task_group() as group:
+        group.start_soon(listener.serve, echo)
+        async with Connection("127.0.0.1", listener.extra(SocketAttribute.local_port)) as connection:
+            requests = [b"%06d" % n * (1 + n % 50) for n in range(500)]
+            pendings = [ask(connection, request, len(request)) for request in requests]
+            assert [await pending for pending in pendings] == requests
+        group.cancel_scope.cancel()
+    await listener.aclose()
+
+
+# ---- peers that misbehave ------------------------------------------------------------------------------------
+
+
+async def test_bytes_nobody_asked_for_close_the_connection(net: Net) -> None:
+    async with connected(net) as connection:
+        pending = ask(connection, b"a")
+        peer = await net.peers.receive()
+        await peer.send(b"1!")
+        assert await outcome(pending) == b"1"
+        await wait_all_tasks_blocked()
+        assert connection.statistics().why == "1 bytes that answer nothing"
+        assert connection.state is State.IDLE
+        assert await read(peer, 1) == b"a"
+        with pytest.raises(anyio.EndOfStream):
+            await peer.receive()
+
+
+async def test_a_malformed_reply_is_told_to_its_exchange_and_loses_the_neighbours(net: Net) -> None:
+    wrong = RemoteProtocolError("no such size")
+    async with connected(net) as connection:
+        before = ask(connection, b"a")
+        culprit = connection.submit([b"b"], Fixed(2, {b"?": wrong}), deadline_s=30)
+        after = ask(connection, b"c")
+        peer = await net.peers.receive()
+        await peer.send(b"1?2")
+        assert await outcome(before) == b"1"
+        assert await outcome(culprit) == (RemoteProtocolError, True)
+        assert await outcome(after) == (ConnectionLost, True)
+        with pytest.raises(ConnectionLost, match="no such size"):
+            await after
+        with pytest.raises(anyio.EndOfStream):
+            await read(peer, 4)
+
+
+async def test_an_error_answer_fails_its_exchange_alone(net: Net) -> None:
+    async with connected(net) as connection:
+        refused = connection.submit([b"a"], Fixed(1, {b"X": BrokerError(1, "OffsetOutOfRange")}), deadline_s=30)
+        after = ask(connection, b"b")
+        peer = await net.peers.receive()
+        await peer.send(b"X2")
+        assert await outcome(refused) == (BrokerError, False)
+        assert await outcome(after) == b"2"
+        assert connection.statistics().losses == 0
+
+
+async def test_a_bug_in_a_decoder_reaches_the_owner_and_leaves_nobody_waiting(net: Net) -> None:
+    pendings: list[Pending[bytes]] = []
+    with pytest.raises(ExceptionGroup) as caught:
+        async with Connection("b", 1, dial=net.dial) as connection:
+            pendings.append(connection.submit([b"a"], Fixed(1, {b"X": ZeroDivisionError()}), deadline_s=30))
+            pendings.append(ask(connection, b"b"))
+            await (await net.peers.receive()).send(b"X")
+            await anyio.sleep_forever()
+    assert caught.group_contains(ZeroDivisionError, depth=None)
+    assert [await outcome(pending) for pending in pendings] == [(ConnectionLost, True)] * 2
+
+
+# ---- deadlines -----------------------------------------------------------------------------------------------
+
+
+async def test_a_silent_peer_costs_the_connection_at_the_deadline(net: Net) -> None:
+    async with connected(net) as connection:
+        late, neighbour = ask(connection, b"a", deadline_s=0.02), ask(connection, b"b")
+        peer = await net.peers.receive()
+        assert await outcome(late) == (DeadlineError, True)
+        assert await outcome(neighbour) == (ConnectionLost, True)
+        with pytest.raises(DeadlineError, match=r"b:1: no answer within 0\.02 s; the request may have been applied"):
+            await late
+        assert await read(peer, 2) == b"ab"
+        with pytest.raises(anyio.EndOfStream):
+            await peer.receive()
+
+
+async def test_the_shortest_deadline_counts_wherever_it_stands(net: Net) -> None:
+    async with connected(net) as connection:
+        first, late = ask(connection, b"a", deadline_s=60), ask(connection, b"b", deadline_s=0.02)
+        assert await outcome(late) == (DeadlineError, True)
+        assert await outcome(first) == (ConnectionLost, True)
+
+
+async def test_half_a_reply_does_not_extend_a_deadline(net: Net) -> None:
+    async with connected(net) as connection:
+        late = ask(connection, b"a", reply=100, deadline_s=0.05)
+        peer = await net.peers.receive()
+        await peer.send(b"1" * 99)
+        assert await outcome(late) == (DeadlineError, True)
+
+
+async def test_an_answered_exchange_leaves_its_deadline_without_effect(net: Net) -> None:
+    async with connected(net) as connection:
+        quick, patient = ask(connection, b"a", deadline_s=0.05), ask(connection, b"b", deadline_s=30)
+        peer = await net.peers.receive()
+        await peer.send(b"1")
+        await quick
+        await anyio.sleep(0.1)  # what is waited for is the passing of a deadline that must do nothing
+        assert connection.statistics().losses == 0
+        late = ask(connection, b"c", deadline_s=0.02)
+        assert await outcome(late) == (DeadlineError, True)
+        assert await outcome(patient) == (ConnectionLost, True)
+
+
+async def test_a_peer_that_does_not_read_is_given_up_at_the_deadline() -> None:
+    net = Net(capacity=10)
+    async with connected(net) as connection:
+        stuck = tell(connection, b"x" * JOIN_BYTES, deadline_s=0.02)
+        behind = ask(connection, b"b", deadline_s=0.02)
+        assert await outcome(stuck) == (DeadlineError, True)
+        assert await outcome(behind) == (DeadlineError, False)
+        assert connection.state is State.IDLE
+    net.close()
+
+
+async def test_a_peer_that_does_not_read_hides_no_reply() -> None:
+    net = Net(capacity=10)
+    async with connected(net) as connection:
+        first = ask(connection, b"a")
+        peer = await net.peers.receive()
+        assert await peer.receive() == b"a"
+        tell(connection, b"x" * JOIN_BYTES)
+        await wait_all_tasks_blocked()
+        await peer.send(b"1")
+        assert await outcome(first) == b"1"
+    net.close()
+
+
+# ---- connecting ----------------------------------------------------------------------------------------------
+
+
+async def test_nothing_is_dialled_before_something_is_submitted(net: Net) -> None:
+    async with connected(net) as connection:
+        await wait_all_tasks_blocked()
+        assert net.dialled == []
+        assert connection.state is State.IDLE
+
+
+async def test_a_refused_connect_fails_what_is_queued_with_its_reason(net: Net) -> None:
+    net.refusal = Unreachable("tcp", "b:1", "Connection refused")
+    net.refusal.hint = "start it"
+    async with connected(net) as connection:
+        pendings: list[Pending[Any]] = [ask(connection, b"a"), tell(connection, b"b")]
+        assert [await outcome(pending) for pending in pendings] == [(Unreachable, False)] * 2
+        with pytest.raises(Unreachable, match=r"tcp: Connection refused \(start it\)") as caught:
+            await pendings[0]
+        assert caught.value.step == "tcp"
+        assert "Connection refused" in connection.statistics().why
+        net.refusal = None
+        later = ask(connection, b"c")
+        await (await net.peers.receive()).send(b"1")
+        assert await outcome(later) == b"1"
+
+
+async def test_attempts_back_off_and_a_reply_ends_it(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "random", lambda: 0.0)  # half of 0.02, 0.04, 0.08
+    net.refusal = Unreachable("tcp", "b:1", "Connection refused")
+    async with connected(net, ConnectionOptions(backoff=Backoff(0.02, 2, 5))) as connection:
+        for attempt in range(3):
+            assert await outcome(ask(connection, b"a")) == (Unreachable, False)
+            assert connection.statistics().attempts == attempt + 1
+        net.refusal = None
+        pending = ask(connection, b"a")
+        peer = await net.peers.receive()
+        waits = [b - a for a, b in zip(net.dialled, net.dialled[1:], strict=False)]
+        assert all(wait >= least for wait, least in zip(waits, [0.0095, 0.0195, 0.0395], strict=True))
+        await peer.send(b"1")
+        await pending
+        await peer.aclose()
+        await wait_all_tasks_blocked()
+        assert connection.statistics().attempts == 0
+
+
+async def test_a_peer_that_accepts_and_hangs_up_is_backed_off_from(net: Net) -> None:
+    async with connected(net) as connection:
+        for attempt in range(3):
+            pending = ask(connection, b"a")
+            await (await net.peers.receive()).aclose()
+            assert (await outcome(pending))[0] is ConnectionLost
+            assert connection.statistics().attempts == attempt + 1
+
+
+async def test_a_back_off_longer_than_the_deadline_fails_with_the_refusal_as_cause(net: Net) -> None:
+    net.refusal = Unreachable("dns", "b:1", "no such host")
+    async with connected(net, ConnectionOptions(backoff=Backoff(60, 1, 60))) as connection:
+        await outcome(ask(connection, b"a"))
+        late, neighbour = ask(connection, b"b", deadline_s=0.02), ask(connection, b"c", deadline_s=20)
+        await wait_all_tasks_blocked()
+        assert connection.state is State.WAITING
+        with pytest.raises(DeadlineError) as caught:
+            await late
+        assert isinstance(caught.value.__cause__, Unreachable)
+        assert not caught.value.sent
+        assert await outcome(neighbour) == (ConnectionLost, False)  # or it could overtake who failed before it
+        assert len(net.dialled) == 1
+
+
+async def test_nobody_left_waiting_at_the_end_of_a_back_off_dials_nothing(net: Net) -> None:
+    net.refusal = Unreachable("dns", "b:1", "no such host")
+    async with connected(net, ConnectionOptions(backoff=Backoff(0.1, 1, 0.1))) as connection:
+        await outcome(ask(connection, b"a"))
+        assert (await outcome(ask(connection, b"b", deadline_s=0.01)))[0] is DeadlineError
+        with anyio.fail_after(5):
+            while connection.state is not State.IDLE:
+                await checkpoint()
+        assert len(net.dialled) == 1
+
+
+async def test_a_dial_that_hangs_is_bounded_by_the_deadline(net: Net) -> None:
+    async def hang(host: str, port: int, timeout: float) -> ByteStream:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async with no_leak(), Connection("b", 1, dial=hang) as connection:
+        pending = ask(connection, b"a", deadline_s=0.02)
+        assert await outcome(pending) == (DeadlineError, False)
+        assert connection.state is State.CONNECTING
+
+
+# ---- cancelled callers ---------------------------------------------------------------------------------------
+
+
+async def test_a_cancelled_caller_takes_nothing_from_its_neighbours(net: Net) -> None:
+    async with connected(net) as connection:
+        first, cancelled, third = (ask(connection, request, 2) for request in (b"a", b"b", b"c"))
+        peer = await net.peers.receive()
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await cancelled
+        assert scope.cancelled_caught
+        await peer.send(b"1122")
+        assert await outcome(first) == b"11"
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as group:
+                group.start_soon(third.wait)
+                await wait_all_tasks_blocked()
+                scope.cancel()
+        await peer.send(b"33")
+        assert [await outcome(cancelled), await outcome(third)] == [b"22", b"33"]
+
+
+async def test_a_pending_nobody_awaits_is_read_and_dropped(net: Net) -> None:
+    async with connected(net) as connection:
+        ask(connection, b"a", 3)
+        kept = ask(connection, b"b", 1)
+        await (await net.peers.receive()).send(b"aaab")
+        assert await kept == b"b"
+
+
+async def scenario(net: Net, connection: Connection, pendings: list[Pending[Any]]) -> None:
+    """A refusal, a connect, replies, a loss, another connect, a blocked write: every await of the actor."""
+    net.refusal = Unreachable("tcp", "b:1", "no")
+    pendings.append(ask(connection, b"a"))
+    await outcome(pendings[-1])
+    net.refusal = None
+    pendings += [ask(connection, b"b"), tell(connection, b"c"), ask(connection, b"d", 2)]
+    async with await net.peers.receive() as peer:
+        await read(peer, 3)
+        await peer.send(b"12")
+        await outcome(pendings[1])
+    await outcome(pendings[3])
+    pendings += [ask(connection, b"x" * (2 << 20)), ask(connection, b"e")]
+    async with await net.peers.receive() as peer:
+        await read(peer, 1 << 10)
+        await anyio.sleep_forever()
+
+
+@pytest.mark.parametrize("way", ["cancel", "aclose"])
+async def test_ended_at_any_moment_it_leaves_no_task_no_stream_and_no_waiter(net: Net, way: str) -> None:
+    async def end(turns: int, connection: Connection, scope: anyio.CancelScope) -> None:
+        for _ in range(turns):
+            await checkpoint()
+        if way == "aclose":
+            await connection.aclose()
+        scope.cancel()
+
+    for turns in range(120):
+        pendings: list[Pending[Any]] = []
+        opened: list[ByteStream] = []
+
+        async def dial(host: str, port: int, timeout: float, opened: list[ByteStream] = opened) -> ByteStream:
+            opened.append(await net.dial(host, port, timeout))
+            return opened[-1]
+
+        connection = Connection("b", 1, dial=dial, options=AT_ONCE)
+        async with no_leak(), anyio.create_task_group() as group:
+            group.start_soon(connection.run)
+            group.start_soon(end, turns, connection, group.cancel_scope)
+            try:
+                await scenario(net, connection, pendings)
+            except (Closed, anyio.EndOfStream, anyio.BrokenResourceError):
+                assert way == "aclose"
+        assert all(pending.done for pending in pendings), turns
+        for stream in opened:
+            with pytest.raises(anyio.ClosedResourceError):
+                await stream.receive()
+        with pytest.raises(Closed):
+            ask(connection, b"z")
+        while net.peers.statistics().current_buffer_used:
+            net.peers.receive_nowait()
+    assert connection.statistics().connects == 2  # the last one got to the end
+
+
+# ---- closing -------------------------------------------------------------------------------------------------
+
+
+async def test_close_fails_what_is_outstanding_and_says_who_closed(net: Net) -> None:
+    async with connected(net) as connection:
+        begun = ask(connection, b"a")
+        await wait_all_tasks_blocked()
+        queued = ask(connection, b"b")
+        await connection.aclose()
+        with pytest.raises(ConnectionLost, match="closed by this client; the request may have been applied"):
+            await begun
+        with pytest.raises(ConnectionLost, match="closed by this client; the request was not sent"):
+            await queued
+        with pytest.raises(Closed, match="b:1"):
+            ask(connection, b"c")
+        await connection.aclose()
+
+
+async def test_close_before_the_first_turn_of_run(net: Net) -> None:
+    async with no_leak():
+        connection = Connection("b", 1, dial=net.dial)
+        pending = ask(connection, b"a")
+        await connection.aclose()
+        assert await outcome(pending) == (ConnectionLost, False)
+        await connection.run()
+        assert net.dialled == []
+
+
+async def test_close_works_in_a_cancelled_scope_and_from_many_tasks(net: Net) -> None:
+    async with connected(net) as connection:
+        ask(connection, b"a")
+        await wait_all_tasks_blocked()
+        async with anyio.create_task_group() as group:
+            group.start_soon(connection.aclose)
+            group.start_soon(connection.aclose)
+            group.cancel_scope.cancel()
+            await connection.aclose()
+        assert connection.state is State.CLOSED
+
+
+async def test_close_is_bounded_when_the_stream_does_not_close(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CLOSE_S", 0.02)
+    async with connected(net) as connection:
+        ask(connection, b"a")
+        await wait_all_tasks_blocked()
+        stream = connection._stream
+        assert stream is not None
+        monkeypatch.setattr(stream, "aclose", anyio.sleep_forever)
+        with anyio.fail_after(5):
+            await connection.aclose()
+
+
+async def test_run_is_started_by_whoever_owns_it_from_any_task(net: Net) -> None:
+    """As a cluster does: connections come up one by one from tasks of others, and go in the owner's order."""
+    async with no_leak(), anyio.create_task_group() as owner:
+        connections: list[Connection] = []
+
+        async def worker() -> None:
+            connection = Connection("b", 1, dial=net.dial, options=AT_ONCE)
+            connections.append(connection)
+            await owner.start(connection.run)
+            pending = ask(connection, b"a")
+            await (await net.peers.receive()).send(b"1")
+            assert await pending == b"1"
+
+        async with anyio.create_task_group() as workers:
+            for _ in range(5):
+                workers.start_soon(worker)
+        assert {connection.state for connection in connections} == {State.CONNECTED}
+        owner.cancel_scope.cancel()
+    assert {connection.state for connection in connections} == {State.CLOSED}
+
+
+async def test_many_nest_in_one_exit_stack(net: Net) -> None:
+    async with no_leak(), AsyncExitStack() as stack:
+        connections = [
+            await stack.enter_async_context(Connection("b", n, dial=net.dial, options=AT_ONCE)) for n in range(1, 6)
+        ]
+        pendings = [ask(connection, b"a") for connection in connections]
+        for _ in pendings:
+            await (await net.peers.receive()).send(b"1")
+        assert [await pending for pending in pendings] == [b"1"] * 5
+
+
+# ---- what it says of itself ----------------------------------------------------------------------------------
+
+
+def test_every_state_is_reached_and_only_closed_is_final() -> None:
+    rules = CONNECTION.transitions
+    assert {State.IDLE, *rules.values()} == set(State)
+    assert set(State) - {state for state, _ in rules} == {State.CLOSED}
+
+
+async def test_statistics_and_repr_follow_an_exchange(net: Net) -> None:
+    async with connected(net) as connection:
+        assert repr(connection) == "<Connection b:1 idle, 0 in flight, 0 queued>"
+        pending = ask(connection, b"abc", 5)
+        assert repr(connection) == "<Connection b:1 idle, 0 in flight, 1 queued>"
+        assert connection.queued_bytes == 3
+        peer = await net.peers.receive()
+        await wait_all_tasks_blocked()
+        assert repr(connection) == "<Connection b:1 connected, 1 in flight, 0 queued>"
+        assert connection.queued_bytes == 0
+        await peer.send(b"12345")
+        await pending
+        assert connection.statistics() == (State.CONNECTED, 0, 0, 0, 1, 3, 5, 1, 0, 0, "")
+    assert repr(connection) == "<Connection b:1 closed, 0 in flight, 0 queued>"
