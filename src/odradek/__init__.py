@@ -1,6 +1,16 @@
 """odradek: one asyncio client for every Kafka. Everything public is named here; nothing is defined here."""
 
 from odradek._version import __version__
+from odradek.client.acks import Ack, Acks, Failed
+from odradek.client.cluster import Cluster, connect
+from odradek.client.consumer import Consumer, GroupBatch
+from odradek.client.producer import Producer
+from odradek.client.reader import Reader
+from odradek.client.run import run
+from odradek.client.tuning import Tuning
+from odradek.core.backoff import Backoff
+from odradek.core.interfaces import Outgoing
+from odradek.core.partitioners import JavaHash, KeyHash, RandomPartitioner, RoundRobin
 from odradek.errors import (
     BadVersion,
     BrokerError,
@@ -46,19 +56,28 @@ from odradek.types import (
 __all__ = [
     "EARLIEST",
     "LATEST",
+    "Ack",
+    "Acks",
     "AtTime",
+    "Backoff",
     "BadVersion",
     "Batch",
     "Broker",
     "BrokerError",
     "Closed",
+    "Cluster",
     "ConfigError",
     "ConnectionLost",
+    "Consumer",
     "CorruptMessage",
     "DeadlineError",
     "DeliveryError",
+    "Failed",
     "GiB",
+    "GroupBatch",
     "GroupError",
+    "JavaHash",
+    "KeyHash",
     "KiB",
     "LocalProtocolError",
     "MessageTooLarge",
@@ -68,18 +87,26 @@ __all__ = [
     "NotEmpty",
     "NotWritten",
     "OdradekError",
+    "Outgoing",
     "Position",
+    "Producer",
     "ProtocolError",
+    "RandomPartitioner",
+    "Reader",
     "Record",
     "Rejected",
     "RemoteProtocolError",
+    "RoundRobin",
     "SessionExpired",
     "TopicPartition",
     "TransportError",
+    "Tuning",
     "Undelivered",
     "Unknown",
     "Unreachable",
     "Unsupported",
     "ZooKeeperError",
     "__version__",
+    "connect",
+    "run",
 ]

@@ -1,0 +1,372 @@
+"""The producer: records in, acks or truthful errors out.
+
+    async with k.producer() as out:
+        ack = await out.send("orders", b"...")      # written, or an error that says what is known
+        await out.put("orders", b"...")             # accepted; failures surface in out.failures and at exit
+
+Kafka 0.7 acknowledges nothing. By default each produce request is *confirmed* by a cheap request right behind it on
+the same connection: the broker serves a connection strictly in order and closes it on a produce it refuses, so an
+answer proves the append. It proves no more: the records are in the broker's file, but neither forced to its disk nor
+visible to consumers before its next flush, and there is no second copy. They survive the broker's process, not the
+loss of its machine (specification 4.3, 4.5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, repeat
+from types import TracebackType
+from typing import Self
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from odradek.client.acks import Ack, Acks, Call, Failed, Failures, Waiter, undelivered
+from odradek.client.outbox import Outbox
+from odradek.client.sender import SenderOptions
+from odradek.client.tuning import Tuning
+from odradek.core.batches import RECORD_OVERHEAD_BYTES, Limits, Topic
+from odradek.core.interfaces import Era, Outgoing
+from odradek.core.partitioners import KeyHash, Partitioner
+from odradek.errors import ConfigError, DeliveryError, MessageTooLarge, OdradekError, Rejected, Unsupported
+from odradek.types import MiB, TopicPartition
+
+__all__ = ["Producer", "ProducerStatistics"]
+
+BURST = 128
+"""So many records are taken without giving the loop a turn: one turn costs some microseconds, a record about one."""
+
+RUN = 512
+"""So many rows of `send_many` are taken at once, for the same reason."""
+
+Row = bytes | tuple[bytes | None, bytes] | Outgoing
+"""What `send_many` takes: a value, a (key, value) pair, or a whole record."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStatistics:
+    """What a producer has done and holds.
+
+    `accepted`, `written` and `failed` count records; `requests` and `retries` count requests; `buffered` and
+    `buffered_bytes` are records without an outcome yet and the room they take; `waiting` counts calls in front of a
+    full buffer.
+    """
+
+    accepted: int
+    written: int
+    failed: int
+    requests: int
+    retries: int
+    buffered: int
+    buffered_bytes: int
+    waiting: int
+
+
+class Producer:
+    """Sends records. Made by `Cluster.producer`, which documents the arguments; used as `async with`.
+
+    One event loop, any number of tasks; not for other threads.
+
+    **Cancellation.** Until a record has room in the buffer, a cancelled call did nothing. After that the record stays
+    on its way, and if it fails, that is in `failures`.
+
+    **Exit** flushes for at most `exit_within` seconds, also when the block is cancelled, and raises Undelivered for
+    what did not make it and for all failures nobody took. An exception of the block is not masked: it propagates
+    with Undelivered's text as a note, and `failures` has the records. Only a cancelled block is replaced by
+    Undelivered, because nothing else would tell.
+    """
+
+    def __init__(
+        self,
+        era: Era,
+        *,
+        latency: float = 0.01,
+        buffer: int = 64 * MiB,
+        deliver_within: float = 30,
+        exit_within: float = 10,
+        codec: str = "none",
+        codecs: Mapping[str, str] | None = None,
+        partitioner: Partitioner | None = None,
+        confirm: bool = True,
+        reorder: bool = False,
+        max_message: int = 1_000_000,
+        tuning: Tuning | None = None,
+    ) -> None:
+        tuning = tuning or Tuning()
+        _reasonable(latency=latency, exit_within=exit_within)
+        _positive(buffer=buffer, deliver_within=deliver_within, max_message=max_message)
+        self._room, self._safe = buffer - RECORD_OVERHEAD_BYTES, min(max_message, buffer - RECORD_OVERHEAD_BYTES)
+        self._era, self._max, self._codec, self._codecs = era, max_message, codec, dict(codecs or {})
+        self._measure, self._burst = era.record_bytes, 0
+        limits = Limits(
+            buffer=buffer,
+            batch_bytes=tuning.batch_bytes,
+            request_bytes=tuning.request_bytes,
+            in_flight=tuning.in_flight,
+            latency=latency,
+            deliver_within=deliver_within,
+            reorder=reorder,
+        )
+        options = SenderOptions(confirm, max_message, tuning.backoff)
+        self._exit_within = exit_within
+        self._outbox = Outbox(era, limits, options, KeyHash() if partitioner is None else partitioner)
+        self._topics = self._outbox.accumulator.topics
+
+    async def __aenter__(self) -> Self:
+        """Begin. Raises Closed the second time: a producer is used once."""
+        await self._outbox.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._outbox.stop(self._exit_within)
+        if not self.failures:
+            if self._outbox.dead is not None and error is None:
+                raise self._outbox.dead
+            return
+        report = undelivered(self.failures)
+        if error is None or isinstance(error, anyio.get_cancelled_exc_class()):
+            raise report from (error or self._outbox.dead)
+        error.add_note(str(report))
+
+    @property
+    def failures(self) -> Failures:
+        """Outcomes nobody waited for: see `Failures`."""
+        return self._outbox.failures
+
+    # ---- records in ----------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        partition: TopicPartition | None = None,
+        headers: Sequence[tuple[str, bytes]] = (),
+        time: float | None = None,
+    ) -> Ack:
+        """Write a record and return once it is written: in 0.7 appended by the broker, unless `confirm=False`.
+
+        Many tasks may wait in `send` at once; their records share batches.
+        Cancellation: see the class; the outcome of a record on its way goes to `failures`.
+
+        Args:
+            key: Chooses the partition; 0.7 does not store it.
+            partition: Send it there and nowhere else, and wait for its broker.
+            headers: Not in 0.7.
+            time: Not in 0.7.
+
+        Raises:
+            Rejected: It will never be written; its cause says why.
+            NotWritten: It was surely not written within `deliver_within`.
+            Unknown: It may or may not have been written within `deliver_within`.
+            Unsupported: This cluster has no headers, or no time.
+        """
+        call = Call()
+        try:
+            await self._enter(topic, Outgoing(value, key, headers, time), partition, call)
+            await call.wait()
+        except BaseException:
+            call.abandon(self.failures)
+            raise
+        if call.failed:
+            raise _own(call.failed[0])
+        return call.acks[0]
+
+    async def put(
+        self,
+        topic: str,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        partition: TopicPartition | None = None,
+        headers: Sequence[tuple[str, bytes]] = (),
+        time: float | None = None,
+    ) -> None:
+        """Accept a record, waiting for room in the buffer first, for at most `deliver_within`; those who wait are
+        served in their order. Its failure, if any, surfaces in `failures` and at exit.
+
+        Cancellation: a cancelled `put` that was still waiting for room did nothing.
+        Arguments and errors: as `send`; NotWritten: there was no room.
+        """
+        self._burst += 1
+        if self._burst >= BURST:
+            self._burst = 0
+            await checkpoint()
+        await self._enter(topic, Outgoing(value, key, headers, time), partition, None)
+
+    def try_put(
+        self,
+        topic: str,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        partition: TopicPartition | None = None,
+        headers: Sequence[tuple[str, bytes]] = (),
+        time: float | None = None,
+    ) -> bool:
+        """Accept a record now, or say False: the buffer is full, or others wait for room. Otherwise as `put`.
+
+        Never waits, and so never gives the loop a turn: nothing is sent while the caller does not wait for anything.
+        """
+        record = Outgoing(value, key, headers, time)
+        return self._outbox.offer(*self._admit(topic, record, partition), record, partition, None)
+
+    async def send_many(self, topic: str, rows: Iterable[Row], *, partition: TopicPartition | None = None) -> Acks:
+        """Write many records and return once each has an outcome. Waits for room as it goes.
+
+        Cancellation: as `send`. An exception of `rows` propagates; the rows before it stay on their way.
+
+        Args:
+            rows: Values, (key, value) pairs, or `Outgoing` records.
+
+        Returns:
+            What was written where, and every record that failed, with its error: no record's failure is raised.
+
+        Raises:
+            NotWritten: There was no room within `deliver_within`; the rows before stay on their way.
+        """
+        call = Call()
+        try:
+            for run in _runs(rows):
+                taken = self._take_run(topic, run, partition, call)
+                for row in islice(run, taken, None):
+                    await self._enter_row(topic, _outgoing(row), partition, call)
+                await checkpoint()
+            await call.wait()
+        except BaseException:
+            call.abandon(self.failures)
+            raise
+        return Acks(tuple(call.acks), tuple(call.failed))
+
+    def _take_run(self, name: str, run: Sequence[Row], partition: TopicPartition | None, call: Call) -> int:
+        """Take the plain values at the head of a run together, as far as nothing needs a second look at any of them:
+        what is left goes one by one. Returns how many were taken."""
+        topic = self._topics.get(name)
+        if topic is None or self._outbox.refusal is not None or set(map(type, run)) != {bytes}:
+            return 0
+        rows = zip(run, repeat(None), repeat(()), repeat(None))
+        records: list[Outgoing] = list(map(tuple.__new__, repeat(Outgoing), rows))  # without a Python frame for each
+        sizes = list(map(self._measure, records))
+        if max(sizes) > self._safe or (partition is not None and partition.topic != name):
+            return 0
+        return self._outbox.offer_run(topic, records, sizes, partition, call)
+
+    async def _enter_row(self, topic: str, record: Outgoing, partition: TopicPartition | None, call: Call) -> None:
+        try:
+            state, size = self._admit(topic, record, partition)
+        except (DeliveryError, Unsupported) as error:
+            call.left += 1
+            call.lost(Failed(record, topic, partition, error))
+            return
+        if not self._outbox.offer(state, size, record, partition, call):
+            await self._outbox.wait_for_room(Waiter(state, record, size, partition, call))
+
+    async def flush(self) -> None:
+        """Wait until everything accepted so far has an outcome; what is waiting for its batch is sent at once.
+
+        Takes at most `deliver_within`. Says nothing of the outcomes: see `failures`. Cancellation: safe.
+        """
+        self._outbox.check_open()
+        await self._outbox.flush()
+
+    async def _enter(self, topic: str, record: Outgoing, partition: TopicPartition | None, call: Call | None) -> None:
+        state, size = self._admit(topic, record, partition)
+        if not self._outbox.offer(state, size, record, partition, call):
+            await self._outbox.wait_for_room(Waiter(state, record, size, partition, call))
+
+    def _admit(self, name: str, record: Outgoing, partition: TopicPartition | None) -> tuple[Topic, int]:
+        """Everything that can be wrong with a record before it is taken. Returns its topic and its size."""
+        if self._outbox.refusal is not None:
+            self._outbox.check_open()
+        value, key, headers, time = record
+        if not isinstance(value, bytes) or not (key is None or isinstance(key, bytes)):
+            raise TypeError(f"value and key must be bytes, not {type(value).__name__} and {type(key).__name__}")
+        topic = self._topics.get(name) or self._new_topic(name)
+        size = self._measure(record)
+        if size > self._safe or headers or time is not None:  # a record is never smaller than its payload
+            self._check(topic, record, size)
+        if partition is not None and partition.topic != name:
+            raise ConfigError(f"partition {partition} is not one of topic {name}")
+        return topic, size
+
+    def _check(self, topic: Topic, record: Outgoing, size: int) -> None:
+        """With a codec only the compressed size counts, and is known when the batch is encoded."""
+        if size > self._room:
+            too_large = MessageTooLarge(topic.name, -1, size, self._room, "buffer")
+            raise Rejected([record], str(too_large)) from too_large
+        self._era.check(topic.name, record, self._max if topic.codec == "none" else self._room)
+
+    def _new_topic(self, name: str) -> Topic:
+        self._era.check(name, Outgoing(b""), self._max)
+        return self._outbox.topic(name, self._codecs.get(name, self._codec))
+
+    def statistics(self) -> ProducerStatistics:
+        """See `ProducerStatistics`. Cheap; call it as often as you like."""
+        outbox = self._outbox
+        return ProducerStatistics(
+            accepted=outbox.accepted,
+            written=outbox.written,
+            failed=outbox.failed,
+            requests=sum(sender.requests for sender in outbox.senders.values()),
+            retries=sum(sender.retries for sender in outbox.senders.values()),
+            buffered=outbox.accepted - outbox.written - outbox.failed,
+            buffered_bytes=outbox.accumulator.held,
+            waiting=len(outbox.room),
+        )
+
+    def __repr__(self) -> str:
+        now = self.statistics()
+        state = "closed" if self._outbox.refusal is not None else "open"
+        return f"<{type(self).__name__} {state} {now.buffered} buffered {now.written} written {now.failed} failed>"
+
+
+def _runs(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Cut rows into runs. When `rows` raises, the rows before that come first."""
+    source, error = iter(rows), None
+    while error is None:
+        run: list[Row] = []
+        try:
+            run.extend(islice(source, RUN))
+        except Exception as raised:
+            error = raised
+        if not run:
+            break
+        yield run
+    if error is not None:
+        raise error
+
+
+def _outgoing(row: Row) -> Outgoing:
+    if isinstance(row, bytes):
+        return Outgoing(row)
+    if isinstance(row, Outgoing):
+        return row
+    if not isinstance(row, tuple) or len(row) != 2:
+        raise TypeError(f"a row is bytes, a (key, value) pair or an Outgoing, not {type(row).__name__}")
+    return Outgoing(row[1], row[0])
+
+
+def _own(failed: Failed) -> OdradekError:
+    """A batch's error as the error of one record: every caller raises an object of its own."""
+    error = failed.error
+    if not isinstance(error, DeliveryError):
+        return error
+    own = type(error)([failed.record], error.why)
+    own.hint, own.__cause__ = error.hint, error.__cause__
+    return own
+
+
+def _positive(**options: float) -> None:
+    for name, value in options.items():
+        if not value > 0:
+            raise ConfigError(f"{name} must be more than 0, not {value!r}")
+
+
+def _reasonable(**options: float) -> None:
+    for name, value in options.items():
+        if not value >= 0:
+            raise ConfigError(f"{name} must not be negative, not {value!r}")

@@ -1,0 +1,78 @@
+"""`run`: a program that stops in order when it is told to."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import anyio
+from anyio.abc import TaskStatus
+
+__all__ = ["run"]
+
+T = TypeVar("T")
+
+
+def run(main: Callable[..., Awaitable[T]], *args: object, backend: str = "asyncio") -> T:
+    """Run `main(*args)` in an event loop of its own; SIGTERM and Ctrl-C cancel it.
+
+    Cancelled, every block of odradek ends in order: consumers stop fetching, commit and leave their group, producers
+    flush, all within their `exit_within`. A second signal ends the process at once, the way that signal does.
+    Only for the main thread, which is where Python handles signals.
+
+    Args:
+        main: A coroutine function.
+        args: What it is called with.
+        backend: `asyncio` or `trio`.
+
+    Returns:
+        What `main` returned.
+
+    Raises:
+        SystemExit: A signal cancelled `main`, and it ended in order; the code is 128 and the signal's number, as
+            shells report it (130 for Ctrl-C, 143 for SIGTERM).
+        Exception: What `main` raised, as it is: also on its way out, such as Undelivered.
+    """
+    outcome = anyio.run(_watched, main, args, backend=backend)
+    if outcome.error is not None:
+        raise outcome.error
+    if outcome.signal is not None and not outcome.results:
+        raise SystemExit(128 + outcome.signal)
+    return outcome.results[0]
+
+
+@dataclass(slots=True)
+class _Outcome(Generic[T]):
+    results: list[T]
+    error: Exception | None = None
+    signal: int | None = None
+
+
+async def _watched(main: Callable[..., Awaitable[T]], args: tuple[object, ...]) -> _Outcome[T]:
+    """Errors are values here: a task group would wrap them."""
+    outcome: _Outcome[T] = _Outcome([])
+    scope = anyio.CancelScope()
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(_watch_signals, outcome, scope)
+        try:
+            with scope:
+                outcome.results.append(await main(*args))
+        except Exception as error:
+            outcome.error = error
+        tasks.cancel_scope.cancel()
+    return outcome
+
+
+async def _watch_signals(
+    outcome: _Outcome[T], scope: anyio.CancelScope, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        async for number in signals:
+            if outcome.signal is not None:
+                signal.signal(number, signal.SIG_DFL)
+                signal.raise_signal(number)
+            outcome.signal = number
+            scope.cancel()

@@ -1,0 +1,284 @@
+"""A cluster in memory behind the interfaces of the eras, with faults on command."""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+import pytest
+
+from odradek.core.interfaces import (
+    Decoder,
+    DecoderOptions,
+    FetchResult,
+    Membership,
+    OffsetStore,
+    Outgoing,
+    ProducePart,
+    Receipt,
+    Subscription,
+)
+from odradek.core.routing import BrokersRead, RoutingTable07, TopicRead
+from odradek.errors import (
+    Closed,
+    ConfigError,
+    ConnectionLost,
+    MessageTooLarge,
+    OdradekError,
+    Rejected,
+    Unsupported,
+)
+from odradek.types import Anchor, AtTime, Broker, Position, TopicPartition
+
+Log = dict[TopicPartition, list[bytes]]
+
+
+class FakeCoordination:
+    """A routing table the test edits."""
+
+    def __init__(self) -> None:
+        self.table = RoutingTable07()
+        self.unpublished: dict[str, Mapping[int, int]] = {}
+        """What `topic` finds, before anything is known about it."""
+        self.topic_errors: list[OdradekError] = []
+        self.failure: Exception | None = None
+        self.asked: list[str] = []
+        self.refreshed = 0
+        self._news = anyio.Event()
+
+    def brokers(self, *ids: int) -> None:
+        """These are live now, and no others."""
+        self._apply(BrokersRead({n: Broker(n, f"b{n}", 9092) for n in ids}))
+
+    def publish(self, topic: str, **counts: int) -> None:
+        """`publish("t", b1=3)`: broker 1 has three partitions. Known topics change, others will be found so."""
+        read = {int(name[1:]): count for name, count in counts.items()}
+        self.unpublished[topic] = read
+        if self.table.knows(topic):
+            self._apply(TopicRead(topic, read))
+
+    def fail(self, error: Exception) -> None:
+        """The background of the coordination died."""
+        self.failure = error
+        self._wake()
+
+    async def topic(self, name: str) -> RoutingTable07:
+        self.asked.append(name)
+        await anyio.lowlevel.checkpoint()
+        if self.topic_errors:
+            raise self.topic_errors.pop(0)
+        if not self.table.knows(name):
+            self._apply(TopicRead(name, self.unpublished.get(name, {})))
+        return self.table
+
+    async def all_topics(self) -> frozenset[str]:
+        for name in self.unpublished:
+            await self.topic(name)
+        return self.table.topics
+
+    async def changed(self, version: int) -> RoutingTable07:
+        while self.table.version <= version:
+            if self.failure is not None:
+                raise self.failure
+            await self._news.wait()
+        return self.table
+
+    async def refresh(self) -> RoutingTable07:
+        self.refreshed += 1
+        return self.table
+
+    def _apply(self, event: Any) -> None:
+        self.table, _ = self.table.apply(event)
+        self._wake()
+
+    def _wake(self) -> None:
+        news, self._news = self._news, anyio.Event()
+        news.set()
+
+
+@dataclass(eq=False)
+class Exchange:
+    """A produce on its way. `applied` says whether it is in the log."""
+
+    parts: Sequence[ProducePart]
+    confirm: bool
+    applied: bool = False
+    error: OdradekError | None = None
+    over: anyio.Event = field(default_factory=anyio.Event)
+
+    @property
+    def values(self) -> list[list[bytes]]:
+        return [[record.value for record in part.records] for part in self.parts]
+
+    def __await__(self) -> Generator[Any, Any, Receipt]:
+        return self._outcome().__await__()
+
+    async def _outcome(self) -> Receipt:
+        await self.over.wait()
+        if self.error is not None:
+            raise self.error
+        return Receipt([None] * len(self.parts), self.confirm)
+
+
+class FakeBroker:
+    """One broker: appends at once and answers at once, unless told otherwise."""
+
+    def __init__(self, broker: Broker, log: Log) -> None:
+        self.broker, self.log = broker, log
+        self.requests: list[Exchange] = []
+        """Everything it was ever sent, but for probes, which have no parts."""
+        self.pending: list[Exchange] = []
+        self._arrived = anyio.Event()
+        self.epoch = 0
+        self.holding = False
+        self.down: OdradekError | None = None
+        """Every request fails with this at once."""
+        self.refuses: Callable[[ProducePart], bool] = lambda part: False
+        """The broker closes the connection on such a part."""
+        self.positions_found: dict[tuple[TopicPartition, Anchor | AtTime], list[Position]] = {}
+
+    def produce(self, parts: Sequence[ProducePart], *, confirm: bool) -> Awaitable[Receipt]:
+        assert all(part.partition.broker == self.broker.id for part in parts)
+        exchange = Exchange(tuple(parts), confirm)
+        if parts:
+            self.requests.append(exchange)
+            self._arrived.set()
+        self.pending.append(exchange)
+        if self.down is not None:
+            self.lose(self.down)
+        elif not self.holding:
+            self.answer()
+        return exchange
+
+    async def sent(self, count: int) -> None:
+        """Wait until it was sent so many requests in all."""
+        while len(self.requests) < count:
+            self._arrived = anyio.Event()
+            await self._arrived.wait()
+
+    def answer(self, count: int | None = None) -> None:
+        """Serve what is pending, in order; a refused part ends the connection and everything on it."""
+        for _ in range(len(self.pending) if count is None else count):
+            exchange = self.pending[0]
+            for part in exchange.parts:
+                if self.refuses(part):
+                    self.cut()
+                    return
+                self.log[part.partition] += [record.value for record in part.records]
+            exchange.applied = True
+            self.pending.pop(0).over.set()
+
+    def release(self) -> None:
+        """Serve what is held, and from now on everything at once."""
+        self.holding = False
+        self.answer()
+
+    def cut(self, applied: int = 0, sent: bool = True) -> None:
+        """The connection dies. So many of the pending requests had been appended already."""
+        for exchange in self.pending[:applied]:
+            exchange.applied = True
+            for part in exchange.parts:
+                self.log[part.partition] += [record.value for record in part.records]
+        self.lose(ConnectionLost(self.broker.address, "reset", sent))
+
+    def lose(self, error: OdradekError) -> None:
+        pending, self.pending = self.pending, []
+        self.epoch += 1
+        for exchange in pending:
+            exchange.error = error
+            exchange.over.set()
+
+    async def fetch(self, wants: Sequence[tuple[Decoder, int]]) -> Sequence[FetchResult]:
+        raise NotImplementedError
+
+    async def positions(self, partition: TopicPartition, at: Anchor | AtTime, count: int = 1) -> Sequence[Position]:
+        await anyio.lowlevel.checkpoint()
+        if self.down is not None:
+            raise self.down
+        return self.positions_found.get((partition, at), [])[:count]
+
+    def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> Decoder:
+        raise NotImplementedError
+
+
+class FakeEra:
+    """Two brokers, 1 and 2, and topic `t` with two partitions on each."""
+
+    name = "fake"
+
+    def __init__(self) -> None:
+        self.coordination = FakeCoordination()
+        self.coordination.brokers(1, 2)
+        self.coordination.publish("t", b1=2, b2=2)
+        self.log: Log = defaultdict(list)
+        self._brokers: dict[int, FakeBroker] = {}
+        self.opened = self.closed = 0
+
+    async def __aenter__(self) -> Self:
+        self.opened += 1
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.closed += 1
+        self.coordination.fail(Closed("the era was closed"))
+
+    def broker(self, broker: Broker, *, purpose: str) -> FakeBroker:
+        return self[broker.id]
+
+    def __getitem__(self, number: int) -> FakeBroker:
+        broker = Broker(number, f"b{number}", 9092)
+        return self._brokers.setdefault(number, FakeBroker(broker, self.log))
+
+    def hold(self) -> None:
+        for number in (1, 2):
+            self[number].holding = True
+
+    def values(self, topic: str = "t") -> list[bytes]:
+        """Everything written to a topic, sorted: partition after partition would be chance."""
+        return sorted(value for partition, values in self.log.items() if partition.topic == topic for value in values)
+
+    def check(self, topic: str, record: Outgoing, max_message_bytes: int) -> None:
+        if not topic or "/" in topic:
+            raise Rejected([record], f"{topic!r} is no topic name")
+        if len(record.value) > max_message_bytes:
+            too_large = MessageTooLarge(topic, -1, len(record.value), max_message_bytes, "max_message")
+            raise Rejected([record], str(too_large)) from too_large
+        if record.headers or record.time is not None:
+            raise Unsupported("a header or a time", "Kafka 0.11")
+
+    def record_bytes(self, record: Outgoing) -> int:
+        return 10 + len(record.value)
+
+    def encode(self, part: ProducePart, max_message_bytes: int) -> ProducePart:
+        if part.codec not in ("none", "gzip"):
+            raise ConfigError(f"codec {part.codec!r} is not known")
+        data = b"".join(bytes(10) + record.value for record in part.records)
+        payloads = [record.value for record in part.records]
+        if part.codec == "gzip":
+            payloads = [data := zlib.compress(data)]
+        for payload in payloads:
+            if len(payload) > max_message_bytes:
+                raise MessageTooLarge(str(part.partition), -1, len(payload), max_message_bytes, "max_message")
+        return part._replace(encoded=data)
+
+    def membership(self, subscription: Subscription) -> Membership:
+        raise NotImplementedError
+
+    def offsets(self, group: str) -> OffsetStore:
+        raise NotImplementedError
+
+    async def groups(self) -> list[str]:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def era() -> FakeEra:
+    """A cluster in memory."""
+    return FakeEra()

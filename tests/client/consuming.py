@@ -1,0 +1,302 @@
+"""Logs in memory behind the interfaces of the eras, and a group whose rebalances the test decides."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+import anyio.lowlevel
+
+from odradek.core.interfaces import (
+    Assignment,
+    Decoder,
+    DecoderOptions,
+    FetchResult,
+    Listener,
+    Outgoing,
+    ProducePart,
+    Receipt,
+    Subscription,
+)
+from odradek.core.routing import BrokersRead, RoutingTable07, TopicRead
+from odradek.errors import BrokerError, ConnectionLost, OdradekError, Unreachable, Unsupported
+from odradek.types import Anchor, AtTime, Broker, Position, TopicPartition
+from odradek.wire.compression import Codec
+from odradek.wire.kafka07.message_set import SetDecoder, encode_set
+
+CHUNK_BYTES = 4096
+
+
+def tp(number: int = 0, topic: str = "t", broker: int = 1) -> TopicPartition:
+    return TopicPartition(topic, broker, number)
+
+
+class LogCoordination:
+    """A routing table the test edits."""
+
+    def __init__(self) -> None:
+        self.table = RoutingTable07()
+        self.failure: Exception | None = None
+        self._news = anyio.Event()
+
+    def apply(self, event: BrokersRead | TopicRead) -> None:
+        self.table, _ = self.table.apply(event)
+        self._wake()
+
+    def fail(self, error: Exception) -> None:
+        self.failure = error
+        self._wake()
+
+    def _wake(self) -> None:
+        news, self._news = self._news, anyio.Event()
+        news.set()
+
+    async def topic(self, name: str) -> RoutingTable07:
+        await anyio.lowlevel.checkpoint()
+        return self.table
+
+    async def all_topics(self) -> frozenset[str]:
+        return self.table.topics
+
+    async def changed(self, version: int) -> RoutingTable07:
+        while self.table.version <= version:
+            if self.failure is not None:
+                raise self.failure
+            await self._news.wait()
+        return self.table
+
+    async def refresh(self) -> RoutingTable07:
+        return self.table
+
+
+class LogBroker:
+    """Serves the era's logs. Faults: `down`; `cut_after` some bytes of the next answer; `gate` holds answers back."""
+
+    def __init__(self, broker: Broker, era: LogEra) -> None:
+        self.broker, self._era = broker, era
+        self.down = False
+        self.cut_after: int | None = None
+        self.gate = anyio.Event()
+        self.gate.set()
+        self.fetches: list[dict[TopicPartition, int]] = []
+        """Bytes asked for, by fetch and partition."""
+        self.errors: dict[TopicPartition, BrokerError] = {}
+        self.fatal: Exception | None = None
+        self.epoch = 0
+
+    def produce(self, parts: Sequence[ProducePart], *, confirm: bool) -> Awaitable[Receipt]:
+        raise NotImplementedError
+
+    def check(self) -> None:
+        if self.fatal is not None:
+            raise self.fatal
+        if self.down:
+            raise Unreachable("tcp", self.broker.address, "Connection refused")
+
+    async def fetch(self, wants: Sequence[tuple[Decoder, int]]) -> Sequence[FetchResult]:
+        self.fetches.append({decoder.partition: size for decoder, size in wants})
+        await anyio.lowlevel.checkpoint()
+        await self.gate.wait()
+        self.check()
+        return [await self._part(decoder, size) for decoder, size in wants]
+
+    async def _part(self, decoder: Decoder, size: int) -> FetchResult:
+        at, log = decoder.fetch_position, self._era.logs[decoder.partition]
+        if decoder.partition in self.errors:
+            return FetchResult(decoder, 0, self.errors[decoder.partition])
+        if not self._era.starts.get(decoder.partition, 0) <= at <= len(log):
+            return FetchResult(decoder, 0, BrokerError(1, "OffsetOutOfRange"))
+        data = bytes(log[at : at + size])
+        for n in range(0, len(data), CHUNK_BYTES):
+            chunk = data[n : n + CHUNK_BYTES]
+            if self.cut_after is not None:
+                chunk, self.cut_after = chunk[: self.cut_after], self.cut_after - len(chunk)
+            decoder.feed(memoryview(chunk))
+            await anyio.lowlevel.checkpoint()
+            if self.cut_after is not None and self.cut_after <= 0:
+                self.cut_after = None
+                raise ConnectionLost(self.broker.address, "reset", True)
+        return FetchResult(decoder, len(data), None)
+
+    async def positions(self, partition: TopicPartition, at: Anchor | AtTime, count: int = 1) -> Sequence[Position]:
+        await anyio.lowlevel.checkpoint()
+        self.check()
+        first, last = self._era.starts.get(partition, 0), len(self._era.logs[partition])
+        if isinstance(at, Anchor):
+            return [Position(first if at is Anchor.EARLIEST else last)]
+        segments = [Position(p) for time, p in self._era.segments.get(partition, []) if time <= at.seconds]
+        return segments[-1:]
+
+    def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> Decoder:
+        return SetDecoder(partition, position, options)
+
+
+class Offsets:
+    """Positions of a group. `gate` holds commits back; `error` fails them."""
+
+    def __init__(self) -> None:
+        self.stored: dict[TopicPartition, Position] = {}
+        self.commits: list[dict[TopicPartition, Position]] = []
+        self.error: OdradekError | None = None
+        self.gate = anyio.Event()
+        self.gate.set()
+        self.in_flight = 0
+
+    async def fetch(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position | None]:
+        return {p: self.stored.get(p) for p in partitions}
+
+    async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
+        assert self.in_flight == 0, "one commit at a time"
+        self.in_flight += 1
+        try:
+            await anyio.lowlevel.checkpoint()
+            await self.gate.wait()
+            if self.error is not None:
+                raise self.error
+            self.stored.update(positions)
+            self.commits.append(dict(positions))
+        finally:
+            self.in_flight -= 1
+
+
+class Member:
+    """A membership that does what the test says."""
+
+    consumer_id = "g_me"
+
+    def __init__(self, offsets: Offsets, initial: Mapping[TopicPartition, int]) -> None:
+        self._offsets, self._initial = offsets, initial
+        self._send, self._receive = anyio.create_memory_object_stream[Callable[[Listener], Awaitable[None]]](100)
+        self.steps: list[str] = []
+        """What happened, in order."""
+        self.generation = 0
+        self.leaving_hangs = False
+
+    async def run(self, listener: Listener) -> None:
+        with self._receive:
+            await self._assign(listener, self._initial)
+            async for command in self._receive:
+                await command(listener)
+
+    async def _assign(self, listener: Listener, partitions: Mapping[TopicPartition, int]) -> None:
+        self.generation += 1
+        await listener.assign(Assignment(self.generation, partitions, await self._offsets.fetch(list(partitions))))
+        self.steps.append("assigned")
+
+    async def do(self, command: Callable[[Listener], Awaitable[None]]) -> None:
+        """Run `command` in the member's task, and wait for it."""
+        done = anyio.Event()
+
+        async def step(listener: Listener) -> None:
+            await command(listener)
+            done.set()
+
+        self._send.send_nowait(step)
+        await done.wait()
+
+    async def revoke(self) -> None:
+        async def command(listener: Listener) -> None:
+            await listener.revoke()
+            self.steps.append("released")
+
+        await self.do(command)
+
+    async def assign(self, *partitions: TopicPartition) -> None:
+        await self.do(lambda listener: self._assign(listener, dict.fromkeys(partitions, 0)))
+
+    async def expire(self) -> None:
+        async def command(listener: Listener) -> None:
+            listener.lost()
+
+        await self.do(command)
+
+    def die(self, error: Exception) -> None:
+        async def command(listener: Listener) -> None:
+            raise error
+
+        self._send.send_nowait(command)
+
+    async def leave(self) -> None:
+        self._send.close()
+        self._receive.close()
+        if self.leaving_hangs:
+            await anyio.sleep_forever()
+        self.steps.append("left")
+
+
+class LogEra:
+    """One broker (1) with topic `t`, two partitions, unless the test says otherwise."""
+
+    name = "logs"
+
+    def __init__(self, **counts: int) -> None:
+        self.coordination = LogCoordination()
+        self.logs: dict[TopicPartition, bytearray] = {}
+        self.starts: dict[TopicPartition, int] = {}
+        self.segments: dict[TopicPartition, list[tuple[float, int]]] = {}
+        self.brokers: dict[Broker, LogBroker] = {}
+        self.addresses = {1: Broker(1, "b1", 9092)}
+        self.store = Offsets()
+        self.initial: Mapping[TopicPartition, int] = {}
+        self.members: list[Member] = []
+        self.groupless = False
+        self.live(1)
+        for topic, count in (counts or {"t": 2}).items():
+            self.publish(topic, count)
+
+    def live(self, *ids: int) -> None:
+        brokers = {n: self.addresses.setdefault(n, Broker(n, f"b{n}", 9092)) for n in ids}
+        self.coordination.apply(BrokersRead(brokers))
+
+    def publish(self, topic: str, count: int, broker: int = 1) -> None:
+        for n in range(count):
+            self.logs.setdefault(TopicPartition(topic, broker, n), bytearray())
+        self.coordination.apply(TopicRead(topic, {broker: count}))
+
+    def write(self, partition: TopicPartition, values: Iterable[bytes], codec: Codec = Codec.NONE) -> int:
+        """Append; returns the end of the log."""
+        log = self.logs[partition]
+        log += encode_set(list(values), codec)
+        return len(log)
+
+    @property
+    def b1(self) -> LogBroker:
+        return self.broker(self.addresses[1], purpose="fetch")
+
+    @property
+    def member(self) -> Member:
+        return self.members[-1]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def broker(self, broker: Broker, *, purpose: str) -> LogBroker:
+        return self.brokers.setdefault(broker, LogBroker(broker, self))
+
+    def check(self, topic: str, record: Outgoing, max_message_bytes: int) -> None:
+        raise NotImplementedError
+
+    def record_bytes(self, record: Outgoing) -> int:
+        raise NotImplementedError
+
+    def encode(self, part: ProducePart, max_message_bytes: int) -> ProducePart:
+        raise NotImplementedError
+
+    def membership(self, subscription: Subscription) -> Any:
+        if self.groupless:
+            raise Unsupported("a consumer group", "ZooKeeper")
+        self.members.append(Member(self.store, self.initial))
+        return self.member
+
+    def offsets(self, group: str) -> Offsets:
+        return self.store
+
+    async def groups(self) -> list[str]:
+        raise NotImplementedError

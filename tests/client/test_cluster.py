@@ -1,0 +1,212 @@
+"""`connect` and the cluster object: URLs, lifetimes, listings. With a cluster in memory and with nothing at all."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from odradek.client.cluster import Cluster, connect
+from odradek.client.consumer import Consumer
+from odradek.client.producer import Producer
+from odradek.client.reader import Reader
+from odradek.client.tuning import Tuning
+from odradek.errors import ConfigError, Unreachable, Unsupported, ZooKeeperError
+from odradek.io.kafka07 import era as era_module
+from odradek.types import EARLIEST, LATEST, AtTime, Position, TopicPartition
+
+if TYPE_CHECKING:
+    from tests.client.conftest import FakeEra
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def arguments(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What `connect` makes the era with."""
+    seen: dict[str, Any] = {}
+
+    def make(**options: Any) -> object:
+        seen.update(options)
+        return era_module.Kafka07Era(**options)
+
+    monkeypatch.setattr("odradek.client.cluster.Kafka07Era", make)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("url", "zookeeper", "auth"),
+    [
+        ("kafka07+zk://zk1", "zk1:2181", []),
+        ("kafka07+zk://zk1,zk2:2182/chroot", "zk1:2181,zk2:2182/chroot", []),
+        ("kafka07+zk://zk1/", "zk1:2181", []),
+        ("kafka07+zk://zk1/a/b/", "zk1:2181/a/b", []),
+        ("kafka07+zk://user:pw@zk1,zk2", "zk1:2181,zk2:2181", [("digest", "user:pw")]),
+        ("kafka07+zk://us%2Fer:p%40%3Aw@zk1/c", "zk1:2181/c", [("digest", "us/er:p@:w")]),
+        ("kafka07+zk://[::1]:2181,[fe80::2]", "[::1]:2181,[fe80::2]:2181", []),
+    ],
+)
+async def test_zookeeper_urls(url: str, zookeeper: str, auth: list[Any], arguments: dict[str, Any]) -> None:
+    connect(url)
+    assert (arguments["zookeeper"], arguments["auth"]) == (zookeeper, auth)
+
+
+@pytest.mark.parametrize(
+    ("url", "brokers"),
+    [
+        ("kafka07://b1", ["b1:9092"]),
+        ("kafka07://b1:6667, b2/", ["b1:6667", "b2:9092"]),
+        ("kafka07://7@b1,8@b2:1", ["7@b1:9092", "8@b2:1"]),
+        ("kafka07://[::1]", ["[::1]:9092"]),
+    ],
+)
+async def test_broker_urls(url: str, brokers: list[str], arguments: dict[str, Any]) -> None:
+    connect(url)
+    assert arguments["brokers"] == brokers
+
+
+async def test_tuning_reaches_the_era(arguments: dict[str, Any]) -> None:
+    connect("kafka07://b1", tuning=Tuning(request_timeout=3, connect_timeout=2, session_timeout=1))
+    options = arguments["options"]
+    assert (options.api.request_timeout_s, options.connection.connect_timeout_s, options.session_timeout_s) == (3, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("url", "what"),
+    [
+        ("", "begins with kafka07"),
+        ("b1:9092", "begins with kafka07"),
+        ("http://b1", "scheme 'http'"),
+        ("kafka07+zk://", "ZooKeeper server ''"),
+        ("kafka07+zk://zk1,,zk2", "ZooKeeper server ''"),
+        ("kafka07+zk://zk1:none", "ZooKeeper server 'zk1:none'"),
+        ("kafka07+zk://zk1:0", "ZooKeeper server 'zk1:0'"),
+        ("kafka07+zk://zk1:65536", "ZooKeeper server 'zk1:65536'"),
+        ("kafka07+zk://zk1//x", "chroot //x"),
+        ("kafka07+zk://zk1/a?b=c", r"chroot /a\?b=c"),
+        ("kafka07+zk://user@zk1", "user:password@"),
+        ("kafka07+zk://:pw@zk1", "user:password@"),
+        ("kafka07://b1/chroot", "only kafka07.zk:// has a chroot"),
+        ("kafka07://b1:x", "broker 'b1:x'"),
+        ("kafka07://u:p@b1", "broker 'u:p@b1'"),
+        ("kafka07://1@b1,1@b2", "id 1 is"),
+        ("kafka07://::1", "broker '::1'"),
+    ],
+)
+async def test_malformed_urls_say_what_and_where(url: str, what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        connect(url)
+
+
+async def test_a_malformed_url_does_not_give_its_password_away() -> None:
+    for url in ("kafka07+zk://user:secret@zk1:none", "kafka07+zk://secret@zk1"):
+        with pytest.raises(ConfigError) as caught:
+            connect(url)
+        assert "secret" not in str(caught.value)
+
+
+async def test_kafka_urls_say_what_they_would_need() -> None:
+    with pytest.raises(Unsupported, match=r"kafka:// is not supported here: it needs the protocols of Kafka 0\.8"):
+        connect("kafka://b1,b2")
+
+
+@pytest.mark.parametrize("made", [Producer, Consumer, Reader])
+async def test_the_cluster_offers_every_option_of_what_it_makes(made: type) -> None:
+    method = inspect.signature(getattr(Cluster, made.__name__.lower()))
+    theirs = inspect.signature(made)
+    ours = {name: (p.default, p.annotation, p.kind) for name, p in method.parameters.items() if name != "self"}
+    wanted = {
+        name: (p.default, p.annotation, p.kind)
+        for name, p in theirs.parameters.items()
+        if name not in ("era", "tuning")
+    }
+    assert ours == wanted
+
+
+# ---- lifetimes ------------------------------------------------------------------------------------------------
+
+
+async def test_the_block_opens_and_closes_the_era(era: FakeEra) -> None:
+    async with Cluster(era, Tuning()) as k:
+        assert (era.opened, era.closed) == (1, 0)
+        assert repr(k).startswith("<Cluster <")
+    assert era.closed == 1
+
+
+async def test_what_the_block_raises_comes_out_as_it_is(era: FakeEra) -> None:
+    with pytest.raises(ValueError, match="mine"):
+        async with Cluster(era, Tuning()):
+            raise ValueError("mine")
+    assert era.closed == 1
+
+
+async def test_a_cluster_that_cannot_be_opened_raises_why(era: FakeEra, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(self: object) -> None:
+        raise Unreachable("zookeeper", "zk1:2181", "nobody there")
+
+    monkeypatch.setattr(type(era), "__aenter__", refuse)
+    with pytest.raises(Unreachable, match="nobody there"):
+        async with Cluster(era, Tuning()):
+            raise AssertionError("not reached")
+    assert era.closed == 0
+
+
+async def test_opening_can_be_cancelled(era: FakeEra, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(era), "__aenter__", lambda self: anyio.sleep_forever())
+    with anyio.move_on_after(0.01) as scope:
+        async with Cluster(era, Tuning()):
+            raise AssertionError("not reached")
+    assert scope.cancelled_caught
+
+
+@pytest.mark.parametrize("block_fails", [False, True])
+async def test_an_error_of_closing_is_raised_unless_the_block_raises(
+    era: FakeEra, monkeypatch: pytest.MonkeyPatch, block_fails: bool
+) -> None:
+    async def fail(self: object, *exception: object) -> None:
+        raise ZooKeeperError("the session is gone")
+
+    monkeypatch.setattr(type(era), "__aexit__", fail)
+    with pytest.raises(ValueError if block_fails else ZooKeeperError):
+        async with Cluster(era, Tuning()):
+            if block_fails:
+                raise ValueError("mine")
+
+
+async def test_pain_ctrl_c_a_cancelled_block_flushes_before_the_era_closes(era: FakeEra) -> None:
+    with anyio.CancelScope() as scope:
+        async with Cluster(era, Tuning()) as k, k.producer() as out:
+            await out.put("t", b"v")
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert scope.cancelled_caught
+    assert era.values() == [b"v"]
+    assert era.closed == 1
+
+
+# ---- listings -------------------------------------------------------------------------------------------------
+
+
+async def test_topics_and_partitions(era: FakeEra) -> None:
+    era.coordination.publish("u", b2=1)
+    async with Cluster(era, Tuning()) as k:
+        assert await k.topics() == {"t", "u"}
+        assert await k.partitions("t") == tuple(TopicPartition("t", b, n) for b in (1, 2) for n in (0, 1))
+        assert await k.partitions("nobody published this") == ()
+
+
+async def test_positions_by_meaning(era: FakeEra) -> None:
+    era.coordination.publish("t", b1=1, b2=1)
+    first, second = TopicPartition("t", 1, 0), TopicPartition("t", 2, 0)
+    for place, start, end in ((first, 0, 100), (second, 50, 70)):
+        found = era[place.broker].positions_found
+        found[place, EARLIEST], found[place, LATEST] = [Position(start)], [Position(end)]
+    era[1].positions_found[first, AtTime(5.0)] = [Position(30)]
+    async with Cluster(era, Tuning()) as k:
+        assert await k.positions("t", LATEST) == {first: 100, second: 70}
+        assert await k.positions("t", AtTime(5.0)) == {first: 30, second: 50}
+        era[2].down = Unreachable("tcp", "b2:9092", "refused")
+        with pytest.raises(Unreachable):
+            await k.positions("t", LATEST)

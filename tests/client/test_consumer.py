@@ -1,0 +1,541 @@
+"""The group consumer: only what is done is committed, revoked partitions stop before they are released."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from odradek.client.consumer import Consumer, GroupBatch
+from odradek.client.tuning import Tuning
+from odradek.core.states import ConsumerState
+from odradek.errors import (
+    BrokerError,
+    Closed,
+    ConfigError,
+    DeadlineError,
+    GroupError,
+    Unreachable,
+    Unsupported,
+    ZooKeeperError,
+)
+from odradek.types import EARLIEST, LATEST, Position, Record
+from odradek.wire.compression import Codec
+
+from .consuming import LogEra, tp
+
+pytestmark = pytest.mark.anyio
+
+SIZE = 16
+"""Bytes of one entry of `numbered`."""
+
+
+def numbered(count: int, first: int = 0) -> list[bytes]:
+    return [b"%06d" % n for n in range(first, first + count)]
+
+
+def make_era(records: int = 10) -> LogEra:
+    """One partition with records, all of it for the one member."""
+    era = LogEra(t=1)
+    era.write(tp(), numbered(records))
+    era.initial = {tp(): 0}
+    return era
+
+
+def make(era: LogEra, **options: Any) -> Consumer:
+    """Without commits in the background, unless asked for."""
+    settings: dict[str, Any] = {"group": "g", "commit_every": None, "tuning": Tuning(fetch_idle=0.001), **options}
+    topics = None if {"include", "exclude"} & settings.keys() else settings.pop("topics", "t")
+    return Consumer(era, topics, **settings)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with anyio.fail_after(10):
+        while not condition():
+            await anyio.lowlevel.checkpoint()
+
+
+# ---- what is committed --------------------------------------------------------------------------------------
+
+
+async def test_a_batch_is_committed_once_it_is_done() -> None:
+    era = make_era()
+    async with make(era) as consumer:
+        batches = consumer.batches(max_records=4)
+        first = await anext(batches)
+        assert isinstance(first, GroupBatch) and first.values == numbered(4)
+        assert await consumer.commit() == {tp(): 0}, "where the group starts"
+        assert first.done()
+        assert await consumer.commit() == {tp(): 4 * SIZE}
+        assert await consumer.commit() == {}, "nothing new"
+    assert era.store.stored == {tp(): 4 * SIZE}
+
+
+async def test_batches_done_out_of_order_are_committed_in_order() -> None:
+    era = make_era()
+    async with make(era) as consumer:
+        batches = consumer.batches(max_records=2)
+        first, second, third = [await anext(batches) for _ in range(3)]
+        assert third.done() and second.done()
+        assert await consumer.commit() == {tp(): 0}
+        first.done()
+        assert await consumer.commit() == {tp(): 6 * SIZE}
+
+
+async def test_by_record_the_one_in_hand_is_not_done() -> None:
+    era = make_era()
+    async with make(era) as consumer:
+        for n in range(4):
+            assert (await anext(consumer)).value == numbered(1, n)[0]
+            await consumer.commit()
+            assert era.store.stored == {tp(): n * SIZE}
+        with pytest.raises(ValueError, match="mine"):
+            async with make(make_era()):
+                raise ValueError("mine")
+    assert era.store.stored == {tp(): 4 * SIZE}, "leaving without an exception says the last one is done"
+
+
+async def test_after_an_exception_the_record_in_hand_comes_again() -> None:
+    era = make_era()
+    with pytest.raises(ValueError, match="mine"):
+        async with make(era) as consumer:
+            async for record in consumer:
+                if record.value == b"000003":
+                    raise ValueError("mine")
+    assert era.store.stored == {tp(): 3 * SIZE}
+
+
+async def test_a_wait_for_more_means_all_before_is_done() -> None:
+    era = make_era()
+    async with make(era) as consumer, anyio.create_task_group() as tasks:
+
+        async def work() -> None:
+            async for _ in consumer:
+                pass
+
+        tasks.start_soon(work)
+        await until(lambda: consumer.positions() == {tp(): 10 * SIZE} and consumer._stream.batch is None)
+        assert await consumer.commit() == {tp(): 10 * SIZE}
+        tasks.cancel_scope.cancel()
+
+
+async def test_inside_a_wrapper_its_start_is_committed() -> None:
+    era = LogEra(t=1)
+    era.write(tp(), [b"first"])
+    era.write(tp(), [b"one", b"two"], Codec.GZIP)
+    era.initial = {tp(): 0}
+    async with make(era) as consumer:
+        batch = await anext(consumer.batches(max_records=2))
+        assert batch.values == [b"first", b"one"] and batch.done()
+        assert await consumer.commit() == {tp(): 15}
+    era.store.stored[tp()] = Position(15)
+    async with make(era) as consumer:
+        assert (await anext(consumer)).value == b"one"
+
+
+async def test_where_a_group_starts_is_stored_so_that_the_next_owner_starts_there() -> None:
+    """Else what is written between a release and a claim would be skipped by start=LATEST."""
+    era = make_era()
+    async with make(era, start=LATEST):
+        pass
+    assert era.store.stored == {tp(): 10 * SIZE}
+    era.write(tp(), [b"in between"])
+    async with make(era, start=LATEST) as consumer:
+        assert (await anext(consumer)).value == b"in between"
+
+
+async def test_pain_commits_are_coalesced() -> None:
+    """A thousand marks while one commit is on its way make one more commit: the latest mark."""
+    era = make_era(1000)
+    async with make(era, commit_every=0.001) as consumer:
+        era.store.gate = gate = anyio.Event()
+        batches = consumer.batches(max_records=1)
+        (await anext(batches)).done()
+        await until(lambda: era.store.in_flight)
+        for _ in range(999):
+            (await anext(batches)).done()
+        commits = len(era.store.commits)
+        gate.set()
+        await until(lambda: era.store.stored.get(tp()) == 1000 * SIZE)
+        assert len(era.store.commits) == commits + 2
+
+
+async def test_whoever_forgets_done_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    era = make_era(1001)
+    async with make(era) as consumer:
+        batches = consumer.batches(max_records=1)
+        for _ in range(1001):
+            await anext(batches)
+    assert caplog.text.count("1000 batches and the first is still not done()") == 1
+
+
+async def test_commits_that_fail_are_tried_again_with_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    era = make_era()
+    async with make(era, commit_every=0.001) as consumer:
+        era.store.error = ZooKeeperError("no quorum")
+        (await anext(consumer.batches())).done()
+        with pytest.raises(ZooKeeperError, match="no quorum"):
+            await consumer.commit()
+        await until(lambda: "commits fail" in caplog.text)
+        await anyio.sleep(0.01)
+        era.store.error = None
+        await until(lambda: era.store.stored.get(tp()) == 10 * SIZE)
+        await until(lambda: "commits work again" in caplog.text)
+    assert caplog.text.count("commits fail") == 1
+
+
+# ---- rebalances ---------------------------------------------------------------------------------------------
+
+
+async def test_a_revoke_stops_delivery_waits_for_what_is_in_hand_commits_and_then_releases() -> None:
+    era = make_era()
+    async with make(era, revoke_within=30) as consumer, anyio.create_task_group() as tasks:
+        batches = consumer.batches(max_records=3)
+        in_hand = await anext(batches)
+        tasks.start_soon(era.member.revoke)
+        await until(lambda: consumer.state is ConsumerState.REVOKING)
+        with anyio.move_on_after(0.02) as nothing_comes:
+            await anext(batches)
+        assert nothing_comes.cancelled_caught
+        assert era.member.steps == ["assigned"], "not released while a batch is in hand"
+        assert in_hand.done()
+        await until(lambda: "released" in era.member.steps)
+        assert era.store.stored == {tp(): 3 * SIZE} and consumer.assignment == {}
+        assert consumer.state is ConsumerState.JOINING
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_revoke_waits_for_the_record_in_hand_and_drops_the_rest_of_its_batch() -> None:
+    era = make_era()
+    async with make(era, revoke_within=30) as consumer, anyio.create_task_group() as tasks:
+        await anext(consumer)
+        await anext(consumer)
+        tasks.start_soon(era.member.revoke)
+        await until(lambda: consumer.state is ConsumerState.REVOKING)
+        await anyio.wait_all_tasks_blocked()
+        assert era.member.steps == ["assigned"]
+        records: list[Record] = []
+
+        async def go_on() -> None:
+            records.append(await anext(consumer))
+
+        tasks.start_soon(go_on)
+        await until(lambda: "released" in era.member.steps)
+        assert era.store.stored == {tp(): 2 * SIZE} and not records
+        await era.member.assign(tp())
+        await until(lambda: records)
+        assert [record.value for record in records] == numbered(1, 2)
+
+
+async def test_a_revoke_does_not_wait_for_ever_and_late_marks_say_that_they_do_not_count(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    era = make_era()
+    async with make(era, revoke_within=0.02) as consumer:
+        late = await anext(consumer.batches(max_records=3))
+        await era.member.revoke()
+        await era.member.assign(tp())
+        assert not late.done()
+        assert (await anext(consumer.batches(max_records=3))).values == numbered(3), "delivered again"
+    assert "goes on without t/1-0" in caplog.text
+    assert era.store.stored == {tp(): 0}
+
+
+async def test_a_new_assignment_replaces_the_old_one() -> None:
+    era = LogEra(t=2)
+    era.write(tp(0), numbered(5))
+    era.write(tp(1), numbered(5, 5))
+    era.initial = {tp(0): 0}
+    async with make(era) as consumer:
+        assert [(await anext(consumer)).value for _ in range(5)] == numbered(5)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(era.member.revoke)
+            await until(lambda: consumer.state is ConsumerState.REVOKING)
+            consumer._stream.came_back()
+        await era.member.assign(tp(1))
+        assert consumer.assignment == {tp(1): 0} and consumer.partitions == [tp(1)]
+        assert [(await anext(consumer)).value for _ in range(5)] == numbered(5, 5)
+
+
+async def test_after_an_expired_session_nothing_is_committed() -> None:
+    era = make_era()
+    async with make(era) as consumer:
+        await consumer.commit()
+        first = await anext(consumer.batches(max_records=3))
+        assert first.done()
+        await era.member.expire()
+        assert not first.done() and consumer.assignment == {}
+        assert await consumer.commit() == {}
+        await era.member.assign(tp())
+        assert (await anext(consumer.batches(max_records=3))).values == numbered(3)
+    assert era.store.stored == {tp(): 0}
+
+
+async def test_a_commit_on_its_way_ends_with_the_session() -> None:
+    era = make_era()
+    async with make(era) as consumer, anyio.create_task_group() as tasks:
+        await consumer.commit()
+        (await anext(consumer.batches())).done()
+        era.store.gate = anyio.Event()
+        outcome: list[object] = []
+
+        async def commit() -> None:
+            outcome.append(await consumer.commit())
+
+        tasks.start_soon(commit)
+        await until(lambda: era.store.in_flight)
+        await era.member.expire()
+        await until(lambda: outcome)
+        era.store.gate.set()
+    assert outcome == [{}] and era.store.stored == {tp(): 0}
+
+
+async def test_a_failing_commit_does_not_stop_a_rebalance(caplog: pytest.LogCaptureFixture) -> None:
+    era = make_era()
+    async with make(era) as consumer:
+        (await anext(consumer.batches())).done()
+        era.store.error = ZooKeeperError("no quorum")
+        await era.member.revoke()
+        era.store.error = None
+    assert era.member.steps == ["assigned", "released", "left"] and "no quorum" in caplog.text
+
+
+# ---- positions that are gone, seek, streams -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("start", "expected"), [(EARLIEST, 2), (LATEST, 10)])
+async def test_a_position_that_is_gone_is_reset_and_stored_at_once(start: Any, expected: int) -> None:
+    era = make_era()
+    era.store.stored[tp()] = Position(9999)
+    era.starts[tp()] = 2 * SIZE
+    async with make(era, start=start) as consumer:
+        await until(lambda: era.store.stored == {tp(): expected * SIZE})
+        era.write(tp(), [b"new"])
+        record = await anext(consumer)
+        assert record.position == expected * SIZE
+
+
+async def test_reset_fail_raises_instead() -> None:
+    era = make_era()
+    era.store.stored[tp()] = Position(9999)
+    with pytest.raises(BrokerError, match="OffsetOutOfRange"):
+        async with make(era, reset="fail") as consumer:
+            await anext(consumer)
+    assert era.store.stored == {tp(): 9999}
+
+
+async def test_seek_moves_the_whole_group() -> None:
+    era = make_era()
+    async with make(era) as consumer:
+        before = await anext(consumer.batches(max_records=8))
+        consumer.seek(tp(), Position(5 * SIZE))
+        assert not before.done()
+        assert await consumer.commit() == {tp(): 5 * SIZE}
+        assert (await anext(consumer.batches())).values == numbered(5, 5)
+        consumer.seek(tp(), EARLIEST)
+        await until(lambda: era.store.stored == {tp(): 0})
+        assert (await anext(consumer)).value == b"000000"
+
+
+async def test_a_broker_that_is_away_during_the_assignment_is_asked_later() -> None:
+    era = make_era()
+    era.b1.down = True
+    async with make(era) as consumer:
+        assert consumer.assignment == {tp(): 0}
+        era.b1.down = False
+        assert (await anext(consumer)).value == b"000000"
+
+
+async def test_streams_share_the_partitions() -> None:
+    era = LogEra(t=3)
+    for n in range(3):
+        era.write(tp(n), numbered(4, 4 * n))
+    era.initial = {tp(0): 0, tp(1): 0, tp(2): 1}
+    async with make(era, streams=2) as consumer:
+        first, second = consumer.streams
+        got = [(await anext(second)).value for _ in range(4)]
+        assert got == numbered(4, 8)
+        batches = first.batches()
+        two = [await anext(batches) for _ in range(2)]
+        assert sorted(v for batch in two for v in batch.values) == numbered(8)
+        assert all(batch.done() for batch in two)
+    assert era.store.stored == {tp(n): 4 * SIZE for n in range(3)}
+
+
+async def test_pause_and_lag() -> None:
+    era = make_era()
+    async with make(era) as consumer:
+        assert (await anext(consumer)).value == b"000000"
+        assert await consumer.lag() == {tp(): 9 * SIZE}
+        consumer.pause()
+        with anyio.move_on_after(0.02) as paused:
+            await anext(consumer)
+        assert paused.cancelled_caught
+        await consumer.commit()
+        consumer.resume()
+        assert (await anext(consumer)).value == b"000001"
+    assert era.store.stored == {tp(): 2 * SIZE}
+
+
+# ---- coming and going ---------------------------------------------------------------------------------------
+
+
+async def test_a_cluster_without_groups_says_so_at_once() -> None:
+    era = make_era()
+    era.groupless = True
+    with pytest.raises(Unsupported, match="needs ZooKeeper"):
+        async with make(era):
+            pass
+
+
+async def test_pain_background_death_raises_in_async_for() -> None:
+    era = make_era(0)
+    async with make(era) as consumer:
+        era.member.die(RuntimeError("out of order"))
+        with pytest.raises(RuntimeError, match="out of order"):
+            async for _ in consumer:
+                pass
+        assert consumer.state is ConsumerState.FAILED
+        with pytest.raises(RuntimeError, match="out of order"):
+            await consumer.commit()
+    assert era.member.steps[-1] == "left"
+
+
+async def test_a_death_nobody_saw_is_raised_at_the_end() -> None:
+    era = make_era(0)
+    with pytest.raises(RuntimeError, match="out of order"):
+        async with make(era) as consumer:
+            era.member.die(RuntimeError("out of order"))
+            await until(lambda: consumer.state is ConsumerState.FAILED)
+
+
+async def test_a_group_that_cannot_be_joined_raises_at_entry_and_leaves_nothing() -> None:
+    era = make_era()
+
+    class Refused(type(era.store)):  # type: ignore[misc]
+        async def fetch(self, partitions: Any) -> Any:
+            raise GroupError("no partitions in 4 attempts")
+
+    era.store = Refused()
+    with pytest.raises(GroupError, match="4 attempts"):
+        async with make(era):
+            pass
+    assert era.member.steps == ["left"]
+
+
+async def test_joining_has_a_deadline() -> None:
+    era = make_era()
+
+    class Slow(type(era.store)):  # type: ignore[misc]
+        async def fetch(self, partitions: Any) -> Any:
+            await anyio.sleep_forever()
+
+    era.store = Slow()
+    with pytest.raises(DeadlineError, match="joining group g"):
+        async with make(era, join_within=0.02):
+            pass
+    assert era.member.steps == ["left"]
+
+
+async def test_leaving_commits_what_is_done_also_when_the_block_is_cancelled() -> None:
+    era = make_era()
+    with anyio.CancelScope() as scope:
+        async with make(era) as consumer:
+            (await anext(consumer.batches(max_records=4))).done()
+            await anext(consumer.batches(max_records=4))
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert era.store.stored == {tp(): 4 * SIZE} and era.member.steps[-1] == "left"
+
+
+async def test_leaving_has_a_budget_and_says_what_did_not_work() -> None:
+    era = make_era()
+    with pytest.raises(ZooKeeperError, match="no quorum"):
+        async with make(era) as consumer:
+            (await anext(consumer.batches())).done()
+            era.store.error = ZooKeeperError("no quorum")
+    assert era.member.steps[-1] == "left", "tried all the same"
+    era = make_era()
+    with pytest.raises(DeadlineError, match="leaving group g"):
+        async with make(era, exit_within=0.02):
+            era.member.leaving_hangs = True
+    assert consumer.state is ConsumerState.CLOSED
+
+
+async def test_an_exception_of_the_block_is_not_masked(caplog: pytest.LogCaptureFixture) -> None:
+    era = make_era()
+    with pytest.raises(ValueError, match="mine"):
+        async with make(era) as consumer:
+            (await anext(consumer.batches())).done()
+            era.store.error = ZooKeeperError("no quorum")
+            raise ValueError("mine")
+    assert "no quorum" in caplog.text
+
+
+async def test_used_outside_its_block_it_says_closed() -> None:
+    consumer = make(make_era())
+    with pytest.raises(Closed):
+        await anext(consumer)
+    async with consumer:
+        assert repr(consumer) == "<Consumer of g RUNNING 1 partitions>" and consumer.consumer_id == "g_me"
+    with pytest.raises(Closed):
+        await anext(consumer)
+
+
+async def test_streams_are_counted_from_one() -> None:
+    with pytest.raises(ConfigError, match="at least one stream"):
+        make(make_era(), streams=0)
+
+
+async def test_pain_consumer_survives_broker_restart(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    era = make_era()
+    async with make(era) as consumer:
+        assert (await anext(consumer.batches())).values == numbered(10)
+        era.b1.down = True
+        await until(lambda: "Connection refused" in caplog.text)
+        era.live()
+        await until(lambda: "broker 1 left" in caplog.text)
+        era.b1.down = False
+        era.write(tp(), numbered(3, 10))
+        era.live(1)
+        assert (await anext(consumer.batches())).values == numbered(3, 10)
+
+
+async def test_pain_cancellation_at_every_await() -> None:
+    """Whatever step a wait is cancelled at, the next wait gets what it would have got: nothing is lost."""
+    era = make_era(100)
+    got: list[bytes] = []
+    async with make(era, tuning=Tuning(fetch_idle=0.001, fetch_bytes=100)) as consumer:
+        steps = 0
+        while len(got) < 100:
+            steps += 1
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as tasks:
+
+                    async def cancel(after: int = steps % 5, scope: anyio.CancelScope = scope) -> None:
+                        for _ in range(after):
+                            await anyio.lowlevel.checkpoint()
+                        scope.cancel()
+
+                    tasks.start_soon(cancel)
+                    while len(got) < 100:
+                        got.append((await anext(consumer)).value)
+                    tasks.cancel_scope.cancel()
+        assert await consumer.commit() == {tp(): 99 * SIZE}
+    assert got == numbered(100) and steps > 5
+    assert era.store.stored == {tp(): 100 * SIZE}
+
+
+async def test_an_unreachable_broker_is_not_the_death_of_a_consumer() -> None:
+    era = make_era()
+    async with make(era) as consumer:
+        await anext(consumer)
+        era.b1.down = True
+        with pytest.raises(Unreachable):
+            await consumer.lag()
+        assert (await anext(consumer)).value == b"000001"

@@ -1,0 +1,309 @@
+"""Readers and group consumers against embedded brokers and a real ZooKeeper."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from odradek.client.consumer import Consumer
+from odradek.client.reader import Reader
+from odradek.client.tuning import Tuning
+from odradek.core.backoff import Backoff
+from odradek.core.interfaces import Outgoing, ProducePart
+from odradek.errors import GroupError, Unsupported
+from odradek.io.kafka07.era import EraOptions, Kafka07Era
+from odradek.io.kafka07.membership import RebalanceOptions
+from odradek.testing import FaultProxy, Kafka07Broker, ZooKeeperServer
+from odradek.types import EARLIEST, LATEST, Position, TopicPartition
+
+pytestmark = pytest.mark.anyio
+
+TUNING = Tuning(fetch_idle=0.01, backoff=Backoff(first_s=0.01, max_s=0.1))
+CONFIG = {"num.partitions": "3", "log.flush.interval": "1"}
+OPTIONS = EraOptions(rebalance=RebalanceOptions(backoff=0.2))
+
+
+def numbered(count: int, first: int = 0) -> list[bytes]:
+    return [b"%06d" % n for n in range(first, first + count)]
+
+
+@contextmanager
+def brokers(chroot: str, *ids: int) -> Iterator[list[Kafka07Broker]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(Kafka07Broker(broker_id=n, zookeeper=chroot, config=CONFIG)) for n in ids]
+
+
+def cluster(chroot: str) -> Kafka07Era:
+    return Kafka07Era(zookeeper=chroot, options=OPTIONS)
+
+
+async def write(era: Kafka07Era, partition: TopicPartition, values: Sequence[bytes], codec: str = "none") -> None:
+    with anyio.fail_after(20):
+        while (broker := era.coordination.table.brokers.get(partition.broker)) is None:
+            await era.coordination.changed(era.coordination.table.version)
+        part = ProducePart(partition, [Outgoing(value) for value in values], codec)
+        await era.broker(broker, purpose="produce").produce([part], confirm=True)
+
+
+async def create(era: Kafka07Era, topic: str, brokers: Sequence[int] = (1,)) -> list[TopicPartition]:
+    """A topic with something in every partition, published in ZooKeeper."""
+    table = await era.coordination.topic(topic)
+    for broker in brokers:
+        for n in range(3):
+            await write(era, TopicPartition(topic, broker, n), [b"%d-%d" % (broker, n)])
+    with anyio.fail_after(20):
+        while len(table.published(topic)) < 3 * len(brokers):
+            table = await era.coordination.changed(table.version)
+    return list(table.published(topic))
+
+
+@asynccontextmanager
+async def consumer(chroot: str, *topics: str, **options: Any) -> AsyncIterator[Consumer]:
+    """A consumer with a ZooKeeper session of its own, as another process would have."""
+    settings: dict[str, Any] = {"group": "g", "tuning": TUNING, "commit_every": 0.05, **options}
+    async with cluster(chroot) as era, Consumer(era, topics or None, **settings) as made:
+        yield made
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with anyio.fail_after(30):
+        while not condition():  # noqa: ASYNC110  # what other processes do has no event here
+            await anyio.sleep(0.01)
+
+
+def nodes(server: ZooKeeperServer, chroot: str, path: str) -> dict[str, bytes | None]:
+    """What is below a path of this test's chroot: relative path -> data."""
+    root = "/" + chroot.split("/", 1)[1] + path
+    return {name.removeprefix(root + "/"): node.data for name, node in server.tree(root).items() if name != root}
+
+
+async def take(source: Consumer | Reader, count: int) -> list[bytes]:
+    with anyio.fail_after(30):
+        return [(await anext(source)).value for _ in range(count)]
+
+
+async def test_a_reader_reads_all_partitions_of_all_brokers(odradek_chroot: str) -> None:
+    with brokers(odradek_chroot, 1, 2):
+        async with cluster(odradek_chroot) as era:
+            partitions = await create(era, "t", (1, 2))
+            for n, partition in enumerate(partitions):
+                await write(era, partition, numbered(100, 100 * n), ("none", "gzip", "snappy")[n % 3])
+            async with Reader(era, "t", until=LATEST) as reader:
+                values = [record.value async for record in reader]
+    assert sorted(value for value in values if b"-" not in value) == numbered(600)
+    assert len(values) == 606
+
+
+async def test_a_reader_needs_no_zookeeper_and_a_group_does() -> None:
+    with Kafka07Broker(config=CONFIG) as broker:
+        async with Kafka07Era(brokers=[f"1@{broker.address}"]) as era:
+            await write(era, TopicPartition("t", 1, 0), numbered(10))
+            async with Reader(era, "t", until=LATEST) as reader:
+                assert [record.value async for record in reader] == numbered(10)
+            with pytest.raises(Unsupported, match="needs ZooKeeper"):
+                async with Consumer(era, "t", group="g"):
+                    pass
+
+
+async def test_a_connection_cut_at_every_byte_of_a_fetch_reply_loses_and_doubles_nothing() -> None:
+    partition = TopicPartition("t", 1, 0)
+    with Kafka07Broker(config=CONFIG) as broker, FaultProxy(broker.host, broker.port) as proxy:
+        async with Kafka07Era(brokers=[f"1@{broker.address}"]) as era:
+            await write(era, partition, numbered(3))
+            await write(era, partition, numbered(3, 3), "gzip")
+            async with Reader(era, "t", until=LATEST) as reader:
+                assert [record.value async for record in reader] == numbered(6)
+            end = reader.positions()[partition]
+        for byte in range(1, 6 + end):
+            async with Kafka07Era(brokers=[f"1@{proxy.address}"]) as era:
+                proxy.cut_after(server_bytes=byte)
+                async with Reader(era, {partition: Position(0)}, until=end, tuning=TUNING) as reader:
+                    assert [record.value async for record in reader] == numbered(6), byte
+
+
+async def test_case_39_streams_share_partitions_and_a_second_consumer_takes_its_share(
+    odradek_chroot: str, odradek_zookeeper: ZooKeeperServer
+) -> None:
+    """A-0:{0,1} A-1:{2}, then A-0:{0} A-1:{1} B-0:{2}; nothing twice when what was read is committed."""
+    with brokers(odradek_chroot, 1):
+        async with cluster(odradek_chroot) as era, consumer(odradek_chroot, "t", consumer_id="a", streams=2) as a:
+            partitions = await create(era, "t")
+            await until(lambda: len(a.assignment) == 3)
+            assert [a.assignment[p] for p in partitions] == [0, 0, 1]
+            seen: list[bytes] = []
+            async with anyio.create_task_group() as tasks:
+
+                async def read(source: Any) -> None:
+                    async for record in source:
+                        seen.append(record.value)
+
+                for stream in a.streams:
+                    tasks.start_soon(read, stream)
+                await until(lambda: len(seen) == 3)
+                async with consumer(odradek_chroot, "t", consumer_id="b") as b:
+                    tasks.start_soon(read, b)
+                    await until(lambda: len(a.assignment) == 2)
+                    assert {p: a.assignment[p] for p in partitions[:2]} == {partitions[0]: 0, partitions[1]: 1}
+                    assert b.assignment == {partitions[2]: 0}
+                    assert nodes(odradek_zookeeper, odradek_chroot, "/consumers/g/owners/t") == {
+                        "1-0": b"g_a-0",
+                        "1-1": b"g_a-1",
+                        "1-2": b"g_b-0",
+                    }
+                    for n, partition in enumerate(partitions):
+                        await write(era, partition, numbered(10, 10 * n))
+                    await until(lambda: len(seen) == 33)
+                    await anyio.sleep(0.05)
+                    tasks.cancel_scope.cancel()
+    assert sorted(seen) == sorted([*numbered(30), b"1-0", b"1-1", b"1-2"])
+
+
+@pytest.mark.parametrize(("start", "expected"), [(EARLIEST, b"0"), (LATEST, b"39")])
+async def test_case_42_an_offset_beyond_the_log_is_reset_and_the_node_rewritten_at_once(
+    odradek_chroot: str, odradek_zookeeper: ZooKeeperServer, start: Any, expected: bytes
+) -> None:
+    chroot = "/" + odradek_chroot.split("/", 1)[1]
+    with brokers(odradek_chroot, 1):
+        async with cluster(odradek_chroot) as era:
+            (first, *_) = await create(era, "t")
+            await write(era, first, [b"x" * 16])
+            odradek_zookeeper.create(chroot + "/consumers/g/offsets/t/1-0", b"9999")
+            async with consumer(odradek_chroot, "t", start=start, commit_every=None):
+                await until(
+                    lambda: nodes(odradek_zookeeper, odradek_chroot, "/consumers/g/offsets/t")["1-0"] == expected
+                )
+
+
+async def test_case_43_after_an_expired_session_everything_since_the_last_commit_comes_again(
+    odradek_chroot: str, odradek_zookeeper: ZooKeeperServer
+) -> None:
+    with brokers(odradek_chroot, 1):
+        async with cluster(odradek_chroot) as era:
+            (first, *_) = await create(era, "t")
+            await write(era, first, numbered(10))
+            async with (
+                cluster(odradek_chroot) as own,
+                Consumer(own, "t", group="g", consumer_id="me", commit_every=None, tuning=TUNING) as c,
+            ):
+                before = await take(c, 7)
+                await c.commit()  # all but the one in hand
+                committed = nodes(odradek_zookeeper, odradek_chroot, "/consumers/g/offsets/t")
+                await take(c, 6)
+                ids = f"/{odradek_chroot.split('/', 1)[1]}/consumers/g/ids/g_me"
+                odradek_zookeeper.expire(odradek_zookeeper.tree(ids)[ids].owner)
+                await until(lambda: not c.assignment)
+                await until(lambda: len(c.assignment) == 3)
+                assert nodes(odradek_zookeeper, odradek_chroot, "/consumers/g/ids") == {"g_me": b'{ "t": 1 }'}
+                assert nodes(odradek_zookeeper, odradek_chroot, "/consumers/g/offsets/t") == committed
+                everything = {*numbered(10), b"1-0", b"1-1", b"1-2"}
+                assert set(await take(c, 7)) == everything - set(before[:6])
+
+
+async def test_case_44_a_whitelist_is_registered_normalised_and_picks_up_new_topics(
+    odradek_chroot: str, odradek_zookeeper: ZooKeeperServer
+) -> None:
+    with brokers(odradek_chroot, 1):
+        async with cluster(odradek_chroot) as era:
+            await create(era, "big")
+            await create(era, "seg")
+            await create(era, "other")
+            async with consumer(odradek_chroot, include="big.*, seg", consumer_id="me") as c:
+                assert nodes(odradek_zookeeper, odradek_chroot, "/consumers/g/ids") == {"g_me": b"*1*big.*|seg"}
+                assert {p.topic for p in c.assignment} == {"big", "seg"}
+                assert sorted(await take(c, 6)) == sorted([b"1-0", b"1-1", b"1-2"] * 2)
+                await create(era, "bigger")
+                assert sorted(await take(c, 3)) == [b"1-0", b"1-1", b"1-2"]
+                assert {p.topic for p in c.assignment} == {"big", "seg", "bigger"}
+
+
+async def test_a_group_that_cannot_claim_its_partitions_raises_at_entry(
+    odradek_chroot: str, odradek_zookeeper: ZooKeeperServer
+) -> None:
+    chroot = "/" + odradek_chroot.split("/", 1)[1]
+    with brokers(odradek_chroot, 1):
+        async with cluster(odradek_chroot) as era:
+            await create(era, "t")
+            odradek_zookeeper.create(chroot + "/consumers/g/owners/t/1-1", b"stranger-0")
+            with pytest.raises(GroupError, match="stranger"):
+                async with consumer(odradek_chroot, "t"):
+                    pass
+            assert nodes(odradek_zookeeper, odradek_chroot, "/consumers/g/ids") == {}
+
+
+async def test_two_consumers_and_a_late_third_lose_nothing(odradek_chroot: str) -> None:
+    """Three members, joining and leaving while records are written: every record at least once, few twice."""
+    seen: Counter[bytes] = Counter()
+    total = 6 * 200
+    with brokers(odradek_chroot, 1, 2):
+        async with cluster(odradek_chroot) as era:
+            partitions = await create(era, "t", (1, 2))
+            duplicates = 0
+
+            async def member(name: str, leave_after: int | None = None) -> None:
+                async with consumer(odradek_chroot, "t", consumer_id=name) as c:
+                    count = 0
+                    async for batch in c.batches(max_records=20):
+                        await anyio.sleep(0.001)
+                        seen.update(batch.values)
+                        batch.done()
+                        count += len(batch)
+                        if leave_after is not None and count >= leave_after:
+                            return
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(member, "a")
+                tasks.start_soon(member, "b", 150)
+                for round_ in range(10):
+                    for n, partition in enumerate(partitions):
+                        await write(era, partition, numbered(20, 200 * n + 20 * round_))
+                    if round_ == 3:
+                        tasks.start_soon(member, "c")
+                await until(lambda: len(seen) == total + 6)
+                duplicates = sum(seen.values()) - len(seen)
+                tasks.cancel_scope.cancel()
+    assert set(numbered(total)) <= set(seen)
+    assert duplicates <= 20 * 6, "only what was in hand when a session ended"
+
+
+async def test_pain_consumer_survives_broker_restart(odradek_chroot: str) -> None:
+    with brokers(odradek_chroot, 1) as (broker,):
+        async with cluster(odradek_chroot) as era:
+            (first, *_) = await create(era, "t")
+            async with consumer(odradek_chroot, "t") as c:
+                assert len(await take(c, 3)) == 3
+                await anyio.to_thread.run_sync(broker.stop)
+                await anyio.to_thread.run_sync(broker.start)
+                await write(era, first, numbered(5))
+                assert await take(c, 5) == numbered(5)
+
+
+async def test_each_by_partition_over_a_rebalance_keeps_order_and_loses_nothing(odradek_chroot: str) -> None:
+    """Also the values of one partition come in order, as often as they come."""
+    seen: dict[TopicPartition, list[int]] = {}
+    with brokers(odradek_chroot, 1):
+        async with cluster(odradek_chroot) as era:
+            partitions = await create(era, "t")
+            for partition in partitions:
+                await write(era, partition, numbered(100))
+
+            async def handle(record: Any) -> None:
+                await anyio.sleep(0.001)
+                if b"-" not in record.value:
+                    seen.setdefault(record.partition, []).append(int(record.value))
+
+            async def member(name: str) -> None:
+                async with consumer(odradek_chroot, "t", consumer_id=name) as c:
+                    await c.each(handle, parallel=10)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(member, "a")
+                await until(lambda: sum(map(len, seen.values())) > 30)
+                tasks.start_soon(member, "b")
+                await until(lambda: sum(len(set(numbers)) for numbers in seen.values()) == 300)
+                tasks.cancel_scope.cancel()
+    assert all(numbers == sorted(numbers) and set(numbers) == set(range(100)) for numbers in seen.values())

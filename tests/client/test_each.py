@@ -1,0 +1,369 @@
+"""`each`: many handlers at a time, order where it is wanted, contiguous commits."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from odradek.client.consumer import Consumer
+from odradek.core.backoff import Backoff
+from odradek.core.states import ConsumerState
+from odradek.errors import ConfigError, Unsupported
+from odradek.types import Record, TopicPartition
+
+from .consuming import LogEra, tp
+
+pytestmark = pytest.mark.anyio
+
+SIZE = 16
+AT_ONCE = Backoff(first_s=0, max_s=0)
+Handler = Callable[[Record], Awaitable[object]]
+
+
+def numbered(count: int, first: int = 0) -> list[bytes]:
+    return [b"%06d" % n for n in range(first, first + count)]
+
+
+def make_era(*counts: int) -> LogEra:
+    """Partitions with so many records each, numbered through; all of them for the one member."""
+    era = LogEra(t=len(counts))
+    first = 0
+    for n, count in enumerate(counts):
+        era.write(tp(n), numbered(count, first))
+        first += count
+    era.initial = {tp(n): 0 for n in range(len(counts))}
+    return era
+
+
+def make(era: LogEra, **options: Any) -> Consumer:
+    settings: dict[str, Any] = {
+        "group": "g",
+        "commit_every": None,
+        "revoke_within": 30,
+        **options,
+    }
+    return Consumer(era, "t", **settings)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with anyio.fail_after(10):
+        while not condition():
+            await anyio.lowlevel.checkpoint()
+
+
+@asynccontextmanager
+async def running(consumer: Consumer, handle: Handler, **options: Any) -> AsyncIterator[None]:
+    """`each` in the background of the block."""
+    async with anyio.create_task_group() as tasks:
+
+        async def work() -> None:
+            await consumer.each(handle, **options)
+
+        tasks.start_soon(work)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+class Bench:
+    """A handler whose every call waits for the test."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[bytes, anyio.Event] = {}
+        self.begun: list[bytes] = []
+        self.done: list[bytes] = []
+
+    async def __call__(self, record: Record) -> None:
+        self.begun.append(record.value)
+        gate = self.waiting.setdefault(record.value, anyio.Event())
+        try:
+            await gate.wait()
+        finally:
+            del self.waiting[record.value]
+        self.done.append(record.value)
+
+    def finish(self, number: int) -> None:
+        self.waiting[b"%06d" % number].set()
+
+
+async def begun(bench: Bench, count: int) -> None:
+    await until(lambda: len(bench.begun) == count)
+
+
+async def finished(bench: Bench, count: int) -> None:
+    await until(lambda: len(bench.done) == count)
+
+
+async def test_every_record_is_handled_and_committed() -> None:
+    era = make_era(300, 200)
+    seen: list[bytes] = []
+
+    async def handle(record: Record) -> None:
+        await anyio.lowlevel.checkpoint()
+        seen.append(record.value)
+
+    async with make(era) as consumer, running(consumer, handle, order="none", parallel=20):
+        await until(lambda: len(seen) == 500)
+    assert sorted(seen) == numbered(500)
+    assert era.store.stored == {tp(0): 300 * SIZE, tp(1): 200 * SIZE}
+
+
+async def test_pain_each_parallel_contiguous_commits() -> None:
+    """Handlers finish in any order; a position is committed only when everything before it is finished."""
+    era, bench = make_era(4), Bench()
+    async with make(era) as consumer, running(consumer, bench, order="none", parallel=4):
+        await until(lambda: len(bench.waiting) == 4)
+        bench.finish(3)
+        bench.finish(1)
+        await until(lambda: len(bench.done) == 2)
+        await consumer.commit()
+        assert era.store.stored == {tp(): 0}
+        bench.finish(0)
+        await until(lambda: len(bench.done) == 3)
+        await consumer.commit()
+        assert era.store.stored == {tp(): 2 * SIZE}
+        bench.finish(2)
+        await until(lambda: len(bench.done) == 4)
+        await consumer.commit()
+        assert era.store.stored == {tp(): 4 * SIZE}
+
+
+async def test_no_more_run_at_a_time_than_allowed() -> None:
+    era, bench = make_era(20), Bench()
+    async with make(era) as consumer, running(consumer, bench, order="none", parallel=3):
+        for n in range(20):
+            await begun(bench, min(20, n + 3))
+            assert len(bench.waiting) <= 3
+            bench.finish(int(bench.begun[n]))
+            await finished(bench, n + 1)
+        await until(lambda: len(bench.done) == 20)
+
+
+async def test_by_partition_one_at_a_time_and_partitions_side_by_side() -> None:
+    era, bench = make_era(3, 3), Bench()
+    async with make(era) as consumer, running(consumer, bench):
+        await until(lambda: len(bench.waiting) == 2)
+        assert sorted(bench.waiting) == [b"000000", b"000003"]
+        bench.finish(3)
+        await until(lambda: b"000004" in bench.waiting)
+        bench.finish(4)
+        await until(lambda: b"000005" in bench.waiting)
+        assert b"000000" in bench.waiting
+
+
+async def test_by_key_one_at_a_time_across_partitions() -> None:
+    era, bench = make_era(4, 4), Bench()
+    async with (
+        make(era) as consumer,
+        running(consumer, bench, order="key", key=lambda record: int(record.value) % 2),
+    ):
+        for n in range(4):
+            await until(lambda: len(bench.waiting) == 2)
+            assert sorted(int(value) % 2 for value in bench.waiting) == [0, 1]
+            for value in list(bench.waiting):
+                bench.waiting[value].set()
+            await finished(bench, 2 * n + 2)
+
+
+async def test_order_by_key_without_keys_says_what_it_needs() -> None:
+    async with make(make_era(3)) as consumer:
+        with pytest.raises(Unsupported, match="key=lambda record"):
+            await consumer.each(Bench(), order="key")
+
+
+@pytest.mark.parametrize("options", [{"parallel": 0}, {"retries": -1}, {"order": "random"}, {"dead_letter": "dlq"}])
+async def test_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
+    async with make(make_era(1)) as consumer:
+        with pytest.raises(ConfigError):
+            await consumer.each(Bench(), **options)
+
+
+async def test_a_slow_partition_does_not_hold_back_the_others_nor_grow_without_bound() -> None:
+    era = make_era(5000, 500)
+    bench = Bench()
+
+    async def handle(record: Record) -> None:
+        if record.partition == tp(0):
+            await bench(record)
+        else:
+            bench.done.append(record.value)
+
+    async with make(era) as consumer, running(consumer, handle, parallel=5):
+        await finished(bench, 500)
+        assert consumer._progress[tp(0)].in_hand <= 30
+        for n in range(40):
+            await begun(bench, n + 1)
+            bench.finish(n)
+
+
+async def test_what_waits_is_bounded_in_bytes() -> None:
+    era = LogEra(t=8)
+    for n in range(8):
+        era.write(tp(n), [b"x" * 1000] * 50)
+    era.initial = {tp(n): 0 for n in range(8)}
+    gate = anyio.Event()
+
+    async def handle(record: Record) -> None:
+        await gate.wait()
+
+    async with make(era, ahead=100_000) as consumer, running(consumer, handle, parallel=20):
+        await anyio.sleep(0.05)
+        in_hand = sum(progress.in_hand for progress in consumer._progress.values())
+        assert 100 <= in_hand <= 100 + 40 + 8
+        gate.set()
+        await until(lambda: all(progress.position == 50 * 1010 for progress in consumer._progress.values()))
+
+
+# ---- handlers that fail -------------------------------------------------------------------------------------
+
+
+async def test_a_failing_handler_is_tried_again() -> None:
+    era, attempts = make_era(1), []
+
+    async def handle(record: Record) -> None:
+        attempts.append(record.value)
+        if len(attempts) < 3:
+            raise ValueError("not yet")
+
+    async with make(era) as consumer, running(consumer, handle, retries=2, backoff=AT_ONCE):
+        await until(lambda: consumer._progress[tp()].position == SIZE)
+    assert len(attempts) == 3
+
+
+async def test_a_handler_that_fails_for_good_ends_each_with_its_error_and_commits_what_came_before() -> None:
+    era, seen = make_era(5), []
+
+    async def handle(record: Record) -> None:
+        if record.value == b"000003":
+            raise ValueError("mine")
+        seen.append(record.value)
+
+    async with make(era) as consumer:
+        with pytest.raises(ValueError, match="mine"):
+            await consumer.each(handle, retries=1, backoff=AT_ONCE)
+    assert seen == numbered(3)
+    assert era.store.stored == {tp(): 3 * SIZE}
+
+
+class Letters:
+    """Stands for a producer."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, bytes]] = []
+        self.error: Exception | None = None
+
+    async def __aenter__(self) -> Letters:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        pass
+
+    async def send(self, topic: str, value: bytes, *, key: bytes | None = None) -> None:
+        await anyio.lowlevel.checkpoint()
+        if self.error is not None:
+            raise self.error
+        self.sent.append((topic, value))
+
+
+async def test_what_cannot_be_handled_goes_to_the_dead_letters() -> None:
+    era, letters = make_era(5), Letters()
+
+    async def handle(record: Record) -> None:
+        if int(record.value) % 2:
+            raise ValueError("mine")
+
+    async with (
+        make(era, dead_letters=lambda: letters) as consumer,
+        running(consumer, handle, dead_letter="t.dlq"),
+    ):
+        await until(lambda: consumer._progress[tp()].position == 5 * SIZE)
+    assert letters.sent == [("t.dlq", b"000001"), ("t.dlq", b"000003")]
+
+
+async def test_a_dead_letter_that_cannot_be_sent_is_not_lost() -> None:
+    era, letters = make_era(5), Letters()
+    letters.error = TimeoutError("no broker")
+
+    async def handle(record: Record) -> None:
+        raise ValueError("mine")
+
+    async with make(era, dead_letters=lambda: letters) as consumer:
+        with pytest.raises(TimeoutError, match="no broker"):
+            await consumer.each(handle, dead_letter="t.dlq")
+    assert era.store.stored == {tp(): 0}
+
+
+# ---- rebalances ---------------------------------------------------------------------------------------------
+
+
+async def test_a_revoke_lets_running_handlers_finish_and_drops_the_rest() -> None:
+    era, bench = make_era(10), Bench()
+    async with make(era) as consumer, running(consumer, bench), anyio.create_task_group() as tasks:
+        await until(lambda: b"000000" in bench.waiting)
+        tasks.start_soon(era.member.revoke)
+        await until(lambda: consumer.state is ConsumerState.REVOKING)
+        assert "released" not in era.member.steps
+        bench.finish(0)
+        await until(lambda: "released" in era.member.steps)
+        assert era.store.stored == {tp(): SIZE} and bench.begun == [b"000000"]
+        await era.member.assign(tp())
+        await until(lambda: b"000001" in bench.waiting)
+
+
+async def test_a_revoke_cancels_handlers_that_take_too_long(caplog: pytest.LogCaptureFixture) -> None:
+    era, bench = make_era(10), Bench()
+    async with make(era, revoke_within=0.05) as consumer, running(consumer, bench):
+        await until(lambda: b"000000" in bench.waiting)
+        await era.member.revoke()
+        assert bench.waiting == {} and bench.done == []
+        await era.member.assign(tp())
+        await until(lambda: b"000000" in bench.waiting)
+    assert "handler cancelled" in caplog.text
+    assert era.store.stored == {tp(): 0}
+
+
+async def test_an_expired_session_cancels_handlers_at_once() -> None:
+    era, bench = make_era(10), Bench()
+    async with make(era) as consumer, running(consumer, bench):
+        await until(lambda: b"000000" in bench.waiting)
+        await era.member.expire()
+        await until(lambda: not bench.waiting)
+        assert bench.done == [] and consumer.assignment == {}
+
+
+async def test_pain_a_slow_handler_is_named_before_the_limit(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "odradek.each")
+    era, bench = make_era(1), Bench()
+    async with make(era, revoke_within=0.04) as consumer, running(consumer, bench.__call__):
+        await until(lambda: "slow: Bench.__call__ has had t/1-0 at 0" in caplog.text)
+        await anyio.sleep(0.05)
+    assert caplog.text.count("slow: ") == 1
+
+
+async def test_the_death_of_the_consumer_ends_each() -> None:
+    async with make(make_era(0)) as consumer:
+        era_error = RuntimeError("out of order")
+        consumer._fetcher.fail(era_error)
+        with pytest.raises(RuntimeError, match="out of order"):
+            await consumer.each(Bench())
+
+
+async def test_cancelling_each_commits_only_what_was_finished() -> None:
+    era, seen, scope = make_era(100), list[TopicPartition](), anyio.CancelScope()
+
+    async def handle(record: Record) -> None:
+        await anyio.lowlevel.checkpoint()
+        seen.append(record.partition)
+        if len(seen) == 7:
+            scope.cancel()
+
+    async with make(era) as consumer:
+        with scope:
+            await consumer.each(handle)
+    assert 7 <= len(seen) < 100
+    assert era.store.stored == {tp(): len(seen) * SIZE}

@@ -1,0 +1,458 @@
+"""The producer on a cluster in memory: what each call promises, batching, outcomes, statistics."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from anyio import wait_all_tasks_blocked
+
+from odradek.client.acks import KEPT_FAILURES, Ack, Acks, Failed, Failures
+from odradek.client.producer import Producer
+from odradek.client.tuning import Tuning
+from odradek.core.backoff import Backoff
+from odradek.core.interfaces import Outgoing
+from odradek.core.partitioners import KeyHash, RoundRobin
+from odradek.errors import (
+    Closed,
+    ConfigError,
+    DeliveryError,
+    MessageTooLarge,
+    NotWritten,
+    Rejected,
+    Undelivered,
+    Unsupported,
+)
+from odradek.types import TopicPartition
+
+if TYPE_CHECKING:
+    from tests.client.conftest import FakeEra
+
+pytestmark = pytest.mark.anyio
+
+HASTY = Tuning(backoff=Backoff(0.001, 2, 0.01))
+
+
+def small(bytes_each: int, records: int) -> int:
+    """A buffer with room for so many records."""
+    return (10 + bytes_each + 120) * records
+
+
+async def test_send_returns_when_the_broker_has_it(era: FakeEra) -> None:
+    async with Producer(era) as out:
+        ack = await out.send("t", b"v", key=b"k")
+        assert era.log[ack.partition] == [b"v"]
+        index = KeyHash()("t", b"k", 4)
+        assert index is not None
+        assert ack == Ack(era.coordination.table.partitions("t")[index], None, 1, confirmed=True, repeated=False)
+
+
+async def test_send_waits_for_the_confirm(era: FakeEra) -> None:
+    era.hold()
+    async with Producer(era) as out, anyio.create_task_group() as tasks:
+        tasks.start_soon(out.send, "t", b"v")
+        await wait_all_tasks_blocked()
+        assert tasks.cancel_scope.cancel_called is False
+        assert out.statistics().buffered == 1
+        era[1].release()
+        era[2].release()
+    assert era.values() == [b"v"]
+
+
+async def test_put_returns_when_accepted_and_exit_flushes(era: FakeEra) -> None:
+    async with Producer(era) as out:
+        for n in range(300):
+            await out.put("t", b"%03d" % n)
+    assert era.values() == [b"%03d" % n for n in range(300)]
+
+
+async def test_try_put_never_waits(era: FakeEra) -> None:
+    era.hold()
+    async with Producer(era, buffer=small(1, 2)) as out:
+        assert [out.try_put("t", b"v") for _ in range(3)] == [True, True, False]
+        await wait_all_tasks_blocked()
+        assert not out.try_put("t", b"v")  # in flight is not yet out of the buffer
+        era[1].release()
+        era[2].release()
+        await out.flush()
+        assert out.try_put("t", b"v")
+    assert era.values() == [b"v"] * 3
+
+
+async def test_send_many_is_one_result_with_counts_per_partition(era: FakeEra) -> None:
+    rows: list[Any] = [b"plain", (b"key", b"pair"), (None, b"keyless"), Outgoing(b"whole", b"key")]
+    async with Producer(era) as out:
+        acks = await out.send_many("t", rows)
+        assert acks.check() is acks
+    assert acks.written == 4
+    assert not acks.failed
+    assert acks.counts == {partition: len(values) for partition, values in era.log.items()}
+    assert era.values() == [b"keyless", b"pair", b"plain", b"whole"]
+    assert repr(acks) == f"<Acks 4 written to {len(acks.counts)} partitions, 0 failed>"
+
+
+async def test_send_many_to_one_partition_keeps_order_and_comes_in_few_batches(era: FakeEra) -> None:
+    place = TopicPartition("t", 2, 1)
+    rows = [b"%05d" % n for n in range(5000)]
+    async with Producer(era) as out:
+        acks = await out.send_many("t", iter(rows), partition=place)
+    assert era.log == {place: rows}
+    assert acks.counts == {place: 5000}
+    assert len(acks.acks) < 100
+
+
+async def test_send_many_collects_what_each_bad_record_died_of(era: FakeEra) -> None:
+    rows: list[Any] = [b"good", b"x" * 200, Outgoing(b"v", headers=[("h", b"")]), b"fine"]
+    async with Producer(era, max_message=100) as out:
+        acks = await out.send_many("t", rows)
+    assert acks.written == 2
+    assert [type(failed.error) for failed in acks.failed] == [Rejected, Unsupported]
+    assert [failed.record.value for failed in acks.failed] == [b"x" * 200, b"v"]
+    with pytest.raises(DeliveryError, match="2 records not delivered: 1 rejected, 1 Unsupported; first: "):
+        acks.check()
+
+
+async def test_send_many_of_nothing_and_of_nothing_good(era: FakeEra) -> None:
+    async with Producer(era, max_message=1) as out:
+        assert await out.send_many("t", []) == Acks((), ())
+        assert len((await out.send_many("t", [b"xx"])).failed) == 1
+
+
+async def test_send_many_waits_for_room(era: FakeEra) -> None:
+    async with Producer(era, buffer=small(3, 10)) as out:
+        acks = await out.send_many("t", [b"%03d" % n for n in range(500)])
+    assert acks.written == 500
+    assert len(era.values()) == 500
+
+
+async def test_an_error_of_the_rows_leaves_those_before_on_their_way(era: FakeEra) -> None:
+    def rows() -> Any:
+        yield b"one"
+        raise RuntimeError("no more")
+
+    async with Producer(era) as out:
+        with pytest.raises(RuntimeError, match="no more"):
+            await out.send_many("t", rows())
+    assert era.values() == [b"one"]
+
+
+async def test_flush_waits_for_what_was_accepted_before_it(era: FakeEra) -> None:
+    era.hold()
+    async with Producer(era) as out, anyio.create_task_group() as tasks:
+        await out.put("t", b"before")
+        flushed = anyio.Event()
+
+        async def flush() -> None:
+            await out.flush()
+            flushed.set()
+
+        tasks.start_soon(flush)
+        await wait_all_tasks_blocked()
+        assert not flushed.is_set()
+        era[1].release()
+        era[2].release()
+        await flushed.wait()
+        assert era.values() == [b"before"]
+
+
+async def test_flush_sends_a_batch_that_would_wait_for_more(era: FakeEra) -> None:
+    place = TopicPartition("t", 1, 0)
+    era[1].holding = True
+    async with Producer(era, latency=1000) as out:
+        await out.put("t", b"first", partition=place)
+        await wait_all_tasks_blocked()
+        await out.put("t", b"second", partition=place)
+        await wait_all_tasks_blocked()
+        assert len(era[1].requests) == 1
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(out.flush)
+            await wait_all_tasks_blocked()
+            assert len(era[1].requests) == 2
+            era[1].release()
+
+
+# ---- batching -------------------------------------------------------------------------------------------------
+
+
+async def test_records_put_in_one_burst_share_a_batch(era: FakeEra) -> None:
+    async with Producer(era) as out:
+        await out.send("t", b"the topic is known now")
+        before = out.statistics().requests
+        for _ in range(100):
+            out.try_put("t", b"v")
+        await out.flush()
+        assert out.statistics().requests == before + 1
+
+
+async def test_several_partitions_of_a_broker_share_a_request(era: FakeEra) -> None:
+    era.coordination.publish("t", b1=2)
+    async with Producer(era, partitioner=RoundRobin()) as out:
+        acks = await out.send_many("t", [b"a", b"b", b"c"])
+    assert [request.values for request in era[1].requests] == [[[b"a", b"c"], [b"b"]]]
+    assert [ack.records for ack in acks.acks] == [2, 1]
+
+
+async def test_a_put_loop_gives_the_senders_a_turn(era: FakeEra) -> None:
+    async with Producer(era) as out:
+        for n in range(2000):
+            await out.put("t", b"%d" % n)
+        assert len(era.values()) > 1000
+
+
+async def test_codec_for_all_topics_and_for_one(era: FakeEra) -> None:
+    async with Producer(era, codec="gzip", codecs={"plain": "none"}) as out:
+        await out.send("t", b"v")
+        await out.send("plain", b"v")
+    codecs = {part.partition.topic: part.codec for n in (1, 2) for each in era[n].requests for part in each.parts}
+    assert codecs == {"t": "gzip", "plain": "none"}
+
+
+async def test_large_batches_are_compressed_in_a_thread(era: FakeEra) -> None:
+    rows = [b"x" * 1000] * 300
+    async with Producer(era, codec="gzip") as out:
+        assert (await out.send_many("t", rows)).written == 300
+    assert era.values() == rows
+
+
+async def test_a_wrapper_that_is_too_large_is_split_until_it_fits(era: FakeEra) -> None:
+    place = TopicPartition("t", 1, 0)
+    rows = [bytes((n * 7919 + i * i * 31 + (i * n) % 251) % 256 for i in range(40)) for n in range(20)]
+    async with Producer(era, codec="gzip", max_message=200) as out:
+        acks = await out.send_many("t", rows, partition=place)
+    assert acks.written == 20
+    assert era.log[place] == rows
+    assert len(acks.acks) > 3
+
+
+async def test_one_message_whose_wrapper_is_too_large_is_rejected_and_the_others_go(era: FakeEra) -> None:
+    place = TopicPartition("t", 1, 0)
+    noise = bytes((i * i * 31 + i * 17 + i // 3) % 256 for i in range(1000))
+    async with Producer(era, codec="gzip", max_message=100) as out:
+        acks = await out.send_many("t", [b"a", noise, b"x" * 1000], partition=place)
+    assert era.log[place] == [b"a", b"x" * 1000]
+    (failed,) = acks.failed
+    assert failed.record.value == noise
+    assert isinstance(failed.error, Rejected)
+    assert isinstance(failed.error.__cause__, MessageTooLarge)
+
+
+async def test_a_codec_nobody_knows_rejects_and_says_so(era: FakeEra) -> None:
+    async with Producer(era, codec="lz77") as out:
+        with pytest.raises(Rejected, match="codec 'lz77' is not known"):
+            await out.send("t", b"v")
+
+
+# ---- refused at the door ---------------------------------------------------------------------------------------
+
+
+async def test_a_message_over_max_message_is_rejected_with_its_cause(era: FakeEra) -> None:
+    async with Producer(era, max_message=100) as out:
+        await out.send("t", b"x" * 100)
+        for call in (out.send, out.put):
+            with pytest.raises(Rejected) as caught:
+                await call("t", b"x" * 101)
+            assert isinstance(caught.value.__cause__, MessageTooLarge)
+        with pytest.raises(Rejected):
+            out.try_put("t", b"x" * 101)
+        assert out.statistics().accepted == 1
+
+
+async def test_a_message_larger_than_the_buffer_is_rejected(era: FakeEra) -> None:
+    for codec, max_message in (("gzip", 500), ("none", 5000)):
+        async with Producer(era, buffer=1000, codec=codec, max_message=max_message) as out:
+            with pytest.raises(Rejected, match="raise buffer"):
+                await out.put("t", b"x" * 1000)
+            acks = await out.send_many("t", [b"fits", b"x" * 1000])
+            assert (acks.written, len(acks.failed)) == (1, 1)
+
+
+@pytest.mark.parametrize(("value", "key"), [("text", None), (bytearray(b"v"), None), (None, None), (b"v", "key")])
+async def test_only_bytes_are_taken(era: FakeEra, value: Any, key: Any) -> None:
+    async with Producer(era) as out:
+        with pytest.raises(TypeError, match="value and key must be bytes"):
+            await out.put("t", value, key=key)
+
+
+@pytest.mark.parametrize("row", ["text", "ab", 7, None, (b"k", b"v", b"?"), (b"k", "text")])
+async def test_only_rows_are_taken(era: FakeEra, row: Any) -> None:
+    async with Producer(era) as out:
+        with pytest.raises(TypeError, match=r"a row is bytes|must be bytes"):
+            await out.send_many("t", [row])
+
+
+async def test_what_the_era_has_no_place_for_is_said_at_once(era: FakeEra) -> None:
+    async with Producer(era) as out:
+        with pytest.raises(Unsupported):
+            await out.put("t", b"v", headers=[("h", b"v")])
+        with pytest.raises(Unsupported):
+            await out.put("t", b"v", time=1.0)
+        with pytest.raises(Rejected):
+            await out.send("a/b", b"v")
+        with pytest.raises(ConfigError, match="partition u/1-0 is not one of topic t"):
+            await out.put("t", b"v", partition=TopicPartition("u", 1, 0))
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"latency": -1}, {"buffer": 0}, {"deliver_within": 0}, {"exit_within": -0.1}, {"max_message": 0}],
+    ids=lambda option: next(iter(option)),
+)
+async def test_options_that_cannot_work(era: FakeEra, option: dict[str, Any]) -> None:
+    (name,) = option
+    with pytest.raises(ConfigError, match=name):
+        Producer(era, **option)
+
+
+@pytest.mark.parametrize("name", ["batch_bytes", "request_bytes", "in_flight", "request_timeout"])
+async def test_tuning_that_cannot_work(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"Tuning\.{name} must be more than 0, not 0"):
+        Tuning(**{name: 0})  # type: ignore[arg-type]
+
+
+async def test_outside_of_its_block_a_producer_takes_nothing(era: FakeEra) -> None:
+    out = Producer(era)
+    with pytest.raises(Closed, match="async with"):
+        await out.put("t", b"v")
+    async with out:
+        await out.put("t", b"v")
+    for call in (out.put, out.send):
+        with pytest.raises(Closed, match="has exited"):
+            await call("t", b"v")
+    with pytest.raises(Closed):
+        out.try_put("t", b"v")
+    with pytest.raises(Closed):
+        await out.flush()
+    with pytest.raises(Closed, match="used once"):
+        await out.__aenter__()
+
+
+# ---- room -----------------------------------------------------------------------------------------------------
+
+
+async def test_put_waits_for_room_and_those_who_wait_are_served_in_order(era: FakeEra) -> None:
+    era.hold()
+    place = TopicPartition("t", 1, 0)
+    async with Producer(era, buffer=small(1, 2)) as out, anyio.create_task_group() as tasks:
+        for letter in b"abcdef":
+            tasks.start_soon(lambda value: out.put("t", value, partition=place), bytes([letter]))
+            await wait_all_tasks_blocked()
+        assert out.statistics().waiting == 4
+        assert not out.try_put("t", b"barges in")
+        era[1].release()
+    assert era.log[place] == [b"a", b"b", b"c", b"d", b"e", b"f"]
+
+
+async def test_a_large_record_is_not_starved_by_small_ones(era: FakeEra) -> None:
+    era.hold()
+    place = TopicPartition("t", 1, 0)
+    async with Producer(era, buffer=small(1, 4), max_message=400) as out, anyio.create_task_group() as tasks:
+        for value in (b"1", b"2", b"3", b"4", b"x" * 300, b"5"):
+            tasks.start_soon(lambda value: out.put("t", value, partition=place), value)
+            await wait_all_tasks_blocked()
+        assert out.statistics().waiting == 2
+        era[1].release()
+    assert era.log[place] == [b"1", b"2", b"3", b"4", b"x" * 300, b"5"]
+
+
+async def test_waiting_for_room_has_a_deadline(era: FakeEra) -> None:
+    era.hold()
+    errors: list[NotWritten] = []
+    async with Producer(era, buffer=small(1, 1), deliver_within=0.05, exit_within=0) as out:
+
+        async def put(value: bytes) -> None:
+            try:
+                await out.put("t", value)
+            except NotWritten as error:
+                errors.append(error)
+
+        await out.put("t", b"1")
+        async with anyio.create_task_group() as tasks:  # one may get the room of 1, and nobody the room of that one
+            tasks.start_soon(put, b"2")
+            tasks.start_soon(put, b"3")
+        assert errors
+        assert str(errors[0]) == "1 record not written: no room in the buffer within 0.05 s"
+        await out.flush()
+        assert len(out.failures.take()) + len(errors) == 3
+
+
+async def test_a_waiting_put_that_is_cancelled_did_nothing_and_lets_the_next_one_in(era: FakeEra) -> None:
+    era.hold()
+    place = TopicPartition("t", 1, 0)
+    async with Producer(era, buffer=small(1, 2), max_message=200) as out, anyio.create_task_group() as tasks:
+        await out.put("t", b"1", partition=place)
+        with anyio.CancelScope() as scope:
+            tasks.start_soon(lambda: out.put("t", b"2", partition=place))
+            await wait_all_tasks_blocked()
+            async with anyio.create_task_group() as inner:
+                inner.start_soon(lambda: out.put("t", b"x" * 100, partition=place))
+                await wait_all_tasks_blocked()
+                tasks.start_soon(lambda: out.put("t", b"3", partition=place))
+                await wait_all_tasks_blocked()
+                assert out.statistics().waiting == 2
+                scope.cancel()
+        assert out.statistics().waiting == 1
+        era[1].release()
+    assert era.log[place] == [b"1", b"2", b"3"]
+
+
+async def test_a_partitioner_that_fails_while_others_wait_fails_only_its_caller(era: FakeEra) -> None:
+    def choosy(topic: str, key: bytes | None, count: int) -> int | None:
+        if key == b"bad":
+            raise ValueError("do not like it")
+        return 0
+
+    era.hold()
+    async with Producer(era, buffer=small(1, 1), partitioner=choosy) as out, anyio.create_task_group() as tasks:
+        await out.put("t", b"1")
+
+        async def bad() -> None:
+            with pytest.raises(ValueError, match="do not like it"):
+                await out.send("t", b"2", key=b"bad")
+
+        await wait_all_tasks_blocked()
+        tasks.start_soon(bad)
+        await wait_all_tasks_blocked()
+        tasks.start_soon(out.put, "t", b"3")
+        await wait_all_tasks_blocked()
+        era[1].release()
+    assert era.values() == [b"1", b"3"]
+
+
+# ---- values ---------------------------------------------------------------------------------------------------
+
+
+async def test_statistics_and_repr(era: FakeEra) -> None:
+    era.hold()
+    async with Producer(era) as out:
+        await out.put("t", b"v")
+        assert repr(out) == "<Producer open 1 buffered 0 written 0 failed>"
+        assert out.statistics().buffered_bytes == small(1, 1)
+        era[1].release()
+        era[2].release()
+        await out.flush()
+        now = out.statistics()
+        assert (now.accepted, now.written, now.failed, now.buffered, now.buffered_bytes) == (1, 1, 0, 0, 0)
+        assert (now.requests, now.retries, now.waiting) == (1, 0, 0)
+    assert repr(out) == "<Producer closed 0 buffered 1 written 0 failed>"
+
+
+async def test_failures_are_bounded_and_the_rest_is_counted() -> None:
+    failures = Failures()
+    failed = Failed(Outgoing(b"v"), "t", None, NotWritten([], "no broker"))
+    for _ in range(KEPT_FAILURES + 5):
+        failures.add(failed)
+    assert (len(failures), failures.more) == (KEPT_FAILURES, 5)
+    assert repr(failures) == "<Failures 10000 kept, 5 more>"
+    assert next(iter(failures)) is failed
+    assert len(failures.take()) == KEPT_FAILURES
+    assert (len(failures), failures.more) == (0, 0)
+
+
+async def test_errors_with_their_failed_records_survive_pickling() -> None:
+    failed = Failed(Outgoing(b"v", b"k"), "t", TopicPartition("t", 1, 0), NotWritten([Outgoing(b"v")], "no broker"))
+    error = Undelivered([failed], "1 not written; first: no broker")
+    copy = pickle.loads(pickle.dumps(error))
+    assert str(copy) == str(error) == "1 record undelivered at exit: 1 not written; first: no broker"
+    assert copy.records[0].record == failed.record

@@ -1,0 +1,674 @@
+"""The producer when brokers, routing tables, ZooKeeper and callers fail it, on a cluster in memory."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from time import process_time
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from anyio import wait_all_tasks_blocked
+
+from odradek.client.acks import Ack
+from odradek.client.producer import Producer
+from odradek.client.tuning import Tuning
+from odradek.core.backoff import Backoff
+from odradek.core.interfaces import Outgoing, ProducePart
+from odradek.core.partitioners import KeyHash
+from odradek.errors import (
+    BrokerError,
+    Closed,
+    ConnectionLost,
+    DeadlineError,
+    DeliveryError,
+    LocalProtocolError,
+    NotWritten,
+    OdradekError,
+    Rejected,
+    RemoteProtocolError,
+    Undelivered,
+    Unknown,
+    Unreachable,
+    ZooKeeperError,
+)
+from odradek.types import TopicPartition
+
+if TYPE_CHECKING:
+    from tests.client.conftest import FakeEra
+
+pytestmark = pytest.mark.anyio
+
+HASTY = Tuning(backoff=Backoff(0.001, 2, 0.005))
+PLACE = TopicPartition("t", 1, 0)
+REFUSED = Unreachable("tcp", "b1:9092", "refused")
+
+
+async def outcome(out: Producer, value: bytes = b"v", **kw: Any) -> Any:
+    """What `send` returned or raised."""
+    try:
+        return await out.send("t", value, **kw)
+    except OdradekError as error:
+        return error
+
+
+class Sends:
+    """`send`s in the background and what became of them, by value."""
+
+    def __init__(self, out: Producer, tasks: anyio.abc.TaskGroup) -> None:
+        self._out, self._tasks = out, tasks
+        self.outcomes: dict[bytes, Any] = {}
+
+    async def start(self, value: bytes, **kw: Any) -> None:
+        async def one() -> None:
+            self.outcomes[value] = await outcome(self._out, value, **kw)
+
+        self._tasks.start_soon(one)
+        await wait_all_tasks_blocked()
+
+
+# ---- connections lost ------------------------------------------------------------------------------------------
+
+
+async def test_what_was_surely_not_sent_goes_again_in_order_and_once(era: FakeEra) -> None:
+    era[1].holding = True
+    async with Producer(era, tuning=HASTY, latency=0) as out, anyio.create_task_group() as tasks:
+        sends = Sends(out, tasks)
+        for value in (b"1", b"2", b"3"):
+            await sends.start(value, partition=PLACE)
+        assert len(era[1].pending) == 3
+        era[1].holding = False
+        era[1].cut(sent=False)
+    assert era.log[PLACE] == [b"1", b"2", b"3"]
+    assert [ack.repeated for ack in sends.outcomes.values()] == [False] * 3
+
+
+async def test_what_may_have_been_applied_goes_again_and_says_so(era: FakeEra) -> None:
+    era[1].holding = True
+    async with Producer(era, tuning=HASTY, latency=0) as out, anyio.create_task_group() as tasks:
+        sends = Sends(out, tasks)
+        for value in (b"1", b"2", b"3"):
+            await sends.start(value, partition=PLACE)
+        era[1].holding = False
+        era[1].cut(applied=2)
+        assert not sends.outcomes
+    assert era.log[PLACE] == [b"1", b"2", b"1", b"2", b"3"]  # at least once, in order
+    assert [ack.repeated for ack in sends.outcomes.values()] == [True] * 3
+    assert out.statistics().retries == 3
+
+
+async def test_order_holds_while_newer_records_arrive_during_the_failure(era: FakeEra) -> None:
+    era[1].holding = True
+    async with Producer(era, tuning=HASTY, latency=0) as out:
+        for n in range(3):
+            await out.put("t", b"%d" % n, partition=PLACE)
+            await wait_all_tasks_blocked()
+        era[1].holding = False
+        era[1].cut(sent=False)
+        for n in range(3, 6):
+            await out.put("t", b"%d" % n, partition=PLACE)
+    assert era.log[PLACE] == [b"%d" % n for n in range(6)]
+
+
+async def test_a_broker_that_is_away_for_a_while_costs_nothing_but_time(era: FakeEra) -> None:
+    era[1].down = REFUSED
+    async with Producer(era, tuning=HASTY) as out, anyio.create_task_group() as tasks:
+        sends = Sends(out, tasks)
+        await sends.start(b"v", partition=PLACE)
+        await era[1].sent(3)
+        era[1].down = None
+    assert era.log[PLACE] == [b"v"]
+    assert sends.outcomes[b"v"].repeated is False
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (Unreachable("tcp", "b1:9092", "refused"), NotWritten),
+        (ConnectionLost("b1:9092", "reset", False), NotWritten),
+        (DeadlineError("connect", 1, False), NotWritten),
+        (DeadlineError("produce", 1, True), Unknown),
+        (RemoteProtocolError("nonsense"), Unknown),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.__name__,
+)
+async def test_when_time_is_up_the_error_says_truthfully_what_is_known(
+    era: FakeEra, error: OdradekError, kind: type[OdradekError]
+) -> None:
+    era[1].down = error
+    once = Tuning(backoff=Backoff(10, 1, 10))
+    async with Producer(era, tuning=once, deliver_within=0.05) as out:
+        found = await outcome(out, partition=PLACE)
+        assert type(found) is kind
+        assert isinstance(found, DeliveryError)
+        assert found.records == [Outgoing(b"v")]
+        assert found.__cause__ is error
+        assert f"not delivered within 0.05 s (t/1-0; 1 attempt, the last failed: {error})" in str(found)
+
+
+async def test_a_request_nobody_answers_is_unknown_when_time_is_up(era: FakeEra) -> None:
+    era[1].holding = True
+    async with Producer(era, deliver_within=0.05) as out:
+        found = await outcome(out, partition=PLACE)
+        assert type(found) is Unknown
+        assert "1 attempt)" in str(found)
+        era[1].release()  # too late: it was told already
+        await out.put("t", b"next", partition=PLACE)
+    assert era.log[PLACE] == [b"v", b"next"]
+
+
+async def test_an_error_that_no_trying_again_can_help_ends_it_at_once(era: FakeEra) -> None:
+    era[1].holding = True
+    async with Producer(era) as out, anyio.create_task_group() as tasks:
+        sends = Sends(out, tasks)
+        await sends.start(b"v", partition=PLACE)
+        era[1].lose(BrokerError(29, "TopicAuthorizationFailed"))
+    assert type(sends.outcomes[b"v"]) is NotWritten
+    assert "TopicAuthorizationFailed" in str(sends.outcomes[b"v"])
+
+
+async def test_what_cannot_be_encoded_is_rejected_and_the_producer_goes_on(
+    era: FakeEra, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(parts: object, *, confirm: bool) -> Any:
+        raise LocalProtocolError("too many parts")
+
+    async with Producer(era) as out:
+        with monkeypatch.context() as patch:
+            patch.setattr(era[1], "produce", refuse)
+            with pytest.raises(Rejected, match="too many parts"):
+                await out.send("t", b"v", partition=PLACE)
+        await out.send("t", b"v", partition=PLACE)
+    assert era.log[PLACE] == [b"v"]
+
+
+async def test_without_confirm_what_is_handed_over_is_written(era: FakeEra) -> None:
+    async with Producer(era, confirm=False) as out:
+        assert (await out.send("t", b"v")).confirmed is False
+    assert [each.confirm for n in (1, 2) for each in era[n].requests] == [False]
+
+
+async def test_what_was_being_compressed_when_the_connection_died_does_not_overtake(era: FakeEra) -> None:
+    """While a thread compresses the second batch, the first one's connection dies."""
+    encode, go_on = era.encode, threading.Event()
+
+    def slow(part: ProducePart, limit: int) -> ProducePart:
+        if len(part.records) > 1:
+            assert go_on.wait(10)
+        return encode(part, limit)
+
+    era.encode = slow  # type: ignore[method-assign, assignment]
+    era[1].holding = True
+    rows = [b"%05d" % n * 200 for n in range(100)]
+    async with Producer(era, tuning=HASTY, codec="gzip", latency=0) as out, anyio.create_task_group() as tasks:
+        await out.put("t", b"first", partition=PLACE)
+        await era[1].sent(1)
+        tasks.start_soon(partial(out.send_many, "t", rows, partition=PLACE))
+        await wait_all_tasks_blocked()
+        era[1].holding = False
+        era[1].cut(sent=False)
+        go_on.set()
+    assert era.log[PLACE] == [b"first", *rows]
+
+
+async def test_what_expires_while_it_is_compressed_is_not_sent(era: FakeEra) -> None:
+    encode, go_on = era.encode, threading.Event()
+
+    def slow(part: ProducePart, limit: int) -> ProducePart:
+        assert go_on.wait(10)
+        return encode(part, limit)
+
+    era.encode = slow  # type: ignore[method-assign, assignment]
+    async with Producer(era, codec="gzip", deliver_within=0.05) as out:
+        acks = await out.send_many("t", [b"%05d" % n * 200 for n in range(100)], partition=PLACE)
+        assert len(acks.failed) == 100
+        go_on.set()
+    assert era.log[PLACE] == []
+
+
+async def test_a_broker_that_goes_while_its_batch_is_compressed_is_not_written_to(era: FakeEra) -> None:
+    encode, go_on = era.encode, threading.Event()
+
+    def slow(part: ProducePart, limit: int) -> ProducePart:
+        assert go_on.wait(10)
+        return encode(part, limit)
+
+    era.encode = slow  # type: ignore[method-assign, assignment]
+    era.coordination.brokers(1)
+    rows = [b"%05d" % n * 200 for n in range(100)]
+    async with Producer(era, codec="gzip", tuning=HASTY) as out, anyio.create_task_group() as tasks:
+        tasks.start_soon(out.send_many, "t", rows)
+        await wait_all_tasks_blocked()
+        era.coordination.brokers(2)
+        await wait_all_tasks_blocked()
+        go_on.set()
+    assert era.values() == rows
+    assert {partition.broker for partition in era.log} == {2}
+
+
+# ---- poison ---------------------------------------------------------------------------------------------------
+
+
+def bad(part: ProducePart) -> bool:
+    return any(record.value == b"bad" for record in part.records)
+
+
+async def test_case_46_a_produce_the_broker_closes_on_is_reported(era: FakeEra) -> None:
+    era[1].refuses = bad
+    async with Producer(era, tuning=HASTY) as out:
+        found = await outcome(out, b"bad", partition=PLACE)
+        assert type(found) is Unknown
+        assert "the broker answered and then closed the connection on this batch, 2 times" in str(found)
+        assert "does it have t/1-0" in found.hint
+        assert isinstance(found.__cause__, ConnectionLost)
+        assert len(era[1].requests) == 3
+
+
+async def test_a_line_that_closes_every_connection_is_not_taken_for_a_bad_produce(era: FakeEra) -> None:
+    era[1].down = ConnectionLost("proxy:9092", "closed", True)
+    async with Producer(era, tuning=HASTY) as out, anyio.create_task_group() as tasks:
+        sends = Sends(out, tasks)
+        await sends.start(b"v", partition=PLACE)
+        await era[1].sent(8)
+        assert not sends.outcomes
+        era[1].down = None
+    assert type(sends.outcomes[b"v"]) is Ack
+    assert era.log[PLACE] == [b"v"]
+
+
+async def test_case_46_the_innocent_neighbours_of_a_bad_produce_are_written(era: FakeEra) -> None:
+    era[1].refuses = bad
+    era[1].holding = True
+    places = [TopicPartition("t", 1, n) for n in range(3)]
+    async with Producer(era, tuning=HASTY, latency=0) as out, anyio.create_task_group() as tasks:
+        sends = Sends(out, tasks)
+        for value, place in ((b"good", 0), (b"bad", 1), (b"fine", 2), (b"late", 0)):
+            await sends.start(value, partition=places[place])
+        era[1].release()
+    assert {value: type(found).__name__ for value, found in sends.outcomes.items()} == {
+        b"good": "Ack",
+        b"bad": "Unknown",
+        b"fine": "Ack",
+        b"late": "Ack",
+    }
+    assert era.log[places[0]] == [b"good", b"late"]
+    assert era.log[places[2]] == [b"fine"]
+
+
+async def test_case_46_a_bad_part_of_a_multiproduce_is_found(era: FakeEra) -> None:
+    era[1].refuses = bad
+    places = [TopicPartition("t", 1, n) for n in range(3)]
+    async with Producer(era, tuning=HASTY) as out:
+        await out.send("t", b"the topic is known now", partition=TopicPartition("t", 2, 0))
+        for value, place in ((b"good", 0), (b"bad", 1), (b"fine", 2)):
+            assert out.try_put("t", value, partition=places[place])
+        await out.flush()
+        (failed,) = out.failures.take()
+    assert (failed.record.value, failed.partition, type(failed.error)) == (b"bad", places[1], Unknown)
+    assert [len(request.parts) for request in era[1].requests] == [3, 1, 1, 1, 1]
+    # The part before the bad one had been stored by the broker before it closed: at least once.
+    assert [era.log.get(place, []) for place in places] == [[b"good", b"good"], [], [b"fine"]]
+
+
+# ---- routing --------------------------------------------------------------------------------------------------
+
+
+async def test_case_45_a_new_topic_goes_to_partition_0_of_a_live_broker_and_then_spreads(era: FakeEra) -> None:
+    async with Producer(era) as out:
+        first = await out.send("new", b"first")
+        assert first.partition in (TopicPartition("new", 1, 0), TopicPartition("new", 2, 0))
+        era.coordination.publish("new", b1=3, b2=3)
+        for n in range(200):
+            await out.send("new", b"%d" % n)
+        assert {place for place in era.log if place.topic == "new"} == {
+            TopicPartition("new", broker, n) for broker in (1, 2) for n in range(3)
+        }
+        assert era.coordination.refreshed == 1  # for brokers that only tell when asked
+
+
+async def test_case_45_a_key_counts_in_the_numerically_sorted_list_of_broker_and_partition(era: FakeEra) -> None:
+    era.coordination.brokers(2, 10)
+    era.coordination.publish("t", b10=2, b2=11)
+    expected = [TopicPartition("t", 2, n) for n in range(11)] + [TopicPartition("t", 10, n) for n in range(2)]
+    async with Producer(era) as out:
+        for n in range(50):
+            key = b"key %d" % n
+            index = KeyHash()("t", key, 13)
+            assert index is not None
+            assert (await out.send("t", b"v", key=key)).partition == expected[index]
+
+
+async def test_case_45_records_without_a_key_are_spread_uniformly(era: FakeEra) -> None:
+    async with Producer(era) as out:
+        for _ in range(400):
+            await out.send("t", b"v")
+    assert all(60 < len(values) < 140 for values in era.log.values())
+    assert len(era.log) == 4
+
+
+async def test_records_of_a_broker_that_has_gone_are_sent_elsewhere(era: FakeEra) -> None:
+    key = next(b"%d" % n for n in range(99) if KeyHash()("t", b"%d" % n, 4) == 0)  # partition t/1-0
+    era[1].down = REFUSED
+    async with Producer(era, tuning=HASTY) as out:
+        for n in range(5):
+            await out.put("t", b"%d" % n, key=key)
+        await era[1].sent(1)
+        era.coordination.brokers(2)
+    (place,) = era.log
+    assert place.broker == 2
+    assert era.log[place] == [b"%d" % n for n in range(5)]
+
+
+async def test_an_explicit_partition_waits_for_its_broker_to_come_back(era: FakeEra) -> None:
+    era.coordination.brokers(2)
+    async with Producer(era) as out, anyio.create_task_group() as tasks:
+        sends = Sends(out, tasks)
+        await sends.start(b"v", partition=PLACE)
+        assert not sends.outcomes
+        era.coordination.brokers(1, 2)
+    assert era.log[PLACE] == [b"v"]
+
+
+async def test_records_without_any_live_broker_wait_for_one(era: FakeEra) -> None:
+    era.coordination.brokers()
+    async with Producer(era) as out, anyio.create_task_group() as tasks:
+        sends = Sends(out, tasks)
+        await sends.start(b"v")
+        era.coordination.brokers(2)
+    assert era.values() == [b"v"]
+
+
+async def test_without_any_live_broker_the_error_says_that(era: FakeEra) -> None:
+    era.coordination.brokers()
+    async with Producer(era, deliver_within=0.02) as out:
+        found = await outcome(out)
+        assert type(found) is NotWritten
+        assert "not delivered within 0.02 s (t: no live broker has it; 0 attempts)" in str(found)
+
+
+async def test_a_topic_that_cannot_be_looked_up_yet_is_asked_for_again(era: FakeEra) -> None:
+    era.coordination.topic_errors = [ZooKeeperError("away"), ZooKeeperError("still away")]
+    async with Producer(era, tuning=HASTY) as out:
+        await out.send("t", b"v")
+    assert era.coordination.asked == ["t", "t", "t"]
+
+
+async def test_a_topic_that_was_never_found_says_why(era: FakeEra) -> None:
+    era.coordination.topic_errors = [ZooKeeperError("away")] * 1000
+    async with Producer(era, tuning=HASTY, deliver_within=0.05) as out:
+        found = await outcome(out)
+        assert type(found) is NotWritten
+        assert "(t: away; 0 attempts)" in str(found)
+
+
+# ---- what nobody waits for --------------------------------------------------------------------------------------
+
+
+async def test_failures_of_put_can_be_taken_and_then_exit_is_quiet(era: FakeEra) -> None:
+    era.coordination.brokers()
+    async with Producer(era, deliver_within=0.02) as out:
+        await out.put("t", b"1")
+        assert out.try_put("t", b"2")
+        await out.flush()
+        taken = out.failures.take()
+        assert [(failed.record.value, failed.topic, failed.partition) for failed in taken] == [
+            (b"1", "t", None),
+            (b"2", "t", None),
+        ]
+        assert all(type(failed.error) is NotWritten for failed in taken)
+
+
+async def test_failures_nobody_took_are_raised_at_exit(era: FakeEra) -> None:
+    era.coordination.brokers()
+    with pytest.raises(Undelivered, match="1 not written; first: not delivered within") as caught:
+        async with Producer(era, deliver_within=0.02) as out:
+            await out.put("t", b"v")
+            await out.flush()
+            assert len(out.failures) == 1
+    (failed,) = caught.value.records
+    assert failed.record.value == b"v"
+
+
+# ---- exit -----------------------------------------------------------------------------------------------------
+
+
+async def test_exit_raises_what_did_not_make_it_and_what_is_known_of_it(era: FakeEra) -> None:
+    era[1].holding = True
+    with pytest.raises(Undelivered) as caught:
+        async with Producer(era, exit_within=0.05) as out:
+            await out.put("t", b"in flight", partition=PLACE)
+            await wait_all_tasks_blocked()
+            await out.put("t", b"no broker", partition=TopicPartition("t", 3, 0))
+    assert {failed.record.value: type(failed.error) for failed in caught.value.records} == {
+        b"in flight": Unknown,
+        b"no broker": NotWritten,
+    }
+    assert str(caught.value).startswith("2 records undelivered at exit: 1 unknown, 1 not written; first: ")
+
+
+async def test_exit_does_not_mask_what_the_block_raised(era: FakeEra) -> None:
+    era.hold()
+    with pytest.raises(ValueError, match="mine") as caught:
+        async with Producer(era, exit_within=0.02) as out:
+            await out.put("t", b"v")
+            raise ValueError("mine")
+    (note,) = caught.value.__notes__
+    assert note.startswith("1 record undelivered at exit: ")
+    assert [failed.record.value for failed in out.failures] == [b"v"]
+
+
+async def test_a_cancelled_block_is_flushed_within_the_budget(era: FakeEra) -> None:
+    era.hold()
+    async with anyio.create_task_group() as tasks:
+
+        async def release() -> None:
+            await wait_all_tasks_blocked()
+            era[1].release()
+            era[2].release()
+
+        with anyio.CancelScope() as scope:
+            async with Producer(era) as out:
+                await out.put("t", b"v")
+                tasks.start_soon(release)
+                scope.cancel()
+                await anyio.sleep_forever()
+        assert scope.cancelled_caught
+    assert era.values() == [b"v"]
+
+
+async def test_a_cancelled_block_that_leaves_records_behind_does_not_hide_it(era: FakeEra) -> None:
+    era.hold()
+    with anyio.CancelScope() as scope, pytest.raises(Undelivered):
+        async with Producer(era, exit_within=0.02) as out:
+            await out.put("t", b"v")
+            scope.cancel()
+            await anyio.sleep_forever()
+
+
+async def test_exit_tells_those_who_still_wait(era: FakeEra) -> None:
+    era.hold()
+    outcomes: list[Any] = []
+
+    async def wait(out: Producer) -> None:
+        outcomes.append(await outcome(out, partition=PLACE))
+
+    async with anyio.create_task_group() as tasks, Producer(era, buffer=131, exit_within=0.05) as out:
+        tasks.start_soon(wait, out)
+        await wait_all_tasks_blocked()
+        tasks.start_soon(wait, out)
+        await wait_all_tasks_blocked()
+    assert sorted(type(found).__name__ for found in outcomes) == ["Closed", "Unknown"]
+
+
+# ---- a background that dies ------------------------------------------------------------------------------------
+
+
+async def test_a_dead_background_surfaces_everywhere(era: FakeEra) -> None:
+    era.hold()
+    found: list[Any] = []
+    with pytest.raises(ZooKeeperError, match="authentication failed"):
+        async with Producer(era) as out, anyio.create_task_group() as tasks:
+
+            async def wait() -> None:
+                found.append(await outcome(out))
+
+            tasks.start_soon(wait)
+            await wait_all_tasks_blocked()
+            era.coordination.fail(ZooKeeperError("authentication failed"))
+            await wait_all_tasks_blocked()
+            assert type(found[0]) is Unknown
+            for call in (out.put, out.send):
+                with pytest.raises(
+                    Closed, match="the producer stopped: ZooKeeperError: authentication failed"
+                ) as caught:
+                    await call("t", b"v")
+                assert isinstance(caught.value.__cause__, ZooKeeperError)
+            with pytest.raises(Closed):
+                out.try_put("t", b"v")
+
+
+async def test_a_dead_background_with_records_left_is_undelivered_because_of_it(era: FakeEra) -> None:
+    era.hold()
+    with pytest.raises(Undelivered) as caught:
+        async with Producer(era) as out:
+            await out.put("t", b"v")
+            await wait_all_tasks_blocked()
+            era.coordination.fail(ZooKeeperError("authentication failed"))
+            await wait_all_tasks_blocked()
+    assert isinstance(caught.value.__cause__, ZooKeeperError)
+
+
+async def test_a_mistake_of_ours_in_a_sender_is_not_only_logged(era: FakeEra, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(part: ProducePart, limit: int) -> ProducePart:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(era, "encode", broken)
+    with pytest.raises(Undelivered) as caught:
+        async with Producer(era) as out:
+            await out.put("t", b"v")
+            await out.flush()
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+# ---- cancellation ----------------------------------------------------------------------------------------------
+
+
+async def cancelled_after(turns: int, call: Callable[[], Awaitable[object]]) -> bool:
+    """Run a call and cancel it after so many turns of the loop. True when it was cancelled, False when it was over."""
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as tasks:
+
+            async def cancel() -> None:
+                for _ in range(turns):
+                    await anyio.lowlevel.checkpoint()
+                scope.cancel()
+
+            tasks.start_soon(cancel)
+            await call()
+            tasks.cancel_scope.cancel()
+    return scope.cancelled_caught
+
+
+@pytest.mark.parametrize("call", ["send", "put", "send_many"])
+async def test_pain_cancellation_at_every_await_of_send(era: FakeEra, call: str) -> None:
+    """Neither is the cancel swallowed nor a record lost: what was accepted is written, once; what was not, is not."""
+    cancelled = {}
+    for turns in range(25):
+        value = b"%d" % turns
+        arguments = [value] if call == "send_many" else value
+        async with Producer(era, buffer=2 * 132) as out:
+            assert out.try_put("t", b"-", partition=PLACE)
+            assert out.try_put("t", b"-", partition=PLACE)  # full: the call has to wait for room first
+            method = partial(getattr(out, call), "t", arguments, partition=PLACE)
+            cancelled[turns] = await cancelled_after(turns, method)
+        accepted = out.statistics().accepted - 2
+        assert era.log[PLACE].count(value) == accepted
+        assert accepted or cancelled[turns]
+        assert not out.failures
+    assert cancelled[0]
+    assert not cancelled[24]
+
+
+async def test_pain_cancellation_the_outcome_of_a_cancelled_send_goes_to_failures(era: FakeEra) -> None:
+    era[1].holding = True
+    async with Producer(era, deliver_within=0.05) as out:
+        with anyio.move_on_after(0.01) as scope:
+            await out.send("t", b"v", partition=PLACE)
+        assert scope.cancelled_caught
+        assert len(out.failures) == 0
+        await out.flush()
+        (failed,) = out.failures.take()
+        assert (failed.record.value, type(failed.error)) == (b"v", Unknown)
+
+
+async def test_pain_cancellation_of_send_many_leaves_its_records_on_their_way(era: FakeEra) -> None:
+    era[1].holding = True
+    async with Producer(era, buffer=131 * 3) as out:
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(lambda: out.send_many("t", [b"%d" % n for n in range(9)], partition=PLACE))
+                await wait_all_tasks_blocked()
+                scope.cancel()
+        era[1].release()
+    assert era.log[PLACE] == [b"0", b"1", b"2"]
+    assert out.statistics().accepted == 3
+
+
+# ---- many at once ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _no_gc() -> Iterator[None]:
+    """Collections of everything other tests left behind are not what is measured."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+async def cpu_seconds(era: FakeEra, senders: int) -> float:
+    """What so many concurrent sends on one partition cost, most of them waiting for room first."""
+    async with Producer(era, buffer=131 * 100) as out:
+        begun = process_time()
+        async with anyio.create_task_group() as tasks:
+            for _ in range(senders):
+                tasks.start_soon(partial(out.send, "t", b"v", partition=PLACE))
+        took = process_time() - begun
+        assert out.statistics().written == senders
+    return took
+
+
+@pytest.mark.usefixtures("_no_gc")
+async def test_pain_4000_concurrent_sends_linear(era: FakeEra) -> None:
+    few = min([await cpu_seconds(era, 400) for _ in range(5)])
+    many = min([await cpu_seconds(era, 4000) for _ in range(3)])
+    assert many / few < 10 * 3  # quadratic would be 100
+    assert era.log[PLACE] == [b"v"] * (5 * 400 + 3 * 4000)
+
+
+@pytest.mark.usefixtures("_no_gc")
+async def test_pain_4000_cancelled_sends_linear(era: FakeEra) -> None:
+    """Cancelling a crowd in front of a full buffer takes no search through it for each."""
+
+    async def cancel(senders: int) -> float:
+        era[1].holding = True
+        async with Producer(era, buffer=131 * 100, deliver_within=60) as out:
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(senders):
+                        tasks.start_soon(partial(out.send, "t", b"v", partition=PLACE))
+                    while out.statistics().waiting < senders - 100:
+                        await anyio.lowlevel.checkpoint()
+                    begun = process_time()
+                    scope.cancel()
+            took = process_time() - begun
+            assert out.statistics().waiting == 0
+            era[1].release()
+            return took
+
+    few = min([await cancel(400) for _ in range(3)])
+    many = min([await cancel(4000) for _ in range(2)])
+    assert many / few < 10 * 3
