@@ -1,1 +1,25 @@
-"""The `odradek` command."""
+"""The `odradek` command. It needs the extra `cli`; without it, it says so."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command with `arguments` (default: those of the process) and exit with its code.
+
+    Exit codes: 0 done; 1 failed, a difference was found, or a limit is exceeded; 2 wrong usage; 130 and 143 ended by
+    Ctrl-C and SIGTERM.
+    """
+    try:
+        from odradek.cli.app import run
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in ("click", "rich"):
+            raise
+        sys.stderr.write(f"odradek: {missing} is not installed; the command needs: pip install 'odradek[cli]'\n")
+        sys.exit(2)
+    sys.exit(run(arguments))

@@ -1,0 +1,107 @@
+"""`odradek lag`: how far behind a group is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import anyio
+import click
+
+import odradek as od
+from odradek.cli.look import Extent, extents
+from odradek.cli.options import JSON, clustered, examples
+from odradek.cli.output import echo_json, table
+from odradek.types import Position, TopicPartition
+
+__all__ = ["lag"]
+
+WATCH_SECONDS = 2.0
+
+
+class Behind(NamedTuple):
+    """One partition of a group. `lag` counts what is still there, from the oldest position on if need be."""
+
+    group: str
+    partition: TopicPartition
+    committed: Position | None
+    end: Position
+    lag: int
+
+
+@click.command(
+    epilog=examples(
+        "odradek lag",
+        "odradek lag billing",
+        "odradek lag billing --watch",
+        "odradek lag billing --fail-over 1000000 || page-somebody",
+    )
+)
+@click.argument("group", required=False)
+@click.option("--watch", is_flag=True, help="Again every two seconds, until Ctrl-C.")
+@click.option("--fail-over", type=click.IntRange(min=0), metavar="N", help="Exit code 1 when a group is more behind.")
+@JSON
+@clustered
+def lag(url: str, group: str | None, watch: bool, fail_over: int | None, as_lines: bool) -> int:
+    """Print how far GROUP is behind the end of each partition (in Kafka 0.7: bytes), or the sum for every group."""
+    return od.run(_lag, url, group, watch, fail_over, as_lines)
+
+
+async def _lag(url: str, group: str | None, watch: bool, limit: int | None, as_lines: bool) -> int:
+    async with od.connect(url) as k:
+        while True:
+            groups = [group] if group is not None else await k.era.groups()
+            found = [row for one in groups for row in await _behind(k, one)]
+            if group is not None and not found:
+                raise click.ClickException(f"{group}: this group has no positions stored")
+            _print(found, group is None, as_lines, clear=watch)
+            if limit is not None and any(total > limit for total in _totals(found).values()):
+                return 1
+            if not watch:
+                return 0
+            await anyio.sleep(WATCH_SECONDS)
+
+
+async def _behind(k: od.Cluster, group: str) -> list[Behind]:
+    """Every partition of the topics of which the group has stored a position."""
+    rows: list[Behind] = []
+    for topic in sorted(await k.topics()):
+        stored = await k.era.offsets(group).fetch(await k.partitions(topic))
+        if any(position is not None for position in stored.values()):
+            known = await extents(k, topic)
+            rows += (_row(group, p, stored.get(p), extent) for p, extent in known.items())
+    return rows
+
+
+def _row(group: str, partition: TopicPartition, committed: Position | None, extent: Extent) -> Behind:
+    begin = max(extent.earliest, committed or 0)
+    return Behind(group, partition, committed, extent.latest, max(0, extent.latest - begin))
+
+
+def _totals(rows: Iterable[Behind]) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for row in rows:
+        totals[row.group] = totals.get(row.group, 0) + row.lag
+    return totals
+
+
+def _print(rows: list[Behind], sums_only: bool, as_lines: bool, *, clear: bool) -> None:
+    totals = _totals(rows)
+    if as_lines:
+        for row in [] if sums_only else rows:
+            echo_json({**row._asdict(), "topic": row.partition.topic, "partition": row.partition.name})
+        for group, total in totals.items():
+            echo_json({"group": group, "lag": total})
+        return
+    if clear:
+        click.clear()  # does nothing unless standard output is a terminal
+    if sums_only:
+        click.echo(table(["group", "lag"], list(totals.items())))
+        return
+    head = ["topic", "partition", "committed", "end", "lag"]
+    click.echo(table(head, [[r.partition.topic, r.partition.name, _or_dash(r.committed), r.end, r.lag] for r in rows]))
+    click.echo(f"in all {sum(totals.values())}")
+
+
+def _or_dash(position: Position | None) -> object:
+    return "-" if position is None else position

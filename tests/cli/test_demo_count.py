@@ -1,0 +1,54 @@
+"""The demo's accounting is exact: nothing lost goes unseen, nothing handled twice goes uncounted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.cli.demo_count import Tally, judge, missing, number_of, numbered
+
+
+def test_a_message_carries_its_number() -> None:
+    assert number_of(numbered(1234567, b"some text")) == 1234567
+    assert numbered(7, b"x") == b"0000000007 x"
+
+
+@given(st.lists(st.lists(st.integers(0, 19), max_size=40), min_size=1, max_size=4))
+def test_lost_and_duplicates_are_counted_exactly(handled: list[list[int]]) -> None:
+    counts = [bytes(one.count(n) for n in range(20)) for one in handled]
+    everything = [n for one in handled for n in one]
+    verdict = judge(counts)
+    assert verdict.lost == [n for n in range(20) if n not in everything]
+    assert verdict.duplicates == len(everything) - len(set(everything))
+    assert missing(counts) == len(verdict.lost)
+
+
+def test_counts_add_up_over_two_lives_of_a_file(tmp_path: Path) -> None:
+    for _ in range(2):
+        with Tally(tmp_path / "a", 3) as tally:
+            tally.add([numbered(1, b""), numbered(2, b"")])
+            told = tally.counts()
+    assert told == bytes([0, 2, 2])
+
+
+def test_a_count_does_not_overflow(tmp_path: Path) -> None:
+    with Tally(tmp_path / "a", 1) as tally:
+        tally.add([numbered(0, b"")] * 300)
+        assert tally.counts() == b"\xff"
+
+
+def test_what_a_killed_process_counted_is_kept(tmp_path: Path) -> None:
+    code = (
+        "import os, sys\nfrom pathlib import Path\nfrom odradek.cli.demo_count import Tally, numbered\n"
+        "tally = Tally(Path(sys.argv[1]), 4)\ntally.add([numbered(3, b'')])\nos.kill(os.getpid(), 9)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, os.fspath(tmp_path / "a")], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    with Tally(tmp_path / "a", 4) as tally:
+        assert tally.counts() == bytes([0, 0, 0, 1])

@@ -1,0 +1,63 @@
+"""What the commands print."""
+
+from __future__ import annotations
+
+import json
+
+import click
+import pytest
+
+from odradek.cli.output import formatter, json_line, table
+from odradek.types import Position, Record, TopicPartition
+
+
+def record(value: bytes = b"hello", key: bytes | None = None) -> Record:
+    return Record(value, key, (), None, Position(15), Position(68), 1, TopicPartition("orders", 2, 10))
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        (r"%s\n", b"hello\n"),
+        ("%t/%p@%o-%n.%i", b"orders/2-10@15-68.1"),
+        ("%S %k|%K", b"5 |-1"),
+        (r"100%% \x41\t\\n", b"100% A\t\\n"),
+        ("", b""),
+        ("no fields", b"no fields"),
+    ],
+)
+def test_format(text: str, printed: bytes) -> None:
+    assert formatter(text)(record()) == printed
+
+
+def test_format_of_a_key() -> None:
+    assert formatter("%k:%K")(record(key=b"abc")) == b"abc:3"
+
+
+@pytest.mark.parametrize("text", ["%", "%z", "abc %"])
+def test_a_format_that_means_nothing_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        formatter(text)
+
+
+def test_a_record_as_json() -> None:
+    assert json.loads(json_line(record("h\u00e9".encode(), b"k"))) == {
+        "topic": "orders",
+        "partition": "2-10",
+        "position": 15,
+        "next_position": 68,
+        "inner_index": 1,
+        "key": "k",
+        "value": "h\u00e9",
+    }
+
+
+def test_a_value_that_is_no_text_is_base64_in_json() -> None:
+    told = json.loads(json_line(record(b"\xff\x00")))
+    assert told["value_base64"] == "/wA="
+    assert "value" not in told
+
+
+def test_a_table_aligns_numbers_to_the_right() -> None:
+    assert table(["topic", "bytes"], [["a", 5], ["long", 12345]]) == "topic  bytes\na          5\nlong   12345"
+    assert table(["topic", "bytes"], []) == "topic  bytes"
