@@ -1,0 +1,159 @@
+"""The project as a whole: what its front page prints runs, what it promises is there, and it speaks of itself alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+import odradek
+from odradek.cli.app import cli
+
+ROOT = Path(__file__).parent.parent
+SCRIPTS = ["setup", "test", "demo", "docs", "bench"]
+FOLDERS = [".ci", "benchmarks", "docs", "scripts", "src", "tests"]
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def texts() -> Iterator[tuple[Path, str]]:
+    """Every text file of the project."""
+    files = [file for file in ROOT.iterdir() if file.suffix in (".md", ".toml", ".yaml")]
+    for folder in FOLDERS:
+        files += (file for file in (ROOT / folder).rglob("*") if file.is_file())
+    for file in files:
+        generated = {"_build", "__pycache__"} & set(file.parts)
+        if not generated and file.suffix not in (".gz", ".pyc", ".kafka"):
+            yield file.relative_to(ROOT), file.read_text("utf-8")
+
+
+# ---- the front page -----------------------------------------------------------------------------------------
+
+
+def example() -> str:
+    found = re.search(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def test_the_example_of_the_readme_runs_as_printed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", example()], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "greetings" in done.stdout
+    for value in ("hello", "how", "are", "you"):
+        assert f"b'{value}'" in done.stdout
+
+
+def test_the_example_of_the_readme_is_short() -> None:
+    assert sum(1 for line in example().splitlines() if line.strip()) <= 15
+
+
+def test_the_first_screen_says_what_to_run() -> None:
+    screen = "\n".join(README.splitlines()[:40])
+    for needed in ("Kafka 0.7", "scripts/demo", "scripts/test", "```python"):
+        assert needed in screen
+
+
+def test_the_links_of_the_readme_lead_somewhere() -> None:
+    links = re.findall(r"\]\(([^)#]+)", README)
+    assert links
+    for link in links:
+        assert (ROOT / link).is_file(), link
+
+
+# ---- names --------------------------------------------------------------------------------------------------
+
+
+def test_at_most_60_names_are_public_and_all_are_there() -> None:
+    assert len(odradek.__all__) <= 60
+    assert len(set(odradek.__all__)) == len(odradek.__all__)
+    for name in odradek.__all__:
+        assert hasattr(odradek, name)
+
+
+def test_nothing_is_defined_where_the_names_are_listed() -> None:
+    source = (ROOT / "src/odradek/__init__.py").read_text("utf-8")
+    assert not re.search(r"^(def|class|async def) ", source, re.MULTILINE)
+
+
+# ---- scripts ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("script", [*(f"scripts/{name}" for name in SCRIPTS), ".ci/run"])
+def test_a_script_is_there_and_can_be_run(script: str) -> None:
+    path = ROOT / script
+    assert os.access(path, os.X_OK)
+    subprocess.run(["bash", "-n", path], check=True)
+    assert "set -euo pipefail" in path.read_text("utf-8")
+
+
+def test_scripts_refuse_an_interpreter_that_is_none() -> None:
+    told = subprocess.run(
+        [ROOT / "scripts/setup", "dev"],
+        env={**os.environ, "PYTHON": "/bin/false"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 2
+    assert "Python 3.11 or newer" in told.stderr
+
+
+def test_continuous_integration_runs_what_everybody_runs() -> None:
+    assert "exec scripts/test" in (ROOT / ".ci/run").read_text("utf-8")
+
+
+# ---- compose ------------------------------------------------------------------------------------------------
+
+
+def test_compose_starts_three_zookeepers_that_know_each_other() -> None:
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text("utf-8"))["services"]
+    servers = [name for name, service in services.items() if service["image"].startswith("zookeeper:")]
+    assert len(servers) == 3
+    assert {services[name]["environment"]["ZOO_MY_ID"] for name in servers} == {1, 2, 3}
+    for name in servers:
+        assert all(f"={other}:2888:3888" in services[name]["environment"]["ZOO_SERVERS"] for other in servers)
+
+
+@pytest.mark.parametrize("service", ["broker", "demo"])
+def test_compose_uses_flags_that_the_command_has(service: str) -> None:
+    told = yaml.safe_load((ROOT / "compose.yaml").read_text("utf-8"))["services"][service]["command"]
+    script = shlex.split(told[-1])
+    name, *arguments = script[script.index("odradek") + 1 :]
+    assert name == service
+    cli.commands[name].make_context(name, arguments)
+
+
+# ---- what the files say -------------------------------------------------------------------------------------
+
+
+def test_the_change_log_begins_with_this_version() -> None:
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    assert newest is not None
+    assert odradek.__version__.startswith(newest[1])
+
+
+def test_every_text_is_ascii() -> None:
+    assert [str(path) for path, text in texts() if not text.isascii()] == []
+
+
+def test_the_project_speaks_of_itself_alone() -> None:
+    # Put together here, so that this file does not contain them.
+    elsewhere = ["/" + "work/", "/" + "root/", ".." + "/shared", "/tmp/" + "brief"]
+    assert [(str(path), word) for path, text in texts() for word in elsewhere if word in text] == []
+
+
+def test_the_supported_pythons_are_the_same_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["requires-python"] == ">=3.11"
+    for text in (README, (ROOT / "scripts/setup").read_text("utf-8"), (ROOT / "docs/tutorial.md").read_text("utf-8")):
+        assert "Python 3.11 or newer" in text
