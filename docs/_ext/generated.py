@@ -9,13 +9,13 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import importlib
 import inspect
 import re
 from collections.abc import Iterator
 
 import click
+from diagram import draw
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
@@ -24,17 +24,13 @@ from odradek import errors
 from odradek.cli.app import cli
 from odradek.core import states
 
-MERMAID = """import mermaid from "https://cdn.jsdelivr.net/npm/mermaid@11/dist/mermaid.esm.min.mjs";
-mermaid.initialize({startOnLoad: true, securityLevel: "strict"});"""
-
 
 class Machine(SphinxDirective):
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
         machine = getattr(states, self.arguments[0])
-        picture = html.escape(re.sub(r"(?<=: )(.*)", lambda label: label[1].replace(":", ","), machine.diagram()))
-        drawn = nodes.raw("", f'<pre class="mermaid">{picture}</pre>', format="html")
+        drawn = nodes.raw("", draw(machine), format="html")
         return [drawn, *self.parse_text_to_nodes("\n".join(_machine(machine)))]
 
 
@@ -116,5 +112,4 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", _literals, priority=400)  # before napoleon splits lines at colons
     for name, directive in [("machine", Machine), ("errors", Errors), ("options", Options), ("commands", Commands)]:
         app.add_directive(name, directive)
-    app.add_js_file(None, body=MERMAID, type="module")
     return {"parallel_read_safe": True, "parallel_write_safe": True}

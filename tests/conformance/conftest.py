@@ -17,9 +17,10 @@ AT_A_TIME = 4
 @pytest.fixture(scope="session")
 def as_recorded(request: pytest.FixtureRequest) -> Iterator[Callable[[Case], None]]:
     """Fails with the first difference of a case. The cases of all selected tests are under way from the first on."""
-    cases = [item.callspec.params["case"] for item in request.session.items if is_case(item)]  # type: ignore[attr-defined]
+    found = [item.callspec.params["case"] for item in request.session.items if is_case(item)]  # type: ignore[attr-defined]
+    cases = {case.id: case for case in found}  # once each: a case's id names its chroot, and several tests may use it
     with ZooKeeperServer() as zookeeper, ThreadPoolExecutor(AT_A_TIME) as pool:
-        outcomes = {case.id: pool.submit(replay, case, zookeeper) for case in cases}
+        outcomes = {case.id: pool.submit(replay, case, zookeeper) for case in cases.values()}
 
         def check(case: Case) -> None:
             difference = outcomes[case.id].result()

@@ -133,15 +133,16 @@ class Run:
         return Kafka07Broker(directory, zookeeper=address, config=IMPLIED | keys)
 
     def __enter__(self) -> Self:
-        self._stack = ExitStack()
-        self._stack.callback(shutil.rmtree, self.directory)
-        self.watcher = self._stack.enter_context(self.zookeeper.client())
-        self.watcher.create(self.chroot, None)
-        self._stack.callback(self._drop_chroot)
-        self._stack.callback(self._stop_seconds)
-        self._stack.callback(self.broker.stop)
-        self._stack.callback(self._close_peers)
-        self.broker.start()
+        with ExitStack() as stack:
+            stack.callback(shutil.rmtree, self.directory)
+            self.watcher = stack.enter_context(self.zookeeper.client())
+            self.watcher.create(self.chroot, None)
+            stack.callback(self._drop_chroot)
+            stack.callback(self._stop_seconds)
+            stack.callback(self.broker.stop)
+            stack.callback(self._close_peers)
+            self.broker.start()
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(

@@ -55,24 +55,12 @@ def test_an_illegal_pair_is_an_error_that_names_it() -> None:
         DOOR.after(Door.SHUT, Act.BURN)
 
 
-def test_the_diagram_says_exactly_what_the_table_says() -> None:
-    assert DOOR.diagram() == (
-        "stateDiagram-v2\n"
-        "    [*] --> SHUT\n"
-        "    SHUT --> OPEN: push, kick\n"
-        "    OPEN --> SHUT: push\n"
-        "    OPEN --> GONE: burn\n"
-        "    GONE --> [*]\n"
-    )
-
-
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda m: str(m.name))
-def test_every_state_can_be_reached_and_drawn(machine: Machine[Enum, Enum]) -> None:
+def test_every_state_can_be_reached(machine: Machine[Enum, Enum]) -> None:
     reached = {machine.start}
     while more := {t for (s, _), t in machine.transitions.items() if s in reached} - reached:
         reached |= more
     assert reached == set(type(machine.start))
-    assert all(state.name in machine.diagram() for state in reached)
 
 
 def test_a_consumer_always_finds_its_way_out() -> None:

@@ -1,8 +1,8 @@
 """State machines as data, and the three that make up a consumer.
 
 A machine is a dict from (state, event) to the next state; a pair that is not in it is a mistake of ours and raises. The
-code that runs a consumer asks these tables for every step, and `diagram` draws the pictures of the documentation from
-the same dicts, so neither can say something the other does not do.
+code that runs a consumer asks these tables for every step, and the pictures of the documentation are
+drawn from the same dicts, so neither can say something the other does not do.
 
     CONSUMER   start-up, rebalances, session expiry, exit           (specification 6.1, 6.2, 5.3)
     CURSOR     one partition: ask for a position, fetch, end        (specification 6.4)
@@ -38,7 +38,7 @@ class Machine(Generic[S, E]):
     """The rules of one kind of thing.
 
     Args:
-        name: What it is, for errors and diagrams.
+        name: What it is, for errors and pictures.
         start: The first state.
         transitions: (state, event) -> next state; everything not named is illegal.
     """
@@ -52,17 +52,6 @@ class Machine(Generic[S, E]):
             return self.transitions[state, event]
         except KeyError:
             raise LocalProtocolError(f"{self.name}: {event.name} cannot happen in {state.name}") from None
-
-    def diagram(self) -> str:
-        """The table as a Mermaid state diagram. Events between the same two states share an arrow."""
-        arrows: dict[tuple[S, S], list[str]] = {}
-        for (state, event), target in self.transitions.items():
-            arrows.setdefault((state, target), []).append(str(event.value))
-        lines = ["stateDiagram-v2", f"    [*] --> {self.start.name}"]
-        lines += [f"    {a.name} --> {b.name}: {', '.join(events)}" for (a, b), events in arrows.items()]
-        final = set(self.transitions.values()) - {state for state, _ in self.transitions}
-        lines += [f"    {state.name} --> [*]" for state in sorted(final, key=lambda s: s.name)]
-        return "\n".join(lines) + "\n"
 
 
 # ---- the consumer -------------------------------------------------------------------------------------------
