@@ -304,7 +304,7 @@ def run(count: int, seed: int, alive: Callable[[], None] = lambda: None) -> int:
     seconds = time.perf_counter() - began
     sys.stdout.write(
         f"{count} inputs, seed {seed}: 0 failures in {seconds:.0f} s; slowest {1000 * slowest:.0f} ms; "
-        f"most memory in a sample {largest} bytes, bound {BOUND}\n"
+        f"most memory in a sample {largest} bytes, allowed {allocation_limit(b'')}\n"
     )
     return 0
 
