@@ -159,6 +159,19 @@ def test_a_broker_ends_in_an_orderly_way(tmp_path: Path, number: signal.Signals,
     assert (tmp_path / ".kafka_cleanshutdown").exists()
 
 
+def test_a_background_job_that_ignores_ctrl_c_ends_at_sigterm(tmp_path: Path) -> None:
+    broker = [*PYTHON, "broker", "--port", "0", "--json", "--log-dir", os.fspath(tmp_path)]
+    command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *broker]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        json.loads(process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+    assert process.returncode == 143
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+
 def test_a_broker_ends_with_its_standard_input() -> None:
     command = [*PYTHON, "broker", "--port", "0", "--until-eof", "--set", "num.partitions=2"]
     done = subprocess.run(command, input=b"ignored\n", capture_output=True, check=True, timeout=30)

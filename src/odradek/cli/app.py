@@ -99,6 +99,8 @@ def _terminated_like_interrupted() -> Iterator[list[int]]:
 
     def terminate(number: int, _frame: FrameType | None) -> None:
         ended.append(number)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start background jobs
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.raise_signal(signal.SIGINT)
 
     before = signal.signal(signal.SIGTERM, terminate)
