@@ -19,6 +19,8 @@ from time import perf_counter, process_time
 from types import TracebackType
 from typing import NamedTuple, Self
 
+import psutil
+
 from _peer import HEAD, PIECE_BYTES
 
 __all__ = ["Broker", "Case", "Stopwatch", "broker", "compare", "peer", "pull", "push", "quick", "table"]
@@ -35,16 +37,23 @@ def quick(doc: str) -> bool:
 
 
 class Stopwatch:
-    """Seconds that pass inside of its block, and how many of them this process computed."""
+    """Seconds that pass inside of its block, and how many of them this process, and one other, computed."""
+
+    def __init__(self, other: int | None = None) -> None:
+        self._other = None if other is None else psutil.Process(other)
 
     def __enter__(self) -> Self:
-        self.seconds, self.cpu = perf_counter(), process_time()
+        self.seconds, self.cpu, self.other_cpu = perf_counter(), process_time(), self._other_time()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.seconds, self.cpu = perf_counter() - self.seconds, process_time() - self.cpu
+        self.other_cpu = self._other_time() - self.other_cpu
+
+    def _other_time(self) -> float:
+        return 0.0 if self._other is None else sum(self._other.cpu_times()[:2])
 
 
 class Case(NamedTuple):
@@ -70,8 +79,9 @@ def compare(cases: Sequence[Case], turns: int) -> None:
     """Run every case and its limit in turns, print the table, and check the ratios.
 
     `ratio` is the time over that of the limit: the median of the turns, and how far the turns' ratios lie apart, in
-    percent of it (with an odd one out on either side left away, from five turns on). `busy` is the share of the time
-    in which this process computed: far below 100 %, it waited for the other side.
+    percent of it (with an odd one out on either side left away, from five turns on). `busy` and `broker` are the shares
+    of the time in which this process and the broker's computed: far below 100 %, it waited for the other side, or for
+    a core.
     """
     ratios: list[list[float]] = [[] for _ in cases]
     runs: list[list[Stopwatch]] = [[] for _ in cases]
@@ -81,7 +91,7 @@ def compare(cases: Sequence[Case], turns: int) -> None:
             ratios[number].append(run.seconds / limit.seconds)
             runs[number].append(run)
     rows = [_row(*line) for line in zip(cases, ratios, runs, strict=True)]
-    table(("", "records/s", "MB/s", "busy", "ratio", "spread"), rows)
+    table(("", "records/s", "MB/s", "busy", "broker", "ratio", "spread"), rows)
     for case, turned in zip(cases, ratios, strict=True):
         assert median(turned) <= case.at_most, f"{case.name}: {median(turned):.1f} times its limit"
 
@@ -94,6 +104,7 @@ def _row(case: Case, ratios: list[float], runs: list[Stopwatch]) -> tuple[str, .
         f"{case.records / seconds:,.0f}",
         f"{case.size / seconds / 1e6:,.1f}",
         f"{median(run.cpu / run.seconds for run in runs):.0%}",
+        f"{median(run.other_cpu / run.seconds for run in runs):.0%}",
         f"{ratio:.3g}",
         f"{(max(inner) - min(inner)) / ratio:.0%}",
     )
@@ -152,6 +163,7 @@ class Broker(NamedTuple):
 
     cluster: str
     log_dir: Path
+    pid: int
 
     def appended(self, topic: str) -> int:
         """Bytes its log has of a topic."""
@@ -169,7 +181,7 @@ def broker(config: Mapping[str, object], *, zookeeper: bool = False) -> Iterator
         assert process.stdout is not None
         try:
             said = json.loads(process.stdout.readline())
-            yield Broker(said["cluster"], Path(said["log_dir"]))
+            yield Broker(said["cluster"], Path(said["log_dir"]), said["pid"])
         finally:
             process.stdin.close()
             process.wait(30)

@@ -61,7 +61,7 @@ def produce(cluster: Broker, way: Way, values: list[bytes]) -> Stopwatch:
     async def main() -> Stopwatch:
         async with connect(cluster.cluster) as k, k.producer() as out:
             await out.send(topic, warm)
-            with Stopwatch() as watch:
+            with Stopwatch(cluster.pid) as watch:
                 await way(out, topic, values)
         assert out.statistics().written == len(values) + 1
         return watch
