@@ -290,6 +290,21 @@ async def test_damage_behind_until_is_none_of_our_business() -> None:
     assert await read(era, "t", until=Position(end)) == numbered(3)
 
 
+async def test_a_log_that_ends_inside_a_message_is_an_error_and_not_an_endless_wait() -> None:
+    """A clean restart serves whatever stands at the end of the file (specification 4.5, case 32)."""
+    era = LogEra(t=1)
+    end = era.write(tp(), numbered(2))
+    era.logs[tp()] += b"\0\0\1\0garbage"
+    with anyio.fail_after(5):
+        async with Reader(era, "t", until=LATEST) as reader:
+            assert (await anext(reader)).value == b"000000"
+            assert (await anext(reader)).value == b"000001"
+            with pytest.raises(CorruptMessage, match=f"at {end}: the log ends inside this message"):
+                await anext(reader)
+            with pytest.raises(StopAsyncIteration):
+                await anext(reader)
+
+
 async def test_damage_in_a_wrapper_that_spans_fetches_gives_nothing_twice() -> None:
     era = LogEra(t=1)
     era.write(tp(), numbered(2))
