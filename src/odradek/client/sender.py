@@ -32,7 +32,7 @@ __all__ = ["Sender", "SenderOptions", "Settle"]
 
 THREAD_BYTES = 64 * KiB
 """Batches are compressed in a thread from this size on: going there and back costs about 40 us
-(shared/design/performance.md), what gzip takes for 2 KiB, and the loop must not stand still for longer."""
+(measured), what gzip takes for 2 KiB, and the loop must not stand still for longer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ Dial = Callable[[str, int, float], Awaitable[ByteStream]]
 """`io.net.connect`, or what stands in for it."""
 
 READ_BYTES = 1 << 20
-"""Most bytes taken in one read (shared measurements: reads of 1 MiB are twice as fast as of 64 KiB)."""
+"""Most bytes taken in one read (reads of 1 MiB were measured twice as fast as of 64 KiB)."""
 
 CLOSE_S = 1.0
 """What closing may take (s). It takes no round trip; the bound is for streams that misbehave."""
