@@ -40,7 +40,7 @@ class Stopwatch:
     """Seconds that pass inside of its block, and how many of them this process, and one other, computed."""
 
     def __init__(self, other: int | None = None) -> None:
-        self._other = None if other is None else psutil.Process(other)
+        self.other = None if other is None else psutil.Process(other)
 
     def __enter__(self) -> Self:
         self.seconds, self.cpu, self.other_cpu = perf_counter(), process_time(), self._other_time()
@@ -53,7 +53,7 @@ class Stopwatch:
         self.other_cpu = self._other_time() - self.other_cpu
 
     def _other_time(self) -> float:
-        return 0.0 if self._other is None else sum(self._other.cpu_times()[:2])
+        return 0.0 if self.other is None else sum(self.other.cpu_times()[:2])
 
 
 class Case(NamedTuple):
@@ -104,7 +104,7 @@ def _row(case: Case, ratios: list[float], runs: list[Stopwatch]) -> tuple[str, .
         f"{case.records / seconds:,.0f}",
         f"{case.size / seconds / 1e6:,.1f}",
         f"{median(run.cpu / run.seconds for run in runs):.0%}",
-        f"{median(run.other_cpu / run.seconds for run in runs):.0%}",
+        "-" if runs[0].other is None else f"{median(run.other_cpu / run.seconds for run in runs):.0%}",
         f"{ratio:.3g}",
         f"{(max(inner) - min(inner)) / ratio:.0%}",
     )

@@ -1,33 +1,36 @@
 """What the connection actor costs: tiny exchanges through it, against the same bytes over a bare anyio stream.
 
-    python benchmarks/connection_roundtrip.py [--quick] [--backend asyncio|uvloop|trio]
+    python benchmarks/connection_roundtrip.py [--quick]
 
-Prints, as one line of JSON per backend, microseconds a round trip one at a time (bare, actor, ratio) and thousands of
-exchanges a second with 100 in flight. Both ways talk to the same echo server, in turns within one run,
-so that ratios can be compared between machines and branches; the median of the turns counts.
+8 bytes out and 8 back - the size of a confirm - one at a time, and with 100 in flight; on asyncio, uvloop and trio. The
+limit is a bare stream of the same kind that sends and receives them one at a time, so that the ratio of the lines with
+100 in flight says what pipelining saves.
+
+To compare two branches run it on each, in turns, and compare ratios; differences within the spread are noise.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from statistics import median
-from subprocess import PIPE, Popen
-from time import perf_counter
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import anyio
 
+from _common import Case, Stopwatch, compare, peer, quick
+from _peer import HEAD
 from odradek.io import net
 from odradek.io.connection import Connection
 from odradek.io.exchange import Pending
 
-REQUEST = b"12345678"  # a confirm of a produce is 8 bytes out; here 8 come back
+REQUEST = b"12345678"
+HELLO = HEAD.pack(len(REQUEST), len(REQUEST))
 IN_FLIGHT = 100
+
+ONE_AT_MOST, PIPELINED_AT_MOST = 10.0, 5.0
+
+Way = Callable[[int, int], Awaitable[Stopwatch]]
 
 
 class Echoed:
@@ -49,91 +52,57 @@ class Echoed:
         return None
 
 
-ECHO = """
-import socket, sys, threading
-def serve(peer):
-    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    while data := peer.recv(1 << 16):
-        peer.sendall(data)
-listener = socket.create_server(("127.0.0.1", 0))
-print(listener.getsockname()[1], flush=True)
-while True:
-    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
-"""
-
-
-@contextmanager
-def echo_server() -> Iterator[int]:
-    """In a process of its own, so that it does not fight with the loop for the interpreter. Gives its port."""
-    with Popen([sys.executable, "-c", ECHO], stdout=PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield int(process.stdout.readline())
-        finally:
-            process.kill()
-
-
-async def bare(port: int, rounds: int) -> float:
+async def bare(port: int, rounds: int) -> Stopwatch:
     async with await net.connect("127.0.0.1", port, 5) as stream:
-        await stream.send(REQUEST)
-        await stream.receive()
-        begin = perf_counter()
-        for _ in range(rounds):
-            await stream.send(REQUEST)
-            await stream.receive()
-        return (perf_counter() - begin) / rounds
+        await stream.send(HELLO)
+        with Stopwatch() as watch:
+            for _ in range(rounds):
+                await stream.send(REQUEST)
+                left = len(REQUEST)
+                while left:
+                    left -= len(await stream.receive())
+    return watch
 
 
-async def actor(port: int, rounds: int) -> float:
+async def one_at_a_time(port: int, rounds: int) -> Stopwatch:
     async with Connection("127.0.0.1", port) as connection:
-        await connection.submit([REQUEST], Echoed(), deadline_s=30)
-        begin = perf_counter()
-        for _ in range(rounds):
-            await connection.submit([REQUEST], Echoed(), deadline_s=30)
-        return (perf_counter() - begin) / rounds
+        await connection.submit([HELLO, REQUEST], Echoed(), deadline_s=30)
+        with Stopwatch() as watch:
+            for _ in range(rounds):
+                await connection.submit([REQUEST], Echoed(), deadline_s=30)
+    return watch
 
 
-async def pipelined(port: int, rounds: int) -> float:
-    """Seconds per exchange with IN_FLIGHT of them on the way."""
+async def pipelined(port: int, rounds: int) -> Stopwatch:
     async with Connection("127.0.0.1", port) as connection:
+        await connection.submit([HELLO, REQUEST], Echoed(), deadline_s=30)
         flying: deque[Pending[None]] = deque()
-        begin = perf_counter()
-        for _ in range(rounds):
-            if len(flying) >= IN_FLIGHT:
-                await flying.popleft()
-            flying.append(connection.submit([REQUEST], Echoed(), deadline_s=30))
-        for pending in flying:
-            await pending
-        return (perf_counter() - begin) / rounds
+        with Stopwatch() as watch:
+            for _ in range(rounds):
+                if len(flying) >= IN_FLIGHT:
+                    await flying.popleft()
+                flying.append(connection.submit([REQUEST], Echoed(), deadline_s=30))
+            for pending in flying:
+                await pending
+    return watch
 
 
-async def measure(port: int, rounds: int, turns: int) -> dict[str, float]:
-    ways: dict[str, Callable[[int, int], Awaitable[float]]] = {"bare": bare, "actor": actor, "pipelined": pipelined}
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(turns):
-        for name, way in ways.items():
-            times[name].append(await way(port, rounds))
-    result = {name: median(each) for name, each in times.items()}
-    return {
-        "bare_us": round(result["bare"] * 1e6, 1),
-        "actor_us": round(result["actor"] * 1e6, 1),
-        "ratio": round(result["actor"] / result["bare"], 2),
-        "pipelined_k_per_s": round(1e-3 / result["pipelined"], 1),
-    }
+def case(port: int, rounds: int, way: Way, loop: str, at_most: float) -> Case:
+    def on_loop(work: Way) -> Stopwatch:
+        options: dict[str, Any] = {"use_uvloop": True} if loop == "uvloop" else {}
+        backend = "trio" if loop == "trio" else "asyncio"
+        return anyio.run(work, port, rounds, backend=backend, backend_options=options)
+
+    name = f"{way.__name__.replace('_', ' ')}, {loop}"
+    return Case(name, rounds, rounds * len(REQUEST), partial(on_loop, way), partial(on_loop, bare), at_most)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="once, to see that it runs")
-    parser.add_argument("--backend", choices=["asyncio", "uvloop", "trio"], action="append")
-    options = parser.parse_args()
-    rounds, turns = (200, 1) if options.quick else (3000, 7)
-    with echo_server() as port:
-        for backend in options.backend or ["asyncio", "uvloop", "trio"]:
-            loop: dict[str, Any] = {"use_uvloop": True} if backend == "uvloop" else {}
-            name = "trio" if backend == "trio" else "asyncio"
-            result = anyio.run(measure, port, rounds, turns, backend=name, backend_options=loop)
-            print(json.dumps({"backend": backend, **result}))
+    rounds, turns = (500, 3) if quick(__doc__) else (3000, 9)
+    ways = ((one_at_a_time, ONE_AT_MOST), (pipelined, PIPELINED_AT_MOST))
+    with peer() as port:
+        loops = ("asyncio", "uvloop", "trio")
+        compare([case(port, rounds, way, loop, most) for loop in loops for way, most in ways], turns)
 
 
 if __name__ == "__main__":

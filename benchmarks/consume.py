@@ -26,7 +26,7 @@ from odradek.wire.kafka07.message_set import entry_bytes
 Way = Callable[[Broker, Cluster, str, int], Awaitable[tuple[Stopwatch, int]]]
 """Reads so many records of a topic; gives the time and the bytes of all payloads."""
 
-BATCHES_AT_MOST, RECORDS_AT_MOST = 300.0, 600.0
+BATCHES_AT_MOST, RECORDS_AT_MOST = 150.0, 200.0
 
 _groups = count()
 

@@ -32,7 +32,7 @@ Way = Callable[[Producer, str, list[bytes]], Awaitable[None]]
 
 CONFIRM_ANSWER_BYTES = 6
 
-PUT_AT_MOST, MANY_AT_MOST, SEND_AT_MOST = 1000.0, 500.0, 30.0
+PUT_AT_MOST, MANY_AT_MOST, SEND_AT_MOST = 500.0, 300.0, 25.0
 
 _numbers = count()
 
