@@ -19,8 +19,9 @@ import anyio
 
 from _common import Broker, Case, Stopwatch, broker, compare, peer, pull, quick
 from odradek import LATEST, Cluster, connect
+from odradek.batch import Batch
 from odradek.client.consumer import GroupBatch
-from odradek.types import Batch, MiB, Record
+from odradek.types import MiB, Record
 from odradek.wire.kafka07.message_set import entry_bytes
 
 Way = Callable[[Broker, Cluster, str, int], Awaitable[tuple[Stopwatch, int]]]

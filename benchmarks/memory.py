@@ -25,9 +25,10 @@ import psutil
 from _common import Broker, broker, quick, table
 from codec import payloads
 from odradek import LATEST, Cluster, connect
+from odradek.batch import Batch
 from odradek.client.consumer import GroupBatch
 from odradek.client.cursor import RECORD_OVERHEAD_BYTES
-from odradek.types import Batch, MiB
+from odradek.types import MiB
 
 SIZE = 100
 RECORD_BYTES = SIZE + RECORD_OVERHEAD_BYTES

@@ -1,6 +1,7 @@
 """odradek: one asyncio client for every Kafka. Everything public is named here; nothing is defined here."""
 
 from odradek._version import __version__
+from odradek.batch import Batch
 from odradek.client.acks import Ack, Acks, Failed
 from odradek.client.cluster import Cluster, connect
 from odradek.client.consumer import Consumer, GroupBatch
@@ -43,7 +44,6 @@ from odradek.types import (
     EARLIEST,
     LATEST,
     AtTime,
-    Batch,
     Broker,
     GiB,
     KiB,

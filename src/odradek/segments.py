@@ -20,9 +20,10 @@ from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
 
+from odradek.batch import Batch
 from odradek.core.interfaces import DecoderOptions
 from odradek.errors import ConfigError, CorruptMessage
-from odradek.types import Batch, MiB, Position, TopicPartition
+from odradek.types import MiB, Position, TopicPartition
 from odradek.wire.kafka07.message_set import SetDecoder
 
 __all__ = ["Fault", "Log", "Segment", "Verdict", "open_log"]

@@ -1,17 +1,17 @@
-"""The values everybody shares: partitions, positions, records and batches. No behaviour beyond reading them.
+"""The values everybody shares: partitions, positions, records and columns. No behaviour beyond reading them.
 
 One thing is worth knowing before reading on: **the batch is the unit**. The codec fills parallel columns
-(`Columns`), a `Batch` is those columns plus the partition they came from, and a `Record` exists only while
-somebody looks at it.
+(`Columns`), a `Batch` (`odradek.batch`) is those columns plus the partition they came from, and a `Record` exists only
+while somebody looks at it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
-from itertools import repeat
-from typing import Any, NamedTuple, NewType
+from typing import NamedTuple, NewType
 
+from odradek.codec import Packed
 from odradek.errors import CorruptMessage
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "LATEST",
     "Anchor",
     "AtTime",
-    "Batch",
     "Broker",
     "Columns",
     "GiB",
@@ -30,6 +29,12 @@ __all__ = [
     "Start",
     "TopicPartition",
 ]
+
+ROW_BYTES = 120
+"""What CPython adds to a payload: a bytes object (33), two ints (2 x 28..32) and a pointer in each of three lists."""
+
+PACKED_ROW_BYTES = 24
+"""An offset, two positions and an inner index."""
 
 KiB, MiB, GiB = 1 << 10, 1 << 20, 1 << 30
 
@@ -117,71 +122,29 @@ class Record(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """What a codec makes of bytes: parallel lists, one element a message. `None` stands for a column that the
-    era or this run of messages does not have (no keys; every inner index 0)."""
+    """What a codec makes of bytes: parallel sequences, one element a message. `None` stands for a column that the
+    era or this run of messages does not have (no keys; every inner index 0).
 
-    values: list[bytes]
-    positions: list[int]
-    next_positions: list[int]
-    inner_indexes: list[int] | None = None
+    The pure engine gives lists; the compiled one `Packed` values and memoryviews of integers, which an Arrow array can
+    be made of without another copy. Everybody reads them as sequences.
+    """
+
+    values: Sequence[bytes]
+    positions: Sequence[int]
+    next_positions: Sequence[int]
+    inner_indexes: Sequence[int] | None = None
     keys: list[bytes | None] | None = None
     headers: list[Sequence[tuple[str, bytes]]] | None = None
     times: list[float | None] | None = None
     corrupt: Mapping[int, CorruptMessage] = {}
     """Row number -> what is wrong, for rows handed over raw (`corrupt="raw"`): their value is the whole entry."""
 
-
-class Batch:
-    """A run of messages of one partition, in order. Records are made when looked at."""
-
-    __slots__ = ("columns", "partition")
-
-    def __init__(self, partition: TopicPartition, columns: Columns) -> None:
-        self.partition = partition
-        self.columns = columns
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of all values."""
+        return self.values.payload_bytes if isinstance(self.values, Packed) else sum(map(len, self.values))
 
     @property
-    def topic(self) -> str:
-        return self.partition.topic
-
-    @property
-    def values(self) -> list[bytes]:
-        """The payloads alone: the cheapest way through a batch."""
-        return self.columns.values
-
-    @property
-    def position(self) -> Position:
-        """Where the first message starts."""
-        return Position(self.columns.positions[0])
-
-    @property
-    def next_position(self) -> Position:
-        """Where to resume after the last message."""
-        return Position(self.columns.next_positions[-1])
-
-    @property
-    def corrupt(self) -> Mapping[int, CorruptMessage]:
-        """Row number -> error, for messages handed over raw."""
-        return self.columns.corrupt
-
-    def __len__(self) -> int:
-        return len(self.columns.values)
-
-    def __iter__(self) -> Iterator[Record]:
-        c = self.columns
-        rows: Iterator[tuple[Any, ...]] = zip(
-            c.values,
-            repeat(None) if c.keys is None else c.keys,
-            repeat(()) if c.headers is None else c.headers,
-            repeat(None) if c.times is None else c.times,
-            c.positions,
-            c.next_positions,
-            repeat(0) if c.inner_indexes is None else c.inner_indexes,
-            repeat(self.partition),
-        )
-        return map(tuple.__new__, repeat(Record), rows)  # _make without its Python frame
-
-    def __repr__(self) -> str:
-        if not len(self):
-            return f"<{type(self).__name__} {self.partition} empty>"
-        return f"<{type(self).__name__} {self.partition} {len(self)} records [{self.position}..{self.next_position})>"
+    def row_bytes(self) -> int:
+        """What a row takes in memory beyond its payload."""
+        return PACKED_ROW_BYTES if isinstance(self.values, Packed) else ROW_BYTES

@@ -39,7 +39,7 @@ def log(broker: Kafka07Broker, topic: str = "t") -> dict[int, list[bytes]]:
         for segment in sorted(directory.glob("*.kafka")):
             decoder.feed(memoryview(segment.read_bytes()))
         assert decoder.error is None
-        found[number] = decoder.take().values
+        found[number] = list(decoder.take().values)
     return found
 
 

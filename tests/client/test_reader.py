@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
+from odradek.batch import Batch
 from odradek.client.reader import Reader
 from odradek.client.tuning import Tuning
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import Era
 from odradek.errors import BrokerError, Closed, ConfigError, CorruptMessage, MessageTooLarge, TransportError
-from odradek.types import EARLIEST, LATEST, AtTime, Batch, Position, Record, TopicPartition
+from odradek.types import EARLIEST, LATEST, AtTime, Position, Record, TopicPartition
 from odradek.wire.compression import Codec
 from odradek.wire.kafka07.message_set import encode_set
 

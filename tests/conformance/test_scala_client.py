@@ -81,7 +81,7 @@ def payloads_of(data: bytes) -> list[bytes]:
     decoder = SetDecoder(TopicPartition("t", 1, 0), Position(0), DecoderOptions())
     decoder.feed(memoryview(data))
     assert decoder.error is None and decoder.fetch_position == len(data)
-    return decoder.take().values
+    return list(decoder.take().values)
 
 
 def written(data: bytes) -> Written:

@@ -20,10 +20,10 @@ from contextlib import suppress
 from itertools import pairwise
 from zlib import crc32
 
+from odradek import codec as engines
 from odradek.core.interfaces import DecoderOptions
 from odradek.errors import LocalProtocolError, OdradekError, RemoteProtocolError
 from odradek.types import Position, TopicPartition
-from odradek.wire.codec import encode_run
 from odradek.wire.compression import BadCompression, Codec, compress, decompress
 from odradek.wire.frames import FrameReader
 from odradek.wire.kafka07.message_set import SetDecoder, encode_set, scan
@@ -206,7 +206,7 @@ def material() -> list[bytes]:
 
 
 def wrap(codec: Codec, inner: bytes) -> bytes:
-    return encode_run([compress(codec, inner)], codec)
+    return engines.active.encode_run([compress(codec, inner)], codec)
 
 
 NUMBERS = [
@@ -270,7 +270,7 @@ def hostile(rng: random.Random, valid: Sequence[bytes]) -> bytes:
                 rng.choice(MUTATIONS)(rng, data)
         match rng.randrange(6):
             case 0:
-                data = bytearray(encode_run([bytes(data)], rng.randrange(4)))
+                data = bytearray(engines.active.encode_run([bytes(data)], rng.randrange(4)))
             case 1 | 2:
                 data = bytearray(wrap(rng.choice([Codec.GZIP, Codec.SNAPPY]), bytes(data)))
             case 3:

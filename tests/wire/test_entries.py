@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from odradek.wire.codec import decode_run, encode_run
+from odradek import codec
+from odradek.codec import NO_LIMIT, Buffer
 from odradek.wire.compression import Codec
 from odradek.wire.kafka07.message_set import Entry, ScanEnd, Stop, encode_set, scan
 
@@ -89,6 +90,18 @@ def test_nothing_is_an_empty_walk() -> None:
 # ---- the seam -----------------------------------------------------------------------------------------------
 
 
+def decode_run(
+    data: Buffer, start: int, stop: int, base: int = 0, max_entry: int = NO_LIMIT
+) -> tuple[list[bytes], list[int]]:
+    rows = codec.active.Rows()
+    end = rows.decode_run(data, start, stop, base, max_entry)
+    assert codec.active.check_run(data, start, stop, max_entry) == (end, len(rows))
+    values, positions, nexts, inner = rows.take()
+    assert [*positions, end + base] == [start + base, *nexts]
+    assert inner is None
+    return list(values), list(nexts)
+
+
 def test_a_run_stops_in_front_of_anything_unusual(entry: MakeEntry) -> None:
     good = entry(b"one") + entry(b"old", magic=0) + entry(b"two", attributes=0xFC)
     for unusual in (
@@ -108,7 +121,7 @@ def test_a_run_stops_in_front_of_anything_unusual(entry: MakeEntry) -> None:
 
 
 def test_a_run_keeps_within_its_bounds() -> None:
-    data = encode_run([b"a", b"b", b"c"])
+    data = codec.active.encode_run([b"a", b"b", b"c"])
     assert decode_run(data, 11, 32) == ([b"b"], [22])
     assert decode_run(data, 0, 5) == ([], [])
 

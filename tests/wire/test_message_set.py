@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odradek.batch import Batch
 from odradek.core.interfaces import Decoder, DecoderOptions
 from odradek.errors import ConfigError, CorruptMessage, LocalProtocolError, MessageTooLarge
-from odradek.types import Batch, Position, TopicPartition
+from odradek.types import Position, TopicPartition
 from odradek.wire.compression import Codec
 from odradek.wire.kafka07.message_set import SetDecoder, encode_set, entry_bytes
 from odradek.wire.kafka07.wrappers import MAX_NESTING, ROW_BYTES
@@ -570,4 +571,4 @@ def test_any_split_of_anything_decodes_like_the_whole(
     random_cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=6))
     assert decode(stream, options=options, start=1000, cuts=random_cuts) == whole
     assert len(whole.columns.values) == len(whole.columns.positions) == len(whole.columns.next_positions)
-    assert not whole.error or whole.columns.next_positions[-1:] <= [whole.fetch_position]
+    assert not whole.error or list(whole.columns.next_positions[-1:]) <= [whole.fetch_position]

@@ -19,6 +19,7 @@ from typing import Any, Literal, Self
 
 import anyio
 
+from odradek.batch import Batch
 from odradek.client.cursor import Cursor
 from odradek.client.fetcher import Bell, Fetcher, ask_positions, fetch_settings
 from odradek.client.handlers import Each, EachOptions
@@ -30,7 +31,7 @@ from odradek.core.commits import Progress, Span
 from odradek.core.interfaces import Assignment, Era, Membership, OffsetStore, Subscription
 from odradek.core.states import CONSUMER, ConsumerEvent, ConsumerState
 from odradek.errors import ConfigError, DeadlineError, OdradekError
-from odradek.types import EARLIEST, Anchor, Batch, Columns, MiB, Position, Record, Start, TopicPartition
+from odradek.types import EARLIEST, Anchor, Columns, MiB, Position, Record, Start, TopicPartition
 
 __all__ = ["Consumer", "GroupBatch", "GroupStream"]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from itertools import repeat
 from typing import NamedTuple
 
 from odradek.core.fetch_plan import Holding
@@ -16,9 +17,6 @@ from odradek.errors import CorruptMessage, OdradekError
 from odradek.types import Columns, Position, Start, TopicPartition
 
 __all__ = ["Cursor", "Place", "cut"]
-
-# What CPython adds to a payload: a bytes object (33), two ints (2 x 28..32) and a pointer in each of three lists.
-RECORD_OVERHEAD_BYTES = 120
 
 
 class Place(NamedTuple):
@@ -176,7 +174,7 @@ class Cursor:
         rows = len(columns.values)
         if not rows:
             return False
-        memory = payload + RECORD_OVERHEAD_BYTES * rows
+        memory = payload + columns.row_bytes * rows
         if not self.rows:
             self.since = now
         self.queue.append(Chunk(columns, memory))
@@ -259,8 +257,8 @@ class Cursor:
     def put_back(self, columns: Columns, rows: int) -> None:
         """Take back the last `rows` rows of what `take` gave."""
         if rows:
-            payload = sum(map(len, columns.values))
-            chunk = Chunk(columns, payload + RECORD_OVERHEAD_BYTES * len(columns.values), len(columns.values) - rows)
+            memory = columns.payload_bytes + columns.row_bytes * len(columns.values)
+            chunk = Chunk(columns, memory, len(columns.values) - rows)
             self.queue.appendleft(chunk)
             self.rows += rows
             self._memory += chunk.memory
@@ -289,11 +287,11 @@ def _join(a: Columns, b: Columns) -> Columns:
     shift = len(a.values)
     inner = None
     if a.inner_indexes or b.inner_indexes:
-        inner = (a.inner_indexes or [0] * shift) + (b.inner_indexes or [0] * len(b.values))
+        inner = [*(a.inner_indexes or repeat(0, shift)), *(b.inner_indexes or repeat(0, len(b.values)))]
     return Columns(
-        a.values + b.values,
-        a.positions + b.positions,
-        a.next_positions + b.next_positions,
+        [*a.values, *b.values],
+        [*a.positions, *b.positions],
+        [*a.next_positions, *b.next_positions],
         inner,
         None if a.keys is None or b.keys is None else a.keys + b.keys,
         None if a.headers is None or b.headers is None else a.headers + b.headers,

@@ -13,13 +13,14 @@ from typing import Any, Literal
 import anyio
 from anyio.abc import TaskGroup
 
+from odradek.batch import Batch
 from odradek.client.fetcher import Bell, Fetcher
 from odradek.client.streams import Stream
 from odradek.core.backoff import Backoff
 from odradek.core.commits import Progress, Span
 from odradek.core.lanes import Lanes
 from odradek.errors import ConfigError, Unsupported
-from odradek.types import Batch, Record, TopicPartition
+from odradek.types import Record, TopicPartition
 
 __all__ = ["Each", "EachOptions"]
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Literal, Self
 
+from odradek.batch import Batch
 from odradek.client.cursor import Cursor, Place
 from odradek.client.fetcher import Fetcher, ask_positions, fetch_settings
 from odradek.client.reading import Reading
@@ -24,7 +25,7 @@ from odradek.client.tuning import Tuning
 from odradek.core.interfaces import Era, RoutingTable
 from odradek.core.states import CursorState
 from odradek.errors import ConfigError, TransportError
-from odradek.types import EARLIEST, LATEST, Anchor, AtTime, Batch, MiB, Position, Record, Start, TopicPartition
+from odradek.types import EARLIEST, LATEST, Anchor, AtTime, MiB, Position, Record, Start, TopicPartition
 
 __all__ = ["Reader"]
 

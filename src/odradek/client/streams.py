@@ -11,9 +11,10 @@ from typing import Generic, TypeVar
 
 import anyio.lowlevel
 
+from odradek.batch import Batch
 from odradek.client.cursor import Place
 from odradek.client.fetcher import Fetcher
-from odradek.types import Batch, Columns, Record, TopicPartition
+from odradek.types import Columns, Record, TopicPartition
 
 __all__ = ["Batches", "Stream"]
 

@@ -31,12 +31,12 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 import anyio
 from anyio.abc import ByteStream, TaskGroup, TaskStatus
 
+from odradek.codec import Buffer
 from odradek.core.backoff import Backoff
 from odradek.core.states import Machine
 from odradek.errors import Closed, ConnectionLost, DeadlineError, OdradekError, RemoteProtocolError, Unreachable
 from odradek.io.exchange import JOIN_BYTES, Pending, Reply, joined
 from odradek.io.net import connect
-from odradek.wire.codec import Buffer
 
 __all__ = ["CONNECTION", "Connection", "ConnectionOptions", "Dial", "Event", "State", "Statistics"]
 

@@ -7,8 +7,8 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 import anyio
 
+from odradek.codec import Buffer
 from odradek.errors import OdradekError
-from odradek.wire.codec import Buffer
 
 __all__ = ["JOIN_BYTES", "Pending", "Reply", "joined"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from odradek.codec import Buffer
 from odradek.errors import RemoteProtocolError
-from odradek.wire.codec import Buffer
 
 __all__ = ["FrameReader"]
 

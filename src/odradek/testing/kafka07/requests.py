@@ -5,11 +5,11 @@ from __future__ import annotations
 import struct
 from collections import Counter
 
+from odradek.codec import Buffer
 from odradek.testing.kafka07.errors import BrokerHalted, OffsetOutOfRange, Refused
 from odradek.testing.kafka07.log import Log, Slice
 from odradek.testing.kafka07.logs import IllegalTopic, Logs, WrongPartition
 from odradek.testing.kafka07.validate import InvalidSet, PayloadTooLarge, check_set
-from odradek.wire.codec import Buffer
 from odradek.wire.kafka07.requests import Fetch, MultiFetch, MultiProduce, Offsets, Produce, Request
 from odradek.wire.kafka07.responses import ErrorCode, encode_offsets
 

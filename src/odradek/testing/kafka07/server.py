@@ -16,12 +16,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
+from odradek.codec import Buffer
 from odradek.errors import ConfigError, RemoteProtocolError
 from odradek.testing.kafka07.config import BrokerConfig
 from odradek.testing.kafka07.errors import BrokerHalted, Refused
 from odradek.testing.kafka07.log import Slice
 from odradek.testing.kafka07.requests import Handler, Piece
-from odradek.wire.codec import Buffer
 from odradek.wire.kafka07.requests import decode_request
 
 __all__ = ["Server", "Traffic"]

@@ -11,7 +11,7 @@ import struct
 from typing import NamedTuple
 from zlib import crc32
 
-from odradek.wire.codec import decode_run
+from odradek import codec as engines
 from odradek.wire.compression import BadCompression, Bomb, Codec, decompress
 
 __all__ = ["InvalidSet", "PayloadTooLarge", "Verdict", "check_entry", "check_set"]
@@ -67,9 +67,8 @@ def _walk(data: bytes, max_payload: int | None, wrappers: list[_Wrapper]) -> tup
     position = messages = 0
     while True:
         # The quick way through plain entries. 9: the head of magic 0; a magic-1 entry of the limit goes the other way.
-        _, ends = decode_run(data, position, len(data), max_entry=limit + 9)
-        if ends:
-            position, messages = ends[-1], messages + len(ends)
+        position, plain = engines.active.check_run(data, position, len(data), limit + 9)
+        messages += plain
         entry = _other(data, position)
         if entry is None:
             return position, messages

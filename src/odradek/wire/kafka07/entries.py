@@ -1,6 +1,7 @@
 """Level-one entries of a message set, one at a time and unopened (specification 2.1).
 
-`codec.decode_run` is the fast way through ordinary messages; this is the careful way, which says what is wrong.
+`Rows.decode_run` of `odradek.codec` is the fast way through ordinary messages; this is the careful way, which says what
+is wrong.
 """
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
+from zlib import crc32
 
-from odradek.wire.codec import NO_LIMIT, Buffer, crc32
+from odradek.codec import NO_LIMIT, Buffer
 
 __all__ = [
     "Entry",

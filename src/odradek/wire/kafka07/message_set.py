@@ -6,14 +6,14 @@ walks over level-one entries without opening them, for brokers and segment tools
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from io import BytesIO
 from typing import Protocol
+from zlib import crc32
 
+from odradek import codec
 from odradek.errors import ConfigError, CorruptMessage, LocalProtocolError, MessageTooLarge, OdradekError
 from odradek.types import Columns, Position, TopicPartition
-from odradek.wire.codec import crc32, decode_run, encode_run
 from odradek.wire.compression import Codec, compress
 from odradek.wire.kafka07.entries import (
     Entry,
@@ -48,32 +48,32 @@ def entry_bytes(payload_bytes: int, magic: int = 1) -> int:
     return payload_bytes + 9 + magic
 
 
-def encode_set(values: Sequence[bytes], codec: Codec = Codec.NONE, magic: int = 1) -> bytes:
+def encode_set(values: Sequence[bytes], compression: Codec = Codec.NONE, magic: int = 1) -> bytes:
     """A message set of these payloads; compressed, it is one wrapper around them.
 
     No payloads give no bytes, whatever the codec (specification 2.2).
 
     Args:
         values: Payloads.
-        codec: How to compress them together.
+        compression: How to compress them together.
         magic: 1, as every 0.7 writer emits; 0 is what older ones did, and has no compression.
 
     Raises:
         LocalProtocolError: Magic 0 with a codec, another magic, or a length that does not fit into its field.
     """
     if magic == 1:
-        if not codec or not values:
+        if not compression or not values:
             return _plain(values)
-        return _plain([compress(codec, _plain(values))], codec)
-    if magic or codec:
-        raise LocalProtocolError(f"there is no magic {magic} message with codec {codec}: use magic 1")
+        return _plain([compress(compression, _plain(values))], compression)
+    if magic or compression:
+        raise LocalProtocolError(f"there is no magic {magic} message with codec {compression}: use magic 1")
     return b"".join([_old_entry(value) for value in values])
 
 
 def _plain(values: Sequence[bytes], attributes: int = 0) -> bytes:
     try:
-        return encode_run(values, attributes)
-    except struct.error:
+        return codec.active.encode_run(values, attributes)
+    except OverflowError:
         raise LocalProtocolError("a message of 2 GiB or more has no length that fits: send it in pieces") from None
 
 
@@ -137,7 +137,7 @@ class SetDecoder:
     @property
     def position(self) -> Position:
         """Where the first message not yet taken starts: what a reset or a new connection resumes from."""
-        return Position(self._positions[0] if self._positions else self._at)
+        return Position(self._first if len(self._rows) else self._at)
 
     @property
     def fetch_position(self) -> Position:
@@ -171,7 +171,7 @@ class SetDecoder:
 
     def take(self) -> Columns:
         """Give up everything decoded since the last take. May be empty."""
-        taken = Columns(self._values, self._positions, self._nexts, self._inner, corrupt=self._corrupt)
+        taken = Columns(*self._rows.take(), corrupt=self._corrupt)
         self._drop_decoded()
         return taken
 
@@ -192,10 +192,8 @@ class SetDecoder:
         self._body = BytesIO()  # holds a payload's pieces and gives them up as one `bytes` without another copy
 
     def _drop_decoded(self) -> None:
-        self._values: list[bytes] = []
-        self._positions: list[int] = []
-        self._nexts: list[int] = []
-        self._inner: list[int] | None = None
+        self._rows = codec.active.Rows()
+        self._first = self._at  # the position of the first of them, if there is one
         self._corrupt: dict[int, CorruptMessage] = {}
         self._decoded_bytes = 0
 
@@ -207,14 +205,12 @@ class SetDecoder:
 
     def _decode(self, data: memoryview, start: int) -> None:
         """Decode everything from `start` on, where an entry begins, and keep the tail."""
-        whole = data.obj
-        source = whole if type(whole) is bytes and len(whole) == len(data) else data
         base = self._at - start
         while True:
-            values, nexts = decode_run(source, start, len(source), base, self._max_entry)
-            if values:
-                self._add_run(values, nexts)
-                start = nexts[-1] - base
+            self._mark_first()
+            end = self._rows.decode_run(data, start, len(data), base, self._max_entry)
+            self._advance(end - start)
+            start = end
             found = read_entry(data, start, base, self._max_entry)
             if isinstance(found, Stop):
                 break
@@ -263,56 +259,52 @@ class SetDecoder:
 
     # -- from entries to rows --
 
-    def _add_run(self, values: list[bytes], nexts: list[int]) -> None:
-        """Plain messages that follow one another."""
-        self._values += values
-        self._positions.append(self._at)
-        self._positions += nexts[:-1]
-        self._nexts += nexts
-        if self._inner is not None:
-            self._inner += [0] * len(values)
-        self._decoded_bytes += nexts[-1] - self._at
-        self._at = nexts[-1]
+    def _mark_first(self) -> None:
+        if not len(self._rows):
+            self._first = self._at
+
+    def _advance(self, size: int) -> None:
+        """Behind plain messages that were taken."""
+        self._decoded_bytes += size
+        self._at += size
 
     def _settle(self, entry: Entry) -> None:
         """One whole entry of any kind, good or bad."""
+        self._mark_first()
         if entry.damage:
             self._add_damaged([entry.raw], {0: entry.damage}, entry.end)
         elif not entry.codec:
-            self._add_run([bytes(entry.payload)], [entry.end])
+            self._rows.append(entry.payload, self._at, entry.end)
+            self._advance(entry.size)
         else:
             opened = Opened(entry, self._options.max_decompressed_bytes)
             if opened.damaged:
-                self._add_damaged(opened.values, opened.damaged, entry.end)
+                self._add_damaged(opened.values.tolist(), opened.damaged, entry.end)
             else:
-                self._add_wrapper(opened.values, range(len(opened.values)), entry.end)
+                self._rows.add_wrapper(opened.values, self._at, entry.end)
+                self._decoded_bytes += opened.values.payload_bytes
+                self._at = entry.end
 
     def _add_damaged(self, values: list[bytes], damaged: dict[int, str], end: int) -> None:
         """The rows of one entry, some of which are damaged: that is what `corrupt` is about."""
         if self._options.corrupt == "raw":
-            row = len(self._values)
+            row = len(self._rows)
             self._corrupt.update((row + i, self._corrupt_message(reason)) for i, reason in damaged.items())
-            self._add_wrapper(values, range(len(values)), end)
+            self._add_rows(values, range(len(values)), end)
         elif self._options.corrupt == "skip":
             self._reports += map(self._corrupt_message, damaged.values())
             good = [i for i in range(len(values)) if i not in damaged]
-            self._add_wrapper([values[i] for i in good], good, end)
+            self._add_rows([values[i] for i in good], good, end)
         else:
             first = min(damaged)
-            self._add_wrapper(values[:first], range(first), self._at)
+            self._add_rows(values[:first], range(first), self._at)
             raise self._corrupt_message(damaged[first])
 
-    def _add_wrapper(self, values: list[bytes], inner: Sequence[int], end: int) -> None:
-        """Messages of one entry: they share its start; the last one resumes at `end`."""
-        if values:
-            if self._inner is None:
-                self._inner = [0] * len(self._values)
-            self._values += values
-            self._inner += inner
-            self._positions += [self._at] * len(values)
-            self._nexts += [self._at] * (len(values) - 1)
-            self._nexts.append(end)
-            self._decoded_bytes += sum(map(len, values))
+    def _add_rows(self, values: list[bytes], inner: Sequence[int], end: int) -> None:
+        """Some messages of one entry: they share its start; the last one resumes at `end`."""
+        for left, value, index in zip(range(len(values) - 1, -1, -1), values, inner, strict=True):
+            self._rows.append(value, self._at, self._at if left else end, index)
+        self._decoded_bytes += sum(map(len, values))
         self._at = end
 
     def _corrupt_message(self, reason: str) -> CorruptMessage:

@@ -6,8 +6,8 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from odradek.codec import Buffer
 from odradek.errors import LocalProtocolError, RemoteProtocolError
-from odradek.wire.codec import Buffer
 
 __all__ = ["Fetch", "MultiFetch", "MultiProduce", "Offsets", "Produce", "Request", "decode_request", "encode_request"]
 

@@ -12,8 +12,8 @@ from enum import IntEnum
 from itertools import chain
 from typing import NamedTuple, Protocol
 
+from odradek.codec import Buffer
 from odradek.errors import BrokerError, RemoteProtocolError
-from odradek.wire.codec import Buffer
 
 __all__ = [
     "ErrorCode",

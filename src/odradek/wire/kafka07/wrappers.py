@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from odradek.wire.codec import decode_run
+from odradek import codec
 from odradek.wire.compression import BadCompression, Bomb, Codec, decompress
 from odradek.wire.kafka07.entries import Entry, Stop, read_entry
 
@@ -28,7 +28,7 @@ class Opened:
     """
 
     def __init__(self, wrapper: Entry, max_bytes: int) -> None:
-        self.values: list[bytes] = []
+        self.values = codec.active.Values()
         self.damaged: dict[int, str] = {}
         self._max_bytes = self._room = max_bytes
         # Depth first without recursion, so that hostile nesting cannot end our stack: (set, index to go on from).
@@ -52,13 +52,13 @@ class Opened:
 
     def _go_on(self, data: bytes, start: int) -> None:
         """A run of plain messages, and the one entry behind it that is not."""
-        run, nexts = decode_run(data, start, min(start + _WINDOW, len(data)))
-        self.values += run
-        self._charge(ROW_BYTES * (len(run) + 1))
-        entry = read_entry(memoryview(data), nexts[-1] if nexts else start)
+        before = len(self.values)
+        end = self.values.decode_run(data, start, min(start + _WINDOW, len(data)))
+        self._charge(ROW_BYTES * (len(self.values) - before + 1))
+        entry = read_entry(memoryview(data), end)
         if isinstance(entry, Stop):
             # A cut tail is ignored, a cut first entry is not, unless even its length is cut (specification 2.3).
-            if entry.hopeless or (entry is Stop.CUT and not (start or nexts) and len(data) >= 4):
+            if entry.hopeless or (entry is Stop.CUT and not end and len(data) >= 4):
                 raise BadCompression(f"inside a wrapper: {entry.value}")
             return
         self._unfinished.append((data, entry.end))
@@ -69,7 +69,7 @@ class Opened:
         elif entry.codec:
             self._enter(entry)
         else:
-            self.values.append(bytes(entry.payload))
+            self.values.append(entry.payload)
 
     def _add_damaged(self, entry: Entry, reason: str) -> None:
         self.damaged[len(self.values)] = reason

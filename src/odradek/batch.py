@@ -1,0 +1,73 @@
+"""A run of messages of one partition, as readers and consumers hand it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import repeat
+from typing import Any
+
+from odradek.codec import Packed
+from odradek.errors import CorruptMessage
+from odradek.types import Columns, Position, Record, TopicPartition
+
+__all__ = ["Batch"]
+
+
+class Batch:
+    """A run of messages of one partition, in order. Records are made when looked at."""
+
+    __slots__ = ("_values", "columns", "partition")
+
+    def __init__(self, partition: TopicPartition, columns: Columns) -> None:
+        self.partition = partition
+        self.columns = columns
+        self._values: list[bytes] | None = columns.values if isinstance(columns.values, list) else None
+
+    @property
+    def topic(self) -> str:
+        return self.partition.topic
+
+    @property
+    def values(self) -> list[bytes]:
+        """The payloads alone: the cheapest way through a batch."""
+        if self._values is None:
+            values = self.columns.values
+            self._values = values.tolist() if isinstance(values, Packed) else list(values)
+        return self._values
+
+    @property
+    def position(self) -> Position:
+        """Where the first message starts."""
+        return Position(self.columns.positions[0])
+
+    @property
+    def next_position(self) -> Position:
+        """Where to resume after the last message."""
+        return Position(self.columns.next_positions[-1])
+
+    @property
+    def corrupt(self) -> Mapping[int, CorruptMessage]:
+        """Row number -> error, for messages handed over raw."""
+        return self.columns.corrupt
+
+    def __len__(self) -> int:
+        return len(self.columns.values)
+
+    def __iter__(self) -> Iterator[Record]:
+        c = self.columns
+        rows: Iterator[tuple[Any, ...]] = zip(
+            self.values,
+            repeat(None) if c.keys is None else c.keys,
+            repeat(()) if c.headers is None else c.headers,
+            repeat(None) if c.times is None else c.times,
+            c.positions,
+            c.next_positions,
+            repeat(0) if c.inner_indexes is None else c.inner_indexes,
+            repeat(self.partition),
+        )
+        return map(tuple.__new__, repeat(Record), rows)  # _make without its Python frame
+
+    def __repr__(self) -> str:
+        if not len(self):
+            return f"<{type(self).__name__} {self.partition} empty>"
+        return f"<{type(self).__name__} {self.partition} {len(self)} records [{self.position}..{self.next_position})>"
