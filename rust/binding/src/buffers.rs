@@ -1,0 +1,241 @@
+//! Python's memory as Rust sees it. Everything `unsafe` in this crate is here.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use odradek_engine::{Error, Sink};
+use pyo3::buffer::{Element, PyBuffer, PyUntypedBuffer};
+use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+use pyo3::{ffi, intern};
+
+/// Bytes lent by a Python object for as long as this lives.
+pub enum Lent<'py> {
+    /// They never change.
+    Bytes(Bound<'py, PyBytes>),
+    /// Their owner cannot move or free them meanwhile.
+    Buffer(PyBuffer<u8>),
+}
+
+impl<'py> Lent<'py> {
+    /// Raises TypeError for what has no buffer, BufferError for one that is not contiguous bytes.
+    pub fn new(object: &Bound<'py, PyAny>) -> PyResult<Self> {
+        if let Ok(bytes) = object.cast::<PyBytes>() {
+            return Ok(Lent::Bytes(bytes.clone()));
+        }
+        let buffer = PyBuffer::get(object)?;
+        if buffer.dimensions() == 1 && buffer.is_c_contiguous() {
+            return Ok(Lent::Buffer(buffer));
+        }
+        Err(PyBufferError::new_err("a contiguous buffer of bytes is needed"))
+    }
+
+    /// They must not change as long as they are looked at: that is what the interface asks of callers.
+    pub fn as_slice(&self) -> &[u8] {
+        match self {
+            Lent::Bytes(bytes) => bytes.as_bytes(),
+            Lent::Buffer(buffer) => items(buffer),
+        }
+    }
+
+    /// `[..stop]`, when `start` lies in it. Raises ValueError.
+    pub fn up_to(&self, start: isize, stop: isize) -> PyResult<(&[u8], usize)> {
+        let data = self.as_slice();
+        let found = usize::try_from(start).ok().zip(usize::try_from(stop).ok()).and_then(|(start, stop)| {
+            let data = data.get(..stop)?;
+            data.get(start..).map(|_| (data, start))
+        });
+        found.ok_or_else(|| {
+            PyValueError::new_err(format!("{start}:{stop} does not lie within {} bytes of data", data.len()))
+        })
+    }
+}
+
+/// Strings lent by an `odradek.codec.packed.Packed`, or by whatever else has such offsets and data.
+pub struct LentStrings<'py> {
+    pub offsets: LentOffsets,
+    pub data: Lent<'py>,
+}
+
+pub enum LentOffsets {
+    Narrow(PyBuffer<i32>),
+    Wide(PyBuffer<i64>),
+}
+
+impl<'py> LentStrings<'py> {
+    /// None: this object has none.
+    pub fn of(object: &Bound<'py, PyAny>) -> PyResult<Option<Self>> {
+        let (offsets, data) = (intern!(object.py(), "offsets"), intern!(object.py(), "data"));
+        match (object.getattr_opt(offsets)?, object.getattr_opt(data)?) {
+            (Some(offsets), Some(data)) => Self::new(&offsets, &data).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Raises TypeError or BufferError where these are not contiguous buffers of 'i' or 'q' and of bytes.
+    pub fn new(offsets: &Bound<'py, PyAny>, data: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let untyped = PyUntypedBuffer::get(offsets)?;
+        if untyped.dimensions() != 1 || !untyped.is_c_contiguous() {
+            return Err(PyBufferError::new_err("a contiguous buffer of offsets is needed"));
+        }
+        let offsets = match untyped.item_size() {
+            4 => LentOffsets::Narrow(untyped.into_typed()?),
+            _ => LentOffsets::Wide(untyped.into_typed()?),
+        };
+        Ok(LentStrings { offsets, data: Lent::new(data)? })
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        match &self.offsets {
+            LentOffsets::Narrow(offsets) => offsets.item_count(),
+            LentOffsets::Wide(offsets) => offsets.item_count(),
+        }
+        .saturating_sub(1)
+    }
+}
+
+/// The elements of a buffer that is contiguous; none of one that is not.
+pub fn items<T: Element>(buffer: &PyBuffer<T>) -> &[T] {
+    match buffer.as_slice_ptr() {
+        // SAFETY: the buffer is held, so that its memory stays where it is; it is contiguous, and aligned and of items
+        // of this type, or `PyBuffer::get` had refused it. That nobody writes into it meanwhile is the caller's promise
+        // (`codec/interface.py`); who breaks it gets other bytes than he meant, as every place is checked where it is
+        // read.
+        Some(items) if buffer.item_count() > 0 => unsafe { items.as_ref() },
+        _ => &[],
+    }
+}
+
+/// A `bytes` of its own. Raises MemoryError.
+#[inline]
+pub fn bytes_of<'py>(py: Python<'py>, value: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    let len = value.len().try_into()?;
+    // SAFETY: the pointer is to `len` readable bytes, which are copied; what comes back is a new `bytes` or null with
+    // an exception set.
+    unsafe {
+        let made = ffi::PyBytes_FromStringAndSize(value.as_ptr().cast(), len);
+        Ok(Bound::from_owned_ptr_or_err(py, made)?.cast_into_unchecked())
+    }
+}
+
+/// A list of `bytes`, one for each value; of exactly so many.
+pub fn list_of<'py, 'a>(
+    py: Python<'py>,
+    count: usize,
+    values: impl Iterator<Item = Result<&'a [u8], Error>>,
+) -> PyResult<Bound<'py, PyList>> {
+    let len = count.try_into()?;
+    // SAFETY: a new list or null with an exception set. Its places are null until they are set, which the interpreter
+    // allows for as long as no Python code sees the list.
+    let list = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyList_New(len))?.cast_into_unchecked::<PyList>() };
+    let mut places = 0..len;
+    for (place, value) in places.by_ref().zip(values) {
+        let value = bytes_of(py, value.map_err(crate::raised)?)?;
+        // SAFETY: the place is within the list and empty; the list takes the reference over.
+        unsafe { ffi::PyList_SetItem(list.as_ptr(), place, value.into_ptr()) };
+    }
+    match places.next() {
+        None => Ok(list),
+        Some(_) => Err(crate::raised(Error::Offsets)),
+    }
+}
+
+/// A `bytes` that is being written.
+pub struct Writer<'py> {
+    object: Bound<'py, PyBytes>,
+    rest: Rest,
+}
+
+/// Where to go on writing, and how much there is room for.
+pub struct Rest {
+    at: *mut u8,
+    left: usize,
+}
+
+// SAFETY: the memory belongs to an object that nobody else has seen yet.
+unsafe impl Send for Rest {}
+
+impl<'py> Writer<'py> {
+    /// Of exactly so many bytes. Raises MemoryError.
+    pub fn new(py: Python<'py>, len: usize) -> PyResult<Self> {
+        // SAFETY: without a source, this gives a new `bytes` with `len` bytes not yet written, or null with an
+        // exception set; until it is shown to anybody, its creator may write them.
+        unsafe {
+            let made = ffi::PyBytes_FromStringAndSize(ptr::null(), len.try_into()?);
+            let object: Bound<'py, PyBytes> = Bound::from_owned_ptr_or_err(py, made)?.cast_into_unchecked();
+            let at = ffi::PyBytes_AsString(object.as_ptr()).cast();
+            Ok(Writer { object, rest: Rest { at, left: len } })
+        }
+    }
+
+    /// What is to be written into.
+    pub fn rest(&mut self) -> &mut Rest {
+        &mut self.rest
+    }
+
+    /// The object, if all of it has been written.
+    pub fn finish(self) -> PyResult<Bound<'py, PyBytes>> {
+        if self.rest.left == 0 { Ok(self.object) } else { Err(crate::raised(Error::Offsets)) }
+    }
+}
+
+impl Sink for Rest {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        // Only what changes while it is encoded has other lengths than before.
+        self.left = self.left.checked_sub(bytes.len()).ok_or(Error::Offsets)?;
+        // SAFETY: there are that many bytes left behind `at`, and they are nobody else's.
+        unsafe {
+            ptr::copy_nonoverlapping(bytes.as_ptr(), self.at, bytes.len());
+            self.at = self.at.add(bytes.len());
+        }
+        Ok(())
+    }
+}
+
+/// Let a consumer of the buffer protocol see memory that `owner` keeps in its place for as long as it lives.
+///
+/// # Safety
+///
+/// `view` is what `__getbuffer__` was given; `items` points to `shape` items, and both it and `shape` stay valid and
+/// unchanged until `owner` is gone.
+pub unsafe fn export(
+    view: *mut ffi::Py_buffer,
+    flags: c_int,
+    owner: Bound<'_, PyAny>,
+    items: *const c_void,
+    layout: &'static Layout,
+    shape: &[isize; 1],
+) -> PyResult<()> {
+    if view.is_null() || flags & ffi::PyBUF_WRITABLE == ffi::PyBUF_WRITABLE {
+        return Err(PyBufferError::new_err("columns are read-only"));
+    }
+    let [count] = *shape;
+    let wanted = |flag: c_int| flags & flag == flag;
+    // SAFETY: `view` is writable; everything it is given outlives it, because it holds a reference to the owner.
+    unsafe {
+        (*view).buf = items.cast_mut();
+        (*view).len = count.saturating_mul(layout.item_bytes);
+        (*view).itemsize = layout.item_bytes;
+        (*view).readonly = 1;
+        (*view).ndim = 1;
+        (*view).format = if wanted(ffi::PyBUF_FORMAT) { layout.format.as_ptr().cast_mut() } else { ptr::null_mut() };
+        (*view).shape = if wanted(ffi::PyBUF_ND) { shape.as_ptr().cast_mut() } else { ptr::null_mut() };
+        (*view).strides =
+            if wanted(ffi::PyBUF_STRIDES) { ptr::from_ref(&layout.item_bytes).cast_mut() } else { ptr::null_mut() };
+        (*view).suboffsets = ptr::null_mut();
+        (*view).internal = ptr::null_mut();
+        (*view).obj = owner.into_ptr();
+    }
+    Ok(())
+}
+
+/// What the items of a buffer are.
+pub struct Layout {
+    /// As the `struct` module names them.
+    pub format: &'static std::ffi::CStr,
+    /// Of one.
+    pub item_bytes: isize,
+}

@@ -1,0 +1,42 @@
+//! The loops that touch every message of a 0.7 message set, over plain byte slices.
+//!
+//! What each of them means is written down in `src/odradek/codec/interface.py`; the pure engine beside it is the other
+//! implementation, and the tests hold one against the other. Nothing here knows an interpreter, panics, or has an
+//! `unsafe` block.
+
+#![forbid(unsafe_code)]
+
+mod encode;
+mod entry;
+mod packed;
+mod rows;
+mod strings;
+
+pub use encode::{Sink, encode_run, encoded_bytes};
+pub use entry::{NO_LIMIT, check_run};
+pub use packed::{Limits, fit, packed};
+pub use rows::{Columns, Rows};
+pub use strings::{Offset, Offsets, Strings};
+
+/// Why a call failed. It has not changed anything then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// There is no memory for the result.
+    Memory,
+    /// A number does not fit into its field.
+    Overflow,
+    /// Offsets do not ascend within their data.
+    Offsets,
+}
+
+impl From<std::collections::TryReserveError> for Error {
+    fn from(_: std::collections::TryReserveError) -> Self {
+        Error::Memory
+    }
+}
+
+impl From<std::num::TryFromIntError> for Error {
+    fn from(_: std::num::TryFromIntError) -> Self {
+        Error::Overflow
+    }
+}

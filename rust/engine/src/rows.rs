@@ -1,0 +1,165 @@
+//! Messages on their way into columns.
+
+use std::iter::repeat_n;
+
+use crate::strings::Places;
+use crate::{Error, Offsets, Strings};
+
+/// Messages with their places.
+#[derive(Debug, Default)]
+pub struct Rows {
+    values: Strings,
+    positions: Vec<i64>,
+    next_positions: Vec<i64>,
+    /// As long as all of them are 0, nobody writes them down.
+    inner_indexes: Option<Vec<i32>>,
+}
+
+/// What rows become: parallel, one element a message.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Columns {
+    /// All payloads.
+    pub data: Vec<u8>,
+    /// Where they are in `data`.
+    pub offsets: Offsets,
+    /// Where each entry starts.
+    pub positions: Vec<i64>,
+    /// Where to resume behind each message.
+    pub next_positions: Vec<i64>,
+    /// Which message of its wrapper each one is; None: all are 0.
+    pub inner_indexes: Option<Vec<i32>>,
+}
+
+impl Rows {
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.positions.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A run of plain messages; `base` is the position of `data[0]`. Gives the index behind the run.
+    pub fn decode_run(&mut self, data: &[u8], start: usize, base: i64, max_entry: i64) -> Result<usize, Error> {
+        base.checked_add(i64::try_from(data.len())?).ok_or(Error::Overflow)?;
+        let before = self.len();
+        let mut places = RunPlaces {
+            base,
+            positions: &mut self.positions,
+            next_positions: &mut self.next_positions,
+            inner_indexes: self.inner_indexes.as_mut(),
+        };
+        let end = self.values.decode_to(data, start, max_entry, &mut places);
+        match end {
+            Ok(_) => self.add_starts(before, position(base, start)),
+            Err(_) => self.next_positions.truncate(before),
+        }
+        end
+    }
+
+    /// Each message of a run starts where the one before it ends. There is room already.
+    fn add_starts(&mut self, before: usize, first: i64) {
+        let Some((_, starts)) = self.next_positions.get(before..).and_then(<[i64]>::split_last) else {
+            return;
+        };
+        self.positions.push(first);
+        self.positions.extend_from_slice(starts);
+        if let Some(inner) = &mut self.inner_indexes {
+            inner.resize(self.positions.len(), 0);
+        }
+    }
+
+    /// One message.
+    pub fn push(&mut self, value: &[u8], position: i64, next_position: i64, inner_index: i32) -> Result<(), Error> {
+        self.reserve(1, inner_index != 0)?;
+        self.values.push(value)?;
+        self.positions.push(position);
+        self.next_positions.push(next_position);
+        if let Some(inner) = &mut self.inner_indexes {
+            inner.push(inner_index);
+        }
+        Ok(())
+    }
+
+    /// The messages of one entry: all but the last resume where it starts.
+    pub fn add_wrapper(&mut self, values: &Strings, position: i64, next_position: i64) -> Result<(), Error> {
+        let rows = values.len();
+        let Some(others) = rows.checked_sub(1) else {
+            return Ok(());
+        };
+        let indexes = 0..i32::try_from(rows)?;
+        self.reserve(rows, others != 0)?;
+        self.values.extend(values)?;
+        self.positions.extend(repeat_n(position, rows));
+        self.next_positions.extend(repeat_n(position, others));
+        self.next_positions.push(next_position);
+        if let Some(inner) = &mut self.inner_indexes {
+            inner.extend(indexes);
+        }
+        Ok(())
+    }
+
+    /// Room for the places of so many more, and for inner indexes from now on if there are any.
+    fn reserve(&mut self, rows: usize, inner: bool) -> Result<(), Error> {
+        self.positions.try_reserve(rows)?;
+        self.next_positions.try_reserve(rows)?;
+        if let Some(inner) = &mut self.inner_indexes {
+            inner.try_reserve(rows)?;
+        } else if inner {
+            let mut zeros = Vec::new();
+            zeros.try_reserve(self.positions.len().saturating_add(rows))?;
+            zeros.resize(self.positions.len(), 0);
+            self.inner_indexes = Some(zeros);
+        }
+        Ok(())
+    }
+
+    /// Give up all rows.
+    #[must_use]
+    pub fn take(&mut self) -> Columns {
+        let Rows { values, mut positions, mut next_positions, mut inner_indexes } = std::mem::take(self);
+        let (data, offsets) = values.into_parts();
+        positions.shrink_to_fit();
+        next_positions.shrink_to_fit();
+        if let Some(inner) = &mut inner_indexes {
+            inner.shrink_to_fit();
+        }
+        Columns { data, offsets, positions, next_positions, inner_indexes }
+    }
+}
+
+/// The position of an index; somebody has seen that it fits.
+#[inline]
+fn position(base: i64, index: usize) -> i64 {
+    base.saturating_add_unsigned(u64::try_from(index).unwrap_or(u64::MAX))
+}
+
+/// Where the places of a run go.
+struct RunPlaces<'a> {
+    base: i64,
+    positions: &'a mut Vec<i64>,
+    next_positions: &'a mut Vec<i64>,
+    inner_indexes: Option<&'a mut Vec<i32>>,
+}
+
+impl Places for RunPlaces<'_> {
+    fn reserve(&mut self, rows: usize) -> Result<(), Error> {
+        self.next_positions.try_reserve(rows)?;
+        // The others are still as they were before the run, and will become as long as this.
+        let run = self.next_positions.len().saturating_add(rows).saturating_sub(self.positions.len());
+        self.positions.try_reserve(run)?;
+        if let Some(inner) = &mut self.inner_indexes {
+            inner.try_reserve(run)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn push(&mut self, end: usize) {
+        self.next_positions.push(position(self.base, end));
+    }
+}

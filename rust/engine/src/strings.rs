@@ -1,0 +1,229 @@
+//! Byte strings one behind the other, as Arrow lays them out.
+
+use crate::Error;
+use crate::entry::{LEAST_BYTES, plain_at};
+
+/// Where a string ends: 4 or 8 bytes.
+pub trait Offset: Copy + Into<i64> + TryFrom<i64> + TryFrom<usize> {}
+
+impl Offset for i32 {}
+impl Offset for i64 {}
+
+/// Where each string starts, and where the last one ends: one more than there are strings.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Offsets {
+    /// As long as they lie within 2 GiB.
+    Narrow(Vec<i32>),
+    /// Beyond that.
+    Wide(Vec<i64>),
+}
+
+/// Does the same to either.
+macro_rules! either {
+    ($offsets:expr, $name:ident => $what:expr) => {
+        match $offsets {
+            Offsets::Narrow($name) => $what,
+            Offsets::Wide($name) => $what,
+        }
+    };
+}
+
+impl Offsets {
+    /// How many strings there are.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        either!(self, ends => ends.len()).saturating_sub(1)
+    }
+
+    fn widen(&mut self) -> Result<(), Error> {
+        if let Offsets::Narrow(narrow) = self {
+            let mut wide = Vec::new();
+            wide.try_reserve(narrow.len())?;
+            wide.extend(narrow.iter().copied().map(i64::from));
+            *self = Offsets::Wide(wide);
+        }
+        Ok(())
+    }
+}
+
+/// What keeps the places of messages, beside their payloads.
+pub(crate) trait Places {
+    /// There may be so many more.
+    fn reserve(&mut self, rows: usize) -> Result<(), Error>;
+    /// One more: it ends at this index.
+    fn push(&mut self, end: usize);
+}
+
+/// Nobody wants to know them.
+impl Places for () {
+    fn reserve(&mut self, _: usize) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn push(&mut self, _: usize) {}
+}
+
+/// Strings that are still becoming more.
+#[derive(Debug)]
+pub struct Strings {
+    data: Vec<u8>,
+    offsets: Offsets,
+    narrow_bytes: usize,
+}
+
+impl Default for Strings {
+    fn default() -> Self {
+        Self::with_narrow_bytes(0x7FFF_FFFF)
+    }
+}
+
+/// Rows between two looks at the memory for them.
+const CHUNK_ROWS: usize = 1024;
+
+impl Strings {
+    /// With offsets of 4 bytes up to so many bytes of data.
+    pub(crate) fn with_narrow_bytes(narrow_bytes: usize) -> Self {
+        Strings { data: Vec::new(), offsets: Offsets::Narrow(vec![0]), narrow_bytes }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.offsets.rows()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All of them, one behind the other.
+    #[must_use]
+    pub fn data(&self) -> &[u8] {
+        &self.data
+    }
+
+    /// Where they are in `data`.
+    #[must_use]
+    pub fn offsets(&self) -> &Offsets {
+        &self.offsets
+    }
+
+    /// One more.
+    pub fn push(&mut self, value: &[u8]) -> Result<(), Error> {
+        self.reserve(value.len())?;
+        let end = self.data.len().checked_add(value.len()).ok_or(Error::Overflow)?;
+        either!(&mut self.offsets, ends => push_end(ends, end)?);
+        self.data.extend_from_slice(value);
+        Ok(())
+    }
+
+    /// Those of another.
+    pub fn extend(&mut self, other: &Strings) -> Result<(), Error> {
+        self.reserve(other.data.len())?;
+        let by = i64::try_from(self.data.len())?;
+        either!(&mut self.offsets, into => either!(&other.offsets, from => extend_ends(into, from, by)?));
+        self.data.extend_from_slice(&other.data);
+        Ok(())
+    }
+
+    /// The payloads of a run of plain messages. Gives the index behind it.
+    pub fn decode_run(&mut self, data: &[u8], start: usize) -> Result<usize, Error> {
+        self.decode_to(data, start, crate::NO_LIMIT, &mut ())
+    }
+
+    /// The same, with what is told of each. After an error, `places` may have some too many.
+    pub(crate) fn decode_to(
+        &mut self,
+        data: &[u8],
+        start: usize,
+        max_entry: i64,
+        places: &mut impl Places,
+    ) -> Result<usize, Error> {
+        if plain_at(data, start, max_entry).is_none() {
+            return Ok(start); // and nothing is reserved for what is not there
+        }
+        self.reserve(data.len().saturating_sub(start))?;
+        let (rows, bytes) = (self.len(), self.data.len());
+        let run = Run { data, start, max_entry };
+        let end = either!(&mut self.offsets, ends => run.decode(&mut self.data, ends, places));
+        if end.is_err() {
+            self.data.truncate(bytes);
+            either!(&mut self.offsets, ends => ends.truncate(rows.saturating_add(1)));
+        }
+        end
+    }
+
+    /// Room for so many more bytes of data, and offsets that reach to their end.
+    fn reserve(&mut self, bytes: usize) -> Result<(), Error> {
+        self.data.try_reserve(bytes)?;
+        if self.data.len().saturating_add(bytes) > self.narrow_bytes {
+            self.offsets.widen()?;
+        }
+        Ok(())
+    }
+
+    /// Data and offsets, without the room for more.
+    pub(crate) fn into_parts(mut self) -> (Vec<u8>, Offsets) {
+        self.data.shrink_to_fit();
+        either!(&mut self.offsets, ends => ends.shrink_to_fit());
+        (self.data, self.offsets)
+    }
+}
+
+fn push_end<O: Offset>(ends: &mut Vec<O>, end: usize) -> Result<(), Error> {
+    let end = O::try_from(end).map_err(|_| Error::Overflow)?;
+    ends.try_reserve(1)?;
+    ends.push(end);
+    Ok(())
+}
+
+fn extend_ends<O: Offset, P: Offset>(into: &mut Vec<O>, from: &[P], by: i64) -> Result<(), Error> {
+    into.try_reserve(from.len())?;
+    let rows = into.len();
+    for &end in from.iter().skip(1) {
+        let Some(end) = by.checked_add(end.into()).and_then(|end| O::try_from(end).ok()) else {
+            into.truncate(rows);
+            return Err(Error::Overflow);
+        };
+        into.push(end);
+    }
+    Ok(())
+}
+
+/// What `decode_to` was called with.
+struct Run<'a> {
+    data: &'a [u8],
+    start: usize,
+    max_entry: i64,
+}
+
+impl Run<'_> {
+    fn decode<O: Offset>(
+        &self,
+        into: &mut Vec<u8>,
+        ends: &mut Vec<O>,
+        places: &mut impl Places,
+    ) -> Result<usize, Error> {
+        let mut at = self.start;
+        loop {
+            // Never more than there can be: a row is made of 9 bytes at least.
+            let rows = (self.data.len().saturating_sub(at) / LEAST_BYTES).min(CHUNK_ROWS);
+            ends.try_reserve(rows)?;
+            places.reserve(rows)?;
+            for _ in 0..rows {
+                let Some(message) = plain_at(self.data, at, self.max_entry) else {
+                    return Ok(at);
+                };
+                into.extend_from_slice(message.payload);
+                ends.push(O::try_from(into.len()).map_err(|_| Error::Overflow)?);
+                places.push(message.end);
+                at = message.end;
+            }
+            if rows == 0 {
+                return Ok(at);
+            }
+        }
+    }
+}
