@@ -7,7 +7,7 @@ use odradek_engine::{Error, Sink};
 use pyo3::buffer::{Element, PyBuffer, PyUntypedBuffer};
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::{PyBytes, PyList, PyTuple};
 use pyo3::{ffi, intern};
 
 /// Bytes lent by a Python object for as long as this lives.
@@ -54,13 +54,26 @@ impl<'py> Lent<'py> {
 
 /// Strings lent by an `odradek.codec.packed.Packed`, or by whatever else has such offsets and data.
 pub struct LentStrings<'py> {
-    pub offsets: LentOffsets,
     pub data: Lent<'py>,
+    pub offsets: LentOffsets,
 }
 
 pub enum LentOffsets {
-    Narrow(PyBuffer<i32>),
-    Wide(PyBuffer<i64>),
+    Narrow(Offsets<i32>),
+    Wide(Offsets<i64>),
+}
+
+/// None: there are none at all, at an address that may be any.
+pub struct Offsets<T: Element>(Option<PyBuffer<T>>);
+
+impl<T: Element> Offsets<T> {
+    fn new(buffer: PyUntypedBuffer) -> PyResult<Self> {
+        Ok(Offsets(if buffer.item_count() > 0 { Some(buffer.into_typed()?) } else { None }))
+    }
+
+    pub fn as_slice(&self) -> &[T] {
+        self.0.as_ref().map_or(&[], items)
+    }
 }
 
 impl<'py> LentStrings<'py> {
@@ -75,29 +88,32 @@ impl<'py> LentStrings<'py> {
 
     /// Raises TypeError or BufferError where these are not contiguous buffers of 'i' or 'q' and of bytes.
     pub fn new(offsets: &Bound<'py, PyAny>, data: &Bound<'py, PyAny>) -> PyResult<Self> {
-        let untyped = PyUntypedBuffer::get(offsets)?;
-        if untyped.dimensions() != 1 || !untyped.is_c_contiguous() {
+        let buffer = PyUntypedBuffer::get(offsets)?;
+        let (format, bytes) = (buffer.format(), buffer.item_size());
+        let offsets = if buffer.dimensions() != 1 || !buffer.is_c_contiguous() {
             return Err(PyBufferError::new_err("a contiguous buffer of offsets is needed"));
-        }
-        let offsets = match untyped.item_size() {
-            4 => LentOffsets::Narrow(untyped.into_typed()?),
-            _ => LentOffsets::Wide(untyped.into_typed()?),
+        } else if i32::is_compatible_format(format) && bytes == size_of::<i32>() {
+            LentOffsets::Narrow(Offsets::new(buffer)?)
+        } else if i64::is_compatible_format(format) && bytes == size_of::<i64>() {
+            LentOffsets::Wide(Offsets::new(buffer)?)
+        } else {
+            return Err(PyBufferError::new_err("offsets are 'i' or 'q'"));
         };
-        Ok(LentStrings { offsets, data: Lent::new(data)? })
+        Ok(LentStrings { data: Lent::new(data)?, offsets })
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
         match &self.offsets {
-            LentOffsets::Narrow(offsets) => offsets.item_count(),
-            LentOffsets::Wide(offsets) => offsets.item_count(),
+            LentOffsets::Narrow(offsets) => offsets.as_slice().len(),
+            LentOffsets::Wide(offsets) => offsets.as_slice().len(),
         }
         .saturating_sub(1)
     }
 }
 
 /// The elements of a buffer that is contiguous; none of one that is not.
-pub fn items<T: Element>(buffer: &PyBuffer<T>) -> &[T] {
+fn items<T: Element>(buffer: &PyBuffer<T>) -> &[T] {
     match buffer.as_slice_ptr() {
         // SAFETY: the buffer is held, so that its memory stays where it is; it is contiguous, and aligned and of items
         // of this type, or `PyBuffer::get` had refused it. That nobody writes into it meanwhile is the caller's promise
@@ -117,6 +133,15 @@ pub fn bytes_of<'py>(py: Python<'py>, value: &[u8]) -> PyResult<Bound<'py, PyByt
     unsafe {
         let made = ffi::PyBytes_FromStringAndSize(value.as_ptr().cast(), len);
         Ok(Bound::from_owned_ptr_or_err(py, made)?.cast_into_unchecked())
+    }
+}
+
+/// A tuple of what this iterates over.
+pub fn tuple_of<'py>(values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+    // SAFETY: takes any object; what comes back is a tuple or null with an exception set.
+    unsafe {
+        let made = ffi::PySequence_Tuple(values.as_ptr());
+        Ok(Bound::from_owned_ptr_or_err(values.py(), made)?.cast_into_unchecked())
     }
 }
 

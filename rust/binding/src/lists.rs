@@ -5,7 +5,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySequence, PyTuple};
 
-use crate::buffers::{Lent, LentOffsets, LentStrings, Writer, bytes_of, items, list_of};
+use crate::buffers::{Lent, LentOffsets, LentStrings, Writer, bytes_of, list_of, tuple_of};
 use crate::{raised, run};
 
 /// The same with each string of either width of offsets.
@@ -14,11 +14,11 @@ macro_rules! strings {
         let data = $lent.data.as_slice();
         match &$lent.offsets {
             LentOffsets::Narrow(offsets) => {
-                let $values = |rows| packed(items(offsets).get(rows).unwrap_or_default(), data);
+                let $values = |rows| packed(offsets.as_slice().get(rows).unwrap_or_default(), data);
                 $what
             }
             LentOffsets::Wide(offsets) => {
-                let $values = |rows| packed(items(offsets).get(rows).unwrap_or_default(), data);
+                let $values = |rows| packed(offsets.as_slice().get(rows).unwrap_or_default(), data);
                 $what
             }
         }
@@ -38,7 +38,8 @@ pub fn check_run(data: &Bound<'_, PyAny>, start: isize, stop: isize, max_entry: 
 #[pyfunction]
 #[pyo3(signature = (values, attributes = 0))]
 pub fn encode_run<'py>(values: &Bound<'py, PyAny>, attributes: u8) -> PyResult<Bound<'py, PyBytes>> {
-    if let Some(lent) = LentStrings::of(values)? {
+    let packed = if values.is_instance_of::<PyList>() { None } else { LentStrings::of(values)? };
+    if let Some(lent) = packed {
         return strings!(lent, all => encoded(values.py(), all(0..=lent.len()), attributes));
     }
     let rows = rows_of(values)?;
@@ -48,16 +49,13 @@ pub fn encode_run<'py>(values: &Bound<'py, PyAny>, attributes: u8) -> PyResult<B
 
 /// All of these as `bytes`, in a tuple of our own, out of which nobody takes any meanwhile.
 fn rows_of<'py>(values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
-    let py = values.py();
-    let tuple_of =
-        |values: &Bound<'py, PyAny>| Ok(py.get_type::<PyTuple>().call1((values,))?.cast_into::<PyTuple>()?);
     let rows = tuple_of(values)?;
     if rows.iter_borrowed().all(|row| row.is_instance_of::<PyBytes>()) {
         return Ok(rows);
     }
-    let copies = PyList::empty(py);
+    let copies = PyList::empty(values.py());
     for row in &rows {
-        copies.append(bytes_of(py, Lent::new(&row)?.as_slice())?)?;
+        copies.append(bytes_of(values.py(), Lent::new(&row)?.as_slice())?)?;
     }
     tuple_of(&copies)
 }

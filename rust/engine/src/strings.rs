@@ -227,3 +227,46 @@ impl Run<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{encode_run, packed};
+
+    /// Three strings and a run of two in strings that are narrow up to so many bytes.
+    fn strings(narrow_bytes: usize) -> Strings {
+        let mut set = Vec::new();
+        encode_run([&b"four"[..], b"five"].into_iter().map(Ok), 0, &mut set).unwrap();
+        let mut strings = Strings::with_narrow_bytes(narrow_bytes);
+        strings.push(b"one").unwrap();
+        strings.push(b"").unwrap();
+        strings.push(b"three").unwrap();
+        assert_eq!(strings.decode_run(&set, 0), Ok(set.len()));
+        strings
+    }
+
+    fn all(strings: &Strings) -> Vec<&[u8]> {
+        either!(&strings.offsets, ends => packed(ends, strings.data()).map(Result::unwrap).collect())
+    }
+
+    #[test]
+    fn offsets_grow_wide_when_the_data_may_outgrow_them() {
+        for (narrow_bytes, wide) in [(0, true), (3, true), (7, true), (8, true), (100, false)] {
+            let strings = strings(narrow_bytes);
+            assert_eq!(matches!(strings.offsets, Offsets::Wide(_)), wide, "{narrow_bytes}");
+            assert_eq!(all(&strings), [&b"one"[..], b"", b"three", b"four", b"five"]);
+        }
+    }
+
+    #[test]
+    fn strings_of_any_width_extend_strings_of_any_width() {
+        for into in [0, 20, 100] {
+            for from in [0, 100] {
+                let mut strings = strings(into);
+                let more = self::strings(from);
+                strings.extend(&more).unwrap();
+                assert_eq!(all(&strings), [all(&more), all(&more)].concat());
+            }
+        }
+    }
+}

@@ -8,6 +8,7 @@ from typing import Protocol
 __all__ = ["NO_LIMIT", "Buffer", "Engine", "Rows", "Values"]
 
 Buffer = bytes | bytearray | memoryview
+"""Bytes in one piece: a view with gaps, or of other items (format 'B' or 'c' it is), raises BufferError."""
 
 NO_LIMIT = 4 + 0x7FFFFFFF
 """Bytes of the largest entry that a length field can announce."""
@@ -33,7 +34,7 @@ class Values(Protocol):
 
 
 class Rows(Protocol):
-    """Messages on their way into columns."""
+    """Messages on their way into columns. Positions are integers of 8 bytes, inner indexes of 4."""
 
     def __len__(self) -> int: ...
 
@@ -46,6 +47,10 @@ class Rows(Protocol):
 
         Returns:
             The index behind the last message taken: `start` when there was none.
+
+        Raises:
+            ValueError: `start:stop` does not lie within the data.
+            OverflowError: `base + stop` does not fit into 8 bytes.
         """
         ...
 
@@ -84,7 +89,8 @@ class Engine(Protocol):
     def encode_run(self, values: Sequence[bytes], attributes: int = 0) -> bytes:
         """Magic-1 entries of these payloads (a list, or `Packed`), one behind the other.
 
-        Raises OverflowError for a payload whose length does not fit into its field.
+        Raises OverflowError for a payload whose length does not fit into its field, and for attributes that do not
+        fit into theirs.
         """
         ...
 
@@ -92,7 +98,8 @@ class Engine(Protocol):
         self, values: Sequence[object], start: int, stop: int, max_bytes: int, row_bytes: int, max_row: int
     ) -> tuple[int, int]:
         """How many of `values[start:stop]` (a list, or `Packed`) fit into `max_bytes`, where each counts its length and
-        `row_bytes`. Stops also in front of one that is longer than `max_row`, or not exactly of type `bytes`.
+        `row_bytes`. Stops also in front of one that is longer than `max_row`, or not exactly of type `bytes`. Raises
+        ValueError when `start:stop` does not lie within the values.
 
         Returns:
             The index behind the last that fits, and the sum of the lengths.
@@ -100,6 +107,6 @@ class Engine(Protocol):
         ...
 
     def unpack(self, offsets: Buffer, data: Buffer) -> list[bytes]:
-        """`data[offsets[i]:offsets[i + 1]]` for each i; `offsets` is a memoryview of 'i' or 'q'. Offsets that do not
-        ascend within the data raise ValueError."""
+        """`data[offsets[i]:offsets[i + 1]]` for each i; `offsets` is a memoryview of 'i' or 'q' (others raise
+        BufferError). Offsets that do not ascend within the data raise ValueError."""
         ...

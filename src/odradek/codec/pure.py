@@ -69,6 +69,7 @@ class Values:
         return len(self._values)
 
     def decode_run(self, data: Buffer, start: int, stop: int) -> int:
+        _check_range(data, start, stop)
         values, nexts = _cut(data, start, stop, 0, NO_LIMIT)
         self._values += values
         return nexts[-1] if nexts else start
@@ -98,6 +99,7 @@ class Rows:
         return len(self._values)
 
     def decode_run(self, data: Buffer, start: int, stop: int, base: int = 0, max_entry: int = NO_LIMIT) -> int:
+        _check_range(data, start, stop, base)
         values, nexts = _cut(data, start, stop, base, max_entry)
         if not values:
             return start
@@ -138,17 +140,20 @@ class Rows:
 
 
 def check_run(data: Buffer, start: int, stop: int, max_entry: int = NO_LIMIT) -> tuple[int, int]:
+    _check_range(data, start, stop)
     _, nexts = _cut(data, start, stop, 0, max_entry)
     return (nexts[-1], len(nexts)) if nexts else (start, 0)
 
 
 def encode_run(values: Sequence[bytes], attributes: int = 0) -> bytes:
+    if not 0 <= attributes <= 0xFF:
+        raise OverflowError("a number does not fit into its field")
     rows = values if isinstance(values, list) else list(values)
     parts: list[bytes] = [b""] * (2 * len(rows))
     try:
         parts[0::2] = map(ENTRY.pack, map((6).__add__, map(len, rows)), repeat(_PLAIN | attributes), map(crc32, rows))
     except struct.error:
-        raise OverflowError("a length does not fit into its field") from None
+        raise OverflowError("a number does not fit into its field") from None
     parts[1::2] = rows
     return b"".join(parts)
 
@@ -156,6 +161,8 @@ def encode_run(values: Sequence[bytes], attributes: int = 0) -> bytes:
 def fit(
     values: Sequence[object], start: int, stop: int, max_bytes: int, row_bytes: int, max_row: int
 ) -> tuple[int, int]:
+    if not 0 <= start <= stop <= len(values):
+        raise ValueError(f"{start}:{stop} does not lie within {len(values)} values")
     rows: list[Any] = list(values[start:stop])
     if set(map(type, rows)) != {bytes}:
         rows = rows[: next((i for i, row in enumerate(rows) if type(row) is not bytes), len(rows))]
@@ -168,9 +175,29 @@ def fit(
 
 
 def unpack(offsets: Buffer, data: Buffer) -> list[bytes]:
-    ends: list[int] = memoryview(offsets).tolist()
-    size = len(data)
-    if any(not 0 <= a <= b <= size for a, b in pairwise(ends)):
-        raise ValueError(f"offsets do not ascend within {size} bytes of data")
+    view = memoryview(offsets)
+    _check_view(view, "iql")  # the last is what some call 8 bytes
+    _check_range(data, 0, 0)
+    ends: list[int] = view.tolist()
+    if any(not 0 <= a <= b <= len(data) for a, b in pairwise(ends)):
+        raise ValueError("offsets do not ascend within their data")
     data = bytes(data)
     return [data[a:b] for a, b in pairwise(ends)]
+
+
+_MAX_POSITION = (1 << 63) - 1
+
+
+def _check_range(data: Buffer, start: int, stop: int, base: int = 0) -> None:
+    """Refuse what the interface says is refused."""
+    if type(data) is not bytes:
+        _check_view(memoryview(data), "Bc")
+    if not 0 <= start <= stop <= len(data):
+        raise ValueError(f"{start}:{stop} does not lie within {len(data)} bytes of data")
+    if not -1 << 63 <= base <= _MAX_POSITION - stop:
+        raise OverflowError("a number does not fit into its field")
+
+
+def _check_view(view: memoryview, formats: str) -> None:
+    if view.format not in formats or view.ndim != 1 or (view.nbytes and not view.c_contiguous):
+        raise BufferError(f"a contiguous buffer of format {' or '.join(formats)} is needed")
