@@ -200,7 +200,7 @@ class SetDecoder:
         return reports
 
     def reset(self, position: Position) -> None:
-        """Forget tail, error, unopened bytes and messages not taken, and go on from `position` (seek, new connection)."""
+        """Forget everything not taken, and the error, and go on from `position` (seek, new connection)."""
         self._at = int(position)  # the log position behind everything decoded
         self._error = None
         self._drop_tail()
