@@ -11,6 +11,8 @@ from odradek.codec import NO_LIMIT, Buffer
 from odradek.wire.compression import Codec
 from odradek.wire.kafka07.message_set import Entry, ScanEnd, Stop, encode_set, scan
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 MakeEntry = Callable[..., bytes]
 
 

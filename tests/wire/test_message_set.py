@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     Shape = Callable[[int, str], tuple[object, ...]]
 
 GZIP, SNAPPY = Codec.GZIP, Codec.SNAPPY
+pytestmark = pytest.mark.usefixtures("engine")
+
 PARTITION = TopicPartition("t", 1, 0)
 FAIL, SKIP, RAW = DecoderOptions(), DecoderOptions(corrupt="skip"), DecoderOptions(corrupt="raw")
 
@@ -235,7 +237,7 @@ def test_the_tail_stays_between_fetches_and_a_reset_forgets_it() -> None:
     assert (d.position, d.fetch_position, d.pending_bytes) == (7, 7, 0)
     assert d.take().values == []
     d.feed(memoryview(data))
-    assert d.take().next_positions == [20, 33]
+    assert list(d.take().next_positions) == [20, 33]
 
 
 def test_a_reset_forgets_the_error_and_keeps_the_reports(entry: MakeEntry) -> None:
@@ -543,29 +545,13 @@ def test_nesting_beyond_any_stack_is_an_error_like_any_other(wrapper: MakeWrappe
 # ---- whole equals split, for anything -----------------------------------------------------------------------
 
 
-def _sets(wrapper: MakeWrapper, entry: MakeEntry) -> st.SearchStrategy[bytes]:
-    small = st.binary(max_size=12)
-    leaf = st.one_of(
-        st.builds(entry, small, magic=st.sampled_from([0, 1]), attributes=st.sampled_from([0, 0, 4, 0xFC])),
-        st.builds(entry, small, magic=st.integers(0, 3), attributes=st.integers(0, 255)),
-        st.builds(entry, small, crc=st.just(7)),
-        st.binary(max_size=6),
-    )
-    codecs = st.sampled_from([GZIP, SNAPPY])
-    return st.recursive(
-        st.lists(leaf, max_size=5).map(b"".join),
-        lambda inner: st.lists(st.one_of(leaf, st.builds(wrapper, codecs, inner)), max_size=4).map(b"".join),
-        max_leaves=6,
-    )
-
-
 @pytest.mark.parametrize("corrupt", ["fail", "skip", "raw"])
 @given(data=st.data())
 def test_any_split_of_anything_decodes_like_the_whole(
-    corrupt: str, data: st.DataObject, wrapper: MakeWrapper, entry: MakeEntry, decode: Decode
+    corrupt: str, data: st.DataObject, any_log: st.SearchStrategy[bytes], decode: Decode
 ) -> None:
     options = DecoderOptions(max_message_bytes=300, max_decompressed_bytes=9000, corrupt=corrupt)
-    stream = data.draw(_sets(wrapper, entry))
+    stream = data.draw(any_log)
     whole = decode(stream, options=options, start=1000)
     assert decode(stream, options=options, start=1000, cuts=range(len(stream))) == whole
     random_cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=6))

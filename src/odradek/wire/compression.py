@@ -168,9 +168,9 @@ _BLOCK = 32768  # SnappyOutputStream cuts its input here (specification 2.2)
 
 
 def _xerial(data: bytes) -> bytes:
-    parts = [_HEADER]
+    view, parts = memoryview(data), [_HEADER]
     for start in range(0, len(data), _BLOCK):
-        block = bytes(cramjam.snappy.compress_raw(data[start : start + _BLOCK]))
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + _BLOCK]))
         parts += len(block).to_bytes(4, "big"), block
     return b"".join(parts)
 
@@ -183,12 +183,19 @@ def _unsnap(data: memoryview, max_bytes: int) -> bytes:
         end = start + sum(size for _, size in some)
         if end > max_bytes:
             raise Bomb(f"decompresses to more than {max_bytes} bytes")
-        out.write(bytes(end - start))
+        _grow(out, end)
         with out.getbuffer() as room:
             for block, size in some:
                 _unsnap_block(block, room[start : start + size])
                 start += size
     return out.getvalue()
+
+
+def _grow(out: BytesIO, size: int) -> None:
+    """Fill up with zeros."""
+    if size > out.tell():
+        out.seek(size - 1)
+        out.write(b"\0")
 
 
 def _unsnap_block(block: memoryview, into: memoryview) -> None:
@@ -238,9 +245,8 @@ def _declared(block: memoryview) -> int:
     for shift, byte in enumerate(block[:5].tolist()):
         size |= (byte & 0x7F) << 7 * shift
         if byte < 0x80:
-            if size > min(
-                22 * len(block), 0x7FFFFFFF
-            ):  # a copy of 64 bytes takes 3: more than 21.4-fold growth cannot be
+            # A copy of 64 bytes takes 3: more than 21.4-fold growth cannot be.
+            if size > min(22 * len(block), 0x7FFFFFFF):
                 raise BadCompression(f"a snappy block of {len(block)} bytes cannot hold the {size} it declares")
             return size
     raise BadCompression("a snappy block without a valid length")
