@@ -45,6 +45,12 @@ def engine(request: pytest.FixtureRequest) -> Iterator[str]:
     codec.use(before)
 
 
+@pytest.fixture(scope="session")
+def engines() -> list[codec.Engine]:
+    """Those that there are."""
+    return [codec.engine(name) for name in ENGINES]
+
+
 def listed(columns: Columns) -> Columns:
     """The same columns as lists, whichever engine they come from; without the errors, which do not compare."""
     inner = None if columns.inner_indexes is None else list(columns.inner_indexes)
