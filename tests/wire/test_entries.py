@@ -122,6 +122,18 @@ def test_a_run_stops_in_front_of_anything_unusual(entry: MakeEntry) -> None:
             assert decode_run(buffer, 0, len(data), 1000, 100) == ([b"one", b"old", b"two"], [1013, 1025, 1038])
 
 
+@pytest.mark.parametrize("before", [*range(4070, 4100), *range(65510, 65560), 200_000])
+def test_a_run_does_not_depend_on_the_kind_of_buffer(before: int, entry: MakeEntry) -> None:
+    """Shortest messages and cut ones, wherever one engine or the other may divide a mutable buffer."""
+    data = b"".join([entry(b"x" * before), entry(b"", magic=0) * 2, entry(b"y" * 5000), entry(b"")[:-1]])
+    expected = decode_run(data, 0, len(data), 7)
+    assert len(expected[0]) == 4
+    assert decode_run(memoryview(bytearray(data)), 0, len(data), 7) == expected
+    assert decode_run(data[::-1] + data, len(data), 2 * len(data)) == decode_run(
+        memoryview(data), 0, len(data), len(data)
+    )
+
+
 def test_a_run_keeps_within_its_bounds() -> None:
     data = codec.active.encode_run([b"a", b"b", b"c"])
     assert decode_run(data, 11, 32) == ([b"b"], [22])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+from array import array
 from collections.abc import Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -15,7 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odradek import codec as engines
 from odradek.batch import Batch
+from odradek.codec import Packed
 from odradek.core.interfaces import Decoder, DecoderOptions
 from odradek.errors import ConfigError, CorruptMessage, LocalProtocolError, MessageTooLarge
 from odradek.types import Position, TopicPartition
@@ -79,17 +82,28 @@ def test_entry_bytes_is_what_an_entry_takes(size: int, magic: int) -> None:
     assert len(encode_set([bytes(size)], magic=magic)) == entry_bytes(size, magic)
 
 
-class Huge(bytes):
-    def __len__(self) -> int:
-        return 0x7FFFFFFF
-
-
-@pytest.mark.parametrize(
-    ("values", "codec", "magic"), [([b""], GZIP, 0), ([b""], Codec.NONE, 2), ([Huge()], Codec.NONE, 1)]
-)
-def test_what_has_no_bytes_is_refused(values: list[bytes], codec: Codec, magic: int) -> None:
+@pytest.mark.parametrize(("codec", "magic"), [(GZIP, 0), (Codec.NONE, 2)])
+def test_what_has_no_bytes_is_refused(codec: Codec, magic: int) -> None:
     with pytest.raises(LocalProtocolError):
-        encode_set(values, codec, magic)
+        encode_set([b""], codec, magic)
+
+
+def test_a_length_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_long(values: list[bytes], attributes: int) -> bytes:
+        raise OverflowError
+
+    monkeypatch.setattr(engines.active, "encode_run", too_long)
+    with pytest.raises(LocalProtocolError, match="2 GiB or more"):
+        encode_set([b""])
+
+
+def test_packed_payloads_are_encoded_like_a_list_of_them() -> None:
+    packed = Packed(memoryview(array("i", [0, 3, 3, 10])), memoryview(b"onethreefour"))
+    for codec in Codec:
+        assert encode_set(packed, codec) == encode_set([b"one", b"", b"threefo"], codec)
+    assert encode_set(packed[1:2]) == encode_set([b""])
+    assert encode_set(packed[1:1], GZIP) == b""
+    assert encode_set(packed, magic=0) == encode_set(list(packed), magic=0)
 
 
 payloads = st.lists(st.binary(max_size=60), max_size=8)
@@ -305,6 +319,22 @@ def test_byte_by_byte_is_linear() -> None:
         return took
 
     best_small, best_large = (min(seconds(size) for _ in range(3)) for size in (5_000, 80_000))
+    assert best_large < 16 * best_small * 4  # quadratic would be 256 times
+
+
+def test_interrupted_runs_are_linear(entry: MakeEntry) -> None:
+    """What ends a run must not make the rest of a reused buffer be copied."""
+
+    def seconds(count: int) -> float:
+        data = memoryview(bytearray(entry(bytes(100), crc=1) * count))
+        began = time.perf_counter()
+        d = decoder(SKIP)
+        d.feed(data)
+        took = time.perf_counter() - began
+        assert len(d.take_reports()) == count
+        return took
+
+    best_small, best_large = (min(seconds(count) for _ in range(3)) for count in (500, 8000))
     assert best_large < 16 * best_small * 4  # quadratic would be 256 times
 
 

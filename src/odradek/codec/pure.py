@@ -31,7 +31,7 @@ def _cut(data: Buffer, start: int, stop: int, base: int, max_entry: int) -> tupl
     """The payloads of a run, and for each of them the position behind it."""
     view = memoryview(data)
     whole = view.obj
-    if type(whole) is bytes and view.nbytes == len(whole) and view.c_contiguous:
+    if type(whole) is bytes and len(view) == len(whole):
         return _slices(whole, start, stop, base, max_entry)
     values: list[bytes] = []
     nexts: list[int] = []
