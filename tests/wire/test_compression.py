@@ -163,9 +163,10 @@ def fill_by_fill(data: bytes) -> bytes | None:
     """
     out, pos, filled = b"", 0, 0
     while True:
-        if data[pos : pos + 3] != b"\x1f\x8b\x08" or (data[pos + 3 :][:1] == b"\x08" and 0 not in data[pos + 10 :]):
+        head = data[pos : pos + 10]
+        if head[:3] != b"\x1f\x8b\x08" or len(head) < 10 or (head[3] and 0 not in data[pos + 10 :]):
             return out if pos else None
-        pos = data.index(0, pos + 10) + 1 if data[pos + 3] else pos + 10
+        pos = data.index(0, pos + 10) + 1 if head[3] else pos + 10
         filled = max(filled, pos)
         inflate, plain = zlib.decompressobj(-15), bytearray()
         while not inflate.eof:
