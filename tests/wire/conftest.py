@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +14,6 @@ from zlib import crc32
 import pytest
 from hypothesis import strategies as st
 
-from odradek import codec
 from odradek.core.interfaces import DecoderOptions
 from odradek.errors import CorruptMessage, OdradekError
 from odradek.types import Columns, Position, TopicPartition
@@ -23,32 +22,6 @@ from odradek.wire.kafka07.message_set import SetDecoder
 
 PARTITION = TopicPartition("t", 1, 0)
 DEFAULTS = DecoderOptions()
-
-
-def built(name: str) -> bool:
-    try:
-        codec.engine(name)
-    except ImportError:
-        return False
-    return True
-
-
-ENGINES = [name for name in codec.ENGINES if built(name)]
-
-
-@pytest.fixture(scope="module", params=ENGINES)
-def engine(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each codec engine that there is, in use."""
-    before = codec.active.NAME
-    codec.use(request.param)
-    yield request.param
-    codec.use(before)
-
-
-@pytest.fixture(scope="session")
-def engines() -> list[codec.Engine]:
-    """Those that there are."""
-    return [codec.engine(name) for name in ENGINES]
 
 
 def listed(columns: Columns) -> Columns:
