@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -86,6 +87,14 @@ def test_a_reset_forgets_what_is_unopened() -> None:
     d.feed(memoryview(PACKED))
     d.open()
     assert list(d.take().positions) == [7, 7]
+
+
+def test_another_thread_may_open() -> None:
+    d = decoder()
+    d.feed(memoryview(encode_set([b"plain"]) + PACKED * 3))
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(d.open).result()
+    assert list(d.take().values) == [b"plain", *[b"one", b"two"] * 3]
 
 
 def test_damage_is_found_when_it_is_opened(entry: MakeEntry, corrupt_message: Shape) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from odradek import codec
 from odradek.codec import NO_LIMIT, Buffer
 from odradek.wire.compression import Codec
+from odradek.wire.kafka07.entries import check_log
 from odradek.wire.kafka07.message_set import Entry, ScanEnd, Stop, encode_set, scan
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -87,6 +90,26 @@ def test_nothing_is_an_empty_walk() -> None:
     walk = scan(b"")
     assert list(walk) == []
     assert walk.end == ScanEnd(0, Stop.END)
+
+
+@given(data=st.data())
+def test_a_check_is_a_scan_in_one_go(data: st.DataObject, any_log: st.SearchStrategy[bytes]) -> None:
+    log = data.draw(any_log)
+    limit = data.draw(st.sampled_from([20, 60, NO_LIMIT]))
+    walk = scan(log, 7, limit)
+    damage = [entry.damage for entry in walk]
+    assert walk.end is not None
+    for buffer in (log, bytearray(log)):
+        assert check_log(buffer, 7, limit) == (*walk.end, not any(damage))
+
+
+def test_a_check_tells_a_torn_tail_from_damage(entry: MakeEntry) -> None:
+    good = encode_set([b"one"] * 3) + encode_set([b"two"], Codec.GZIP)
+    assert check_log(good) == (len(good), Stop.END, True)
+    assert check_log(good + good[:20], 100) == (100 + len(good) + 13, Stop.CUT, True)
+    assert check_log(good + entry(b"bad", crc=1) + good) == (2 * len(good) + 13, Stop.END, False)
+    assert check_log(good + bytes(9)) == (len(good), Stop.SHORT, True)
+    assert check_log(good[1:]).reason is not Stop.END
 
 
 # ---- the seam -----------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import time
 import tracemalloc
 from array import array
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -279,6 +280,18 @@ def test_mutable_buffers_may_be_reused_after_feed() -> None:
     columns = d.take()
     assert columns.values == [b"one", b"two", b"three"]
     assert {type(value) for value in columns.values} == {bytes}
+
+
+@pytest.mark.parametrize("options", [FAIL, SKIP, RAW], ids=["fail", "skip", "raw"])
+def test_no_buffer_is_held_after_feed(options: DecoderOptions, entry: MakeEntry) -> None:
+    """Whatever was in it, down to errors and their tracebacks."""
+    plain = encode_set([b"one", b"two"])
+    for odd in (b"", entry(b"bad", crc=1), entry(b"", attributes=1), encode_set([b"a"], GZIP), b"\xff\xff\xff\xff"):
+        for defer in (False, True):
+            buffer = bytearray(plain + odd + plain[:-1])
+            d = decoder(replace(options, defer=defer))
+            d.feed(memoryview(buffer))
+            buffer.clear()  # a BufferError while there is a view
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -1,7 +1,7 @@
 """Level-one entries of a message set, one at a time and unopened (specification 2.1).
 
-`Rows.decode_run` of `odradek.codec` is the fast way through ordinary messages; this is the careful way, which says what
-is wrong.
+The runs of `odradek.codec` are the fast way through ordinary messages; this is the careful way, which says what is
+wrong.
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ from enum import Enum
 from typing import NamedTuple
 from zlib import crc32
 
+from odradek import codec
 from odradek.codec import NO_LIMIT, Buffer
 
 __all__ = [
+    "Checked",
     "Entry",
     "Scan",
     "ScanEnd",
     "Stop",
     "check_length",
+    "check_log",
     "entry_at",
     "entry_size",
     "head_bytes",
@@ -119,6 +122,34 @@ def scan(data: Buffer, position: int = 0, max_bytes: int = NO_LIMIT) -> Scan:
         max_bytes: Stop in front of an entry that is larger (bytes, its whole entry).
     """
     return Scan(data, position, max_bytes)
+
+
+class Checked(NamedTuple):
+    """What a stretch of a log is like: its last whole entry ends at `position`, nothing follows it for `reason`, and
+    the entries before it are `sound`."""
+
+    position: int
+    reason: Stop
+    sound: bool
+
+
+def check_log(data: Buffer, position: int = 0, max_bytes: int = NO_LIMIT) -> Checked:
+    """As a scan to the end, in one go: are magic, CRC and codec of every entry right? Wrappers are not opened.
+
+    Args:
+        data: Log bytes.
+        position: What position the first byte of `data` has.
+        max_bytes: Stop in front of an entry that is larger (bytes, its whole entry).
+    """
+    view = memoryview(data)
+    at, sound = 0, True
+    while True:
+        at, _ = codec.active.check_run(data, at, len(view), max_bytes)
+        found = read_entry(view, at, position, max_bytes)
+        if isinstance(found, Stop):
+            return Checked(position + at, found, sound)
+        sound = sound and not found.damage
+        at += found.size
 
 
 def check_length(length: int, max_bytes: int, magic: Buffer = b"") -> Stop | None:

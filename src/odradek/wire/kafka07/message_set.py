@@ -235,7 +235,7 @@ class SetDecoder:
                 self._decode(data, used)
         except (CorruptMessage, MessageTooLarge) as error:
             self._drop_tail()
-            self._error = error
+            self._error = error.with_traceback(None)  # whose frames hold on to the buffer
 
     def _decode(self, data: memoryview, start: int) -> None:
         """Decode everything from `start` on, where an entry begins, and keep the tail."""
