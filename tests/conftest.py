@@ -1,10 +1,13 @@
-"""What every test can use: the loop matrix."""
+"""What every test can use: the loop matrix, and the engines of the codec."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+from odradek import codec
 
 BACKENDS = [
     pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
@@ -17,3 +20,29 @@ BACKENDS = [
 def anyio_backend(request: pytest.FixtureRequest) -> Any:
     """Tests marked `anyio` run on asyncio, uvloop and trio."""
     return request.param
+
+
+def built(name: str) -> bool:
+    try:
+        codec.engine(name)
+    except ImportError:
+        return False
+    return True
+
+
+ENGINES = [name for name in codec.ENGINES if built(name)]
+
+
+@pytest.fixture(scope="session")
+def engines() -> list[codec.Engine]:
+    """Those that there are."""
+    return [codec.engine(name) for name in ENGINES]
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each codec engine that there is, in use."""
+    before = codec.active.NAME
+    codec.use(request.param)
+    yield request.param
+    codec.use(before)

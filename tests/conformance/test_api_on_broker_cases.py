@@ -31,6 +31,8 @@ from odradek.wire.kafka07.requests import Fetch, MultiFetch, Offsets, Produce, e
 from .conversations import LIMIT, Row, Talk, entries_of, rows_of, values_of
 from .replay import Case, Peer, Run, Step, bytes_of, read_cases
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 FAMILIES = (*range(1, 6), 11, 18, 19, *range(22, 30), 31, 32)
 LEFT_OUT = {"A18.14"}
 """max.message.size=0: such a broker takes empty messages only, and a producer has no option for it."""
@@ -51,7 +53,8 @@ CODECS = ("none", "gzip", "snappy")
 
 
 @pytest.fixture(scope="module")
-def zookeeper() -> Iterator[ZooKeeperServer]:
+def zookeeper(engine: str) -> Iterator[ZooKeeperServer]:
+    """One for each engine: cases name their chroots."""
     with ZooKeeperServer() as server:
         yield server
 

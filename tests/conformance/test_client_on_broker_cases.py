@@ -19,6 +19,8 @@ from odradek.wire.kafka07.responses import FetchReply, MultiFetchReply, OffsetsR
 from .conversations import Exchange, Row, entries_of, exchanges, rows_of
 from .replay import Case, read_cases
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 CORPUS = Path(__file__).parent / "kafka07"
 CASES = [case for name in ("acceptance", "random_shared") for case in read_cases(CORPUS / f"{name}.jsonl.gz") if case]
 TALKS = {case.id: exchanges(case) for case in CASES}

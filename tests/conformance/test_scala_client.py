@@ -39,7 +39,7 @@ from .scala import CASES, CONFIRM, Case, Place, frames, parts_of, place_of, reco
 DEFAULT_FETCH_BYTES = 1 << 20
 CODECS = {"0": "none", "1": "gzip", "2": "snappy"}
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("engine")]
 
 
 @pytest.fixture
@@ -48,7 +48,8 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="module")
-def zookeeper() -> Iterator[ZooKeeperServer]:
+def zookeeper(engine: str) -> Iterator[ZooKeeperServer]:
+    """One for each engine: cases name their chroots."""
     with ZooKeeperServer() as server:
         yield server
 

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from zlib import crc32
 
 import pytest
+from hypothesis import strategies as st
 
 from odradek.core.interfaces import DecoderOptions
 from odradek.errors import CorruptMessage, OdradekError
@@ -23,8 +24,14 @@ PARTITION = TopicPartition("t", 1, 0)
 DEFAULTS = DecoderOptions()
 
 
+def listed(columns: Columns) -> Columns:
+    """The same columns as lists, whichever engine they come from; without the errors, which do not compare."""
+    inner = None if columns.inner_indexes is None else list(columns.inner_indexes)
+    return Columns(list(columns.values), list(columns.positions), list(columns.next_positions), inner)
+
+
 class Decoded(NamedTuple):
-    """Everything a decoder has to say about some bytes."""
+    """Everything a decoder has to say about some bytes, the columns as lists."""
 
     columns: Columns
     corrupt: dict[int, tuple[object, ...]]
@@ -56,7 +63,7 @@ def decode() -> Decode:
             decoder.feed(memoryview(data[a:b]))
         columns = decoder.take()
         return Decoded(
-            columns._replace(corrupt={}),
+            listed(columns),
             {row: shape(error) for row, error in columns.corrupt.items()},
             shape(decoder.error),
             [shape(report) for report in decoder.take_reports()],
@@ -83,6 +90,24 @@ def entry_fixture() -> Callable[..., bytes]:
 def wrapper() -> Callable[[Codec, bytes], bytes]:
     """A wrapper around an inner set."""
     return lambda codec, inner: entry(compress(codec, inner), attributes=codec)
+
+
+@pytest.fixture(scope="session")
+def any_log(wrapper: Callable[[Codec, bytes], bytes]) -> st.SearchStrategy[bytes]:
+    """Log bytes with anything in them: both magics, damage, stray bytes, wrappers in wrappers."""
+    small = st.binary(max_size=12)
+    leaf = st.one_of(
+        st.builds(entry, small, magic=st.sampled_from([0, 1]), attributes=st.sampled_from([0, 0, 4, 0xFC])),
+        st.builds(entry, small, magic=st.integers(0, 3), attributes=st.integers(0, 255)),
+        st.builds(entry, small, crc=st.just(7)),
+        st.binary(max_size=6),
+    )
+    codecs = st.sampled_from([Codec.GZIP, Codec.SNAPPY])
+    return st.recursive(
+        st.lists(leaf, max_size=5).map(b"".join),
+        lambda inner: st.lists(st.one_of(leaf, st.builds(wrapper, codecs, inner)), max_size=4).map(b"".join),
+        max_leaves=6,
+    )
 
 
 @pytest.fixture(scope="session")

@@ -12,12 +12,15 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import random
+import signal
 import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from zlib import crc32
 
 from odradek import codec as engines
@@ -52,27 +55,41 @@ MODES = [
     DecoderOptions(max_message_bytes=BOUND, max_decompressed_bytes=BOUND, corrupt=how)
     for how in ("fail", "skip", "raw")
 ]
-HANG_S = 60.0
+HANG_S = 60
+STATUS = Path("/proc/self/status")
+MORE_SPACE = 8 << 20  # what one input may add to the process: some arenas of Python's. A length field makes 2 GiB.
+
+
+def built(name: str) -> bool:
+    try:
+        engines.engine(name)
+    except ImportError:
+        return False
+    return True
+
+
+ENGINES = [engines.engine(name) for name in engines.ENGINES if built(name)]
 
 
 # ---- the rule -----------------------------------------------------------------------------------------------
 
 
 def fuzz_one(data: bytes) -> None:
-    """Whatever the bytes: no exception but odradek's own, and every split of them means the same as the whole."""
+    """Whatever the bytes: no exception but odradek's own; every split of them means the same as the whole, opened now
+    or later; and every engine reads the same."""
     read_frames(data)
     read_request(data)
     read_compressed(data)
     read_scan(data)
     cuts = cuts_of(data)
     for options in MODES:
-        assert read_set(data, cuts, options) == read_set(data, (), options), f"{options.corrupt} depends on the split"
+        read_set_everywhere(data, cuts, options)
     for read in (read_fetch, read_multifetch, read_offsets):
         assert read(data, cuts) == read(data, ()), f"{read.__name__} depends on the split"
 
 
 def allocation_of(data: bytes) -> int:
-    """The most memory (bytes) that reading these bytes took at any moment."""
+    """The most memory (bytes) that reading these bytes took at any moment, as far as Python knows."""
     tracemalloc.start()
     try:
         fuzz_one(data)
@@ -84,6 +101,14 @@ def allocation_of(data: bytes) -> int:
 def allocation_limit(data: bytes) -> int:
     """Four times the input or the configured bound, whichever is more, and a page or two for Python itself."""
     return 4 * max(len(data), BOUND) + 8192
+
+
+def address_space() -> int:
+    """The most address space (bytes) this process ever had: what the compiled engine allocates shows here, touched or
+    not. 0 where the system does not tell."""
+    if not STATUS.exists():
+        return 0
+    return 1024 * int(STATUS.read_bytes().partition(b"VmPeak:")[2].split(maxsplit=1)[0])
 
 
 def cuts_of(data: bytes) -> list[int]:
@@ -133,18 +158,36 @@ def read_scan(data: bytes) -> None:
     assert data.startswith(read)
 
 
+def read_set_everywhere(data: bytes, cuts: Sequence[int], options: DecoderOptions) -> None:
+    before = engines.active
+    later = replace(options, defer=len(data) % 2 == 0)
+    try:
+        engines.active, *others = ENGINES
+        expected = read_set(data, (), options)
+        assert read_set(data, cuts, later) == expected, f"{options.corrupt} depends on the split"
+        for engines.active in others:
+            name = engines.active.NAME
+            assert read_set(data, (), options) == expected, f"{options.corrupt} differs on the {name} engine"
+            assert read_set(data, cuts, later) == expected, f"{options.corrupt} differs when split, {name} engine"
+    finally:
+        engines.active = before
+
+
 def read_set(data: bytes, cuts: Sequence[int], options: DecoderOptions) -> tuple[object, ...]:
     decoder = SetDecoder(PARTITION, Position(0), options)
     for piece in pieces(data, cuts):
         decoder.feed(piece)
+    decoder.open()
     columns = decoder.take()
-    rows = len(columns.values)
-    assert rows == len(columns.positions) == len(columns.next_positions)
-    assert columns.inner_indexes is None or rows == len(columns.inner_indexes)
+    positions, nexts = list(columns.positions), list(columns.next_positions)
+    inner = None if columns.inner_indexes is None else list(columns.inner_indexes)
+    assert len(columns.values) == len(positions) == len(nexts)
+    assert inner is None or len(positions) == len(inner)
     assert decoder.error or decoder.fetch_position == len(data)
-    assert columns.positions == sorted(columns.positions)
+    assert positions == sorted(positions)
     reports = [report.args for report in decoder.take_reports()]
-    return columns._replace(corrupt={}), [*columns.corrupt], reports, state(decoder.error), decoder.position
+    rows = list(columns.values), positions, nexts, inner
+    return rows, [*columns.corrupt], reports, state(decoder.error), decoder.position
 
 
 def state(error: OdradekError | None) -> tuple[object, ...]:
@@ -281,7 +324,7 @@ def hostile(rng: random.Random, valid: Sequence[bytes]) -> bytes:
 # ---- the script ---------------------------------------------------------------------------------------------
 
 
-def run(count: int, seed: int, alive: Callable[[], None] = lambda: None) -> int:
+def run(count: int, seed: int, alive: Callable[[], object] = lambda: None) -> int:
     """Give the exit code. `alive` is called every thousand inputs."""
     rng, valid = random.Random(seed), material()
     began, largest, slowest = time.perf_counter(), 0, 0.0
@@ -289,21 +332,23 @@ def run(count: int, seed: int, alive: Callable[[], None] = lambda: None) -> int:
         if i % 1000 == 0:
             alive()
         data = hostile(rng, valid)
-        start = time.perf_counter()
+        start, space = time.perf_counter(), address_space()
         try:
-            if i % 200 == 0:
+            if i % 20 == 0:
                 took = allocation_of(data)
                 assert took <= allocation_limit(data), f"{took} bytes allocated"
                 largest = max(largest, took)
             else:
                 fuzz_one(data)
+            assert (grown := address_space() - space) <= MORE_SPACE, f"the process grew by {grown} bytes"
         except Exception as error:
             sys.stderr.write(f"input {i} of seed {seed}: {type(error).__name__}: {error}\n{data.hex()}\n")
             return 1
         slowest = max(slowest, time.perf_counter() - start)
     seconds = time.perf_counter() - began
     sys.stdout.write(
-        f"{count} inputs, seed {seed}: 0 failures in {seconds:.0f} s; slowest {1000 * slowest:.0f} ms; "
+        f"{count} inputs, seed {seed}, on {' and '.join(engine.NAME for engine in ENGINES)}: "
+        f"0 failures in {seconds:.0f} s; slowest {1000 * slowest:.0f} ms; "
         f"most memory in a sample {largest} bytes, allowed {allocation_limit(b'')}\n"
     )
     return 0
@@ -314,4 +359,5 @@ if __name__ == "__main__":
     parser.add_argument("--count", type=int, default=200_000, help="inputs (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=7, help="of the generator (default: %(default)s)")
     options = parser.parse_args()
-    sys.exit(run(options.count, options.seed, lambda: faulthandler.dump_traceback_later(HANG_S, exit=True)))
+    faulthandler.register(signal.SIGALRM, chain=True)  # no thread: that would take address space of its own
+    sys.exit(run(options.count, options.seed, lambda: signal.alarm(HANG_S)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import struct
 import tracemalloc
 import zlib
@@ -153,6 +154,73 @@ def test_a_member_whose_header_lies_beyond_the_fill_goes_on_behind_it() -> None:
     plain = b"a" * (512 - 30 - 5)
     second = member(b"two", flags=8, extra=b"n" * 700 + b"\0")
     assert decompress(Codec.GZIP, member(plain, level=0) + second, 1000) == plain + b"two"
+
+
+def fill_by_fill(data: bytes) -> bytes | None:
+    """GZIPInputStream in its own words: 512 bytes at a time, available() always 0. None where it throws.
+
+    Headers have no optional fields but names here.
+    """
+    out, pos, filled = b"", 0, 0
+    while True:
+        head = data[pos : pos + 10]
+        if head[:3] != b"\x1f\x8b\x08" or len(head) < 10 or (head[3] and 0 not in data[pos + 10 :]):
+            return out if pos else None
+        pos = data.index(0, pos + 10) + 1 if head[3] else pos + 10
+        filled = max(filled, pos)
+        inflate, plain = zlib.decompressobj(-15), bytearray()
+        while not inflate.eof:
+            if pos == filled:
+                filled = min(pos + 512, len(data))
+            if pos == filled:
+                return None
+            plain += inflate.decompress(data[pos:filled])
+            pos = filled - len(inflate.unused_data)
+        if data[pos : pos + 8] != struct.pack("<II", zlib.crc32(plain), len(plain)):
+            return None
+        out, pos = out + plain, pos + 8
+        if filled - pos <= 18:
+            return out
+
+
+@given(
+    members=st.lists(
+        st.tuples(
+            st.one_of(st.integers(0, 40), st.integers(380, 520), st.integers(0, 3000), st.integers(30_000, 40_000)),
+            st.sampled_from([0, 0, 3, 20, 480, 1500]),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    tail=st.binary(max_size=40),
+    cut=st.integers(0, 30),
+)
+def test_members_are_found_as_fills_find_them(members: list[tuple[int, int]], tail: bytes, cut: int) -> None:
+    packed = b""
+    for size, name in members:
+        field = b"n" * (name - 1) + b"\0" if name else b""
+        packed += member(bytes(i % 251 for i in range(size)), flags=8 if name else 0, extra=field, level=0)
+    for data in (packed, packed + tail, packed[: len(packed) - cut]):
+        expected = fill_by_fill(data)
+        if expected is None:
+            with pytest.raises(BadCompression):
+                decompress(Codec.GZIP, data, 1 << 20)
+        else:
+            assert decompress(Codec.GZIP, data, 1 << 20) == expected
+
+
+@pytest.mark.parametrize("plain", [bytes(2_500_000), random.Random(3).randbytes(600_000)], ids=["small", "large"])
+def test_long_members_come_out_whole(plain: bytes) -> None:
+    """Longer than what zlib gives, or is given, at a time; the next one is seen or not, depending on where they end."""
+    came_out = set()
+    for name in range(1, 512, 17):
+        second = member(plain, flags=8, extra=b"n" * name + b"\0")
+        packed = member(b"one") + second + member(b"three", flags=8, extra=b"n" * 300 + b"\0")
+        expected = fill_by_fill(packed)
+        assert expected is not None
+        assert decompress(Codec.GZIP, packed, 3_000_000) == expected
+        came_out.add(len(expected) - len(plain))
+    assert came_out == {3, 8}
 
 
 # ---- snappy, as SnappyInputStream reads it ------------------------------------------------------------------

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
 from odradek.core.interfaces import DecoderOptions
 from odradek.errors import RemoteProtocolError
 from odradek.types import Position, TopicPartition
@@ -37,6 +39,8 @@ from odradek.wire.kafka07.responses import (
     encode_multifetch,
     encode_offsets,
 )
+
+pytestmark = pytest.mark.usefixtures("engine")
 
 CORPUS = Path(__file__).parents[1] / "conformance" / "kafka07"
 SYNC = Offsets("sync", 0, -1, 1)

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from odradek import codec
 from odradek.codec import NO_LIMIT, Buffer
 from odradek.wire.compression import Codec
+from odradek.wire.kafka07.entries import check_log
 from odradek.wire.kafka07.message_set import Entry, ScanEnd, Stop, encode_set, scan
+
+pytestmark = pytest.mark.usefixtures("engine")
 
 MakeEntry = Callable[..., bytes]
 
@@ -87,6 +92,26 @@ def test_nothing_is_an_empty_walk() -> None:
     assert walk.end == ScanEnd(0, Stop.END)
 
 
+@given(data=st.data())
+def test_a_check_is_a_scan_in_one_go(data: st.DataObject, any_log: st.SearchStrategy[bytes]) -> None:
+    log = data.draw(any_log)
+    limit = data.draw(st.sampled_from([20, 60, NO_LIMIT]))
+    walk = scan(log, 7, limit)
+    damage = [entry.damage for entry in walk]
+    assert walk.end is not None
+    for buffer in (log, bytearray(log)):
+        assert check_log(buffer, 7, limit) == (*walk.end, not any(damage))
+
+
+def test_a_check_tells_a_torn_tail_from_damage(entry: MakeEntry) -> None:
+    good = encode_set([b"one"] * 3) + encode_set([b"two"], Codec.GZIP)
+    assert check_log(good) == (len(good), Stop.END, True)
+    assert check_log(good + good[:20], 100) == (100 + len(good) + 13, Stop.CUT, True)
+    assert check_log(good + entry(b"bad", crc=1) + good) == (2 * len(good) + 13, Stop.END, False)
+    assert check_log(good + bytes(9)) == (len(good), Stop.SHORT, True)
+    assert check_log(good[1:]).reason is not Stop.END
+
+
 # ---- the seam -----------------------------------------------------------------------------------------------
 
 
@@ -118,6 +143,18 @@ def test_a_run_stops_in_front_of_anything_unusual(entry: MakeEntry) -> None:
         data = good + unusual
         for buffer in (data, memoryview(data), memoryview(bytearray(data))):
             assert decode_run(buffer, 0, len(data), 1000, 100) == ([b"one", b"old", b"two"], [1013, 1025, 1038])
+
+
+@pytest.mark.parametrize("before", [*range(4070, 4100), *range(65510, 65560), 200_000])
+def test_a_run_does_not_depend_on_the_kind_of_buffer(before: int, entry: MakeEntry) -> None:
+    """Shortest messages and cut ones, wherever one engine or the other may divide a mutable buffer."""
+    data = b"".join([entry(b"x" * before), entry(b"", magic=0) * 2, entry(b"y" * 5000), entry(b"")[:-1]])
+    expected = decode_run(data, 0, len(data), 7)
+    assert len(expected[0]) == 4
+    assert decode_run(memoryview(bytearray(data)), 0, len(data), 7) == expected
+    assert decode_run(data[::-1] + data, len(data), 2 * len(data)) == decode_run(
+        memoryview(data), 0, len(data), len(data)
+    )
 
 
 def test_a_run_keeps_within_its_bounds() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import random
 from types import ModuleType
 
@@ -28,7 +29,19 @@ def test_memory_stays_within_its_bound(fuzz: ModuleType) -> None:
 
 def test_the_script_ends_with_a_line_that_counts(fuzz: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert fuzz.run(300, seed=11) == 0
-    assert capsys.readouterr().out.startswith("300 inputs, seed 11: 0 failures")
+    assert capsys.readouterr().out.startswith("300 inputs, seed 11, on ")
+
+
+def test_the_script_notices_memory_that_is_taken_and_not_touched(
+    fuzz: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def reserve(data: bytes) -> None:
+        mmap.mmap(-1, 1 << 36, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0).close()
+
+    if fuzz.address_space():
+        monkeypatch.setattr(fuzz, "fuzz_one", reserve)
+        assert fuzz.run(1, seed=11) == 1
+        assert "the process grew by" in capsys.readouterr().err
 
 
 def test_the_script_prints_the_input_that_broke_the_rule(

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+from array import array
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odradek import codec as engines
 from odradek.batch import Batch
+from odradek.codec import Packed
 from odradek.core.interfaces import Decoder, DecoderOptions
 from odradek.errors import ConfigError, CorruptMessage, LocalProtocolError, MessageTooLarge
 from odradek.types import Position, TopicPartition
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
     Shape = Callable[[int, str], tuple[object, ...]]
 
 GZIP, SNAPPY = Codec.GZIP, Codec.SNAPPY
+pytestmark = pytest.mark.usefixtures("engine")
+
 PARTITION = TopicPartition("t", 1, 0)
 FAIL, SKIP, RAW = DecoderOptions(), DecoderOptions(corrupt="skip"), DecoderOptions(corrupt="raw")
 
@@ -77,17 +83,28 @@ def test_entry_bytes_is_what_an_entry_takes(size: int, magic: int) -> None:
     assert len(encode_set([bytes(size)], magic=magic)) == entry_bytes(size, magic)
 
 
-class Huge(bytes):
-    def __len__(self) -> int:
-        return 0x7FFFFFFF
-
-
-@pytest.mark.parametrize(
-    ("values", "codec", "magic"), [([b""], GZIP, 0), ([b""], Codec.NONE, 2), ([Huge()], Codec.NONE, 1)]
-)
-def test_what_has_no_bytes_is_refused(values: list[bytes], codec: Codec, magic: int) -> None:
+@pytest.mark.parametrize(("codec", "magic"), [(GZIP, 0), (Codec.NONE, 2)])
+def test_what_has_no_bytes_is_refused(codec: Codec, magic: int) -> None:
     with pytest.raises(LocalProtocolError):
-        encode_set(values, codec, magic)
+        encode_set([b""], codec, magic)
+
+
+def test_a_length_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_long(values: list[bytes], attributes: int) -> bytes:
+        raise OverflowError
+
+    monkeypatch.setattr(engines.active, "encode_run", too_long)
+    with pytest.raises(LocalProtocolError, match="2 GiB or more"):
+        encode_set([b""])
+
+
+def test_packed_payloads_are_encoded_like_a_list_of_them() -> None:
+    packed = Packed(memoryview(array("i", [0, 3, 3, 10])), memoryview(b"onethreefour"))
+    for codec in Codec:
+        assert encode_set(packed, codec) == encode_set([b"one", b"", b"threefo"], codec)
+    assert encode_set(packed[1:2]) == encode_set([b""])
+    assert encode_set(packed[1:1], GZIP) == b""
+    assert encode_set(packed, magic=0) == encode_set(list(packed), magic=0)
 
 
 payloads = st.lists(st.binary(max_size=60), max_size=8)
@@ -235,7 +252,7 @@ def test_the_tail_stays_between_fetches_and_a_reset_forgets_it() -> None:
     assert (d.position, d.fetch_position, d.pending_bytes) == (7, 7, 0)
     assert d.take().values == []
     d.feed(memoryview(data))
-    assert d.take().next_positions == [20, 33]
+    assert list(d.take().next_positions) == [20, 33]
 
 
 def test_a_reset_forgets_the_error_and_keeps_the_reports(entry: MakeEntry) -> None:
@@ -263,6 +280,18 @@ def test_mutable_buffers_may_be_reused_after_feed() -> None:
     columns = d.take()
     assert columns.values == [b"one", b"two", b"three"]
     assert {type(value) for value in columns.values} == {bytes}
+
+
+@pytest.mark.parametrize("options", [FAIL, SKIP, RAW], ids=["fail", "skip", "raw"])
+def test_no_buffer_is_held_after_feed(options: DecoderOptions, entry: MakeEntry) -> None:
+    """Whatever was in it, down to errors and their tracebacks."""
+    plain = encode_set([b"one", b"two"])
+    for odd in (b"", entry(b"bad", crc=1), entry(b"", attributes=1), encode_set([b"a"], GZIP), b"\xff\xff\xff\xff"):
+        for defer in (False, True):
+            buffer = bytearray(plain + odd + plain[:-1])
+            d = decoder(replace(options, defer=defer))
+            d.feed(memoryview(buffer))
+            buffer.clear()  # a BufferError while there is a view
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -303,6 +332,22 @@ def test_byte_by_byte_is_linear() -> None:
         return took
 
     best_small, best_large = (min(seconds(size) for _ in range(3)) for size in (5_000, 80_000))
+    assert best_large < 16 * best_small * 4  # quadratic would be 256 times
+
+
+def test_interrupted_runs_are_linear(entry: MakeEntry) -> None:
+    """What ends a run must not make the rest of a reused buffer be copied."""
+
+    def seconds(count: int) -> float:
+        data = memoryview(bytearray(entry(bytes(100), crc=1) * count))
+        began = time.perf_counter()
+        d = decoder(SKIP)
+        d.feed(data)
+        took = time.perf_counter() - began
+        assert len(d.take_reports()) == count
+        return took
+
+    best_small, best_large = (min(seconds(count) for _ in range(3)) for count in (500, 8000))
     assert best_large < 16 * best_small * 4  # quadratic would be 256 times
 
 
@@ -543,29 +588,13 @@ def test_nesting_beyond_any_stack_is_an_error_like_any_other(wrapper: MakeWrappe
 # ---- whole equals split, for anything -----------------------------------------------------------------------
 
 
-def _sets(wrapper: MakeWrapper, entry: MakeEntry) -> st.SearchStrategy[bytes]:
-    small = st.binary(max_size=12)
-    leaf = st.one_of(
-        st.builds(entry, small, magic=st.sampled_from([0, 1]), attributes=st.sampled_from([0, 0, 4, 0xFC])),
-        st.builds(entry, small, magic=st.integers(0, 3), attributes=st.integers(0, 255)),
-        st.builds(entry, small, crc=st.just(7)),
-        st.binary(max_size=6),
-    )
-    codecs = st.sampled_from([GZIP, SNAPPY])
-    return st.recursive(
-        st.lists(leaf, max_size=5).map(b"".join),
-        lambda inner: st.lists(st.one_of(leaf, st.builds(wrapper, codecs, inner)), max_size=4).map(b"".join),
-        max_leaves=6,
-    )
-
-
 @pytest.mark.parametrize("corrupt", ["fail", "skip", "raw"])
 @given(data=st.data())
 def test_any_split_of_anything_decodes_like_the_whole(
-    corrupt: str, data: st.DataObject, wrapper: MakeWrapper, entry: MakeEntry, decode: Decode
+    corrupt: str, data: st.DataObject, any_log: st.SearchStrategy[bytes], decode: Decode
 ) -> None:
     options = DecoderOptions(max_message_bytes=300, max_decompressed_bytes=9000, corrupt=corrupt)
-    stream = data.draw(_sets(wrapper, entry))
+    stream = data.draw(any_log)
     whole = decode(stream, options=options, start=1000)
     assert decode(stream, options=options, start=1000, cuts=range(len(stream))) == whole
     random_cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=6))

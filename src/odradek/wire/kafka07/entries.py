@@ -1,7 +1,7 @@
 """Level-one entries of a message set, one at a time and unopened (specification 2.1).
 
-`Rows.decode_run` of `odradek.codec` is the fast way through ordinary messages; this is the careful way, which says what
-is wrong.
+The runs of `odradek.codec` are the fast way through ordinary messages; this is the careful way, which says what is
+wrong.
 """
 
 from __future__ import annotations
@@ -11,15 +11,21 @@ from enum import Enum
 from typing import NamedTuple
 from zlib import crc32
 
+from odradek import codec
 from odradek.codec import NO_LIMIT, Buffer
 
 __all__ = [
+    "Checked",
     "Entry",
     "Scan",
     "ScanEnd",
     "Stop",
     "check_length",
+    "check_log",
+    "entry_at",
+    "entry_size",
     "head_bytes",
+    "is_wrapper",
     "make_entry",
     "read_entry",
     "scan",
@@ -118,6 +124,34 @@ def scan(data: Buffer, position: int = 0, max_bytes: int = NO_LIMIT) -> Scan:
     return Scan(data, position, max_bytes)
 
 
+class Checked(NamedTuple):
+    """What a stretch of a log is like: its last whole entry ends at `position`, nothing follows it for `reason`, and
+    the entries before it are `sound`."""
+
+    position: int
+    reason: Stop
+    sound: bool
+
+
+def check_log(data: Buffer, position: int = 0, max_bytes: int = NO_LIMIT) -> Checked:
+    """As a scan to the end, in one go: are magic, CRC and codec of every entry right? Wrappers are not opened.
+
+    Args:
+        data: Log bytes.
+        position: What position the first byte of `data` has.
+        max_bytes: Stop in front of an entry that is larger (bytes, its whole entry).
+    """
+    view = memoryview(data)
+    at, sound = 0, True
+    while True:
+        at, _ = codec.active.check_run(data, at, len(view), max_bytes)
+        found = read_entry(view, at, position, max_bytes)
+        if isinstance(found, Stop):
+            return Checked(position + at, found, sound)
+        sound = sound and not found.damage
+        at += found.size
+
+
 def check_length(length: int, max_bytes: int, magic: Buffer = b"") -> Stop | None:
     """What is wrong with a length field, as far as that can be told without the rest of the entry.
 
@@ -135,13 +169,13 @@ def check_length(length: int, max_bytes: int, magic: Buffer = b"") -> Stop | Non
     return Stop.TOO_LARGE if length + 4 > max_bytes else None
 
 
-def read_entry(data: memoryview, start: int, base: int = 0, max_bytes: int = NO_LIMIT) -> Entry | Stop:
-    """The entry at index `start`, or why there is none. A bad length comes before a cut end: more would not help.
+def entry_size(data: memoryview, start: int, max_bytes: int = NO_LIMIT) -> int | Stop:
+    """Bytes of the entry at index `start`, or why there is none. A bad length comes before a cut end: more would not
+    help.
 
     Args:
         data: Log bytes.
         start: Index in `data`.
-        base: What position `data[0]` has.
         max_bytes: Limit for the whole entry.
     """
     left = len(data) - start
@@ -150,10 +184,24 @@ def read_entry(data: memoryview, start: int, base: int = 0, max_bytes: int = NO_
     length = int.from_bytes(data[start : start + 4], "big", signed=True)
     if bad := check_length(length, max_bytes, data[start + 4 : start + 5]):
         return bad
-    if left < 4 + length:
-        return Stop.CUT
+    return Stop.CUT if left < 4 + length else 4 + length
+
+
+def read_entry(data: memoryview, start: int, base: int = 0, max_bytes: int = NO_LIMIT) -> Entry | Stop:
+    """The entry at index `start`, or why there is none (see `entry_size`); `base` is the position of `data[0]`."""
+    size = entry_size(data, start, max_bytes)
+    return size if isinstance(size, Stop) else entry_at(data, start, size, base)
+
+
+def entry_at(data: memoryview, start: int, size: int, base: int = 0) -> Entry:
+    """The entry at index `start`, whose size `entry_size` gave."""
     body = start + head_bytes(data[start + 4])
-    return make_entry(base + start, length, data[start:body], data[body : start + 4 + length])
+    return make_entry(base + start, data[start:body], data[body : start + size])
+
+
+def is_wrapper(head: Buffer) -> bool:
+    """Whether an entry that starts with these 6 bytes or more is a compressed message, as far as its head tells."""
+    return head[4] == 1 and head[5] & 3 != 0
 
 
 def head_bytes(magic: int) -> int:
@@ -161,8 +209,8 @@ def head_bytes(magic: int) -> int:
     return 9 + magic if magic < 2 else 5
 
 
-def make_entry(position: int, length: int, head: bytes | memoryview, payload: bytes | memoryview) -> Entry:
+def make_entry(position: int, head: bytes | memoryview, payload: bytes | memoryview) -> Entry:
     """An entry from its two parts, with its CRC checked."""
-    magic = head[4]
+    magic, size = head[4], len(head) + len(payload)
     crc_ok = magic < 2 and crc32(payload) == int.from_bytes(head[-4:], "big")
-    return Entry(position, 4 + length, magic, head[5] if magic == 1 else 0, crc_ok, head, payload)
+    return Entry(position, size, magic, head[5] if magic == 1 else 0, crc_ok, head, payload)
