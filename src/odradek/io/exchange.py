@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import anyio
@@ -35,18 +35,19 @@ class Reply(Protocol[T_co]):
 
 
 class Pending(Generic[T]):
-    """One exchange and its outcome: await it, any number of times, from any task.
+    """One exchange and its outcome (see `core.interfaces.Outcome`): await it, any number of times, from any task.
 
     Cancellation: safe; cancelling the wait takes nothing back.
     """
 
-    __slots__ = ("_error", "_event", "_value", "buffers", "deadline", "done", "limit_s", "reply", "sent")
+    __slots__ = ("_callback", "_error", "_event", "_value", "buffers", "deadline", "done", "limit_s", "reply", "sent")
 
     def __init__(self, buffers: Sequence[Buffer], reply: Reply[T] | None, deadline: float, limit_s: float) -> None:
         self.buffers, self.reply, self.deadline, self.limit_s = buffers, reply, deadline, limit_s
         self.sent = False
         self.done = False
         self._event: anyio.Event | None = None
+        self._callback: Callable[[], None] | None = None
         self._value: T | None = None
         self._error: OdradekError | None = None
 
@@ -64,9 +65,22 @@ class Pending(Generic[T]):
             if self._event is None:  # most exchanges are awaited one behind the other: one event for many of them
                 self._event = anyio.Event()
             await self._event.wait()
+        return self.result()
+
+    def result(self) -> T:
+        """The reply's value, or its error, raised. Only when `done`."""
+        assert self.done
         if self._error is not None:
             raise self._error
         return cast(T, self._value)
+
+    def then(self, callback: Callable[[], None]) -> None:
+        """Call back when the outcome comes, in the very step; at once if it is there. See `Outcome.then`."""
+        assert self._callback is None
+        if self.done:
+            callback()
+        else:
+            self._callback = callback
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self.wait().__await__()
@@ -86,6 +100,9 @@ class Pending(Generic[T]):
         self.buffers, self.reply = (), None
         if self._event is not None:
             self._event.set()
+        if self._callback is not None:
+            callback, self._callback = self._callback, None
+            callback()
 
 
 def joined(buffers: Iterable[Buffer]) -> Iterator[Buffer]:
