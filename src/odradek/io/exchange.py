@@ -40,10 +40,24 @@ class Pending(Generic[T]):
     Cancellation: safe; cancelling the wait takes nothing back.
     """
 
-    __slots__ = ("_callback", "_error", "_event", "_value", "buffers", "deadline", "done", "limit_s", "reply", "sent")
+    __slots__ = (
+        "_callback",
+        "_error",
+        "_event",
+        "_value",
+        "buffers",
+        "deadline",
+        "done",
+        "limit_s",
+        "number",
+        "reply",
+        "sent",
+    )
 
-    def __init__(self, buffers: Sequence[Buffer], reply: Reply[T] | None, deadline: float, limit_s: float) -> None:
-        self.buffers, self.reply, self.deadline, self.limit_s = buffers, reply, deadline, limit_s
+    def __init__(
+        self, number: int, buffers: Sequence[Buffer], reply: Reply[T] | None, deadline: float, limit_s: float
+    ) -> None:
+        self.number, self.buffers, self.reply, self.deadline, self.limit_s = number, buffers, reply, deadline, limit_s
         self.sent = False
         self.done = False
         self._event: anyio.Event | None = None
