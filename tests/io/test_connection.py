@@ -593,7 +593,7 @@ async def test_a_cancelled_caller_takes_nothing_from_its_neighbours(net: Net) ->
         assert await outcome(first) == b"11"
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as group:
-                group.start_soon(third.wait)
+                group.start_soon(outcome, third)
                 await wait_all_tasks_blocked()
                 scope.cancel()
         await peer.send(b"33")

@@ -21,6 +21,7 @@ short form for who opens and closes it in one task.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import math
 from collections import deque
@@ -41,7 +42,7 @@ from odradek.codec import Buffer
 from odradek.core.backoff import Backoff
 from odradek.core.states import Machine
 from odradek.errors import Closed, ConnectionLost, DeadlineError, OdradekError, RemoteProtocolError, Unreachable
-from odradek.io.exchange import JOIN_BYTES, Pending, Reply
+from odradek.io.exchange import JOIN_BYTES, Pending, Reply, on_asyncio
 from odradek.io.link import CLOSE_S, Link, StreamLink
 from odradek.io.net import connect
 
@@ -144,6 +145,7 @@ class Connection:
         self.epoch = 0
         """Grows whenever everything outstanding has failed: exchanges of one epoch share one connection."""
         self._dial = dial
+        self._clock = anyio.current_time
         # Outstanding: begun and awaiting a reply; begun with no reply to come; not begun. Each oldest first.
         self._awaiting: deque[Pending[Any]] = deque()
         self._writing: list[Pending[Any]] = []
@@ -185,9 +187,9 @@ class Connection:
         if self.state is State.CLOSED:
             raise Closed(f"connection to {self.address} is closed")
         self._exchanges += 1
-        pending = Pending(self._exchanges, buffers, reply, anyio.current_time() + deadline_s, deadline_s)
+        pending = Pending(self._exchanges, buffers, reply, self._clock() + deadline_s, deadline_s)
         self._queued.append(pending)
-        self._queued_bytes += sum(map(len, buffers))
+        self._queued_bytes += pending.size
         if pending.deadline < self._alarm_at:
             self._set_alarm(pending.deadline)
         if self._link is not None:
@@ -236,6 +238,8 @@ class Connection:
 
         Raises what was a bug of a decoder, or of who was called back."""
         self._ended = anyio.Event()
+        if on_asyncio():
+            self._clock = asyncio.get_running_loop().time  # the same one; anyio looks for the loop for 0.7 us each time
         try:
             async with anyio.create_task_group() as group:
                 self._scope = group.cancel_scope
@@ -306,7 +310,7 @@ class Connection:
         """Read and write until the link is lost."""
         self._refusal, self._proven = None, False
         self._connects += 1
-        self._connected_at = anyio.current_time()
+        self._connected_at = self._clock()
         self._move(Event.DIALLED)
         self._link = StreamLink(stream) if isinstance(stream, ByteStream) else stream
         await self._link.run(self)
@@ -317,7 +321,7 @@ class Connection:
             self._link = None
 
     def _back_off(self) -> None:
-        self._retry_at = anyio.current_time() + self.options.backoff.delay(self._attempts, random())
+        self._retry_at = self._clock() + self.options.backoff.delay(self._attempts, random())
         self._attempts += 1
 
     def _move(self, event: Event) -> None:
@@ -340,7 +344,7 @@ class Connection:
             pending = self._queued.popleft()
             pending.sent = True
             burst += pending.buffers
-            size += sum(map(len, pending.buffers))
+            size += pending.size
             pending.buffers = ()
             (self._writing if pending.reply is None else self._awaiting).append(pending)
         self._queued_bytes -= size
@@ -400,7 +404,7 @@ class Connection:
         self._losses += 1
         self._move(Event.LOST)
         self._detach()
-        if self._proven or anyio.current_time() - self._connected_at > self.options.backoff.max_s:
+        if self._proven or self._clock() - self._connected_at > self.options.backoff.max_s:
             self._attempts, self._retry_at = 0, -math.inf
         else:  # a peer that accepts and hangs up is as good as none
             self._back_off()
@@ -440,7 +444,7 @@ class Connection:
         while True:
             with anyio.CancelScope(deadline=self._alarm_at) as self._alarm:
                 await anyio.sleep_forever()
-            self._expire(anyio.current_time())
+            self._expire(self._clock())
 
     def _expire(self, now: float) -> None:
         outstanding = self._outstanding()

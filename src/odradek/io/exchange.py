@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import anyio
@@ -10,7 +12,7 @@ import anyio
 from odradek.codec import Buffer
 from odradek.errors import OdradekError
 
-__all__ = ["JOIN_BYTES", "Pending", "Reply", "joined"]
+__all__ = ["JOIN_BYTES", "Pending", "Reply", "joined", "on_asyncio"]
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -41,9 +43,8 @@ class Pending(Generic[T]):
     """
 
     __slots__ = (
-        "_callback",
         "_error",
-        "_event",
+        "_tell",
         "_value",
         "buffers",
         "deadline",
@@ -52,20 +53,21 @@ class Pending(Generic[T]):
         "number",
         "reply",
         "sent",
+        "size",
     )
 
     def __init__(
         self, number: int, buffers: Sequence[Buffer], reply: Reply[T] | None, deadline: float, limit_s: float
     ) -> None:
         self.number, self.buffers, self.reply, self.deadline, self.limit_s = number, buffers, reply, deadline, limit_s
+        self.size = sum(map(len, buffers))
         self.sent = False
         self.done = False
-        self._event: anyio.Event | None = None
-        self._callback: Callable[[], None] | None = None
+        self._tell: tuple[Callable[[], None], ...] = ()  # who wants to be called when it is done
         self._value: T | None = None
         self._error: OdradekError | None = None
 
-    async def wait(self) -> T:
+    def __await__(self) -> Generator[Any, Any, T]:
         """The reply's value; None, once written, when nothing answers this exchange.
 
         Raises:
@@ -76,10 +78,18 @@ class Pending(Generic[T]):
             OdradekError: What the reply itself says.
         """
         if not self.done:
-            if self._event is None:  # most exchanges are awaited one behind the other: one event for many of them
-                self._event = anyio.Event()
-            await self._event.wait()
+            yield from (self._wait_on_asyncio() if on_asyncio() else self._wait())
         return self.result()
+
+    def _wait_on_asyncio(self) -> Generator[Any, Any, None]:
+        waiter = asyncio.get_running_loop().create_future()  # 2 us less than an event of anyio
+        self.then(partial(_wake, waiter))
+        yield from waiter
+
+    def _wait(self) -> Generator[Any, Any, None]:
+        event = anyio.Event()
+        self.then(event.set)
+        yield from event.wait().__await__()
 
     def result(self) -> T:
         """The reply's value, or its error, raised. Only when `done`."""
@@ -90,33 +100,39 @@ class Pending(Generic[T]):
 
     def then(self, callback: Callable[[], None]) -> None:
         """Call back when the outcome comes, in the very step; at once if it is there. See `Outcome.then`."""
-        assert self._callback is None
         if self.done:
             callback()
         else:
-            self._callback = callback
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        return self.wait().__await__()
+            self._tell = (*self._tell, callback)
 
     def finish(self, value: T | None) -> None:
         """For the connection alone, like `fail`: the first outcome counts."""
-        if not self.done:
-            self.done, self._value = True, value
-            self._tell()
+        self._settle(value, None)
 
     def fail(self, error: OdradekError) -> None:
-        if not self.done:
-            self.done, self._error = True, error
-            self._tell()
+        self._settle(None, error)
 
-    def _tell(self) -> None:
+    def _settle(self, value: T | None, error: OdradekError | None) -> None:
+        if self.done:
+            return
+        self.done, self._value, self._error = True, value, error
         self.buffers, self.reply = (), None
-        if self._event is not None:
-            self._event.set()
-        if self._callback is not None:
-            callback, self._callback = self._callback, None
+        tell, self._tell = self._tell, ()
+        for callback in tell:
             callback()
+
+
+def on_asyncio() -> bool:
+    """This is a task of asyncio (trio may be a guest of its loop, but trio's tasks are not asyncio's)."""
+    try:
+        return asyncio.current_task() is not None
+    except RuntimeError:
+        return False
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():  # it was cancelled
+        waiter.set_result(None)
 
 
 def joined(buffers: Iterable[Buffer]) -> Iterator[Buffer]:

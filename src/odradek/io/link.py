@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import mmap
+from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Protocol, cast
 
 import anyio
-from anyio.abc import ByteStream
+from anyio.abc import ByteStream, SocketAttribute, SocketStream
 
 from odradek.codec import Buffer
 from odradek.io.exchange import joined
 
-__all__ = ["Link", "LinkUser", "ProtocolLink", "StreamLink"]
+__all__ = ["Link", "LinkUser", "ProtocolLink", "SocketLink", "StreamLink"]
 
 READ_BYTES = 1 << 20
 """Most bytes taken in one read."""
@@ -29,6 +31,7 @@ CLOSE_S = 1.0
 """What closing may take (s). It takes no round trip; the bound is for streams that misbehave."""
 
 ENDED = "closed by the peer"
+BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
 
 class LinkUser(Protocol):
@@ -81,8 +84,7 @@ class ProtocolLink(asyncio.BufferedProtocol):
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._gone = anyio.Event()
-        # Pages of an anonymous map exist once they are written to: a link that only gets small answers takes one.
-        self._buffer = memoryview(mmap.mmap(-1, READ_BYTES))
+        self._buffer = _receive_buffer()
         self._user: LinkUser | None = None  # while it runs
         self._pieces: Iterator[Buffer] = iter(())  # of the burst under way, not yet handed to the transport
         self._full = self._busy = self._woken = False
@@ -90,17 +92,18 @@ class ProtocolLink(asyncio.BufferedProtocol):
     async def run(self, user: LinkUser) -> None:
         self._user = user
         try:
-            self._transport.resume_reading()
-            self.write()
+            if not self._transport.is_closing():  # lost already: asyncio says so in the next turn
+                self._transport.resume_reading()
+                self.write()
             await self._gone.wait()
         finally:
             await self.aclose()
 
     def write(self) -> None:
-        if self._user is None or self._busy:
+        if self._user is None or self._busy or self._transport.is_closing():
             return
         if burst := self._user.next_burst():
-            self._busy, self._pieces = True, joined(burst)
+            self._busy, self._pieces = True, joined(burst) if len(burst) > 1 else iter(burst)
             self._hand_over()
 
     def write_soon(self) -> None:
@@ -124,7 +127,7 @@ class ProtocolLink(asyncio.BufferedProtocol):
     def _hand_over(self) -> None:
         for piece in self._pieces:
             self._transport.write(piece)
-            if self._full or self._transport.is_closing():  # broken: asyncio says so in the next turn
+            if self._full or self._transport.is_closing():
                 return
         self._busy = False
         if self._user is not None:
@@ -170,7 +173,7 @@ class ProtocolLink(asyncio.BufferedProtocol):
 
 
 class StreamLink:
-    """A link over any byte stream of anyio: on trio, and for streams without a socket.
+    """A link over any byte stream of anyio: for what has no socket of its own.
 
     Args:
         stream: Closed by the link.
@@ -180,14 +183,17 @@ class StreamLink:
         self._stream = stream
         self._work = anyio.Event()
         self._scope = anyio.CancelScope()
+        self._user: LinkUser | None = None  # while it runs
+        self._broken = ""  # why it takes nothing more to send
 
     async def run(self, user: LinkUser) -> None:
+        self._user = user
         try:
             with self._scope:
                 async with anyio.create_task_group() as group:
-                    group.start_soon(self._send, user)
-                    why = await self._receive(user)
-                    if not self._aborted:
+                    group.start_soon(self._send)
+                    why = await self._receive()
+                    if self._user is not None:
                         self.abort()
                         user.lost(why)
         finally:
@@ -200,6 +206,7 @@ class StreamLink:
         self._work.set()
 
     def abort(self) -> None:
+        self._user = None
         self._scope.cancel()
 
     async def aclose(self) -> None:
@@ -207,34 +214,96 @@ class StreamLink:
         with anyio.move_on_after(CLOSE_S, shield=True):
             await self._stream.aclose()
 
-    @property
-    def _aborted(self) -> bool:
-        return self._scope.cancel_called
+    async def _send(self) -> None:
+        try:
+            while self._user is not None:
+                if burst := self._user.next_burst():
+                    for piece in joined(burst):
+                        await self._stream.send(cast(bytes, piece))
+                    if self._user is not None:
+                        self._user.written()
+                else:
+                    await self._work.wait()
+                    self._work = anyio.Event()
+        except BROKEN as error:  # replies may have arrived before the break: they are read first
+            self._broken = _words(error)
 
-    async def _send(self, user: LinkUser) -> None:
-        while not self._aborted:
-            burst = user.next_burst()
-            if not burst:
-                await self._work.wait()
-                self._work = anyio.Event()
-                continue
-            try:
-                for piece in joined(burst):
-                    await self._stream.send(cast(bytes, piece))
-            except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
-                return  # replies may have arrived before the break: they are read, and then the break is met
-            if not self._aborted:
-                user.written()
-
-    async def _receive(self, user: LinkUser) -> str:
-        """Give why it ended."""
+    async def _receive(self) -> str:
+        """Hand over what is received, and give why it ended."""
         try:
             while True:
-                data = await self._stream.receive(READ_BYTES)
-                if self._aborted:
-                    return ENDED
-                user.received(memoryview(data))
+                data = await self._receive_some()
+                if self._user is None or not data:
+                    return self._broken or ENDED
+                self._user.received(data)
         except anyio.EndOfStream:
-            return ENDED
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
-            return str(error.__cause__ or error) or "broken"
+            return self._broken or ENDED
+        except BROKEN as error:
+            return _words(error)
+
+    async def _receive_some(self) -> memoryview:
+        return memoryview(await self._stream.receive(READ_BYTES))
+
+
+class SocketLink(StreamLink):
+    """A link on trio: what needs no waiting is done without its tasks, and one buffer is read into.
+
+    Args:
+        stream: Closed by the link.
+    """
+
+    def __init__(self, stream: SocketStream) -> None:
+        super().__init__(stream)
+        self._socket = stream.extra(SocketAttribute.raw_socket)
+        self._buffer = _receive_buffer()
+        self._rest: deque[Buffer] = deque()  # of the burst under way: what the socket did not take yet
+
+    def write(self) -> None:
+        if self._user is None or self._rest:
+            return
+        if burst := self._user.next_burst():
+            self._rest.extend(joined(burst))
+            self._hand_over()
+            if self._rest:
+                self._work.set()
+
+    def _hand_over(self) -> None:
+        """Send what the socket takes now."""
+        try:
+            while self._rest:
+                sent = self._socket.send(self._rest[0])
+                self._rest[0] = memoryview(self._rest[0])[sent:]
+                if not self._rest[0]:
+                    self._rest.popleft()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._broken = _words(error)
+            return
+        if self._user is not None:
+            self._user.written()
+
+    async def _send(self) -> None:
+        while not self._broken:
+            if self._rest:
+                await anyio.wait_writable(self._socket)
+                self._hand_over()
+            else:
+                self.write()
+                await self._work.wait()
+                self._work = anyio.Event()
+
+    async def _receive_some(self) -> memoryview:
+        while True:
+            await anyio.wait_readable(self._socket)  # first, so that a flood leaves room for others
+            with suppress(BlockingIOError):
+                return self._buffer[: self._socket.recv_into(self._buffer)]
+
+
+def _receive_buffer() -> memoryview:
+    """Pages of an anonymous map exist once they are written to: who only gets small answers takes up one."""
+    return memoryview(mmap.mmap(-1, READ_BYTES))
+
+
+def _words(error: BaseException) -> str:
+    return str(error.__cause__ or error) or "broken"

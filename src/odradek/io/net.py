@@ -16,7 +16,8 @@ from anyio.abc import ByteStream
 from anyio.lowlevel import checkpoint
 
 from odradek.errors import Unreachable
-from odradek.io.link import Link, ProtocolLink, StreamLink
+from odradek.io.exchange import on_asyncio
+from odradek.io.link import Link, ProtocolLink, SocketLink
 
 __all__ = ["connect", "memory_pair"]
 
@@ -88,17 +89,10 @@ async def _connect_any(hosts: Sequence[str], port: int) -> Link:
 
 
 async def _open(host: str, port: int) -> Link:
-    if _on_asyncio():
+    if on_asyncio():
         _, link = await asyncio.get_running_loop().create_connection(ProtocolLink, host, port)
         return link
-    return StreamLink(await anyio.connect_tcp(host, port))  # both turn Nagle off
-
-
-def _on_asyncio() -> bool:
-    try:  # trio may be a guest of an asyncio loop, but its tasks are not asyncio's
-        return asyncio.current_task() is not None
-    except RuntimeError:
-        return False
+    return SocketLink(await anyio.connect_tcp(host, port))  # both turn Nagle off
 
 
 def _unreachable(step: str, address: str, error: Exception, why: str) -> Unreachable:
