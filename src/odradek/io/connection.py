@@ -42,8 +42,8 @@ from odradek.codec import Buffer
 from odradek.core.backoff import Backoff
 from odradek.core.states import Machine
 from odradek.errors import Closed, ConnectionLost, DeadlineError, OdradekError, RemoteProtocolError, Unreachable
-from odradek.io.exchange import JOIN_BYTES, Pending, Reply, on_asyncio
-from odradek.io.link import CLOSE_S, Link, StreamLink
+from odradek.io.exchange import JOIN_BYTES, Pending, Reply
+from odradek.io.link import CLOSE_S, Link, StreamLink, on_asyncio
 from odradek.io.net import connect
 
 __all__ = ["CONNECTION", "Connection", "ConnectionOptions", "Dial", "Event", "State", "Statistics"]
@@ -145,6 +145,7 @@ class Connection:
         self.epoch = 0
         """Grows whenever everything outstanding has failed: exchanges of one epoch share one connection."""
         self._dial = dial
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._clock = anyio.current_time
         # Outstanding: begun and awaiting a reply; begun with no reply to come; not begun. Each oldest first.
         self._awaiting: deque[Pending[Any]] = deque()
@@ -187,7 +188,7 @@ class Connection:
         if self.state is State.CLOSED:
             raise Closed(f"connection to {self.address} is closed")
         self._exchanges += 1
-        pending = Pending(self._exchanges, buffers, reply, self._clock() + deadline_s, deadline_s)
+        pending = Pending(self._exchanges, buffers, reply, self._clock() + deadline_s, deadline_s, self._loop)
         self._queued.append(pending)
         self._queued_bytes += pending.size
         if pending.deadline < self._alarm_at:
@@ -239,7 +240,8 @@ class Connection:
         Raises what was a bug of a decoder, or of who was called back."""
         self._ended = anyio.Event()
         if on_asyncio():
-            self._clock = asyncio.get_running_loop().time  # the same one; anyio looks for the loop for 0.7 us each time
+            self._loop = asyncio.get_running_loop()
+            self._clock = self._loop.time  # what anyio gives, after 0.7 us of asking which loop it is
         try:
             async with anyio.create_task_group() as group:
                 self._scope = group.cancel_scope
@@ -356,7 +358,7 @@ class Connection:
         written, self._writing = self._writing, []
         self._inside = True
         for pending in written:
-            self._settle(pending.finish, None)
+            self._settle(pending, None, None)
         self._inside = False
         if self._queued and self._link is not None:
             self._link.write_soon()
@@ -392,9 +394,15 @@ class Connection:
             data = data[reply.feed(data) :]
             if not reply.done:
                 return
-            settle, outcome = _outcome(pending, reply)
+            value = failed = None
+            try:
+                value = reply.result()
+            except OdradekError as error:
+                if error.fatal_to_connection:
+                    raise
+                failed = error
             self._awaiting.popleft()
-            self._settle(settle, outcome)
+            self._settle(pending, value, failed)
 
     # ---- failures --------------------------------------------------------------------------------------------
 
@@ -418,14 +426,14 @@ class Connection:
         self._queued_bytes = 0
         self.epoch += 1
         for pending in outstanding:
-            self._settle(pending.fail, error_of(pending))
+            self._settle(pending, None, error_of(pending))
 
     def _outstanding(self) -> list[Pending[Any]]:
         return sorted((*self._awaiting, *self._writing, *self._queued), key=attrgetter("number"))
 
-    def _settle(self, settle: Callable[[Any], None], outcome: Any) -> None:
+    def _settle(self, pending: Pending[T], value: T | None, error: OdradekError | None) -> None:
         try:
-            settle(outcome)
+            pending.settle(value, error)
         except Exception as bug:  # of who is called back
             self._crash(bug)
 
@@ -462,16 +470,6 @@ class Connection:
         else:
             neighbour = partial(ConnectionLost, self.address, why, False)
             self._fail_outstanding(lambda each: late.get(each) or _caused(neighbour(), self._refusal))
-
-
-def _outcome(pending: Pending[T], reply: Reply[T]) -> tuple[Callable[[Any], None], Any]:
-    """How a complete reply settles its exchange. Raises what is fatal to the connection."""
-    try:
-        return pending.finish, reply.result()
-    except OdradekError as error:
-        if error.fatal_to_connection:
-            raise
-        return pending.fail, error
 
 
 def _caused(error: OdradekError, cause: OdradekError | None) -> OdradekError:

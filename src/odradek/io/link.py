@@ -22,7 +22,7 @@ from anyio.abc import ByteStream, SocketAttribute, SocketStream
 from odradek.codec import Buffer
 from odradek.io.exchange import joined
 
-__all__ = ["Link", "LinkUser", "ProtocolLink", "SocketLink", "StreamLink"]
+__all__ = ["Link", "LinkUser", "ProtocolLink", "SocketLink", "StreamLink", "on_asyncio"]
 
 READ_BYTES = 1 << 20
 """Most bytes taken in one read."""
@@ -298,6 +298,14 @@ class SocketLink(StreamLink):
             await anyio.wait_readable(self._socket)  # first, so that a flood leaves room for others
             with suppress(BlockingIOError):
                 return self._buffer[: self._socket.recv_into(self._buffer)]
+
+
+def on_asyncio() -> bool:
+    """This is a task of asyncio (trio may be a guest of its loop, but trio's tasks are not asyncio's)."""
+    try:
+        return asyncio.current_task() is not None
+    except RuntimeError:
+        return False
 
 
 def _receive_buffer() -> memoryview:

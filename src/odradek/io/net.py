@@ -16,8 +16,7 @@ from anyio.abc import ByteStream
 from anyio.lowlevel import checkpoint
 
 from odradek.errors import Unreachable
-from odradek.io.exchange import on_asyncio
-from odradek.io.link import Link, ProtocolLink, SocketLink
+from odradek.io.link import Link, ProtocolLink, SocketLink, on_asyncio
 
 __all__ = ["connect", "memory_pair"]
 
