@@ -15,6 +15,7 @@ from odradek.core.interfaces import (
     DecoderOptions,
     FetchResult,
     Listener,
+    Outcome,
     Outgoing,
     ProducePart,
     Receipt,
@@ -86,7 +87,7 @@ class LogBroker:
         self.fatal: Exception | None = None
         self.epoch = 0
 
-    def produce(self, parts: Sequence[ProducePart], *, confirm: bool) -> Awaitable[Receipt]:
+    def produce(self, parts: Sequence[ProducePart], *, confirm: bool) -> Outcome[Receipt]:
         raise NotImplementedError
 
     def check(self) -> None:

@@ -6,10 +6,10 @@ Metadata, Produce, Fetch and group requests. Nobody outside `wire` and the two e
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from odradek.errors import BrokerError, CorruptMessage, OdradekError
 from odradek.types import Anchor, AtTime, Broker, Columns, Position, TopicPartition
@@ -25,12 +25,15 @@ __all__ = [
     "Listener",
     "Membership",
     "OffsetStore",
+    "Outcome",
     "Outgoing",
     "ProducePart",
     "Receipt",
     "RoutingTable",
     "Subscription",
 ]
+
+T_co = TypeVar("T_co", covariant=True)
 
 
 # ---- values -------------------------------------------------------------------------------------------------
@@ -212,6 +215,33 @@ class Coordination(Protocol):
 # ---- one broker ---------------------------------------------------------------------------------------------
 
 
+class Outcome(Protocol[T_co]):
+    """What becomes of one request. It exists from the call on; nobody has to await it.
+
+    Await it any number of times, from any task (cancelling the wait takes nothing back), or ask to be called.
+    """
+
+    @property
+    def done(self) -> bool:
+        """It is there: `result` gives it."""
+        ...
+
+    def result(self) -> T_co:
+        """Its value. Raises its error, as awaiting it does. Only once it is there."""
+        ...
+
+    def then(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called in the very step in which the outcome comes; at once if it is there.
+
+        Outcomes of one connection that come together are called back in the order of their requests. The callback
+        may call anything of the same api. It must not raise: that would be a mistake of ours, which costs the
+        connection and reaches its owner. At most one callback an outcome.
+        """
+        ...
+
+    def __await__(self) -> Generator[Any, Any, T_co]: ...
+
+
 class BrokerApi(Protocol):
     """The data requests of one broker, over connections it opens when first needed and reopens with back-off.
 
@@ -229,11 +259,11 @@ class BrokerApi(Protocol):
         order, or over none; a later one may overtake the news of their failure, but not the change of this number."""
         ...
 
-    def produce(self, parts: Sequence[ProducePart], *, confirm: bool) -> Awaitable[Receipt]:
-        """Encode and queue one produce request now, in call order; the awaitable gives its outcome.
+    def produce(self, parts: Sequence[ProducePart], *, confirm: bool) -> Outcome[Receipt]:
+        """Encode and queue one produce request now, in call order.
 
-        Not a coroutine function: ordering is decided when it is called, not when it is awaited. Dropping or
-        cancelling the awaitable does not take the request back. Raises nothing itself but ConfigError,
+        Not a coroutine function: ordering is decided when it is called, not when it is awaited. Dropping the outcome
+        or cancelling who awaits it does not take the request back. Raises nothing itself but ConfigError,
         LocalProtocolError, MessageTooLarge (parts that come without `encoded`) and Closed: nothing is queued then.
         """
         ...

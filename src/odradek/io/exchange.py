@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+import asyncio
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import anyio
@@ -35,22 +37,52 @@ class Reply(Protocol[T_co]):
 
 
 class Pending(Generic[T]):
-    """One exchange and its outcome: await it, any number of times, from any task.
+    """One exchange and its outcome (see `core.interfaces.Outcome`): await it, any number of times, from any task.
 
     Cancellation: safe; cancelling the wait takes nothing back.
+
+    Args:
+        number: Grows from exchange to exchange.
+        buffers, reply: See `Connection.submit`.
+        deadline: When it fails, by the loop's clock (s).
+        limit_s: How long that is from its beginning (s).
+        loop: Asyncio's, if that is what runs and is known: waiting takes 3 us less with it.
     """
 
-    __slots__ = ("_error", "_event", "_value", "buffers", "deadline", "done", "limit_s", "reply", "sent")
+    __slots__ = (
+        "_error",
+        "_loop",
+        "_tell",
+        "_value",
+        "buffers",
+        "deadline",
+        "done",
+        "limit_s",
+        "number",
+        "reply",
+        "sent",
+        "size",
+    )
 
-    def __init__(self, buffers: Sequence[Buffer], reply: Reply[T] | None, deadline: float, limit_s: float) -> None:
-        self.buffers, self.reply, self.deadline, self.limit_s = buffers, reply, deadline, limit_s
+    def __init__(
+        self,
+        number: int,
+        buffers: Sequence[Buffer],
+        reply: Reply[T] | None,
+        deadline: float,
+        limit_s: float,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self.number, self.buffers, self.reply, self.deadline, self.limit_s = number, buffers, reply, deadline, limit_s
+        self._loop = loop
+        self.size = sum(map(len, buffers))
         self.sent = False
         self.done = False
-        self._event: anyio.Event | None = None
+        self._tell: tuple[Callable[[], None], ...] = ()  # who wants to be called when it is done
         self._value: T | None = None
         self._error: OdradekError | None = None
 
-    async def wait(self) -> T:
+    def __await__(self) -> Generator[Any, Any, T]:
         """The reply's value; None, once written, when nothing answers this exchange.
 
         Raises:
@@ -60,32 +92,44 @@ class Pending(Generic[T]):
             RemoteProtocolError: The peer sent what cannot be the reply.
             OdradekError: What the reply itself says.
         """
-        if not self.done:
-            if self._event is None:  # most exchanges are awaited one behind the other: one event for many of them
-                self._event = anyio.Event()
-            await self._event.wait()
+        if not self.done and self._loop is not None:
+            waiter = self._loop.create_future()
+            self.then(partial(_wake, waiter))
+            yield from waiter
+        elif not self.done:
+            event = anyio.Event()
+            self.then(event.set)
+            yield from event.wait().__await__()
+        return self.result()
+
+    def result(self) -> T:
+        """The reply's value, or its error, raised. Only when `done`."""
+        assert self.done
         if self._error is not None:
             raise self._error
         return cast(T, self._value)
 
-    def __await__(self) -> Generator[Any, Any, T]:
-        return self.wait().__await__()
+    def then(self, callback: Callable[[], None]) -> None:
+        """Call back when the outcome comes, in the very step; at once if it is there. See `Outcome.then`."""
+        if self.done:
+            callback()
+        else:
+            self._tell = (*self._tell, callback)
 
-    def finish(self, value: T | None) -> None:
-        """For the connection alone, like `fail`: the first outcome counts."""
-        if not self.done:
-            self.done, self._value = True, value
-            self._tell()
-
-    def fail(self, error: OdradekError) -> None:
-        if not self.done:
-            self.done, self._error = True, error
-            self._tell()
-
-    def _tell(self) -> None:
+    def settle(self, value: T | None, error: OdradekError | None) -> None:
+        """For the connection alone: the first outcome counts."""
+        if self.done:
+            return
+        self.done, self._value, self._error = True, value, error
         self.buffers, self.reply = (), None
-        if self._event is not None:
-            self._event.set()
+        tell, self._tell = self._tell, ()
+        for callback in tell:
+            callback()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():  # it was cancelled
+        waiter.set_result(None)
 
 
 def joined(buffers: Iterable[Buffer]) -> Iterator[Buffer]:

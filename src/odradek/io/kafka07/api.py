@@ -7,12 +7,12 @@ proves the append.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
-from odradek.core.interfaces import Decoder, DecoderOptions, FetchResult, ProducePart, Receipt
+from odradek.core.interfaces import Decoder, DecoderOptions, FetchResult, Outcome, ProducePart, Receipt
 from odradek.errors import BrokerError, ConfigError, ConnectionLost, MessageTooLarge
 from odradek.io.connection import Connection
 from odradek.io.exchange import Pending
@@ -85,7 +85,7 @@ class Kafka07Api:
         """See BrokerApi."""
         return self.connection.epoch
 
-    def produce(self, parts: Sequence[ProducePart], *, confirm: bool) -> Awaitable[Receipt]:
+    def produce(self, parts: Sequence[ProducePart], *, confirm: bool) -> Outcome[Receipt]:
         """See BrokerApi. One part goes out as PRODUCE, several as MULTIPRODUCE.
 
         The outcome fails with ConnectionLost, `sent` true, when the broker closes the connection instead of
@@ -184,12 +184,20 @@ def _time_ms(at: Anchor | AtTime) -> int:
 
 
 class _Produced:
-    """The outcome of a produce. Not a coroutine: one that is never awaited would complain."""
+    """The outcome of a produce (see `core.interfaces.Outcome`): that of its exchange, with the receipt as its value."""
 
-    __slots__ = ("_pending", "_receipt")
+    __slots__ = ("_pending", "_receipt", "then")
 
     def __init__(self, pending: Pending[Any], receipt: Receipt) -> None:
-        self._pending, self._receipt = pending, receipt
+        self._pending, self._receipt, self.then = pending, receipt, pending.then
+
+    @property
+    def done(self) -> bool:
+        return self._pending.done
+
+    def result(self) -> Receipt:
+        self._pending.result()
+        return self._receipt
 
     def __await__(self) -> Generator[Any, Any, Receipt]:
         yield from self._pending.__await__()
