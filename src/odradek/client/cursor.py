@@ -5,11 +5,13 @@ No awaits: the fetcher's loops fill it, the reader's task empties it, both in on
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
-from itertools import repeat
+from itertools import accumulate, islice, repeat, takewhile
+from math import inf
 from typing import NamedTuple
 
+from odradek.codec import Packed
 from odradek.core.fetch_plan import Holding
 from odradek.core.interfaces import Decoder
 from odradek.core.states import CURSOR, CursorEvent, CursorState
@@ -38,6 +40,15 @@ class Chunk:
     @property
     def rows(self) -> int:
         return len(self.columns.values) - self.start
+
+    def rows_within(self, max_bytes: int) -> int:
+        """How many rows have payloads of at most so many bytes together; 1 at least."""
+        values, first = self.columns.values, self.start
+        if isinstance(values, Packed):
+            stop = bisect_right(values.offsets, values.offsets[first] + max_bytes, lo=first + 1)
+            return max(1, stop - 1 - first)
+        ends = accumulate(map(len, islice(values, first, None)))
+        return max(1, sum(1 for _ in takewhile(max_bytes.__ge__, ends)))
 
 
 class Cursor:
@@ -225,6 +236,11 @@ class Cursor:
 
     # ---- emptied by the reader ----
 
+    @property
+    def next_bytes(self) -> float:
+        """Bytes of its next row's payload; more than any when that is an error."""
+        return len(self.queue[0].columns.values[self.queue[0].start]) if self.rows else inf
+
     def ripe(self, max_records: int | None, max_wait: float, now: float) -> bool:
         """It has a full batch, or has waited long enough, or has nothing more to come for now."""
         if max_wait <= 0 or max_records is None or self.rows >= max_records or self.starved:
@@ -242,6 +258,13 @@ class Cursor:
             columns = _join(columns, self._shift(max_records - len(columns.values)))
         self.since = now
         return columns
+
+    def take_bytes(self, max_bytes: int, now: float) -> Columns:
+        """As `take`, of one run of columns as they were decoded: payloads of at most `max_bytes`, or one row."""
+        if not self.rows:
+            return self.take(None, now)
+        self.since = now
+        return self._shift(self.queue[0].rows_within(max_bytes))
 
     def _shift(self, max_records: int | None) -> Columns:
         chunk = self.queue[0]

@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import random
 from types import TracebackType
 from typing import Literal, Self
@@ -263,24 +264,50 @@ class Fetcher:
         """
         self.check()
         now = anyio.current_time()
-        wait = math.inf
+        wait, unripe = math.inf, []
+        try:
+            for cursor in self._waiting(stream):
+                if cursor.ripe(max_records, max_wait, now):
+                    return cursor.partition, self._taken(cursor, partial(cursor.take, max_records, now))
+                unripe.append(cursor)
+                wait = min(wait, cursor.since + max_wait - now)
+            return wait
+        finally:
+            for cursor in unripe:
+                self._list(cursor)
+
+    def take_some(self, stream: int | None, max_bytes: int) -> list[tuple[TopicPartition, Columns]]:
+        """Rows of several partitions, round robin: payloads of at most `max_bytes` together, but one row at least.
+        Empty when there is nothing now.
+
+        Raises the error of a partition whose good records are all delivered, once, when nothing comes before it.
+        """
+        self.check()
+        now, left = anyio.current_time(), max_bytes
+        found: list[tuple[TopicPartition, Columns]] = []
+        for cursor in self._waiting(stream):
+            if found and cursor.next_bytes > left:
+                self._list(cursor)
+                break
+            columns = self._taken(cursor, partial(cursor.take_bytes, left, now))
+            found.append((cursor.partition, columns))
+            left -= columns.payload_bytes
+        return found
+
+    def _waiting(self, stream: int | None) -> Iterator[Cursor]:
+        """Those with something to deliver, off their lists: streams take turns, and in each its partitions."""
         for number in list(self._lists) if stream is None else [stream]:
-            self._lists[number] = waiting = self._lists.pop(number, deque())  # streams take turns as well
-            for _ in range(len(waiting)):
+            self._lists[number] = waiting = self._lists.pop(number, deque())
+            while waiting:
                 cursor = waiting.popleft()
                 cursor.listed = False
-                if not (cursor.deliverable and self._owns(cursor)):
-                    continue
-                if cursor.ripe(max_records, max_wait, now):
-                    return cursor.partition, self._take(cursor, max_records, now)
-                self._list(cursor)
-                wait = min(wait, cursor.since + max_wait - now)
-        return wait
+                if cursor.deliverable and self._owns(cursor):
+                    yield cursor
 
-    def _take(self, cursor: Cursor, max_records: int | None, now: float) -> Columns:
+    def _taken(self, cursor: Cursor, take: Callable[[], Columns]) -> Columns:
         chunks = len(cursor.queue)
         try:
-            return cursor.take(max_records, now)
+            return take()
         finally:
             self._list(cursor)
             if len(cursor.queue) < chunks and (cursor.starved or cursor.state is CursorState.SEARCHING):
