@@ -67,11 +67,13 @@ class DecoderOptions:
         max_decompressed_bytes: What one compressed wrapper may grow to, all nesting levels together.
         corrupt: `fail` ends the partition with CorruptMessage; `skip` leaves the message out and reports it;
             `raw` hands the undecoded entry over as a record named in `Columns.corrupt`.
+        defer: Leave compressed messages to `Decoder.open`.
     """
 
     max_message_bytes: int = 4 << 20
     max_decompressed_bytes: int = 64 << 20
     corrupt: str = "fail"
+    defer: bool = False
 
 
 class Decoder(Protocol):
@@ -86,12 +88,17 @@ class Decoder(Protocol):
 
     @property
     def fetch_position(self) -> Position:
-        """Where the next fetch should start: `position` plus the partial tail kept from earlier fetches."""
+        """Where the next fetch should start: behind all that was fed, the partial tail included."""
         ...
 
     @property
     def pending_bytes(self) -> int:
-        """Memory held: decoded and not yet taken, plus the tail."""
+        """Memory held: decoded and not yet taken, plus what is unopened, plus the tail."""
+        ...
+
+    @property
+    def unopened_bytes(self) -> int:
+        """With `DecoderOptions.defer`: what waits for `open`, from the first whole compressed message on."""
         ...
 
     @property
@@ -103,6 +110,13 @@ class Decoder(Protocol):
         """Take the next bytes, as they come from the socket. Never raises; see `error`."""
         ...
 
+    def open(self) -> None:
+        """Decode what is unopened, to be taken with the rest: the same rows, positions and errors as without `defer`.
+
+        Never raises; see `error`. Pure: it may run in a thread, while nobody else touches the decoder.
+        """
+        ...
+
     def take(self) -> Columns:
         """Give up everything decoded since the last take. May be empty."""
         ...
@@ -112,7 +126,7 @@ class Decoder(Protocol):
         ...
 
     def reset(self, position: Position) -> None:
-        """Forget tail, error and undelivered messages, and go on from `position` (seek, new connection)."""
+        """Forget tail, error, unopened and undelivered messages, and go on from `position` (seek, new connection)."""
         ...
 
 

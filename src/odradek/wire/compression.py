@@ -7,14 +7,17 @@ whatever they let pass. Source: specification 2.2 and App. H8; corpus, section 7
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from collections.abc import Iterator
 from enum import IntEnum
 from io import BytesIO
+from itertools import islice
 
 import cramjam
 
+from odradek.codec import Buffer
 from odradek.errors import ConfigError
 
 __all__ = ["BadCompression", "Bomb", "Codec", "compress", "decompress"]
@@ -57,7 +60,8 @@ def compress(codec: Codec, data: bytes) -> bytes:
 def decompress(codec: Codec, data: bytes | memoryview, max_bytes: int) -> bytes:
     """Undo `compress`, and what other writers do that the broker accepts.
 
-    Never holds more than `max_bytes` of output (nor, for snappy, allocates it before the declared length was checked).
+    Never holds much more than `max_bytes` of output; for snappy, the declared lengths are checked before anything is
+    allocated.
 
     Raises:
         BadCompression: The broker would refuse these bytes.
@@ -65,14 +69,13 @@ def decompress(codec: Codec, data: bytes | memoryview, max_bytes: int) -> bytes:
     """
     if codec is Codec.NONE:
         return bytes(data)
-    out = BytesIO()  # gives up what was written without another copy
-    out.writelines((_gunzip if codec is Codec.GZIP else _unsnap)(bytes(data), max_bytes))
-    return out.getvalue()
+    return (_gunzip if codec is Codec.GZIP else _unsnap)(memoryview(data), max_bytes)
 
 
 # ---- gzip ---------------------------------------------------------------------------------------------------
 
 _FHCRC, _FEXTRA, _FNAME, _FCOMMENT = 2, 4, 8, 16
+_ZERO = re.compile(rb"\0")  # searches views, which have no find()
 _FILL = 512  # GZIPInputStream's buffer
 
 
@@ -81,56 +84,71 @@ def _gzip(data: bytes) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
-def _gunzip(data: bytes, max_bytes: int) -> Iterator[bytes]:
-    """The members of a gzip stream, decompressed, piece by piece.
+_STEP, _NEXT_STEP = 256 << 10, 8 << 10
+"""Input that zlib gets at a time, of the first member and at first of a further one: what lies behind a member's end is
+copied, so that many small members must be cut small."""
+
+_PIECE = 1 << 20  # output that zlib may give at a time, because it is copied, too
+
+
+def _gunzip(data: memoryview, max_bytes: int) -> bytes:
+    """The members of a gzip stream, decompressed.
 
     Follows GZIPInputStream of JDK 17 over a stream whose available() is always 0, which is what the broker gives it:
     behind the first header input is taken in fills of 512 bytes, and a further member is looked for only if more than
     26 bytes are left of the fill in which the last one ended. Whatever does not start like a member then is ignored.
     """
+    out = BytesIO()  # gives up what was written without another copy
     pos = filled = _gzip_header(data, 0)
-    room = max_bytes
+    step = _STEP
     while True:
-        inflate, crc, produced = zlib.decompressobj(-15), 0, 0
-        while not inflate.eof:
-            if pos == filled:
-                filled = min(pos + _FILL, len(data))
-            piece = _inflate(inflate, data[pos:filled], room + 1)
-            pos = filled - len(inflate.unused_data)
-            crc, produced, room = zlib.crc32(piece, crc), produced + len(piece), room - len(piece)
-            if room < 0:
-                raise Bomb(f"decompresses to more than {max_bytes} bytes")
-            yield piece
-        if data[pos : pos + 8] != struct.pack("<II", crc, produced & 0xFFFFFFFF):
+        pos, trailer = _inflate(data, pos, step, out, max_bytes)
+        if data[pos : pos + 8] != trailer:
             raise BadCompression("the gzip trailer does not match")
+        fills = -(-(pos - filled) // _FILL)
+        filled = min(filled + _FILL * max(fills, 0), len(data))
         if filled - pos <= 26:
-            return
+            return out.getvalue()
         try:
             pos = _gzip_header(data, pos + 8)
         except BadCompression:
-            return
-        filled = max(filled, pos)
+            return out.getvalue()
+        filled, step = max(filled, pos), _NEXT_STEP
 
 
-def _inflate(inflate: zlib._Decompress, data: bytes, max_length: int) -> bytes:
-    if not data:
-        raise BadCompression("the gzip stream is cut")
-    try:
-        return inflate.decompress(data, max_length)
-    except zlib.error as error:
-        raise BadCompression(f"bad gzip data: {error}") from None
+def _inflate(data: memoryview, pos: int, step: int, out: BytesIO, max_bytes: int) -> tuple[int, bytes]:
+    """Decompress the member whose header ends at `pos`. Gives where it ends, and the trailer that has to be there."""
+    inflate, crc, before = zlib.decompressobj(-15), 0, out.tell()
+    while not inflate.eof:
+        given: Buffer = inflate.unconsumed_tail
+        if not given:
+            given = data[pos : pos + step]
+            pos, step = pos + len(given), min(2 * step, _STEP)
+        room = max_bytes - out.tell()
+        try:
+            piece = inflate.decompress(given, min(room + 1, _PIECE))
+        except zlib.error as error:
+            raise BadCompression(f"bad gzip data: {error}") from None
+        if not (given or piece or inflate.eof):
+            raise BadCompression("the gzip stream is cut")
+        if len(piece) > room:
+            raise Bomb(f"decompresses to more than {max_bytes} bytes")
+        crc = zlib.crc32(piece, crc)
+        out.write(piece)
+    return pos - len(inflate.unused_data), struct.pack("<II", crc, (out.tell() - before) & 0xFFFFFFFF)
 
 
-def _gzip_header(data: bytes, start: int) -> int:
+def _gzip_header(data: memoryview, start: int) -> int:
     """Where the header of the member at `start` ends. Reserved flags are ignored, as Java does."""
-    if data[start : start + 3] != b"\x1f\x8b\x08" or len(data) < start + 10:
+    if bytes(data[start : start + 3]) != b"\x1f\x8b\x08" or len(data) < start + 10:
         raise BadCompression("not in gzip format")
     flags, pos = data[start + 3], start + 10
     if flags & _FEXTRA:
         pos += 2 + int.from_bytes(data[pos : pos + 2], "little")
     for flag in (_FNAME, _FCOMMENT):
         if flags & flag:
-            pos = data.find(0, pos) + 1 or len(data) + 1
+            zero = _ZERO.search(data, pos)
+            pos = zero.end() if zero else len(data) + 1
     if flags & _FHCRC:
         if data[pos : pos + 2] != struct.pack("<H", zlib.crc32(data[start:pos]) & 0xFFFF):
             raise BadCompression("the gzip header's CRC does not match")
@@ -144,6 +162,8 @@ def _gzip_header(data: bytes, start: int) -> int:
 
 _MAGIC = b"\x82SNAPPY\x00"
 _HEADER = _MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"  # version 1, readable by version 1 (specification App. C)
+_MAGIC_SIZE = int.from_bytes(_MAGIC[:4], "big", signed=True)  # what it looks like where a block's size could stand
+_AT_A_TIME = 64  # blocks that are looked at before they are decompressed: 2 MiB of those that are written
 _BLOCK = 32768  # SnappyOutputStream cuts its input here (specification 2.2)
 
 
@@ -155,59 +175,72 @@ def _xerial(data: bytes) -> bytes:
     return b"".join(parts)
 
 
-def _unsnap(data: bytes, max_bytes: int) -> Iterator[bytes | cramjam.Buffer]:
-    """The blocks of a snappy stream, decompressed.
+def _unsnap(data: memoryview, max_bytes: int) -> bytes:
+    """The blocks of a snappy stream, decompressed one behind the other into one buffer."""
+    out, blocks = BytesIO(), _blocks(data)
+    while some := list(islice(blocks, _AT_A_TIME)):
+        start = out.tell()
+        end = start + sum(size for _, size in some)
+        if end > max_bytes:
+            raise Bomb(f"decompresses to more than {max_bytes} bytes")
+        out.write(bytes(end - start))
+        with out.getbuffer() as room:
+            for block, size in some:
+                _unsnap_block(block, room[start : start + size])
+                start += size
+    return out.getvalue()
+
+
+def _unsnap_block(block: memoryview, into: memoryview) -> None:
+    try:
+        cramjam.snappy.decompress_raw_into(block, into)
+    except cramjam.DecompressionError as error:
+        raise BadCompression(f"bad snappy data: {error}") from None
+
+
+def _blocks(data: memoryview) -> Iterator[tuple[memoryview, int]]:
+    """The raw blocks of a snappy stream, and the size that each declares.
 
     Follows SnappyInputStream of snappy-java 1.1.8: the first header's version is not looked at, another header may
     stand where a block could, fewer than 4 bytes behind the last block are ignored, and what does not start with the
     magic, or is shorter than the header, is one raw block.
     """
     if len(data) < len(_HEADER) or data[: len(_MAGIC)] != _MAGIC:
-        yield _unsnap_block(data, max_bytes, max_bytes)
+        yield data, _declared(data)
         return
-    pos, room = len(_HEADER), max_bytes
+    pos = len(_HEADER)
     while len(data) - pos >= 4:
-        if data.startswith(_MAGIC[:4], pos):
+        size = int.from_bytes(data[pos : pos + 4], "big", signed=True)
+        if size == _MAGIC_SIZE:
             if not _is_header(data[pos : pos + len(_HEADER)]):
                 return
             pos += len(_HEADER)
             continue
-        size = int.from_bytes(data[pos : pos + 4], "big", signed=True)
         block = data[pos + 4 : pos + 4 + max(size, 0)]
         if size <= 0 or len(block) < size:
             raise BadCompression(f"a snappy block of {size} bytes in {len(data) - pos - 4}")
-        piece = _unsnap_block(block, room, max_bytes)
-        pos, room = pos + 4 + size, room - len(piece)
-        yield piece
+        yield block, _declared(block)
+        pos += 4 + size
 
 
-def _is_header(header: bytes) -> bool:
+def _is_header(header: memoryview) -> bool:
     """Whether what starts like a further header is one. Unlike the first, it must be whole and of version 1 or more."""
     version = int.from_bytes(header[8:12], "big", signed=True)
-    if len(header) < len(_HEADER) or (header.startswith(_MAGIC) and version < 1):
+    magic = header[: len(_MAGIC)] == _MAGIC
+    if len(header) < len(_HEADER) or (magic and version < 1):
         raise BadCompression("a snappy stream goes on with a header that is cut or of version 0")
-    return header.startswith(_MAGIC)
+    return magic
 
 
-def _unsnap_block(block: bytes, room: int, max_bytes: int) -> cramjam.Buffer:
-    size = _declared(block)
-    if size > 22 * len(block):  # a copy of 64 bytes takes 3: more than 21.4-fold growth cannot be
-        raise BadCompression(f"a snappy block of {len(block)} bytes cannot hold the {size} it declares")
-    if size > room:
-        raise Bomb(f"decompresses to more than {max_bytes} bytes")
-    try:
-        return cramjam.snappy.decompress_raw(block)
-    except cramjam.DecompressionError as error:
-        raise BadCompression(f"bad snappy data: {error}") from None
-
-
-def _declared(block: bytes) -> int:
+def _declared(block: memoryview) -> int:
     """The varint a raw block starts with: at most five bytes and 2^31-1, as snappy and a Java array have it."""
     size = 0
-    for shift, byte in enumerate(block[:5]):
+    for shift, byte in enumerate(block[:5].tolist()):
         size |= (byte & 0x7F) << 7 * shift
         if byte < 0x80:
-            if size > 0x7FFFFFFF:
-                break
+            if size > min(
+                22 * len(block), 0x7FFFFFFF
+            ):  # a copy of 64 bytes takes 3: more than 21.4-fold growth cannot be
+                raise BadCompression(f"a snappy block of {len(block)} bytes cannot hold the {size} it declares")
             return size
     raise BadCompression("a snappy block without a valid length")

@@ -19,7 +19,10 @@ __all__ = [
     "ScanEnd",
     "Stop",
     "check_length",
+    "entry_at",
+    "entry_size",
     "head_bytes",
+    "is_wrapper",
     "make_entry",
     "read_entry",
     "scan",
@@ -135,13 +138,13 @@ def check_length(length: int, max_bytes: int, magic: Buffer = b"") -> Stop | Non
     return Stop.TOO_LARGE if length + 4 > max_bytes else None
 
 
-def read_entry(data: memoryview, start: int, base: int = 0, max_bytes: int = NO_LIMIT) -> Entry | Stop:
-    """The entry at index `start`, or why there is none. A bad length comes before a cut end: more would not help.
+def entry_size(data: memoryview, start: int, max_bytes: int = NO_LIMIT) -> int | Stop:
+    """Bytes of the entry at index `start`, or why there is none. A bad length comes before a cut end: more would not
+    help.
 
     Args:
         data: Log bytes.
         start: Index in `data`.
-        base: What position `data[0]` has.
         max_bytes: Limit for the whole entry.
     """
     left = len(data) - start
@@ -150,10 +153,24 @@ def read_entry(data: memoryview, start: int, base: int = 0, max_bytes: int = NO_
     length = int.from_bytes(data[start : start + 4], "big", signed=True)
     if bad := check_length(length, max_bytes, data[start + 4 : start + 5]):
         return bad
-    if left < 4 + length:
-        return Stop.CUT
+    return Stop.CUT if left < 4 + length else 4 + length
+
+
+def read_entry(data: memoryview, start: int, base: int = 0, max_bytes: int = NO_LIMIT) -> Entry | Stop:
+    """The entry at index `start`, or why there is none (see `entry_size`); `base` is the position of `data[0]`."""
+    size = entry_size(data, start, max_bytes)
+    return size if isinstance(size, Stop) else entry_at(data, start, size, base)
+
+
+def entry_at(data: memoryview, start: int, size: int, base: int = 0) -> Entry:
+    """The entry at index `start`, whose size `entry_size` gave."""
     body = start + head_bytes(data[start + 4])
-    return make_entry(base + start, length, data[start:body], data[body : start + 4 + length])
+    return make_entry(base + start, data[start:body], data[body : start + size])
+
+
+def is_wrapper(head: Buffer) -> bool:
+    """Whether an entry that starts with these 6 bytes or more is a compressed message, as far as its head tells."""
+    return head[4] == 1 and head[5] & 3 != 0
 
 
 def head_bytes(magic: int) -> int:
@@ -161,8 +178,8 @@ def head_bytes(magic: int) -> int:
     return 9 + magic if magic < 2 else 5
 
 
-def make_entry(position: int, length: int, head: bytes | memoryview, payload: bytes | memoryview) -> Entry:
+def make_entry(position: int, head: bytes | memoryview, payload: bytes | memoryview) -> Entry:
     """An entry from its two parts, with its CRC checked."""
-    magic = head[4]
+    magic, size = head[4], len(head) + len(payload)
     crc_ok = magic < 2 and crc32(payload) == int.from_bytes(head[-4:], "big")
-    return Entry(position, 4 + length, magic, head[5] if magic == 1 else 0, crc_ok, head, payload)
+    return Entry(position, size, magic, head[5] if magic == 1 else 0, crc_ok, head, payload)

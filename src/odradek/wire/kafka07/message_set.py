@@ -21,9 +21,11 @@ from odradek.wire.kafka07.entries import (
     ScanEnd,
     Stop,
     check_length,
+    entry_at,
+    entry_size,
     head_bytes,
+    is_wrapper,
     make_entry,
-    read_entry,
     scan,
 )
 from odradek.wire.kafka07.wrappers import Opened
@@ -96,6 +98,9 @@ class Options(Protocol):
     @property
     def corrupt(self) -> str: ...
 
+    @property
+    def defer(self) -> bool: ...
+
 
 class SetDecoder:
     """The bytes of one partition's log -> columns, incrementally. Implements `core.interfaces.Decoder`.
@@ -114,10 +119,13 @@ class SetDecoder:
     rest of the level-one wrapper (raw: it is handed over whole, behind what could be read of it). On level one a length
     that cannot be is always an error, as is a message that is too large.
 
+    With `defer` compressed messages are left to `open`, which may run in a thread: from the first whole one on, `feed`
+    keeps the bytes without looking at them.
+
     Args:
         partition: Named in errors and batches.
         position: Where the first byte that will be fed stands in the log.
-        options: Limits (bytes), and what to do about damage: `fail`, `skip` or `raw`.
+        options: Limits (bytes); what to do about damage: `fail`, `skip` or `raw`; and whether to defer.
     """
 
     def __init__(self, partition: TopicPartition, position: Position, options: Options) -> None:
@@ -126,6 +134,7 @@ class SetDecoder:
         self.partition = partition
         self._options = options
         self._max_entry = options.max_message_bytes
+        self._deferring = options.defer
         self._reports: list[CorruptMessage] = []
         self._error: OdradekError | None = None
         self.reset(position)
@@ -141,13 +150,18 @@ class SetDecoder:
 
     @property
     def fetch_position(self) -> Position:
-        """Where the next fetch should start: behind everything decoded and the partial tail that is kept."""
-        return Position(self._at + self._tail_bytes)
+        """Where the next fetch should start: behind everything decoded, unopened, and the partial tail that is kept."""
+        return Position(self._at + self.unopened_bytes + self._tail_bytes)
 
     @property
     def pending_bytes(self) -> int:
-        """Memory held: messages not yet taken, and the partial tail."""
-        return self._decoded_bytes + self._tail_bytes
+        """Memory held: messages not yet taken, unopened bytes, and the partial tail."""
+        return self._decoded_bytes + self.unopened_bytes + self._tail_bytes
+
+    @property
+    def unopened_bytes(self) -> int:
+        """What waits for `open()`: the first whole compressed message and everything behind it. 0 without `defer`."""
+        return self._unopened.tell()
 
     @property
     def error(self) -> OdradekError | None:
@@ -155,19 +169,24 @@ class SetDecoder:
         return self._error
 
     def feed(self, data: memoryview) -> None:
-        """Take the next bytes. Never raises; what is fed after an error is ignored.
+        """Take the next bytes, of a buffer that may be used again afterwards. Never raises; what is fed after an error
+        is ignored."""
+        if self._error is None:
+            self._feed(data)
 
-        A view of a whole `bytes` object is the fastest to cut messages from.
+    def open(self) -> None:
+        """Decode what `feed` has left unopened. Never raises; see `error`.
+
+        Pure: it may run in a thread, while nobody else touches this decoder.
         """
-        if self._error is not None:
-            return
-        try:
-            used = self._continue(data) if self._head else 0
-            if not self._head and used < len(data):
-                self._decode(data, used)
-        except (CorruptMessage, MessageTooLarge) as error:
-            self._drop_tail()
-            self._error = error
+        if self.unopened_bytes:
+            data = self._unopened.getvalue()
+            self._drop_unopened()
+            self._deferring = False
+            try:
+                self._feed(memoryview(data))
+            finally:
+                self._deferring = self._options.defer
 
     def take(self) -> Columns:
         """Give up everything decoded since the last take. May be empty."""
@@ -181,15 +200,19 @@ class SetDecoder:
         return reports
 
     def reset(self, position: Position) -> None:
-        """Forget tail, error and messages not taken, and go on from `position` (seek, new connection)."""
+        """Forget everything not taken, and the error, and go on from `position` (seek, new connection)."""
         self._at = int(position)  # the log position behind everything decoded
         self._error = None
         self._drop_tail()
+        self._drop_unopened()
         self._drop_decoded()
 
     def _drop_tail(self) -> None:
         self._head = bytearray()
         self._body = BytesIO()  # holds a payload's pieces and gives them up as one `bytes` without another copy
+
+    def _drop_unopened(self) -> None:
+        self._unopened = BytesIO()  # gives up its bytes without another copy, too
 
     def _drop_decoded(self) -> None:
         self._rows = codec.active.Rows()
@@ -203,6 +226,17 @@ class SetDecoder:
 
     # -- from bytes to entries --
 
+    def _feed(self, data: memoryview) -> None:
+        try:
+            used = self._continue(data) if self._head else 0
+            if self.unopened_bytes:
+                self._unopened.write(data[used:])
+            elif not self._head and used < len(data):
+                self._decode(data, used)
+        except (CorruptMessage, MessageTooLarge) as error:
+            self._drop_tail()
+            self._error = error
+
     def _decode(self, data: memoryview, start: int) -> None:
         """Decode everything from `start` on, where an entry begins, and keep the tail."""
         base = self._at - start
@@ -211,12 +245,15 @@ class SetDecoder:
             end = self._rows.decode_run(data, start, len(data), base, self._max_entry)
             self._advance(end - start)
             start = end
-            found = read_entry(data, start, base, self._max_entry)
-            if isinstance(found, Stop):
+            size = entry_size(data, start, self._max_entry)
+            if isinstance(size, Stop):
                 break
-            self._settle(found)
-            start += found.size
-        if found is not Stop.END:
+            if self._deferring and is_wrapper(data[start:]):
+                self._unopened.write(data[start:])
+                return
+            self._settle(entry_at(data, start, size, base))
+            start += size
+        if size is not Stop.END:
             self._continue(data[start:])
 
     def _continue(self, data: memoryview) -> int:
@@ -237,10 +274,16 @@ class SetDecoder:
         piece = data[used : used + 4 + length - self._tail_bytes]
         self._body.write(piece)
         if self._tail_bytes == 4 + length:
-            entry = make_entry(self._at, length, bytes(self._head), self._body.getvalue())
-            self._drop_tail()
-            self._settle(entry)
+            self._complete(bytes(self._head), self._body.getvalue())
         return used + len(piece)
+
+    def _complete(self, head: bytes, payload: bytes) -> None:
+        """The entry that was in the tail is whole."""
+        self._drop_tail()
+        if self._deferring and is_wrapper(head):
+            self._unopened.writelines((head, payload))
+        else:
+            self._settle(make_entry(self._at, head, payload))
 
     def _head_wanted(self) -> int:
         """How much of the head to read next: its length field, its magic, and what that makes of the rest."""
