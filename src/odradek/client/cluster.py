@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Any, Literal, Self
 from urllib.parse import unquote
 
-from odradek.client.asking import ask_positions
 from odradek.client.background import Background
 from odradek.client.consumer import Consumer
+from odradek.client.fetcher import ask_positions
 from odradek.client.producer import Producer
 from odradek.client.reader import Reader, Topics
 from odradek.client.tuning import Tuning

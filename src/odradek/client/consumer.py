@@ -20,11 +20,8 @@ from typing import Any, Literal, Self
 import anyio
 
 from odradek.batch import Batch
-from odradek.client.asking import ask_positions
-from odradek.client.bell import Bell
 from odradek.client.cursor import Cursor
-from odradek.client.fetch_settings import fetch_settings
-from odradek.client.fetcher import Fetcher
+from odradek.client.fetcher import Bell, Fetcher, ask_positions, fetch_settings
 from odradek.client.handlers import Each, EachOptions
 from odradek.client.reading import Reading
 from odradek.client.streams import Batches, Stream

@@ -16,10 +16,11 @@ from typing import Self
 
 import anyio
 
+from odradek.client.asking import ask_positions
 from odradek.client.background import Background
 from odradek.client.bell import Bell
 from odradek.client.cursor import Cursor
-from odradek.client.fetch_settings import FetchSettings
+from odradek.client.fetch_settings import FetchSettings, fetch_settings
 from odradek.client.link import Link
 from odradek.client.turns import Lot, offer
 from odradek.core.fetch_plan import Budget
@@ -28,7 +29,7 @@ from odradek.core.states import CursorState
 from odradek.errors import Closed, ConfigError, CorruptMessage
 from odradek.types import Columns, Position, Start, TopicPartition
 
-__all__ = ["Fetcher"]
+__all__ = ["Bell", "FetchSettings", "Fetcher", "ask_positions", "fetch_settings"]
 
 log = logging.getLogger("odradek.fetch")
 

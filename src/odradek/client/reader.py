@@ -17,10 +17,8 @@ from types import TracebackType
 from typing import Literal, Self
 
 from odradek.batch import Batch
-from odradek.client.asking import ask_positions
 from odradek.client.cursor import Cursor, Place
-from odradek.client.fetch_settings import fetch_settings
-from odradek.client.fetcher import Fetcher
+from odradek.client.fetcher import Fetcher, ask_positions, fetch_settings
 from odradek.client.reading import Reading
 from odradek.client.streams import Batches, Stream
 from odradek.client.tuning import Tuning
