@@ -72,9 +72,9 @@ def test_what_does_not_fit_into_the_account_waits_for_a_decent_request() -> None
     crowd = account(100, of=100, held=900, reserved=60, listed=9)
     assert crowd.grant(100, 1.0) == 0 and crowd.full
     crowd.held -= 100
-    assert not crowd.roomy
+    assert not crowd.relieve()
     crowd.held -= 200
-    assert crowd.roomy and crowd.grant(100, 1.0) == 100 and not crowd.full
+    assert crowd.relieve() and crowd.grant(100, 1.0) == 100 and not crowd.full
 
 
 def test_the_last_one_that_fits_gets_what_is_left_if_that_is_half_of_it() -> None:
@@ -85,7 +85,7 @@ def test_the_last_one_that_fits_gets_what_is_left_if_that_is_half_of_it() -> Non
 def test_when_nothing_can_be_delivered_and_nothing_comes_the_least_is_granted_whatever_is_held() -> None:
     """All of it is held by partitions that are held back: the others live on."""
     stuck = account(100, of=100, held=1000)
-    assert stuck.roomy and stuck.grant(100, 1.0) == 10
+    assert stuck.relieve() and stuck.grant(100, 1.0) == 10
     stuck.reserved = 10
     assert stuck.grant(100, 1.0) == 0, "one at a time"
     stuck.reserved, stuck.listed = 0, 1

@@ -50,8 +50,7 @@ class Lot(Account):
 
     def stir(self) -> None:
         """Something was taken, or landed: go on if that was what the next one waited for."""
-        if self.full and self.roomy:
-            self.full = False
+        if self.full and self.relieve():
             self.turns.work.ring()
 
 
@@ -138,12 +137,12 @@ class Turns:
     def _pick_from(self, lot: Lot, most: int, wants: list[Want]) -> int:
         """Add wants of one lot, of `most` bytes together or a little more. Returns of how many."""
         total, eager = 0, (lot.eager + 1) // 2  # the rest is for the next fetch, which goes out at the same time
-        while lot.due and total < most:
+        while lot.due and total < most and lot.relieve():
             cursor = lot.due[0]
-            if self._is_next(cursor, lot):
+            if size := self._ask(cursor, lot):
                 if cursor.eager and not eager:
                     break
-                if not (size := lot.grant(cursor.ask(self._budget), cursor.growth)):
+                if not (size := lot.grant(size, cursor.growth)):
                     self._news.ring()  # a reader waiting for a full batch gets what there is
                     break
                 eager -= cursor.eager
@@ -152,17 +151,17 @@ class Turns:
             lot.due.popleft()
         return total
 
-    def _is_next(self, cursor: Cursor, lot: Lot) -> bool:
-        """It still is what it was when it was offered, and has room."""
+    def _ask(self, cursor: Cursor, lot: Lot) -> int:
+        """What it asks for; 0: it has no room, or is not any more what it was when it was offered."""
         if not cursor.queued or cursor.account is not lot or not cursor.owned:
-            return False
+            return 0
         if cursor.state is CursorState.FETCHING and not cursor.holds and not cursor.in_flight:
-            if cursor.ask(self._budget):
-                return True
+            if size := cursor.ask(self._budget):
+                return size
             cursor.starved = True
             self._news.ring()
         cursor.queued = False
-        return False
+        return 0
 
 
 def _departed(cursor: Cursor, size: int) -> Want:

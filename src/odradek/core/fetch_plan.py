@@ -90,20 +90,25 @@ def ask(holding: Holding, share: int, limits: FetchLimits) -> int:
 class Budget:
     """The read-ahead of one consumer and how many partitions share it."""
 
-    __slots__ = ("limits", "partitions")
+    __slots__ = ("_partitions", "limits", "share", "worth")
 
     def __init__(self, limits: FetchLimits) -> None:
-        self.limits = limits
+        self.limits, self.worth = limits, limits.worth
         self.partitions = 0
 
     @property
-    def share(self) -> int:
+    def partitions(self) -> int:
+        return self._partitions
+
+    @partitions.setter
+    def partitions(self, count: int) -> None:
+        self._partitions = count
+        self.share = max(self.limits.ahead // max(1, count), self.worth)
         """What one partition may hold."""
-        return max(self.limits.ahead // max(1, self.partitions), self.limits.worth)
 
     def allowance(self, partitions: int) -> int:
         """What so many of the partitions may hold together."""
-        return max(self.limits.ahead * partitions // max(1, self.partitions), self.limits.worth)
+        return max(self.limits.ahead * partitions // max(1, self._partitions), self.worth)
 
 
 class Account:
@@ -130,14 +135,13 @@ class Account:
         least = self.budget.limits.least
         fits = int(self.free / growth)
         if fits >= size or fits >= max(least, size // 2):
-            self.full = False
             return min(size, fits)
         self.full = bool(self.listed or self.reserved)
         return 0 if self.full else min(size, least)
 
-    @property
-    def roomy(self) -> bool:
-        """After having been full: there is room for a decent request, or nothing else will make any."""
-        limits = self.budget.limits
-        decent = min(limits.response, self.budget.allowance(self.partitions) // 4)
-        return self.free >= decent or not (self.listed or self.reserved)
+    def relieve(self) -> bool:
+        """Not full, or not any more: there is room for a decent request, or nothing is left that would make any."""
+        if self.full:
+            decent = min(self.budget.limits.response, self.budget.allowance(self.partitions) // 4)
+            self.full = self.free < decent and bool(self.listed or self.reserved)
+        return not self.full
