@@ -5,67 +5,125 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.core.fetch_plan import FetchLimits, Holding, plan
+from odradek.core.fetch_plan import Account, Budget, FetchLimits, Holding, ask, reckoned
 
 EMPTY = Holding(0, 1.0)
 LIMITS = FetchLimits(ahead=1000, part=100, response=400, least=10)
 
 
+def budget(partitions: int, limits: FetchLimits = LIMITS) -> Budget:
+    found = Budget(limits)
+    found.partitions = partitions
+    return found
+
+
+def account(partitions: int, of: int, **numbers: int) -> Account:
+    found = Account(budget(of))
+    found.partitions = partitions
+    for name, number in numbers.items():
+        setattr(found, name, number)
+    return found
+
+
+# ---- one partition ------------------------------------------------------------------------------------------
+
+
 def test_an_empty_partition_asks_for_a_whole_part() -> None:
-    assert plan([EMPTY], 1, LIMITS) == [100]
+    assert ask(EMPTY, 1000, LIMITS) == 100
 
 
-def test_many_partitions_share_one_response() -> None:
-    assert plan([EMPTY] * 8, 8, LIMITS) == [50] * 8
-
-
-def test_many_partitions_share_the_budget() -> None:
-    assert plan([EMPTY] * 2, 50, LIMITS) == [20, 20]
-
-
-def test_a_full_partition_does_not_ask_and_the_others_do() -> None:
-    assert plan([Holding(500, 1.0), EMPTY], 2, LIMITS) == [0, 100]
+def test_a_full_partition_does_not_ask() -> None:
+    assert ask(Holding(500, 1.0), 500, LIMITS) == 0
 
 
 def test_a_nearly_full_partition_waits_until_half_a_request_fits() -> None:
-    assert plan([Holding(460, 1.0)], 2, LIMITS) == [0]
-    assert plan([Holding(440, 1.0)], 2, LIMITS) == [60]
+    assert ask(Holding(460, 1.0), 500, LIMITS) == 0
+    assert ask(Holding(440, 1.0), 500, LIMITS) == 60
 
 
 def test_what_a_fetched_byte_grows_to_is_reckoned_with() -> None:
-    assert plan([Holding(0, 20.0)], 1, LIMITS) == [50]
+    assert ask(Holding(0, 20.0), 1000, LIMITS) == 50
 
 
 def test_the_first_request_is_small() -> None:
-    assert plan([Holding(0, None)], 1, LIMITS) == [40]
+    assert ask(Holding(0, None), 1000, LIMITS) == 40
 
 
-def test_a_partition_with_nothing_is_never_starved() -> None:
-    assert plan([EMPTY], 10_000, LIMITS) == [10]
-    assert plan([Holding(0, 1e9)], 1, LIMITS) == [10]
+def test_a_partition_with_nothing_asks_for_the_least_however_small_its_share() -> None:
+    assert ask(EMPTY, 1, LIMITS) == 10
+    assert ask(Holding(0, 1e9), 1000, LIMITS) == 10
+
+
+# ---- many ---------------------------------------------------------------------------------------------------
+
+
+def test_shares_are_even_as_long_as_they_are_worth_a_request() -> None:
+    assert budget(0).share == budget(1).share == 1000
+    assert budget(3).share == 333
+    assert budget(100).share == LIMITS.worth == 250
+
+
+def test_accounts_get_what_their_partitions_would_get() -> None:
+    assert budget(100).allowance(50) == 500
+    assert budget(100).allowance(1) == LIMITS.worth
+
+
+def test_what_does_not_fit_into_the_account_waits_for_a_decent_request() -> None:
+    crowd = account(100, of=100, held=900, reserved=60, listed=9)
+    assert crowd.grant(100, 1.0) == 0 and crowd.full
+    crowd.held -= 100
+    assert not crowd.relieve()
+    crowd.held -= 200
+    assert crowd.relieve() and crowd.grant(100, 1.0) == 100 and not crowd.full
+
+
+def test_the_last_one_that_fits_gets_what_is_left_if_that_is_half_of_it() -> None:
+    assert account(100, of=100, held=940).grant(100, 1.0) == 60
+    assert account(100, of=100, held=960, listed=1).grant(100, 1.0) == 0
+
+
+def test_when_nothing_can_be_delivered_and_nothing_comes_the_least_is_granted_whatever_is_held() -> None:
+    """All of it is held by partitions that are held back: the others live on."""
+    stuck = account(100, of=100, held=1000)
+    assert stuck.relieve() and stuck.grant(100, 1.0) == 10
+    stuck.reserved = 10
+    assert stuck.grant(100, 1.0) == 0, "one at a time"
+    stuck.reserved, stuck.listed = 0, 1
+    assert stuck.grant(100, 1.0) == 0, "there is something to deliver first"
+
+
+numbers = st.integers(0, 5000)
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 5000), st.none() | st.floats(0.1, 50)), max_size=20),
-    st.integers(0, 30),
-    st.integers(1, 1 << 20),
-    st.integers(1, 4096),
-    st.integers(1, 1 << 16),
-    st.integers(1, 256),
+    st.lists(st.tuples(numbers, st.none() | st.floats(0.1, 50)), max_size=20),
+    numbers,
+    st.builds(
+        FetchLimits,
+        ahead=st.integers(1, 1 << 20),
+        part=st.integers(1, 4096),
+        response=st.integers(1, 1 << 16),
+        least=st.integers(1, 256),
+    ),
 )
-def test_the_plan_never_promises_more_than_the_budget(
-    held: list[tuple[int, float | None]], elsewhere: int, ahead: int, part: int, response: int, least: int
+def test_no_more_is_asked_for_than_the_budget_has(
+    held: list[tuple[int, float | None]], elsewhere: int, limits: FetchLimits
 ) -> None:
-    limits = FetchLimits(ahead, part, response, least)
     holdings = [Holding(*pair) for pair in held]
-    partitions = len(holdings) + elsewhere
-    asks = plan(holdings, partitions, limits)
-    share = ahead // max(1, partitions)
-    assert len(asks) == len(holdings)
-    for ask, holding in zip(asks, holdings, strict=True):
-        assert 0 <= ask <= max(part, least)
-        assert ask == 0 or ask >= least
-        if holding.held == 0:
-            assert ask > 0
-        if ask > least:
-            assert holding.held + ask * max(1.0, holding.growth or 1.0) <= share + 1
+    whole = budget(len(holdings) + elsewhere, limits)
+    shared = Account(whole)
+    shared.partitions = len(holdings)
+    shared.held = before = sum(holding.held for holding in holdings)
+    for holding in holdings:
+        size = ask(holding, whole.share, limits)
+        growth = reckoned(holding.growth)
+        assert 0 <= size <= max(limits.part, limits.least)
+        assert size == 0 or size >= limits.least or limits.part < limits.least
+        assert size > 0 or holding.held > 0
+        assert size <= limits.least or holding.held + size * growth <= whole.share + 1
+        granted = shared.grant(size, growth) if size else 0
+        assert granted <= size
+        alone = not shared.reserved
+        shared.reserved += int(granted * growth)
+        fits = before + shared.reserved <= whole.allowance(len(holdings)) + 1
+        assert fits or not granted or (alone and granted <= limits.least)

@@ -1,22 +1,27 @@
 """One partition on its way from the decoder to the reader: a queue of decoded columns with its accounts.
 
-No awaits: the fetcher's loops fill it, the reader's task empties it, both in one event loop.
+No awaits: its broker's loops fill it, the reader's task empties it, both in one event loop.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
-from itertools import repeat
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain, islice, repeat, takewhile
+from math import inf
+from typing import NamedTuple, TypeVar
 
-from odradek.core.fetch_plan import Holding
+from odradek.codec import Packed
+from odradek.core.fetch_plan import Account, Budget, Holding, ask, reckoned
 from odradek.core.interfaces import Decoder
 from odradek.core.states import CURSOR, CursorEvent, CursorState
 from odradek.errors import CorruptMessage, OdradekError
 from odradek.types import Columns, Position, Start, TopicPartition
 
 __all__ = ["Cursor", "Place", "cut"]
+
+T = TypeVar("T")
 
 
 class Place(NamedTuple):
@@ -39,6 +44,15 @@ class Chunk:
     def rows(self) -> int:
         return len(self.columns.values) - self.start
 
+    def rows_within(self, max_bytes: int) -> int:
+        """How many rows have payloads of at most so many bytes together; 1 at least."""
+        values, first = self.columns.values, self.start
+        if isinstance(values, Packed):
+            stop = bisect_right(values.offsets, values.offsets[first] + max_bytes, lo=first + 1)
+            return max(1, stop - 1 - first)
+        ends = accumulate(map(len, islice(values, first, None)))
+        return max(1, sum(1 for _ in takewhile(max_bytes.__ge__, ends)))
+
 
 class Cursor:
     """One partition.
@@ -59,14 +73,27 @@ class Cursor:
         self.until = until
         self.holds: set[str] = set()
         """Why it is not delivered now: `user` (pause), `handlers` (they have enough of it)."""
+        self.account: Account | None = None
+        """Where its numbers are added up; None until a broker is known that serves it."""
+        self.owned = False
+        """It is read; False before and after."""
+        self.queued = False
+        """It waits for its turn to be fetched."""
         self.in_flight = False
+        """A fetch, or a thread, works on its decoder. Nobody else touches that."""
         self.starved = False
-        """It had no room at the last plan: taking from it makes room."""
+        """It had no room when its turn came: taking from it makes room."""
         self.listed = False
         """It is in its stream's list of cursors with something to deliver."""
-        self.attempts = 0
-        self.not_before = 0.0
+        self.eager = False
+        """Its last answer was as long as it could be: there is more."""
+        self.counted = False
+        """Something may still come of it, and it counts for that among those who share the read-ahead."""
+        self.empty_turns = 0
+        self.poll_at = 0.0
+        self.attempts, self.not_before = 0, 0.0
         self.reports: list[CorruptMessage] = []
+        self._memory = self._tail = self._reserved = 0
         self._begin(start, skip)
 
     def _begin(self, start: Start, skip: int) -> None:
@@ -78,9 +105,11 @@ class Cursor:
         self.rows = 0
         self.since = 0.0
         self.attempts, self.not_before = 0, 0.0
-        self._memory = 0
+        self._hold(-self._memory, -self._tail)
         self._growth: float | None = None
+        self._wish: int | None = None
         self._skip = skip
+        self._at = Position(0)
         self._rest: Position | None = None  # the first message cut off at `until`: it counts as not read
         self._retried_at: Position | None = None
 
@@ -88,13 +117,14 @@ class Cursor:
 
     @property
     def place(self) -> Place | None:
-        """What the reader gets next; None while it has to be asked for."""
+        """What the reader gets next; None while it has to be asked for. (It asks nothing of the decoder, which may be
+        in the hands of a thread.)"""
         if self.queue:
             chunk = self.queue[0]
             inner = chunk.columns.inner_indexes
             return Place(Position(chunk.columns.positions[chunk.start]), inner[chunk.start] if inner else 0)
         if self.decoder is not None:
-            return Place(self.decoder.position if self._rest is None else self._rest, self._skip)
+            return Place(self._at if self._rest is None else self._rest, self._skip)
         return Place(Position(self.start), self._skip) if isinstance(self.start, int) else None
 
     @property
@@ -106,18 +136,84 @@ class Cursor:
         """Nothing will come of it any more."""
         return self.state in (CursorState.ENDED, CursorState.BROKEN) and not self.rows and self.error is None
 
+    # ---- what it takes ----
+
     @property
     def holding(self) -> Holding:
         """For the fetch plan. A lone partial message counts as nothing, so that its rest may always be asked for."""
-        tail = self.decoder.pending_bytes if self.decoder is not None and self.rows else 0
+        tail = int(self._tail * self.growth) + 1 if self.rows else 0
         return Holding(self._memory + tail, self._growth)
 
-    # ---- filled by the fetcher ----
+    @property
+    def growth(self) -> float:
+        """What a byte is reckoned to grow to; before anything came, what it did lately with its neighbours."""
+        known = self._growth
+        if known is None and self.account is not None:
+            known = self.account.growth
+        return reckoned(known)
+
+    def join(self, account: Account | None) -> None:
+        """Its numbers are added up there from now on."""
+        self._add_up(-1)
+        self.account = account
+        self._add_up(1)
+
+    def _add_up(self, sign: int) -> None:
+        if (account := self.account) is not None:
+            account.held += sign * (self._memory + self._tail)
+            account.reserved += sign * self._reserved
+            account.listed += sign * self.listed
+            account.eager += sign * self.eager
+            account.partitions += sign * self.counted
+
+    def _hold(self, memory: int, tail: int = 0) -> None:
+        self._memory += memory
+        self._tail += tail
+        if self.account is not None:
+            self.account.held += memory + tail
+
+    def set_listed(self, value: bool) -> None:
+        if self.account is not None:
+            self.account.listed += value - self.listed
+        self.listed = value
+
+    def set_counted(self, value: bool) -> bool:
+        if self.account is not None:
+            self.account.partitions += value - self.counted
+        self.counted = value
+        return value
+
+    def _set_eager(self, value: bool) -> None:
+        if self.account is not None:
+            self.account.eager += value - self.eager
+        self.eager = value
+
+    def ask(self, budget: Budget) -> int:
+        """Bytes it may ask for, as far as its own share goes."""
+        size = ask(self.holding, budget.share, budget.limits)
+        return size if self._wish is None else min(size, max(self._wish, budget.limits.least))
+
+    # ---- filled by the link ----
+
+    def depart(self, size: int) -> None:
+        """So many bytes are asked for."""
+        self.in_flight, self.starved = True, False
+        self._reserve(int(size * self.growth))
+
+    def land(self) -> None:
+        """What was asked for is there, or will never be, and nobody works on the decoder any more."""
+        self.in_flight = False
+        self._reserve(0)
+
+    def _reserve(self, memory: int) -> None:
+        if self.account is not None:
+            self.account.reserved += memory - self._reserved
+        self._reserved = memory
 
     def found(self, position: Position, decoder: Decoder) -> None:
         self.state = CURSOR.after(self.state, CursorEvent.FOUND)
-        self.start, self.decoder = position, decoder
-        self.attempts = 0
+        self.start, self.decoder, self._at = position, decoder, position
+        self.attempts = self.empty_turns = 0
         self._end_if_reached()
 
     def seek(self, start: Start, skip: int = 0) -> None:
@@ -129,11 +225,13 @@ class Cursor:
         """The reader gets `error` after everything queued."""
         self.state = CURSOR.after(self.state, CursorEvent.FAIL)
         self.error = error
+        self._hold(0, -self._tail)
 
     def out_of_range(self, start: Start) -> None:
         """The log no longer has its position: search `start` once everything queued is delivered."""
         self.state = CURSOR.after(self.state, CursorEvent.OUT_OF_RANGE)
         self.start, self.decoder, self._skip = start, None, 0
+        self._hold(0, -self._tail)
 
     def drop_tail(self) -> bool:
         """Go back to the last message boundary; False when it is there already. Whatever was cut off is fetched
@@ -142,16 +240,20 @@ class Cursor:
         if decoder is None or decoder.fetch_position == decoder.position:
             return False
         decoder.reset(decoder.position)
+        self._hold(0, -self._tail)
         return True
 
-    def absorb(self, received: int, had_tail: bool, now: float) -> bool:
-        """Queue what the decoder made of `received` bytes. True when there is news for the reader.
+    def absorb(self, received: int, asked: int, had_tail: bool, now: float) -> None:
+        """Queue what the decoder made of `received` bytes, of `asked` ones.
 
         An error that came out of bytes of two fetches is looked at once more in one piece before it is believed: the
         connection may have been replaced in between, and the log with it.
         """
         decoder = self.decoder
         assert decoder is not None
+        self.empty_turns = 0
+        self._wish = None if received >= asked else 2 * received
+        self._set_eager(received >= asked > 0)
         before = decoder.pending_bytes
         columns = decoder.take()
         payload = before - decoder.pending_bytes
@@ -159,30 +261,33 @@ class Cursor:
         again = decoder.error is not None and had_tail and self._retried_at != decoder.position
         if again:  # also what came out of the broken entry itself, a wrapper, will come again
             columns = cut(columns, 0, bisect_left(columns.positions, decoder.position))
-        news = self._enqueue(self._trim(columns), payload, received, now)
+        used = received + self._tail - decoder.pending_bytes
+        self._enqueue(self._trim(columns), payload, used, now)
+        self._at = decoder.position
         if self._end_if_reached():  # damage behind `until` is none of our business
-            return True
+            return
         if again:
             self._retried_at = decoder.position
             decoder.reset(decoder.position)
         elif decoder.error is not None:
             self.fail(decoder.error)
-            return True
-        return news
+            return
+        self._hold(0, decoder.pending_bytes - self._tail)
 
-    def _enqueue(self, columns: Columns, payload: int, received: int, now: float) -> bool:
+    def _enqueue(self, columns: Columns, payload: int, used: int, now: float) -> None:
         rows = len(columns.values)
         if not rows:
-            return False
+            return
         memory = payload + columns.row_bytes * rows
         if not self.rows:
             self.since = now
         self.queue.append(Chunk(columns, memory))
         self.rows += rows
-        self._memory += memory
-        if received:
-            self._growth = memory / max(received, 1024)  # a few bytes say nothing about the next megabyte
-        return True
+        self._hold(memory)
+        if used > 0:
+            self._growth = memory / max(used, 1024)  # a few bytes say nothing about the next megabyte
+            if self.account is not None:
+                self.account.growth = self._growth
 
     def _trim(self, columns: Columns) -> Columns:
         """Without what was delivered before a bookmark and what lies behind `until`."""
@@ -205,31 +310,40 @@ class Cursor:
             n += 1
         return n
 
-    def end_of_log(self) -> bool:
-        """The log has nothing behind what was fetched. True when that is news: it ends inside the message that should
-        be the last before `until`. What a broker shows of a healthy log ends with a message (specification 3.1, 4.3),
-        so the rest will never come."""
+    def nothing_came(self) -> bool:
+        """The log has nothing behind what was fetched. False when that is an error: it ends inside the message that
+        should be the last before `until`. What a broker shows of a healthy log ends with a message (specification 3.1,
+        4.3), so the rest will never come."""
         decoder = self.decoder
-        if self.until is None or decoder is None or self.state is not CursorState.FETCHING:
-            return False
-        if not decoder.position < self.until <= decoder.fetch_position:
-            return False
+        assert decoder is not None
+        self._wish = 0
+        self._set_eager(False)
+        if self.until is None or not decoder.position < self.until <= decoder.fetch_position:
+            return True
         self.fail(CorruptMessage(str(self.partition), decoder.position, "the log ends inside this message"))
-        return True
+        return False
 
     def _end_if_reached(self) -> bool:
         if self.until is None or self.decoder is None or self.decoder.position < self.until:
             return False
         self.state = CURSOR.after(self.state, CursorEvent.REACH)
+        self._hold(0, -self._tail)
         return True
 
     # ---- emptied by the reader ----
+
+    @property
+    def next_bytes(self) -> float:
+        """Bytes of its next row's payload; more than any when that is an error."""
+        return len(self.queue[0].columns.values[self.queue[0].start]) if self.rows else inf
 
     def ripe(self, max_records: int | None, max_wait: float, now: float) -> bool:
         """It has a full batch, or has waited long enough, or has nothing more to come for now."""
         if max_wait <= 0 or max_records is None or self.rows >= max_records or self.starved:
             return True
-        return self.state is not CursorState.FETCHING or now >= self.since + max_wait
+        if self.state is not CursorState.FETCHING or (self.account is not None and self.account.full):
+            return True
+        return now >= self.since + max_wait
 
     def take(self, max_records: int | None, now: float) -> Columns:
         """At most `max_records` rows (None: as they were decoded), or its error when no rows are left."""
@@ -237,11 +351,21 @@ class Cursor:
             error, self.error = self.error, None
             assert error is not None
             raise error
-        columns = self._shift(max_records)
-        while max_records is not None and self.rows and len(columns.values) < max_records:
-            columns = _join(columns, self._shift(max_records - len(columns.values)))
+        pieces = [self._shift(max_records)]
+        if max_records is not None:
+            missing = max_records - len(pieces[0].values)
+            while self.rows and missing:
+                pieces.append(self._shift(missing))
+                missing -= len(pieces[-1].values)
         self.since = now
-        return columns
+        return pieces[0] if len(pieces) == 1 else _joined(pieces)
+
+    def take_bytes(self, max_bytes: int, now: float) -> Columns:
+        """As `take`, of one run of columns as they were decoded: payloads of at most `max_bytes`, or one row."""
+        if not self.rows:
+            return self.take(None, now)
+        self.since = now
+        return self._shift(self.queue[0].rows_within(max_bytes))
 
     def _shift(self, max_records: int | None) -> Columns:
         chunk = self.queue[0]
@@ -251,7 +375,7 @@ class Cursor:
         chunk.start = stop
         if not chunk.rows:
             self.queue.popleft()
-            self._memory -= chunk.memory
+            self._hold(-chunk.memory)
         return columns
 
     def put_back(self, columns: Columns, rows: int) -> None:
@@ -261,7 +385,7 @@ class Cursor:
             chunk = Chunk(columns, memory, len(columns.values) - rows)
             self.queue.appendleft(chunk)
             self.rows += rows
-            self._memory += chunk.memory
+            self._hold(memory)
 
 
 def cut(columns: Columns, start: int, stop: int) -> Columns:
@@ -282,19 +406,36 @@ def cut(columns: Columns, start: int, stop: int) -> Columns:
     )
 
 
-def _join(a: Columns, b: Columns) -> Columns:
-    """The rows of `a`, then those of `b`. A column that only one of them has gets its default for the other."""
-    shift = len(a.values)
+def _joined(pieces: Sequence[Columns]) -> Columns:
+    """The rows of all, in one step. Inner indexes that only some of them have are 0 for the others."""
+    corrupt: dict[int, CorruptMessage] = {}
+    rows = 0
+    for piece in pieces:
+        corrupt |= {row + rows: error for row, error in piece.corrupt.items()}
+        rows += len(piece.values)
     inner = None
-    if a.inner_indexes or b.inner_indexes:
-        inner = [*(a.inner_indexes or repeat(0, shift)), *(b.inner_indexes or repeat(0, len(b.values)))]
+    if any(piece.inner_indexes for piece in pieces):
+        inner = _chained(piece.inner_indexes or repeat(0, len(piece.values)) for piece in pieces)
     return Columns(
-        [*a.values, *b.values],
-        [*a.positions, *b.positions],
-        [*a.next_positions, *b.next_positions],
+        _chained(piece.values for piece in pieces),
+        _chained(piece.positions for piece in pieces),
+        _chained(piece.next_positions for piece in pieces),
         inner,
-        None if a.keys is None or b.keys is None else a.keys + b.keys,
-        None if a.headers is None or b.headers is None else a.headers + b.headers,
-        None if a.times is None or b.times is None else a.times + b.times,
-        {**a.corrupt, **{row + shift: error for row, error in b.corrupt.items()}},
+        _optional(piece.keys for piece in pieces),
+        _optional(piece.headers for piece in pieces),
+        _optional(piece.times for piece in pieces),
+        corrupt,
     )
+
+
+def _chained(columns: Iterable[Iterable[T]]) -> list[T]:
+    return list(chain.from_iterable(columns))
+
+
+def _optional(columns: Iterable[list[T] | None]) -> list[T] | None:
+    found: list[list[T]] = []
+    for column in columns:
+        if column is None:
+            return None
+        found.append(column)
+    return _chained(found)

@@ -14,7 +14,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from odradek.batch import Batch
-from odradek.client.fetcher import Bell, Fetcher
+from odradek.client.bell import Bell
+from odradek.client.fetcher import Fetcher
 from odradek.client.streams import Stream
 from odradek.core.backoff import Backoff
 from odradek.core.commits import Progress, Span

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from odradek.client.asking import ask_positions
 from odradek.client.cursor import Place
-from odradek.client.fetcher import Fetcher, ask_positions
+from odradek.client.fetcher import Fetcher
 from odradek.client.streams import Stream
 from odradek.core.interfaces import Era
 from odradek.errors import CorruptMessage

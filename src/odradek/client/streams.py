@@ -63,6 +63,21 @@ class Stream(Generic[B]):
                 return None
             await self._fetcher.news.wait(count, taken)
 
+    async def next_batches(self, max_bytes: int) -> list[B]:
+        """As `next_batch`, of several partitions together: payloads of at most `max_bytes`, but one row at least.
+        Empty at the end.
+
+        Cancellation: safe, nothing is taken.
+        """
+        await anyio.lowlevel.checkpoint()
+        while True:
+            count = self._fetcher.news.count
+            if taken := self._fetcher.take_some(self._number, max_bytes):
+                return [self._make(partition, columns) for partition, columns in taken]
+            if not self._endless and self._fetcher.over():
+                return []
+            await self._fetcher.news.wait(count)
+
     def batches(self, *, max_records: int | None = None, max_wait: float = 0.0) -> Batches[B]:
         """Iterate by batch, each of one partition.
 

@@ -189,5 +189,8 @@ LINK: Machine[LinkState, LinkEvent] = Machine(
         (_L.LOST, _LE.BREAK): _L.LOST,
         (_L.LOST, _LE.GO): _L.AWAY,
         (_L.AWAY, _LE.COME): _L.TRYING,
+        # What was under way when it left ends in one way or the other.
+        (_L.AWAY, _LE.ANSWER): _L.AWAY,
+        (_L.AWAY, _LE.BREAK): _L.AWAY,
     },
 )

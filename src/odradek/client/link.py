@@ -1,0 +1,282 @@
+"""The way to one broker: the loops that fetch from it, and search positions at it.
+
+Two fetches are under way at a time, each for partitions of its own, so that the broker works while what it sent is
+decoded. What one brought is queued, and the next one is out, before the reader's task runs. Compressed messages are
+opened in threads when that takes longer than going there and back; their partition stays in flight as long, and the
+others go on. The state of a broker follows the table LINK of `core.states`, that of a partition the table CURSOR.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from random import random
+from typing import NamedTuple, Protocol
+
+import anyio
+import anyio.to_thread
+
+from odradek.client.asking import AGAIN, ask_position
+from odradek.client.bell import Bell
+from odradek.client.cursor import Cursor
+from odradek.client.fetch_settings import FetchSettings
+from odradek.client.turns import Turns, Want, offer
+from odradek.core.fetch_plan import Budget
+from odradek.core.interfaces import Decoder, Era, FetchResult
+from odradek.core.states import LINK, CursorState, LinkEvent, LinkState
+from odradek.errors import BrokerError, OdradekError
+from odradek.types import Broker, Position, TopicPartition
+
+__all__ = ["Link"]
+
+log = logging.getLogger("odradek.fetch")
+
+FETCHES = 2
+"""So many are under way at a time: a third brings nothing more."""
+
+OPEN_INLINE = 8 << 10
+"""So many compressed bytes are opened on the loop: a thread hop takes longer (about 50 us)."""
+
+OPEN_TOGETHER = 128 << 10
+"""About so many compressed bytes are opened in one thread hop, when they are of several partitions."""
+
+OUT_OF_RANGE = "OffsetOutOfRange"
+
+
+class Host(Protocol):
+    """The fetcher, as its links see it."""
+
+    era: Era
+    settings: FetchSettings
+    budget: Budget
+    news: Bell
+    threads: anyio.CapacityLimiter
+
+    def spawn(self, work: Callable[..., Awaitable[None]], *args: object) -> None: ...
+
+    def changed(self, cursor: Cursor) -> None:
+        """It may have something to deliver, or be over."""
+        ...
+
+    async def found(self, partition: TopicPartition, position: Position) -> None:
+        """The broker named a position; nothing is fetched before this returns."""
+        ...
+
+
+class Arrival(NamedTuple):
+    """What one partition's part of a fetch came to; None: the connection was lost on the way."""
+
+    want: Want
+    result: FetchResult | None
+
+    @property
+    def counts(self) -> bool:
+        """The partition is still where it was: neither sought elsewhere nor revoked meanwhile."""
+        return self.want.cursor.owned and self.want.decoder is self.want.cursor.decoder
+
+
+class Link:
+    """One broker."""
+
+    def __init__(self, broker_id: int, host: Host) -> None:
+        self.broker_id = broker_id
+        self.state = LINK.start
+        self.turns = Turns(host.budget, host.settings.idle, host.news)
+        self._host = host
+        self._losses = 0
+        self._failures = 0
+        self._retry_at = -math.inf
+
+    def start(self) -> None:
+        for _ in range(FETCHES):
+            self._host.spawn(self._serve)
+        self._host.spawn(self._find)
+
+    def stir(self) -> None:
+        """Who serves what may have changed."""
+        self.turns.work.ring()
+        self.turns.sought.ring()
+
+    def _on(self, event: LinkEvent) -> bool:
+        """Step. True when the state changed: worth a line in the log, once."""
+        before, self.state = self.state, LINK.after(self.state, event)
+        return self.state is not before
+
+    def _broker(self) -> Broker | None:
+        """Where it listens now, or None while it is not there."""
+        broker = self._host.era.coordination.table.brokers.get(self.broker_id)
+        if broker is None:
+            if self.state is not LinkState.AWAY and self._on(LinkEvent.GO):
+                log.warning("broker %d left; its partitions wait for it", self.broker_id)
+        elif self.state is LinkState.AWAY:
+            self._on(LinkEvent.COME)
+        return broker
+
+    # ---- fetching ----
+
+    async def _serve(self) -> None:
+        """Fetch, as long as there is something to fetch."""
+        while True:
+            count = self.turns.work.count
+            broker, now = self._broker(), anyio.current_time()
+            if broker is None:
+                await self.turns.work.wait(count)
+            elif now < self._retry_at:
+                await self.turns.work.wait(count, self._retry_at - now)
+            else:
+                wants, wait = self.turns.pick(now)
+                await (self._fetch(broker, wants) if wants else self.turns.work.wait(count, wait))
+
+    async def _fetch(self, broker: Broker, wants: Sequence[Want]) -> None:
+        """One round trip, and what follows from it."""
+        losses = self._losses
+        api = self._host.era.broker(broker, purpose="fetch")
+        try:
+            results: Sequence[FetchResult | None] = await api.fetch([(want.decoder, want.size) for want in wants])
+        except AGAIN as error:
+            if losses == self._losses:  # otherwise the other fetch has met the same loss
+                self._lost(broker, error)
+            results = [None] * len(wants)
+        else:
+            self._answered(broker)
+        self._arrived([Arrival(want, result) for want, result in zip(wants, results, strict=True)])
+
+    def _lost(self, broker: Broker, error: OdradekError) -> None:
+        """The lost-connection procedure: keep what is complete, drop the tails, come back later."""
+        if self._on(LinkEvent.BREAK):
+            log.warning("broker %d at %s: %s; trying again", broker.id, broker.address, error)
+        self._losses += 1
+        self._failures += 1
+        self._retry_at = anyio.current_time() + self._host.settings.lost.delay(self._failures - 1, random())
+
+    def _answered(self, broker: Broker) -> None:
+        if self._on(LinkEvent.ANSWER) and self._failures:
+            log.warning("broker %d at %s answers again after %d failures", broker.id, broker.address, self._failures)
+        self._failures = 0
+
+    # ---- what came ----
+
+    def _arrived(self, arrivals: Sequence[Arrival]) -> None:
+        """Land everything, or leave it to threads first."""
+        closed = [arrival for arrival in arrivals if arrival.counts and arrival.want.decoder.unopened_bytes]
+        if sum(arrival.want.decoder.unopened_bytes for arrival in closed) <= OPEN_INLINE:
+            for arrival in closed:
+                arrival.want.decoder.open()
+        else:
+            away = set(map(id, closed))
+            arrivals = [arrival for arrival in arrivals if id(arrival) not in away]
+            for group in _groups(closed):
+                self._host.spawn(self._open, group)
+        self._land(arrivals)
+
+    async def _open(self, group: Sequence[Arrival]) -> None:
+        """Cancellation: waits for the thread, so that nobody works on a decoder afterwards."""
+        decoders = [arrival.want.decoder for arrival in group]
+        await anyio.to_thread.run_sync(_open_all, decoders, limiter=self._host.threads)
+        self._land(group)
+
+    def _land(self, arrivals: Iterable[Arrival]) -> None:
+        now = anyio.current_time()
+        for arrival in arrivals:
+            cursor = arrival.want.cursor
+            cursor.land()
+            empty = arrival.counts and self._absorb(arrival, now)
+            self._host.changed(cursor)
+            if empty:
+                self.turns.rest(cursor, now, random())
+            else:
+                offer(cursor)
+
+    def _absorb(self, arrival: Arrival, now: float) -> bool:
+        """True: the broker had nothing, so there is no hurry to ask again."""
+        (cursor, _, size, had_tail), result = arrival
+        if result is None:
+            if cursor.state is CursorState.FETCHING:
+                cursor.absorb(0, 0, True, now)
+                cursor.drop_tail()
+            return False
+        if result.error is not None:
+            self._refused(cursor, result.error)
+            return False
+        if not result.received:
+            return cursor.nothing_came()
+        cursor.absorb(result.received, size, had_tail, now)
+        return False
+
+    def _refused(self, cursor: Cursor, error: BrokerError) -> None:
+        if error.name == OUT_OF_RANGE:
+            if cursor.drop_tail():
+                return  # the message boundary may still be there
+            if (reset := self._host.settings.reset) is not None:
+                log.warning("%s: position %s is not in the log; going to %r", cursor.partition, cursor.place, reset)
+                cursor.out_of_range(reset)
+                return
+        cursor.fail(error)
+
+    # ---- positions ----
+
+    async def _find(self) -> None:
+        """Search positions, as long as there are some to search."""
+        while True:
+            count = self.turns.sought.count
+            broker = self._broker()
+            wait = math.inf if broker is None else await self._search(broker)
+            await self.turns.sought.wait(count, wait)
+
+    async def _search(self, broker: Broker) -> float:
+        """Find where to begin. Returns when to try again (s)."""
+        wait = math.inf
+        for cursor in list(self.turns.searching):
+            if cursor.state is not CursorState.SEARCHING or not cursor.owned:
+                self.turns.searching.pop(cursor, None)
+            elif not cursor.rows and not cursor.holds:  # first what was read before the position got lost
+                left = cursor.not_before - anyio.current_time()
+                wait = min(wait, left if left > 0 else await self._search_one(broker, cursor))
+        return wait
+
+    async def _search_one(self, broker: Broker, cursor: Cursor) -> float:
+        start = cursor.start
+        if isinstance(start, int):
+            self._found(broker, cursor, Position(start))
+            return math.inf
+        try:
+            position = await ask_position(self._host.era.broker(broker, purpose="control"), cursor.partition, start)
+        except AGAIN as error:
+            delay = self._host.settings.lost.delay(cursor.attempts, random())
+            cursor.attempts += 1
+            cursor.not_before = anyio.current_time() + delay
+            if cursor.attempts == 1:
+                log.warning("%s: where does %r lie? %s; asking again", cursor.partition, start, error)
+            return delay
+        if cursor.owned and cursor.start is start:
+            await self._host.found(cursor.partition, position)
+            if cursor.owned and cursor.start is start:
+                self._found(broker, cursor, position)
+        return math.inf
+
+    def _found(self, broker: Broker, cursor: Cursor, position: Position) -> None:
+        self.turns.searching.pop(cursor, None)
+        api = self._host.era.broker(broker, purpose="fetch")
+        cursor.found(position, api.decoder(cursor.partition, position, self._host.settings.decoder))
+        self._host.changed(cursor)
+        offer(cursor)
+
+
+def _groups(arrivals: Iterable[Arrival]) -> Iterator[list[Arrival]]:
+    """Each worth a thread hop."""
+    group: list[Arrival] = []
+    size = 0
+    for arrival in arrivals:
+        group.append(arrival)
+        size += arrival.want.decoder.unopened_bytes
+        if size >= OPEN_TOGETHER:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _open_all(decoders: Iterable[Decoder]) -> None:
+    for decoder in decoders:
+        decoder.open()

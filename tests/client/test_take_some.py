@@ -1,0 +1,98 @@
+"""Rows of several partitions in one step: bounded in bytes, fair, errors in their place."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from odradek import codec
+from odradek.batch import Batch
+from odradek.client.cursor import Chunk
+from odradek.client.reader import Reader
+from odradek.client.tuning import Tuning
+from odradek.codec import Packed
+from odradek.errors import CorruptMessage
+from odradek.types import LATEST, Columns
+from odradek.wire.compression import Codec
+
+from .consuming import LogEra, tp
+
+pytestmark = pytest.mark.anyio
+
+
+def numbered(count: int, first: int = 0) -> list[bytes]:
+    return [b"%06d" % n for n in range(first, first + count)]
+
+
+async def some(reader: Reader, max_bytes: int) -> list[Batch]:
+    return await reader._stream.next_batches(max_bytes)
+
+
+async def all_in_steps(reader: Reader, max_bytes: int) -> list[list[Batch]]:
+    found: list[list[Batch]] = []
+    while step := await some(reader, max_bytes):
+        found.append(step)
+    return found
+
+
+@pytest.mark.parametrize("max_bytes", [1, 5, 6, 7, 100, 1000, 1 << 20])
+async def test_a_step_has_at_most_so_many_bytes_and_at_least_a_row(max_bytes: int) -> None:
+    era = LogEra(t=3)
+    for n in range(3):
+        era.write(tp(n), numbered(100, 100 * n), Codec.SNAPPY if n else Codec.NONE)
+    async with Reader(era, "t", until=LATEST, tuning=Tuning(fetch_bytes=300)) as reader:
+        steps = await all_in_steps(reader, max_bytes)
+    sizes = [sum(batch.columns.payload_bytes for batch in step) for step in steps]
+    assert max(sizes) <= max(6, max_bytes)
+    batches = [batch for step in steps for batch in step]
+    for n in range(3):
+        values = [value for batch in batches if batch.partition == tp(n) for value in batch.values]
+        assert values == numbered(100, 100 * n)
+
+
+async def test_partitions_take_turns_within_a_step() -> None:
+    era = LogEra()
+    for n in range(2):
+        era.write(tp(n), numbered(400))
+    async with Reader(era, "t", until=LATEST, tuning=Tuning(fetch_bytes=160)) as reader:
+        steps = await all_in_steps(reader, 1 << 20)
+    order = [batch.partition.partition for step in steps for batch in step]
+    assert sum(a != b for a, b in pairwise(order)) > len(order) // 2
+
+
+async def test_an_error_comes_behind_what_is_good_and_alone() -> None:
+    era = LogEra()
+    era.write(tp(0), numbered(3))
+    era.write(tp(1), numbered(5, 10))
+    era.logs[tp(0)][-1] ^= 1
+    async with Reader(era, "t", until=LATEST) as reader:
+        values: list[bytes] = []
+        with pytest.raises(CorruptMessage, match="t/1-0"):
+            while step := await some(reader, 1 << 20):
+                values += [value for batch in step for value in batch.values]
+        assert sorted(values[:2]) == numbered(2)
+        while step := await some(reader, 1 << 20):
+            values += [value for batch in step for value in batch.values]
+    assert sorted(values) == numbered(2) + numbered(5, 10)
+
+
+@pytest.mark.parametrize("start", [0, 1, 5])
+def test_rows_are_counted_alike_in_lists_and_packed(start: int) -> None:
+    values = [b"x" * n for n in (3, 0, 0, 7, 1, 0, 2, 2, 0)]
+    ends = [0]
+    for value in values:
+        ends.append(ends[-1] + len(value))
+    offsets = memoryview(b"".join(end.to_bytes(8, "little") for end in ends)).cast("q")
+    packed = Packed(offsets, memoryview(b"".join(values)))
+    assert codec.active.unpack(offsets, packed.data) == values
+    rows = list(range(len(values)))
+    for max_bytes in range(20):
+        expected = max(1, max(n for n in range(len(values) - start + 1) if sum(ends_of(values, start, n)) <= max_bytes))
+        for column in (values, packed):
+            chunk = Chunk(Columns(column, rows, rows), 0, start)
+            assert chunk.rows_within(max_bytes) == expected, max_bytes
+
+
+def ends_of(values: list[bytes], start: int, count: int) -> list[int]:
+    return [len(value) for value in values[start : start + count]]
