@@ -75,9 +75,8 @@ class Batch:
             repeat(None) if c.keys is None else c.keys,
             repeat(()) if c.headers is None else c.headers,
             repeat(None) if c.times is None else c.times,
-            _quick(c.positions),
-            _quick(c.next_positions),
-            repeat(0) if c.inner_indexes is None else _quick(c.inner_indexes),
+            *_places(c),
+            repeat(0) if c.inner_indexes is None else _listed(c.inner_indexes),
             repeat(self.partition),
         )
         return map(tuple.__new__, repeat(Record), rows)  # _make without its Python frame
@@ -91,6 +90,15 @@ class Batch:
         return f"<{type(self).__name__} {self.partition} {len(self)} records [{self.position}..{self.next_position})>"
 
 
-def _quick(numbers: Sequence[int]) -> Sequence[int]:
-    """Iterated over in half the time when it is a memoryview."""
+def _listed(numbers: Sequence[int]) -> Sequence[int]:
     return numbers.tolist() if isinstance(numbers, memoryview) else numbers
+
+
+def _places(columns: Columns) -> tuple[Sequence[int], Sequence[int]]:
+    """Positions and next positions to iterate over: lists, which share their integers where messages follow one another
+    (making an integer costs a tenth of making a record)."""
+    positions, nexts = columns.positions, columns.next_positions
+    first = _listed(positions)
+    if isinstance(positions, memoryview) and isinstance(nexts, memoryview) and positions[1:] == nexts[:-1]:
+        return first, [*first[1:], *nexts[-1:]]
+    return first, _listed(nexts)

@@ -6,7 +6,6 @@ As with batches, cancellation moves nothing: rows leave the read-ahead in the st
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from odradek.batch import Batch
@@ -40,7 +39,9 @@ class Tables(Generic[T]):
     ) -> None:
         if max_bytes <= 0:
             raise ConfigError(f"max_bytes is a number of bytes, not {max_bytes}")
-        self._arrow = _arrow()
+        from odradek.arrow import table  # asked for when somebody wants tables
+
+        self._table = table
         self._stream: Stream[Any] = stream
         self._make: Callable[[pa.Table, Sequence[Any]], T] = make
         self._max_bytes, self._max_wait = max_bytes, max_wait
@@ -55,15 +56,8 @@ class Tables(Generic[T]):
         if not batches:
             raise StopAsyncIteration
         try:
-            table = self._arrow.table([(batch.partition, batch.columns) for batch in batches], errors=self._stream.raw)
+            table = self._table([(batch.partition, batch.columns) for batch in batches], errors=self._stream.raw)
         except BaseException:  # no memory, for example: whoever asks again gets the same rows
             self._stream.put_back(batches)
             raise
         return self._make(table, batches)
-
-
-def _arrow() -> ModuleType:
-    """The module that needs pyarrow, asked for when somebody wants tables."""
-    from odradek import arrow
-
-    return arrow
