@@ -171,12 +171,14 @@ def test_arrow_has_what_the_batches_have(
 
 def test_a_record_batch_has_about_as_many_bytes_as_asked_for(tmp_path: Path) -> None:
     log = segments.open(write(tmp_path / "t-0", encode_set([b"x" * 990] * 5000)))
-    for max_bytes in (1, 200_000, 1 << 20, 3 << 20, 16 << 20):
+    for max_bytes in (1000, 200_000, 1 << 20, 3 << 20, 16 << 20):
         batches = list(log.arrow(max_bytes=max_bytes))
         assert sum(batch.num_rows for batch in batches) == 5000
         assert all(batch.schema == arrow.schema() for batch in batches)
-        assert max(990 * batch.num_rows for batch in batches) <= max(max_bytes, 64 << 10)
-        assert len(batches) <= 2 + 2 * 5_000_000 // max(max_bytes, 64 << 10)
+        assert max(990 * batch.num_rows for batch in batches) <= max_bytes
+        assert len(batches) <= 2 + 3 * 5_000_000 // max_bytes
+    with pytest.raises(ConfigError, match="max_bytes"):
+        log.arrow(max_bytes=0)
     (first, *_) = log.arrow(13_000, 26_000)
     assert first["position"].to_pylist() == list(range(13_000, 26_000, 1000))
 
@@ -330,7 +332,7 @@ def test_verify_finds_what_decoding_finds(
     with using(engine), pytest.MonkeyPatch.context() as patch:
         expected = decoded(log)
         assert log.verify() == expected
-        patch.setattr(segments, "_CHUNK_BYTES", chunk)
+        patch.setattr(segments, "_LOOK_BYTES", chunk)
         assert log.verify() == expected
 
 

@@ -39,7 +39,10 @@ __all__ = ["Fault", "Log", "Segment", "Verdict", "logs", "open"]
 
 SUFFIX = ".kafka"
 _DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]+)", re.DOTALL)
-_CHUNK_BYTES, _LEAST_BYTES = 1 * MiB, 64 * KiB
+# Measured: what is read at once stays in the cache, and its memory comes from the allocator; pieces of 512 KiB and more
+# come fresh from the kernel each time, at a third of the speed.
+_CHUNK_BYTES, _LOOK_BYTES = 128 * KiB, 64 * KiB
+_BATCH_BYTES = 2 * _CHUNK_BYTES
 # What was stored was within some broker's limits: only what a length field cannot hold is too large here.
 _ANY_SIZE = (1 << 31) - 1
 _MAX_DECOMPRESSED = DecoderOptions().max_decompressed_bytes
@@ -90,7 +93,7 @@ class Segment:
 
     def _decode(self, decoder: SetDecoder, until: int, max_bytes: int) -> Iterator[Columns]:
         """What lies between where the decoder is and `until`, about `max_bytes` at a time, or a chunk of the file."""
-        size = min(_CHUNK_BYTES, max(max_bytes, _LEAST_BYTES))
+        size = min(_CHUNK_BYTES, max_bytes)
         with self.path.open("rb", buffering=0) as file:
             file.seek(decoder.position - self.start)
             left = min(until, self.end) - decoder.position
@@ -125,7 +128,7 @@ class Log:
         return self.batches()
 
     def batches(self, start: int | None = None, until: int | None = None, *, corrupt: str = "fail") -> Iterator[Batch]:
-        """Yield the messages between two positions, some hundred thousand bytes at a time.
+        """Yield the messages between two positions, some ten or hundred thousand bytes at a time.
 
         Memory: one such batch, and the largest message.
 
@@ -139,10 +142,10 @@ class Log:
             CorruptMessage: A message cannot be decoded, or none ends at `until`: after all before it were yielded.
             OSError: A file cannot be read.
         """
-        return (Batch(self.partition, columns) for columns in self._decode(start, until, corrupt, _CHUNK_BYTES))
+        return (Batch(self.partition, columns) for columns in self._decode(start, until, corrupt, _BATCH_BYTES))
 
     def arrow(
-        self, start: int | None = None, until: int | None = None, *, max_bytes: int = 16 * MiB, corrupt: str = "fail"
+        self, start: int | None = None, until: int | None = None, *, max_bytes: int = 4 * MiB, corrupt: str = "fail"
     ) -> Iterator[pa.RecordBatch]:
         """As `batches`, but Arrow: `odradek.arrow` says what is in it. Needs pyarrow (`odradek[arrow]`).
 
@@ -154,12 +157,14 @@ class Log:
             corrupt: As for `batches`.
 
         Raises:
-            ConfigError: There is no pyarrow.
+            ConfigError: There is no pyarrow, or `max_bytes` is no room.
             CorruptMessage: As for `batches`.
             OSError: A file cannot be read.
         """
         from odradek.arrow import record_batch
 
+        if max_bytes <= 0:
+            raise ConfigError(f"max_bytes is a number of bytes, not {max_bytes}")
         decoded = self._decode(start, until, corrupt, max_bytes)
         return (record_batch(self.partition, columns, errors=corrupt == "raw") for columns in decoded)
 
@@ -218,34 +223,29 @@ class _Check:
         self.faults: list[Fault] = []
         self._segment, self._advance = segment, advance
         self._at: int = segment.start
-        self._unread = segment.size
 
     def run(self) -> None:
-        """Fill a buffer, look at the messages in it that are whole, move the rest to its front."""
-        data, filled = memoryview(bytearray(min(_CHUNK_BYTES, self._unread))), 0
+        tail = b""
         with self._segment.path.open("rb", buffering=0) as file:
-            while got := file.readinto(data[filled : filled + self._unread]):
-                self._unread -= got
-                self._advance(got)
-                filled += got
-                used = self._look(data[:filled])
-                if used is None:
+            while (needed := _needed(tail)) <= (left := self._segment.end - self._at - len(tail)):
+                if not (chunk := file.read(min(left, max(_LOOK_BYTES, needed)))):
+                    break
+                self._advance(len(chunk))
+                data = tail + chunk
+                if (used := self._look(data)) is None:
                     return
-                filled -= used
-                data[:filled] = data[used : used + filled]
-                if filled == len(data):
-                    data = self._enlarged(data)
+                tail = data[used:]
         if torn := self._segment.end - self._at:
             self._fault(f"torn tail: the last {torn} bytes are not a whole message")
 
-    def _look(self, data: memoryview) -> int | None:
+    def _look(self, data: bytes) -> int | None:
         """Bytes of whole messages; None where a length makes no sense, so that nothing behind it can be found."""
-        first, stop = self._at, 0
+        view, first, stop = memoryview(data), self._at, 0
         while True:
             stop, count = codec.active.check_run(data, stop, len(data))
             self._at = first + stop
             self.messages += count
-            found = read_entry(data, stop, first)
+            found = read_entry(view, stop, first)
             if isinstance(found, Entry):
                 self._look_into(found)
                 stop += found.size
@@ -266,15 +266,13 @@ class _Check:
         else:
             self.messages += 1
 
-    def _enlarged(self, data: memoryview) -> memoryview:
-        """Room for the message that has more bytes than there is room for; none for one that the file has not."""
-        size = 4 + int.from_bytes(data[:4], "big")
-        larger = memoryview(bytearray(min(size, self._segment.end - self._at)))
-        larger[: len(data)] = data
-        return larger
-
     def _fault(self, reason: str) -> None:
         self.faults.append(Fault(self._segment.path, Position(self._at), reason))
+
+
+def _needed(tail: bytes) -> int:
+    """How many bytes the message is short of that begins with `tail`; 1 when it does not say so yet."""
+    return max(1, 4 + int.from_bytes(tail[:4], "big") - len(tail)) if len(tail) >= 4 else 1
 
 
 def open(path: str | PathLike[str]) -> Log:
