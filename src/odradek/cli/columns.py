@@ -39,13 +39,13 @@ async def write_tables(tables: AsyncIterable[pa.Table], output: str, count: int 
 
 @contextmanager
 def _writer(output: str) -> Iterator[Callable[[pa.Table], None]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from odradek.arrow import schema
+    from odradek.arrow import schema  # first: without pyarrow, it says what to install
 
     if sys.stdout.isatty():
         raise click.UsageError(f"{output} is nothing for a terminal: redirect it into a file")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     sink = pa.PythonFile(cast(IOBase, sys.stdout.buffer), mode="w")
     with pq.ParquetWriter(sink, schema()) if output == "parquet" else pa.ipc.new_stream(sink, schema()) as writer:
 
