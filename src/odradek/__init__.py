@@ -4,7 +4,8 @@ from odradek._version import __version__
 from odradek.batch import Batch
 from odradek.client.acks import Ack, Acks, Failed
 from odradek.client.cluster import Cluster, connect
-from odradek.client.consumer import Consumer, GroupBatch
+from odradek.client.consumer import Consumer
+from odradek.client.grouped import GroupBatch, GroupTable
 from odradek.client.producer import Producer
 from odradek.client.reader import Reader
 from odradek.client.run import run
@@ -76,6 +77,7 @@ __all__ = [
     "GiB",
     "GroupBatch",
     "GroupError",
+    "GroupTable",
     "JavaHash",
     "KeyHash",
     "KiB",

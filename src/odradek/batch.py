@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from odradek.codec import Packed
 from odradek.errors import CorruptMessage
 from odradek.types import Columns, Position, Record, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["Batch"]
 
@@ -50,6 +53,18 @@ class Batch:
         """Row number -> error, for messages handed over raw."""
         return self.columns.corrupt
 
+    def to_arrow(self) -> pa.RecordBatch:
+        """The batch as Arrow, sharing its memory where the compiled engine made it: see `odradek.arrow` for the fields.
+
+        The field `error` is there when a message of this batch was handed over raw.
+
+        Raises:
+            ConfigError: There is no pyarrow (`odradek[arrow]`).
+        """
+        from odradek.arrow import record_batch
+
+        return record_batch(self.partition, self.columns, errors=bool(self.corrupt))
+
     def __len__(self) -> int:
         return len(self.columns.values)
 
@@ -60,14 +75,30 @@ class Batch:
             repeat(None) if c.keys is None else c.keys,
             repeat(()) if c.headers is None else c.headers,
             repeat(None) if c.times is None else c.times,
-            c.positions,
-            c.next_positions,
-            repeat(0) if c.inner_indexes is None else c.inner_indexes,
+            *_places(c),
+            repeat(0) if c.inner_indexes is None else _listed(c.inner_indexes),
             repeat(self.partition),
         )
         return map(tuple.__new__, repeat(Record), rows)  # _make without its Python frame
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Batch, (self.partition, self.columns)  # whatever a subclass adds belongs to where it was made
 
     def __repr__(self) -> str:
         if not len(self):
             return f"<{type(self).__name__} {self.partition} empty>"
         return f"<{type(self).__name__} {self.partition} {len(self)} records [{self.position}..{self.next_position})>"
+
+
+def _listed(numbers: Sequence[int]) -> Sequence[int]:
+    return numbers.tolist() if isinstance(numbers, memoryview) else numbers
+
+
+def _places(columns: Columns) -> tuple[Sequence[int], Sequence[int]]:
+    """Positions and next positions to iterate over: lists, which share their integers where messages follow one another
+    (making an integer costs a tenth of making a record)."""
+    positions, nexts = columns.positions, columns.next_positions
+    first = _listed(positions)
+    if isinstance(positions, memoryview) and isinstance(nexts, memoryview) and positions[1:] == nexts[:-1]:
+        return first, [*first[1:], *nexts[-1:]]
+    return first, _listed(nexts)

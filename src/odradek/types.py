@@ -7,9 +7,10 @@ while somebody looks at it.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple, NewType
+from typing import Any, NamedTuple, NewType
 
 from odradek.codec import Packed
 from odradek.errors import CorruptMessage
@@ -148,3 +149,10 @@ class Columns(NamedTuple):
     def row_bytes(self) -> int:
         """What a row takes in memory beyond its payload."""
         return PACKED_ROW_BYTES if isinstance(self.values, Packed) else ROW_BYTES
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, tuple(array(c.format, c) if isinstance(c, memoryview) else c for c in self)
+
+
+def _unpickled(*columns: Any) -> Columns:
+    return Columns._make(memoryview(c) if isinstance(c, array) else c for c in columns)

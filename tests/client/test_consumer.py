@@ -10,7 +10,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from odradek.client.consumer import Consumer, GroupBatch
+from odradek.client.consumer import Consumer
+from odradek.client.grouped import GroupBatch
 from odradek.client.tuning import Tuning
 from odradek.core.states import ConsumerState
 from odradek.errors import (

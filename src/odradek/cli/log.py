@@ -3,64 +3,99 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from itertools import islice
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+import odradek as od
+from odradek import segments
+from odradek.cli.columns import OUTPUT, write_tables
 from odradek.cli.options import COUNT, FORMAT, JSON, QUIET, examples
 from odradek.cli.output import Render, as_json, formatter, json_line, progress
-from odradek.segments import Log, Verdict, open_log
+from odradek.segments import Log, Verdict
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["log"]
+
+Named = tuple[str, Log]
+"""A log, and what to call it."""
 
 
 @click.command(
     epilog=examples(
         "odradek log /var/kafka/orders-0",
         "odradek log -f '%o %S %s\\n' -c 10 00000000000536870912.kafka",
-        "odradek log --verify /var/kafka/*-*",
+        "odradek log --verify /var/kafka",
+        "odradek log -O parquet /var/kafka/orders-* > orders.parquet",
     )
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("--verify", is_flag=True, help="Print nothing but what is wrong; exit code 1 when something is.")
 @FORMAT
+@OUTPUT
 @COUNT
 @JSON
 @QUIET
 def log(
-    files: tuple[str, ...], verify: bool, format: str | None, count: int | None, as_lines: bool, quiet: bool
+    files: tuple[str, ...],
+    verify: bool,
+    format: str | None,
+    output: str | None,
+    count: int | None,
+    as_lines: bool,
+    quiet: bool,
 ) -> int:
     """Dump or verify segment files and log directories of a 0.7 broker.
 
-    FILE is a segment file or the directory of a partition. Compressed messages are printed one by one. A torn
-    tail, as a killed broker leaves it, is left out silently; --verify names it.
+    FILE is a segment file, the directory of a partition, or a broker's directory of many. Compressed messages are
+    printed one by one. A torn tail, as a killed broker leaves it, is left out silently; --verify names it.
     """
-    logs = [open_log(Path(file)) for file in files]
+    if output and (verify or as_lines or format is not None):
+        raise click.UsageError("--output goes without --verify, --json and --format")
+    logs = [named for file in files for named in _opened(file)]
     if verify:
-        return _verify(files, logs, as_lines, quiet)
+        return _verify(logs, as_lines, quiet)
+    if output:
+        od.run(write_tables, _tables(logs), output, count)
+        return 0
     render: Render = json_line if as_lines else formatter(format or "%s\\n")
     _dump(logs, render, count)
     return 0
 
 
-def _dump(logs: Sequence[Log], render: Render, count: int | None) -> None:
-    records = (record for log in logs for batch in log for record in batch)
+def _opened(file: str) -> list[Named]:
+    found = segments.logs(file)
+    return [(file if len(found) == 1 else str(log.segments[0].path.parent), log) for log in found]
+
+
+async def _tables(logs: Sequence[Named]) -> AsyncIterator[pa.Table]:
+    from pyarrow import Table
+
+    for _, log in logs:
+        for batch in log.arrow():
+            yield Table.from_batches([batch])
+
+
+def _dump(logs: Sequence[Named], render: Render, count: int | None) -> None:
+    records = (record for _, log in logs for batch in log for record in batch)
     out = sys.stdout.buffer
     for record in islice(records, count):
         out.write(render(record))
     out.flush()
 
 
-def _verify(files: Sequence[str], logs: Sequence[Log], as_lines: bool, quiet: bool) -> int:
-    total = sum(segment.size for log in logs for segment in log.segments)
+def _verify(logs: Sequence[Named], as_lines: bool, quiet: bool) -> int:
+    total = sum(log.size for _, log in logs)
     bad = 0
     with progress("verifying", total, quiet=quiet) as advance:
-        for file, one in zip(files, logs, strict=True):
-            verdict = one.verify(advance)
+        for name, log in logs:
+            verdict = log.verify(advance)
             bad += bool(verdict.faults)
-            click.echo(_json_verdict(file, verdict) if as_lines else _text_verdict(file, verdict))
+            click.echo(_json_verdict(name, verdict) if as_lines else _text_verdict(name, verdict))
     return 1 if bad else 0
 
 

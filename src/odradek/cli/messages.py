@@ -17,6 +17,7 @@ import anyio.lowlevel
 import click
 
 import odradek as od
+from odradek.cli.columns import OUTPUT, write_tables
 from odradek.cli.look import find, last
 from odradek.cli.options import COUNT, FORMAT, JSON, QUIET, Last, clustered, examples, place
 from odradek.cli.output import Render, echo_json, formatter, json_line, progress, unescape
@@ -67,6 +68,7 @@ class _Sink(NamedTuple):
         "odradek cat orders -p 1-0 -o 4096 -c 1 --json",
         "odradek cat orders -o @-15m -f '%p %o %s\\n'",
         "odradek cat orders -G billing",
+        "odradek cat orders -O parquet > orders.parquet",
     )
 )
 @click.argument("topic", required=False)
@@ -87,6 +89,7 @@ class _Sink(NamedTuple):
 @click.option("--key-separator", "-K", metavar="TEXT", help="Print keys, with this behind them.")
 @click.option("--unbuffered", "-u", is_flag=True, help="Flush after every message.")
 @FORMAT
+@OUTPUT
 @COUNT
 @JSON
 @clustered
@@ -103,6 +106,7 @@ def cat(
     key_separator: str | None,
     unbuffered: bool,
     format: str | None,
+    output: str | None,
     count: int | None,
     as_lines: bool,
 ) -> int:
@@ -115,11 +119,16 @@ def cat(
     if group is not None and (partition is not None or offset != "beginning"):
         raise click.UsageError("a group gives the partitions and remembers the positions: -G goes without -p and -o")
     name = _one_topic(topic, named)
+    wish = _Wish(name, partition, place(offset), follow)
+    if output is not None:
+        if as_lines or format is not None or group is not None or isinstance(wish.begin, Last):
+            raise click.UsageError("--output goes without --json, --format, --group and the last messages (-o -N)")
+        return od.run(_cat_tables, url, wish, output, count)
     render: Render = json_line if as_lines else formatter(format or _format(delimiter, key_separator))
     sink = _Sink(render, count, unbuffered)
     if group is not None:
         return od.run(_cat_group, url, name, group, sink)
-    return od.run(_cat, url, _Wish(name, partition, place(offset), follow), sink)
+    return od.run(_cat, url, wish, sink)
 
 
 def _format(delimiter: str, key_separator: str | None) -> str:
@@ -147,11 +156,24 @@ async def _cat(url: str, wish: _Wish, sink: _Sink) -> int:
         partitions = await find(k, wish.topic, wish.partition)
         if isinstance(wish.begin, Last):
             return await _cat_last(k, partitions, wish.begin.messages, wish.follow, sink)
-        # By name, a follower picks up partitions that appear later.
-        topics = wish.topic if wish.partition is None else dict.fromkeys(partitions, wish.begin)
-        async with k.reader(topics, start=wish.begin, until=None if wish.follow else od.LATEST) as r:
+        async with _reader(k, wish, partitions, wish.begin) as r:
             await _print(r, sink, 0)
     return 0
+
+
+async def _cat_tables(url: str, wish: _Wish, output: str, count: int | None) -> int:
+    assert not isinstance(wish.begin, Last)
+    async with od.connect(url) as k:
+        partitions = await find(k, wish.topic, wish.partition)
+        async with _reader(k, wish, partitions, wish.begin) as r:
+            await write_tables(r.arrow(max_wait=1.0), output, count)
+    return 0
+
+
+def _reader(k: od.Cluster, wish: _Wish, partitions: Sequence[od.TopicPartition], begin: Start) -> od.Reader:
+    # By name, a follower picks up partitions that appear later.
+    topics = wish.topic if wish.partition is None else dict.fromkeys(partitions, begin)
+    return k.reader(topics, start=begin, until=None if wish.follow else od.LATEST)
 
 
 async def _cat_last(

@@ -19,21 +19,22 @@ from typing import Any, Literal, Self
 
 import anyio
 
-from odradek.batch import Batch
 from odradek.client.cursor import Cursor
 from odradek.client.fetcher import Bell, Fetcher, ask_positions, fetch_settings
+from odradek.client.grouped import GroupBatch, GroupStream, GroupTable
 from odradek.client.handlers import Each, EachOptions
 from odradek.client.reading import Reading
-from odradek.client.streams import Batches, Stream
+from odradek.client.streams import Batches
+from odradek.client.tables import Tables
 from odradek.client.tuning import Tuning
 from odradek.core.backoff import Backoff
-from odradek.core.commits import Progress, Span
+from odradek.core.commits import Progress
 from odradek.core.interfaces import Assignment, Era, Membership, OffsetStore, Subscription
 from odradek.core.states import CONSUMER, ConsumerEvent, ConsumerState
 from odradek.errors import ConfigError, DeadlineError, OdradekError
 from odradek.types import EARLIEST, Anchor, Columns, MiB, Position, Record, Start, TopicPartition
 
-__all__ = ["Consumer", "GroupBatch", "GroupStream"]
+__all__ = ["Consumer"]
 
 log = logging.getLogger("odradek.consumer")
 
@@ -41,51 +42,13 @@ MANY = 1000
 """So many batches of one partition without a commit in between are worth a line in the log."""
 
 
-class GroupBatch(Batch):
-    """A batch whose processing can be marked as done."""
-
-    __slots__ = ("_bell", "span")
-
-    def __init__(self, partition: TopicPartition, columns: Columns, span: Span, bell: Bell) -> None:
-        super().__init__(partition, columns)
-        self.span, self._bell = span, bell
-
-    def done(self) -> bool:
-        """Mark all its records as processed; they are committed soon, once everything before them is done as well.
-
-        Returns False when that counts no more, because the partition was revoked or lost, or sought elsewhere,
-        meanwhile: the records are delivered again, perhaps to another consumer.
-        """
-        counts = self.span.done()
-        self._bell.ring()
-        return counts
-
-
-class GroupStream(Stream[GroupBatch]):
-    """Records of one stream's partitions. A record counts as done when the next one is asked for."""
-
-    def came_back(self) -> None:
-        if self.batch is not None:
-            self.batch.done()
-        super().came_back()
-
-    def reach(self) -> None:
-        """Tell the accounts how far into its batch iterating by record has come."""
-        if self.batch is not None and self.last is not None:
-            self.batch.span.reach(self.last.position)
-
-    def recall(self, partitions: Iterable[TopicPartition]) -> None:
-        if self.batch is not None and self.last is not None and self.batch.partition in partitions:
-            self.batch.span.cut(self.last.next_position)
-        super().recall(partitions)
-
-
 class Consumer(Reading):
     """A member of a consumer group. Made by `Cluster.consumer`; used as `async with`.
 
     Entering joins the group and returns with the first assignment (which may be empty). Iterate it for records, or
-    `batches()` for batches, or let `each` call a handler. By record, the record in hand counts as done when the next
-    one is asked for, and when the block ends without an exception. By batch, when `done()` is called.
+    `batches()` for batches, `arrow()` for Arrow tables, or let `each` call a handler. By record, the record in hand
+    counts as done when the next one is asked for, and when the block ends without an exception. By batch and by table,
+    when `done()` is called.
 
     A rebalance stops delivery first, then waits for what is in hand, commits, and only then releases partitions.
     Afterwards marks for what was in hand count for nothing. After an expired session nothing is committed: everything
@@ -194,6 +157,24 @@ class Consumer(Reading):
             max_wait: With `max_records`: how long a batch may wait to be filled after its first record (s).
         """
         return self._stream.batches(max_records=max_records, max_wait=max_wait)
+
+    def arrow(self, *, max_bytes: int = 16 * MiB, max_wait: float = 0.0) -> Tables[GroupTable]:
+        """Iterate by Arrow table, each of any number of partitions, in order within each; call `done()` on each.
+
+            async for batch in c.arrow():
+                write(batch.table)
+                batch.done()
+
+        `odradek.arrow` says what is in a table. Needs pyarrow (`odradek[arrow]`).
+
+        Args:
+            max_bytes: Most payload of a table (bytes); a single message that is larger makes a table of its own.
+            max_wait: How long a table may wait to be filled after its first row (s); 0: what is there makes a table.
+
+        Raises:
+            ConfigError: There is no pyarrow, or `max_bytes` is no room.
+        """
+        return self._stream.arrow(max_bytes=max_bytes, max_wait=max_wait)
 
     async def each(
         self,

@@ -6,7 +6,8 @@ between. For the same reason these are classes and not generators: a cancelled g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 import anyio.lowlevel
@@ -14,6 +15,7 @@ import anyio.lowlevel
 from odradek.batch import Batch
 from odradek.client.cursor import Place
 from odradek.client.fetcher import Fetcher
+from odradek.core.states import CursorState
 from odradek.types import Columns, Record, TopicPartition
 
 __all__ = ["Batches", "Stream"]
@@ -77,6 +79,33 @@ class Stream(Generic[B]):
             if not self._endless and self._fetcher.over():
                 return []
             await self._fetcher.news.wait(count)
+
+    async def filled(self, max_bytes: int, max_wait: float) -> None:
+        """Return once about so many bytes can be taken, or no more come for now; at most `max_wait` behind the first.
+
+        Raises what a background task died of. Cancellation: safe, nothing is taken.
+        """
+        while True:
+            count = self._fetcher.news.count
+            self._fetcher.check()
+            mine = [c for c in self._fetcher.cursors.values() if self._number in (None, c.stream)]
+            ready = [c for c in mine if c.deliverable]
+            wait = min((c.since for c in ready), default=math.inf) + max_wait - anyio.current_time()
+            full = sum(c.holding.held for c in ready) >= max_bytes or any(c.starved for c in ready)
+            last = not self._endless and all(c.state in (CursorState.BROKEN, CursorState.ENDED) for c in mine)
+            if wait <= 0 or full or last:
+                return
+            await self._fetcher.news.wait(count, wait)
+
+    def put_back(self, batches: Sequence[B]) -> None:
+        """Take batches back that nobody has seen, to be delivered next."""
+        for batch in reversed(batches):
+            self._fetcher.put_back(batch.partition, batch.columns, len(batch))
+
+    @property
+    def raw(self) -> bool:
+        """Entries that cannot be decoded are handed over as they are."""
+        return self._fetcher.settings.decoder.corrupt == "raw"
 
     def batches(self, *, max_records: int | None = None, max_wait: float = 0.0) -> Batches[B]:
         """Iterate by batch, each of one partition.

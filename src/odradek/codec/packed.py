@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
-from typing import overload
+from typing import Any, overload
 
 __all__ = ["Packed"]
 
@@ -60,5 +61,15 @@ class Packed(Sequence[bytes]):
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled, a slice takes along no more than its own strings."""
+        first, last = self.offsets[0], self.offsets[-1]
+        offsets = array(self.offsets.format, self.offsets if not first else [end - first for end in self.offsets])
+        return _unpickled, (offsets, bytes(self.data[first:last]))
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {len(self)} strings, {self.payload_bytes} bytes>"
+
+
+def _unpickled(offsets: array[int], data: bytes) -> Packed:
+    return Packed(memoryview(offsets), memoryview(data))

@@ -1,0 +1,244 @@
+"""Columns as Arrow. What the compiled engine decoded becomes arrays that share its buffers: nothing is copied.
+
+Needs pyarrow (`pip install odradek[arrow]`); importing this module without it raises ConfigError. Every batch and table
+that comes from odradek has the same fields, in this order, and only `key`, `time` and `error` are ever null:
+
+| field | type | |
+|---|---|---|
+| `value` | binary | large_binary in a table with a batch of 2 GiB or more |
+| `position` | int64 | where the entry starts |
+| `next_position` | int64 | where to resume behind it |
+| `index` | int32 | inside a compressed wrapper: counts its messages, which share a position; else 0 |
+| `topic` | dictionary of string | |
+| `broker` | dictionary of int32 | -1 where a broker is not part of a partition's name |
+| `partition` | dictionary of int32 | |
+| `key` | binary | where an era has it; so are the next two |
+| `headers` | list of (key: string, value: binary) | |
+| `time` | timestamp, UTC, ms | |
+| `error` | string | with `corrupt="raw"`: what is wrong with a row whose value is an undecoded entry |
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, chain, repeat
+from typing import Any
+
+from odradek.codec import Packed
+from odradek.errors import ConfigError
+from odradek.types import Columns, TopicPartition
+
+try:
+    import pyarrow as pa
+except ImportError as error:
+    raise ConfigError("Arrow needs pyarrow: pip install 'odradek[arrow]'") from error
+
+__all__ = ["Part", "record_batch", "schema", "table"]
+
+Part = tuple[TopicPartition, Columns]
+"""Columns and where they are from."""
+
+
+def _never_null(name: str, kind: pa.DataType) -> pa.Field[Any]:
+    return pa.field(name, kind, nullable=False)
+
+
+_LABELS: dict[str, pa.DictionaryType[Any, Any]] = {
+    "topic": pa.dictionary(pa.int32(), pa.string()),
+    "broker": pa.dictionary(pa.int32(), pa.int32()),
+    "partition": pa.dictionary(pa.int32(), pa.int32()),
+}
+_HEADER = pa.struct([_never_null("key", pa.string()), _never_null("value", pa.binary())])
+_ALWAYS: list[pa.Field[Any]] = [
+    _never_null("value", pa.binary()),
+    _never_null("position", pa.int64()),
+    _never_null("next_position", pa.int64()),
+    _never_null("index", pa.int32()),
+    *(_never_null(name, kind) for name, kind in _LABELS.items()),
+]
+_SOMETIMES: dict[str, pa.Field[Any]] = {
+    "key": pa.field("key", pa.binary()),
+    "headers": _never_null("headers", pa.list_(_HEADER)),
+    "time": pa.field("time", pa.timestamp("ms", tz="UTC")),
+    "error": pa.field("error", pa.string()),
+}
+_BINARY_BYTES = (1 << 31) - 1  # what the offsets of a `binary` array can count
+
+# Making a chunk of its own costs a few dozen us; below so many rows and bytes, copying them into one with their
+# neighbours is cheaper, and so is everything anybody does with the table later.
+_SMALL_ROWS, _SMALL_BYTES = 64, 1 << 16
+
+
+def schema(*also: str, large: bool = False) -> pa.Schema:
+    """The schema of what comes out of odradek.
+
+    Args:
+        also: Which of the fields that are not always there it has: `key`, `headers`, `time`, `error`.
+        large: `value` is a large_binary.
+
+    Raises:
+        ConfigError: There is no such field.
+    """
+    if unknown := set(also).difference(_SOMETIMES):
+        raise ConfigError(f"no field {', '.join(sorted(unknown))}: what is not always there is {', '.join(_SOMETIMES)}")
+    first = _never_null("value", pa.large_binary()) if large else _ALWAYS[0]
+    return pa.schema([first, *_ALWAYS[1:], *(field for name, field in _SOMETIMES.items() if name in also)])
+
+
+def record_batch(partition: TopicPartition, columns: Columns, *, errors: bool = False) -> pa.RecordBatch:
+    """Columns of one partition as a record batch that shares their buffers.
+
+    Args:
+        partition: Where they are from.
+        columns: Lists are copied, everything else is not.
+        errors: Add the field `error`.
+    """
+    return _Maker([(partition, columns)], errors).batch([(partition, columns)])
+
+
+def table(parts: Sequence[Part], *, errors: bool = False) -> pa.Table:
+    """Columns of any partitions as one table, in this order.
+
+    Each part is a chunk that shares its buffers, but for neighbours with a few small rows, which are copied into one.
+    The chunks share their dictionaries.
+
+    Args:
+        parts: All of one era: they have the same fields.
+        errors: Add the field `error`.
+    """
+    if not parts:
+        return schema(*_extra(None, errors)).empty_table()
+    maker = _Maker(parts, errors)
+    return pa.Table.from_batches([maker.batch(run) for run in _runs(parts)], schema=maker.schema)
+
+
+def _extra(columns: Columns | None, errors: bool) -> Iterator[str]:
+    if columns is not None:
+        had = (("key", columns.keys), ("headers", columns.headers), ("time", columns.times))
+        yield from (name for name, column in had if column is not None)
+    if errors:
+        yield "error"
+
+
+def _runs(parts: Sequence[Part]) -> Iterator[list[Part]]:
+    """What makes a chunk together: neighbours that are small, or one part."""
+    small: list[Part] = []
+    for part in parts:
+        if len(part[1].values) < _SMALL_ROWS and part[1].payload_bytes < _SMALL_BYTES:
+            small.append(part)
+            continue
+        if small:
+            yield small
+            small = []
+        yield [part]
+    if small:
+        yield small
+
+
+class _Maker:
+    """Makes the batches of one table: they agree in schema and dictionaries."""
+
+    def __init__(self, parts: Sequence[Part], errors: bool) -> None:
+        self._large = any(_is_large(columns.values) for _, columns in parts)
+        self.schema = schema(*_extra(parts[0][1], errors), large=self._large)
+        names = [list(dict.fromkeys(column)) for column in zip(*(partition for partition, _ in parts), strict=True)]
+        self._dictionaries = [
+            pa.array(column, kind.value_type) for column, kind in zip(names, _LABELS.values(), strict=True)
+        ]
+        self._numbers = [{name: number for number, name in enumerate(column)} for column in names]
+
+    def batch(self, parts: Sequence[Part]) -> pa.RecordBatch:
+        columns = parts[0][1] if len(parts) == 1 else _joined([columns for _, columns in parts])
+        inner = columns.inner_indexes
+        arrays = [
+            _strings(columns.values, self._large),
+            _integers(columns.positions, pa.int64()),
+            _integers(columns.next_positions, pa.int64()),
+            _zeros(len(columns.values)) if inner is None else _integers(inner, pa.int32()),
+            *(self._label(which, parts) for which in range(len(_LABELS))),
+        ]
+        arrays += (_MADE[name](columns) for name in self.schema.names[len(arrays) :])
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _label(self, which: int, parts: Sequence[Part]) -> pa.Array[Any]:
+        """The column `topic`, `broker` or `partition`: the same in every row of a part."""
+        numbers = [self._numbers[which][partition[which]] for partition, _ in parts]
+        rows = [len(columns.values) for _, columns in parts]
+        if any(numbers):
+            runs = array("i")
+            for number, count in zip(numbers, rows, strict=True):
+                runs += array("i", [number]) * count
+            indices = _integers(memoryview(runs), pa.int32())
+        else:
+            indices = _zeros(sum(rows))
+        return pa.DictionaryArray.from_arrays(indices, self._dictionaries[which])
+
+
+def _is_large(values: Sequence[bytes]) -> bool:
+    return values.offsets.itemsize == 8 if isinstance(values, Packed) else sum(map(len, values)) > _BINARY_BYTES
+
+
+def _strings(values: Sequence[bytes], large: bool) -> pa.Array[Any]:
+    kind: pa.DataType = pa.large_binary() if large else pa.binary()
+    if not isinstance(values, Packed):
+        return pa.array(values, kind)
+    own = pa.large_binary() if values.offsets.itemsize == 8 else pa.binary()
+    buffers = [None, pa.py_buffer(values.offsets), pa.py_buffer(values.data)]
+    strings = pa.Array.from_buffers(own, len(values), buffers)
+    return strings if own == kind else strings.cast(kind)
+
+
+def _integers(numbers: Sequence[int], kind: pa.DataType) -> pa.Array[Any]:
+    if isinstance(numbers, memoryview):
+        return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
+    return pa.array(numbers, kind)
+
+
+_nothing = pa.py_buffer(b"")
+
+
+def _zeros(count: int) -> pa.Array[Any]:
+    """So many zeros of 4 bytes. All arrays of them share one buffer, which nobody writes to."""
+    global _nothing
+    if len(_nothing) < 4 * count:
+        _nothing = pa.py_buffer(bytes(8 * count))
+    return pa.Array.from_buffers(pa.int32(), count, [None, _nothing.slice(0, 4 * count)])
+
+
+def _reasons(columns: Columns) -> pa.Array[Any]:
+    wrong = columns.corrupt
+    return pa.array([wrong[row].reason if row in wrong else None for row in range(len(columns.values))], pa.string())
+
+
+_MADE: dict[str, Callable[[Columns], pa.Array[Any]]] = {
+    "key": lambda columns: pa.array(columns.keys or (), pa.binary()),
+    "headers": lambda columns: pa.array(columns.headers or (), _SOMETIMES["headers"].type),
+    "time": lambda columns: pa.array(map(_milliseconds, columns.times or ()), _SOMETIMES["time"].type),
+    "error": _reasons,
+}
+
+
+def _milliseconds(time: float | None) -> int | None:
+    return None if time is None else round(1000 * time)
+
+
+def _joined(parts: Sequence[Columns]) -> Columns:
+    """The rows of all parts, one behind the other, as lists."""
+    one, sizes = parts[0], [len(part.values) for part in parts]
+    indexed = any(part.inner_indexes is not None for part in parts)
+    firsts = accumulate(sizes[:-1], initial=0)
+    return Columns(
+        _flat(part.values for part in parts),
+        _flat(part.positions for part in parts),
+        _flat(part.next_positions for part in parts),
+        _flat(part.inner_indexes or repeat(0, len(part.values)) for part in parts) if indexed else None,
+        None if one.keys is None else _flat(part.keys or () for part in parts),
+        None if one.headers is None else _flat(part.headers or () for part in parts),
+        None if one.times is None else _flat(part.times or () for part in parts),
+        {first + n: wrong for first, part in zip(firsts, parts, strict=True) for n, wrong in part.corrupt.items()},
+    )
+
+
+def _flat(columns: Iterable[Iterable[Any]]) -> list[Any]:
+    return list(chain.from_iterable(columns))

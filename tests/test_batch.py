@@ -1,0 +1,123 @@
+"""Batches and packed strings: one meaning, whatever the columns are made of."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.batch import Batch
+from odradek.client.cursor import cut
+from odradek.codec import Packed
+from odradek.types import Columns, Record
+
+from .columns import ENGINES, LOGS, TP, decode, numbers, pack, packed, plain, using
+
+VALUES = st.lists(st.binary(max_size=8), max_size=12)
+KINDS = st.sampled_from(["i", "q"])
+
+
+# ---- packed strings -----------------------------------------------------------------------------------------
+
+
+@given(VALUES, KINDS, st.data())
+def test_packed_strings_read_like_a_list(values: list[bytes], kind: str, data: st.DataObject) -> None:
+    start = data.draw(st.integers(-len(values) - 1, len(values) + 1))
+    stop = data.draw(st.integers(-len(values) - 1, len(values) + 1))
+    strings = pack(values, kind)
+    for found, expected in [(strings, values), (strings[start:stop], values[start:stop])]:
+        assert found == expected and found.tolist() == expected and list(found) == expected
+        assert [found[n] for n in range(-len(expected), len(expected))] == expected + expected
+        assert bool(found) is bool(expected)
+        assert found.payload_bytes == sum(map(len, expected))
+        assert found == pack(expected, kind) and found != [*expected, b""]
+    with pytest.raises(IndexError):
+        strings[len(values)]
+
+
+def test_a_slice_of_packed_strings_shares_their_memory() -> None:
+    strings = pack([b"one", b"two", b"three"])
+    assert strings[1:].data is strings.data
+    with pytest.raises(ValueError, match="tolist"):
+        strings[::2]
+
+
+def test_packed_strings_are_no_keys_and_say_what_they_are() -> None:
+    strings = pack([b"one", b"three"])
+    assert strings != (b"one", b"three") and b"three" in strings
+    assert repr(strings) == "<Packed 2 strings, 8 bytes>"
+    with pytest.raises(TypeError):
+        hash(strings)
+
+
+# ---- pickling -----------------------------------------------------------------------------------------------
+
+
+@given(VALUES, KINDS, st.integers(0, 12))
+def test_packed_strings_survive_pickling(values: list[bytes], kind: str, start: int) -> None:
+    strings = pack(values, kind)[start:]
+    again = pickle.loads(pickle.dumps(strings))
+    assert type(again) is Packed and again == strings and again.offsets.format == kind
+
+
+def test_a_pickled_slice_leaves_the_rest_behind() -> None:
+    strings = pack([b"x" * 100_000, b"wanted", b"x" * 100_000])
+    assert len(pickle.dumps(strings[1:2])) < 1000
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(LOGS)
+def test_batches_survive_pickling(engine: str, log: bytes) -> None:
+    with using(engine):
+        batch = Batch(TP, decode(log, "raw"))
+        batch.values  # noqa: B018  what is kept for the next time is not sent along twice
+        again = pickle.loads(pickle.dumps(batch))
+        assert (again.partition, list(again)) == (TP, list(batch))
+        assert {row: str(error) for row, error in again.corrupt.items()} == {
+            row: str(error) for row, error in batch.corrupt.items()
+        }
+        assert type(again.columns.values) is type(batch.columns.values)
+
+
+# ---- batches ------------------------------------------------------------------------------------------------
+
+
+@given(LOGS, KINDS, st.integers(0, 5), st.integers(0, 30))
+def test_a_batch_reads_the_same_whatever_its_columns_are(log: bytes, kind: str, start: int, stop: int) -> None:
+    with using("pure"):
+        lists = cut(decode(log, "raw"), start, stop)
+        buffers = cut(packed(decode(log, "raw"), kind), start, stop)
+        one, other = Batch(TP, lists), Batch(TP, buffers)
+        assert list(one) == list(other) and one.values == other.values and len(one) == len(other)
+        assert repr(one) == repr(other)
+        assert lists.payload_bytes == buffers.payload_bytes
+        assert all(type(record) is Record and type(record.position) is int for record in other)
+        if len(one):
+            assert (one.position, one.next_position) == (other.position, other.next_position)
+
+
+@pytest.mark.parametrize("nexts", [[10, 20, 30], [10, 20, 40], [10, 10, 30], [11, 20, 30]])
+def test_positions_that_do_not_follow_one_another_stay_as_they_are(nexts: list[int]) -> None:
+    columns = Columns(pack([b"a", b"b", b"c"]), numbers([0, 10, 20]), numbers(nexts))
+    assert [(r.position, r.next_position) for r in Batch(TP, columns)] == list(zip([0, 10, 20], nexts, strict=True))
+
+
+def test_values_are_made_once() -> None:
+    batch = Batch(TP, packed(plain([b"one", b"two"])))
+    assert batch.values is batch.values == [b"one", b"two"]
+
+
+def test_an_empty_batch_is_false_and_says_so() -> None:
+    for columns in (plain([]), packed(plain([]))):
+        batch = Batch(TP, columns)
+        assert not batch and list(batch) == [] and batch.values == []
+        assert repr(batch) == "<Batch orders/3-1 empty>"
+
+
+def test_a_record_of_packed_columns_owns_its_value() -> None:
+    """It would keep a megabyte alive otherwise."""
+    (record,) = Batch(TP, packed(plain([b"x" * 1000])))
+    assert type(record.value) is bytes and sys.getsizeof(record.value) < 1100
