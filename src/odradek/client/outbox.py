@@ -145,7 +145,9 @@ class Outbox:
             raise waiter.error
         if not waiter.taken:
             self.check_open()
-            raise NotWritten([outgoing(waiter.record)], f"no room in the buffer within {self._limits.deliver_within:g} s")
+            raise NotWritten(
+                [outgoing(waiter.record)], f"no room in the buffer within {self._limits.deliver_within:g} s"
+            )
 
     def _append(
         self, topic: Topic, size: int, record: bytes | Outgoing, partition: TopicPartition | None, call: Call | None

@@ -254,9 +254,7 @@ class Producer:
                 await checkpoint()
             row = end
 
-    def _take_batch(
-        self, name: str, run: Sequence[Row], row: int, partition: TopicPartition | None, call: Call
-    ) -> int:
+    def _take_batch(self, name: str, run: Sequence[Row], row: int, partition: TopicPartition | None, call: Call) -> int:
         """Take values from a row on, as far as nothing needs a second look at any; where to go on."""
         topic, outbox = self._topics.get(name), self._outbox
         if topic is None or outbox.refusal is not None or (partition is not None and partition.topic != name):

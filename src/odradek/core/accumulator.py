@@ -149,9 +149,7 @@ class Accumulator:
             batch = self._begin(lane, now, pinned)
         return batch
 
-    def _fill(
-        self, batch: OutBatch, values: Sequence[object], start: int, max_row: int, tag: object
-    ) -> int:
+    def _fill(self, batch: OutBatch, values: Sequence[object], start: int, max_row: int, tag: object) -> int:
         """Put values from `start` on into a batch, at least one, and close it if nothing more can come into it."""
         entry, fit = self.entry_bytes, codec.active.fit
         overhead = PACKED_OVERHEAD_BYTES if isinstance(values, Packed) else RECORD_OVERHEAD_BYTES

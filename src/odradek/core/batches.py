@@ -100,7 +100,7 @@ class OutBatch:
         """What each record takes beyond its bytes on the wire."""
         return RECORD_OVERHEAD_BYTES if isinstance(self.records, list) else PACKED_OVERHEAD_BYTES
 
-    def add(self, records: Sequence[bytes | Outgoing] | Packed, start: int, stop: int) -> None:
+    def add(self, records: Sequence[Any], start: int, stop: int) -> None:
         """Take in `records[start:stop]`. A `Packed` only as the first and last thing."""
         if isinstance(records, Packed):
             self.records = records[start:stop]

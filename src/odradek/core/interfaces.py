@@ -51,8 +51,9 @@ class Outgoing(NamedTuple):
 class ProducePart(NamedTuple):
     """What goes to one partition in one request.
 
-    `records` may be any sequence, a `codec.Packed` too; a `bytes` in it is a record that is only this value. `encoded` is what `Era.encode`
-    made of them: `BrokerApi.produce` sends it as it is and encodes only parts that come without it.
+    `records` may be any sequence, also a `codec.Packed`; `bytes` in it are a record that is only this value. An era
+    that ships only payloads reads only values. `encoded` is what `Era.encode` made of them: `BrokerApi.produce` sends
+    it as it is and encodes only parts that come without it.
     """
 
     partition: TopicPartition
