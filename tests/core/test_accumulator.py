@@ -473,6 +473,17 @@ def test_a_batch_that_is_too_large_goes_out_in_halves_in_its_place() -> None:
     assert bench.acc.held == 0
 
 
+def test_a_batch_that_was_undone_goes_out_behind_the_halves_of_the_one_before_it() -> None:
+    bench = Bench(table({"t": {1: 1}}, 1))
+    for value in ("aa", "bb", "c" * 40):
+        bench.put(value)
+    first, second = bench.take(), bench.take()
+    bench.acc.undo(second)
+    bench.acc.split(first, first.batches[0])
+    bench.confirm(first)
+    assert [bench.values(bench.take()) for _ in range(3)] == [["aa"], ["bb"], ["c" * 40]]
+
+
 # ---- moving ---------------------------------------------------------------------------------------------------
 
 

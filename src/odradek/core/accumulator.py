@@ -315,6 +315,7 @@ class Accumulator:
         halves = [self._part(batch, batch.lane, rows) for rows in (range(middle), range(middle, len(batch)))]
         self.settle(batch)
         self._merge(batch.lane, halves)
+        self._regroup(batch.lane)
 
     def settle(self, batch: OutBatch) -> None:
         """It is over, whatever came of it: gives its room back. In flight it stays until its request is over."""
