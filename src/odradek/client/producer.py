@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -31,6 +31,9 @@ from odradek.core.interfaces import Era, Outgoing
 from odradek.core.partitioners import KeyHash, Partitioner
 from odradek.errors import ConfigError, DeliveryError, MessageTooLarge, OdradekError, Rejected, Unsupported
 from odradek.types import MiB, TopicPartition
+
+if TYPE_CHECKING:
+    from odradek.client.arrow_in import Data
 
 __all__ = ["Producer", "ProducerStatistics"]
 
@@ -232,9 +235,48 @@ class Producer:
         Raises:
             NotWritten: There was no room within `deliver_within`; the rows before stay on their way.
         """
+        return await self._send_runs(topic, _runs(rows), partition)
+
+    async def send_arrow(
+        self,
+        topic: str,
+        data: Data,
+        *,
+        value: str | None = None,
+        key: str | None = None,
+        partition: TopicPartition | None = None,
+    ) -> Acks:
+        """Write the rows of Arrow data and return once each has an outcome, as `send_many`.
+
+        Values are encoded straight from the Arrow buffers: no Python object is made for a row unless it fails. (Views
+        are copied piece by piece; so are neighbouring chunks of less than 64 KiB.) Do not change the data meanwhile.
+
+        Args:
+            data: A pyarrow Table, RecordBatch, Array or ChunkedArray.
+            value: Which column has the values: binary or string, large or not, or a view of either; strings are sent
+                as UTF-8. By default the only one, or else the one called `value`.
+            key: A column of keys, which choose the partition; a row whose key is null has none. Every row is then
+                handled by itself, at the speed of `send_many` with pairs.
+            partition: Send all rows there.
+
+        Returns:
+            As `send_many`; a row that failed is shown as an `Outgoing`.
+
+        Raises:
+            NotWritten: There was no room within `deliver_within`; the rows before stay on their way.
+            TypeError: `data` is not Arrow, or a column is neither binary nor string. Nothing was sent; nor in the
+                next two cases.
+            ConfigError: It is not clear which column is meant, or pyarrow is missing (`pip install odradek[arrow]`).
+            ValueError: A value is null; says which.
+        """
+        from odradek.client import arrow_in  # here, because only who uses it needs pyarrow
+
+        return await self._send_runs(topic, arrow_in.runs(data, value, key), partition)
+
+    async def _send_runs(self, topic: str, runs: Iterable[Sequence[Row]], partition: TopicPartition | None) -> Acks:
         call = Call()
         try:
-            for run in _runs(rows):
+            for run in runs:
                 await self._take_in(topic, run, partition, call)
             await call.wait()
         except BaseException:
