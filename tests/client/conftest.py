@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import zlib
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 import anyio
 import pytest
 
+from odradek.core.batches import outgoing
 from odradek.core.interfaces import (
     Decoder,
     DecoderOptions,
@@ -109,20 +110,35 @@ class Exchange:
     confirm: bool
     applied: bool = False
     error: OdradekError | None = None
-    over: anyio.Event = field(default_factory=anyio.Event)
+    done: bool = False
+    callback: Callable[[], None] | None = None
 
     @property
     def values(self) -> list[list[bytes]]:
-        return [[record.value for record in part.records] for part in self.parts]
+        return [values(part) for part in self.parts]
 
-    def __await__(self) -> Generator[Any, Any, Receipt]:
-        return self._outcome().__await__()
+    def end(self) -> None:
+        self.done = True
+        if self.callback is not None:
+            self.callback()
 
-    async def _outcome(self) -> Receipt:
-        await self.over.wait()
+    def result(self) -> Receipt:
         if self.error is not None:
             raise self.error
         return Receipt([None] * len(self.parts), self.confirm)
+
+    def then(self, callback: Callable[[], None]) -> None:
+        self.callback = callback
+        if self.done:
+            callback()
+
+    def __await__(self) -> Generator[Any, Any, Receipt]:
+        raise NotImplementedError
+
+
+def values(part: ProducePart) -> list[bytes]:
+    """What the records of a part are, as far as 0.7 can store it."""
+    return [record.value for record in map(outgoing, part.records)]
 
 
 class FakeBroker:
@@ -142,7 +158,7 @@ class FakeBroker:
         """The broker closes the connection on such a part."""
         self.positions_found: dict[tuple[TopicPartition, Anchor | AtTime], list[Position]] = {}
 
-    def produce(self, parts: Sequence[ProducePart], *, confirm: bool) -> Awaitable[Receipt]:
+    def produce(self, parts: Sequence[ProducePart], *, confirm: bool) -> Exchange:
         assert all(part.partition.broker == self.broker.id for part in parts)
         exchange = Exchange(tuple(parts), confirm)
         if parts:
@@ -169,9 +185,9 @@ class FakeBroker:
                 if self.refuses(part):
                     self.cut()
                     return
-                self.log[part.partition] += [record.value for record in part.records]
+                self.log[part.partition] += values(part)
             exchange.applied = True
-            self.pending.pop(0).over.set()
+            self.pending.pop(0).end()
 
     def release(self) -> None:
         """Serve what is held, and from now on everything at once."""
@@ -183,7 +199,7 @@ class FakeBroker:
         for exchange in self.pending[:applied]:
             exchange.applied = True
             for part in exchange.parts:
-                self.log[part.partition] += [record.value for record in part.records]
+                self.log[part.partition] += values(part)
         self.lose(ConnectionLost(self.broker.address, "reset", sent))
 
     def lose(self, error: OdradekError) -> None:
@@ -191,7 +207,7 @@ class FakeBroker:
         self.epoch += 1
         for exchange in pending:
             exchange.error = error
-            exchange.over.set()
+            exchange.end()
 
     async def fetch(self, wants: Sequence[tuple[Decoder, int]]) -> Sequence[FetchResult]:
         raise NotImplementedError
@@ -259,8 +275,8 @@ class FakeEra:
     def encode(self, part: ProducePart, max_message_bytes: int) -> ProducePart:
         if part.codec not in ("none", "gzip"):
             raise ConfigError(f"codec {part.codec!r} is not known")
-        data = b"".join(bytes(10) + record.value for record in part.records)
-        payloads = [record.value for record in part.records]
+        payloads = values(part)
+        data = b"".join(bytes(10) + value for value in payloads)
         if part.codec == "gzip":
             payloads = [data := zlib.compress(data)]
         for payload in payloads:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odradek.codec import Packed
 from odradek.core.accumulator import STRIKES, Accumulator
-from odradek.core.batches import RECORD_OVERHEAD_BYTES, Limits, OutBatch, Request
+from odradek.core.batches import PACKED_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, Limits, OutBatch, Request
 from odradek.core.interfaces import Outgoing
 from odradek.core.partitioners import KeyHash, Partitioner, RoundRobin
 from odradek.core.routing import BrokersRead, RoutingTable07, TopicRead
@@ -58,7 +62,7 @@ class Bench:
         self.acc.learned(self.t)
 
     def put(self, value: str, *, at: float = 0.0, to: int | None = None, key: bytes | None = None, **kw: Any) -> None:
-        record = Outgoing(value.encode(), key)
+        record = value.encode() if key is None else Outgoing(value.encode(), key)
         partition = None if to is None else TopicPartition("t", 1, to)
         self.acc.append(self.t, record, 10 + len(value), at, partition, **kw)
 
@@ -76,7 +80,7 @@ class Bench:
 
 
 def texts(batch: OutBatch) -> str:
-    return " ".join(record.value.decode() for record in batch.records)
+    return " ".join(record.value.decode() for record in batch.outgoing())
 
 
 # ---- batching -------------------------------------------------------------------------------------------------
@@ -173,49 +177,84 @@ def test_room_counts_bytes_and_overhead_and_comes_back() -> None:
     assert not bench.acc.live
 
 
-def run(*values: str) -> tuple[list[Outgoing], list[int]]:
-    records = [Outgoing(value.encode()) for value in values]
-    return records, [10 + len(value) for value in values]
+def run(bench: Bench, *values: str, packed: bool = False, to: TopicPartition | None = None) -> int:
+    """Give it these values together, as often as it takes some; how many it took."""
+    rows: Sequence[Any] = [value.encode() for value in values]
+    rows = pack(rows) if packed else rows
+    end, done = 0, -1
+    while done < end < len(rows):
+        done, end = end, bench.acc.extend(bench.t, rows, end, 999, 0.0, to, "tag")
+    return end
 
 
-def test_a_run_fills_batches_as_one_by_one_would() -> None:
+def pack(values: Sequence[bytes]) -> Packed:
+    offsets = array("i", accumulate(map(len, values), initial=0))
+    return Packed(memoryview(offsets), memoryview(b"".join(values)))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_run_fills_batches_as_one_by_one_would(packed: bool) -> None:
     bench, other = Bench(), Bench()
     values = ["a", "b" * 5, "c" * 30, "d" * 200, "e", "f" * 40, "g"]
-    records, sizes = run(*values)
-    assert bench.acc.extend(bench.t, records, sizes, 0.0, None, "tag") == 7
+    assert run(bench, *values, packed=packed) == 7
     for value in values:
         other.put(value, tag="tag")
     for each in (bench, other):
         assert [texts(batch) for batch in each.acc.live] == ["a " + "b" * 5, "c" * 30, "d" * 200, "e", "f" * 40, "g"]
         assert [batch.tags for batch in each.acc.live][:2] == [[[0, 2, "tag"]], [[0, 1, "tag"]]]
-    assert bench.acc.held == other.acc.held
     assert [batch.size for batch in bench.acc.live] == [batch.size for batch in other.acc.live]
+    saved = RECORD_OVERHEAD_BYTES - PACKED_OVERHEAD_BYTES if packed else 0
+    assert bench.acc.held == other.acc.held - saved * len(values)
 
 
 def test_a_run_goes_on_in_the_batch_that_is_open() -> None:
     bench = Bench()
     bench.put("a")
-    assert bench.acc.extend(bench.t, *run("b", "c" * 30), 0.0, None, "tag") == 2
+    assert run(bench, "b", "c" * 30) == 2
     assert [texts(batch) for batch in bench.acc.live] == ["a b", "c" * 30]
-    assert bench.acc.extend(bench.t, *run("d" * 40), 0.0, None, "tag") == 1  # nothing of it fits in
+    assert run(bench, "d" * 40) == 1  # nothing of it fits in
     assert [texts(batch) for batch in bench.acc.live] == ["a b", "c" * 30, "d" * 40]
     assert [batch.tags for batch in bench.acc.live] == [[[1, 2, "tag"]], [[0, 1, "tag"]], [[0, 1, "tag"]]]
 
 
-def test_a_run_is_taken_as_far_as_there_is_room() -> None:
+def test_packed_values_have_batches_of_their_own_that_share_their_buffers() -> None:
     bench = Bench()
-    records, sizes = run(*["x" * 10] * 100)
-    cost = 20 + RECORD_OVERHEAD_BYTES
-    assert bench.acc.extend(bench.t, records, sizes, 0.0, TopicPartition("t", 1, 1), "tag") == 10_000 // cost
-    assert bench.acc.held == 10_000 // cost * cost
-    assert bench.acc.extend(bench.t, records, sizes, 0.0, TopicPartition("t", 1, 1), "tag") == 0
+    bench.put("a")
+    assert run(bench, "b", "c", packed=True) == 2
+    bench.put("d")
+    _, packed, _ = bench.acc.live
+    assert [texts(batch) for batch in bench.acc.live] == ["a", "b c", "d"]
+    assert isinstance(packed.records, Packed)
+    assert packed.lane.open is not packed  # it is due at once: nothing can join it
+
+
+@pytest.mark.parametrize(("packed", "overhead"), [(False, RECORD_OVERHEAD_BYTES), (True, PACKED_OVERHEAD_BYTES)])
+def test_a_run_is_taken_as_far_as_there_is_room(packed: bool, overhead: int) -> None:
+    bench = Bench()
+    values, place = ["x" * 10] * 1000, TopicPartition("t", 1, 1)
+    taken = run(bench, *values, packed=packed, to=place)
+    assert bench.acc.held == taken * (20 + overhead)
+    assert not bench.acc.fits(20)
+    assert bench.acc.held <= 10_000
+    assert run(bench, *values, packed=packed, to=place) == 0
     assert {str(batch.lane.partition) for batch in bench.acc.live} == {"t/1-1"}
+    while bench.acc.live:
+        bench.confirm(bench.take(9.0))
+    assert bench.acc.held == 0
+
+
+def test_a_run_stops_in_front_of_what_is_no_plain_value_or_too_long() -> None:
+    bench = Bench()
+    rows: list[Any] = [b"a", b"b", Outgoing(b"c", b"key"), b"d" * 31, b"e"]
+    taken = [bench.acc.extend(bench.t, rows, start, 30, 0.0, None, "tag") for start in range(5)]
+    assert taken == [2, 2, 2, 3, 5]
+    assert [texts(batch) for batch in bench.acc.live] == ["a b b e"]
 
 
 def test_a_partitioner_that_looks_at_every_record_gets_no_runs() -> None:
     bench = Bench(partitioner=RoundRobin())
-    assert bench.acc.extend(bench.t, *run("a", "b"), 0.0, None, "tag") == 0
-    assert bench.acc.extend(bench.t, *run("a", "b"), 0.0, TopicPartition("t", 1, 1), "tag") == 2
+    assert run(bench, "a", "b") == 0
+    assert run(bench, "a", "b", to=TopicPartition("t", 1, 1)) == 2
 
 
 # ---- partitions -----------------------------------------------------------------------------------------------
@@ -239,7 +278,7 @@ def test_keys_choose_by_the_partitioner() -> None:
         bench.put("v", key=key)
     choices = bench.routing.partitions("t")
     for batch in bench.acc.live:
-        for record in batch.records:
+        for record in batch.outgoing():
             assert choices[KeyHash()("t", record.key, 4) or 0] == batch.lane.partition
 
 
@@ -432,6 +471,17 @@ def test_a_batch_that_is_too_large_goes_out_in_halves_in_its_place() -> None:
     for each in order:
         bench.confirm(each)
     assert bench.acc.held == 0
+
+
+def test_a_batch_that_was_undone_goes_out_behind_the_halves_of_the_one_before_it() -> None:
+    bench = Bench(table({"t": {1: 1}}, 1))
+    for value in ("aa", "bb", "c" * 40):
+        bench.put(value)
+    first, second = bench.take(), bench.take()
+    bench.acc.undo(second)
+    bench.acc.split(first, first.batches[0])
+    bench.confirm(first)
+    assert [bench.values(bench.take()) for _ in range(3)] == [["aa"], ["bb"], ["c" * 40]]
 
 
 # ---- moving ---------------------------------------------------------------------------------------------------
@@ -640,7 +690,7 @@ def happen(world: World, event: str, number: int, now: float, routing: RoutingTa
 
 
 def write(world: World, batch: OutBatch) -> None:
-    world.written += [(batch.lane.partition, record.value.decode()) for record in batch.records]
+    world.written += [(batch.lane.partition, record.value.decode()) for record in batch.outgoing()]
     world.bench.acc.settle(batch)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from odradek.core.batches import Topic
 from odradek.core.interfaces import Outgoing
@@ -129,15 +130,14 @@ class Failures:
 class Call:
     """One `send` or `send_many`: the tag on its records. Its caller waits for all of them."""
 
-    __slots__ = ("acks", "done", "failed", "left", "live", "sealed")
+    __slots__ = ("acks", "failed", "left", "live", "over")
 
     def __init__(self) -> None:
         self.acks: list[Ack] = []
         self.failed: list[Failed] = []
         self.left = 0
-        self.sealed = False
         self.live = True
-        self.done = anyio.Event()
+        self.over: anyio.Event | None = None
 
     def written(self, ack: Ack) -> None:
         self.acks.append(ack)
@@ -149,9 +149,11 @@ class Call:
 
     async def wait(self) -> None:
         """Until every record has an outcome. No more records may come."""
-        self.sealed = True
-        self._over(0)
-        await self.done.wait()
+        if self.left:
+            self.over = anyio.Event()
+            await self.over.wait()
+        else:
+            await checkpoint()
 
     def abandon(self, failures: Failures) -> None:
         """Nobody waits any more: failures, past and to come, go where those of `put` go."""
@@ -162,8 +164,8 @@ class Call:
 
     def _over(self, records: int) -> None:
         self.left -= records
-        if self.sealed and not self.left:
-            self.done.set()
+        if not self.left and self.over is not None:
+            self.over.set()
 
 
 @dataclass(slots=True, eq=False)
@@ -172,8 +174,8 @@ class Waiter:
     who has gone meanwhile."""
 
     topic: Topic
-    record: Outgoing
     size: int
+    record: bytes | Outgoing
     partition: TopicPartition | None
     call: Call | None
     taken: bool = False
@@ -181,23 +183,17 @@ class Waiter:
     event: anyio.Event = field(default_factory=anyio.Event)
 
 
-class Room:
+class Room(OrderedDict[Waiter, None]):
     """Who waits for room, first come, first served. Every step takes the same time for any number of waiters."""
 
-    def __init__(self) -> None:
-        self._waiters: OrderedDict[Waiter, None] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._waiters)
-
     def first(self) -> Waiter | None:
-        return next(iter(self._waiters), None)
+        return next(iter(self), None)
 
     def join(self, waiter: Waiter) -> None:
-        self._waiters[waiter] = None
+        self[waiter] = None
 
     def leave(self, waiter: Waiter) -> None:
-        self._waiters.pop(waiter, None)
+        self.pop(waiter, None)
 
 
 def undelivered(failures: Failures) -> Undelivered:

@@ -106,7 +106,10 @@ class Signal:
         """Return once it was set since the last wait, or after so many seconds."""
         if not self._set:
             self._event = anyio.Event()
-            with anyio.move_on_after(seconds):
+            if seconds is None:
                 await self._event.wait()
+            else:
+                with anyio.move_on_after(seconds):
+                    await self._event.wait()
             self._event = None
         self._set = False

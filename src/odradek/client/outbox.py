@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 import anyio
@@ -13,7 +14,7 @@ from odradek.client.acks import Ack, Call, Failed, Failures, Room, Waiter
 from odradek.client.background import Background
 from odradek.client.sender import Sender, SenderOptions
 from odradek.core.accumulator import Accumulator
-from odradek.core.batches import Flush, Limits, OutBatch, Topic
+from odradek.core.batches import Flush, Limits, OutBatch, Topic, outgoing
 from odradek.core.interfaces import Era, Outgoing, RoutingTable
 from odradek.core.partitioners import Partitioner
 from odradek.errors import Closed, DeliveryError, NotWritten, OdradekError, Unknown
@@ -44,18 +45,22 @@ class Outbox:
             limits, partitioner, random.Random().randrange, era.record_bytes, era.coordination.table, self._stir
         )
         self.senders: dict[int, Sender] = {}
+        self.threads: anyio.CapacityLimiter
+        """For compression: as many as there are cores."""
+        self._stirred: list[Sender] | None = None  # who is to be pumped at once, instead of soon
         self._era, self._limits, self._options = era, limits, options
         self._clock = time.monotonic
         self._flushes: dict[Flush, anyio.Event] = {}
-        self._background = Background(self._die)
+        self._background = Background(self.die)
 
     async def start(self) -> None:
         if self.refusal is not UNUSED:
             raise Closed("a producer is used once: make another")
+        self.threads = anyio.CapacityLimiter(os.cpu_count() or 1)
         await self._background.start()
         self.accumulator.route(self._era.coordination.table)
-        self._background.spawn(self._follow_table)
-        self._background.spawn(self._expire)
+        self.spawn(self._follow_table)
+        self.spawn(self._expire)
         self.refusal = None
 
     async def stop(self, within: float) -> None:
@@ -78,11 +83,11 @@ class Outbox:
     def topic(self, name: str, codec: str) -> Topic:
         """A topic seen for the first time. Its records wait here until its partitions are known."""
         topic = self.accumulator.topic(name, codec)
-        self._background.spawn(self._learn, topic)
+        self.spawn(self._learn, topic)
         return topic
 
     def offer(
-        self, topic: Topic, size: int, record: Outgoing, partition: TopicPartition | None, call: Call | None
+        self, topic: Topic, size: int, record: bytes | Outgoing, partition: TopicPartition | None, call: Call | None
     ) -> bool:
         """Take a record in, if there is room and nobody waits for it."""
         if self.room or not self.accumulator.fits(size):
@@ -90,21 +95,42 @@ class Outbox:
         self._append(topic, size, record, partition, call)
         return True
 
+    def offer_now(
+        self, topic: Topic, size: int, record: bytes | Outgoing, partition: TopicPartition | None, call: Call
+    ) -> bool:
+        """As `offer`, and an idle broker is sent it in this very step: a caller who waits for its outcome is saved a
+        turn of the loop. What comes in before the answer travels together."""
+        self._stirred = []
+        try:
+            return self.offer(topic, size, record, partition, call)
+        finally:
+            self._pump()
+
     def offer_run(
         self,
         topic: Topic,
-        records: Sequence[Outgoing],
-        sizes: Sequence[int],
+        values: Sequence[object],
+        start: int,
+        max_row: int,
         partition: TopicPartition | None,
         call: Call,
     ) -> int:
-        """Take in as many of these records without keys as there is room for; returns how many."""
+        """Take in what there is room for, and send what is due: see `Accumulator.extend`."""
         if self.room:
-            return 0
-        taken = self.accumulator.extend(topic, records, sizes, self._clock(), partition, call)
-        self.accepted += taken
-        call.left += taken
-        return taken
+            return start
+        self._stirred = []
+        try:
+            end = self.accumulator.extend(topic, values, start, max_row, self._clock(), partition, call)
+            self.accepted += end - start
+            call.left += end - start
+        finally:
+            self._pump()
+        return end
+
+    def _pump(self) -> None:
+        stirred, self._stirred = self._stirred, None
+        for sender in stirred or ():
+            sender.pump()
 
     async def wait_for_room(self, waiter: Waiter) -> None:
         """Until the record is taken in, in turn. Cancellation: either it was, or nothing happened."""
@@ -119,10 +145,12 @@ class Outbox:
             raise waiter.error
         if not waiter.taken:
             self.check_open()
-            raise NotWritten([waiter.record], f"no room in the buffer within {self._limits.deliver_within:g} s")
+            raise NotWritten(
+                [outgoing(waiter.record)], f"no room in the buffer within {self._limits.deliver_within:g} s"
+            )
 
     def _append(
-        self, topic: Topic, size: int, record: Outgoing, partition: TopicPartition | None, call: Call | None
+        self, topic: Topic, size: int, record: bytes | Outgoing, partition: TopicPartition | None, call: Call | None
     ) -> None:
         self.accumulator.append(topic, record, size, self._clock(), partition, call)
         self.accepted += 1
@@ -151,22 +179,30 @@ class Outbox:
     def _stir(self, broker: int) -> None:
         sender = self.senders.get(broker)
         if sender is None:
-            sender = Sender(broker, self.accumulator, self._era, self._options, self._settle, self._clock)
+            sender = Sender(broker, self.accumulator, self._era, self._options, self, self._clock)
             self.senders[broker] = sender
-            self._background.spawn(sender.write)
-            self._background.spawn(sender.read)
-        sender.wake()
+            self.spawn(sender.run)
+        if self._stirred is None:
+            sender.wake()
+        else:
+            self._stirred.append(sender)
 
-    def _settle(
+    def spawn(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
+        """See `sender.Owner`."""
+        self._background.spawn(task, *args)
+
+    def settle(
         self, batch: OutBatch, error: DeliveryError | None, position: Position | None = None, confirmed: bool = False
     ) -> None:
+        """See `sender.Owner`."""
         self.accumulator.settle(batch)
         partition = batch.lane.partition
         if error is not None:
             self._lose(batch, error)
         elif partition is not None:
             self._count(batch, partition, position, confirmed)
-        self._grant()
+        if self.room:
+            self._grant()
         for flush in [flush for flush in self._flushes if not flush.left]:
             self._flushes.pop(flush).set()
 
@@ -176,11 +212,11 @@ class Outbox:
             call.written(Ack(partition, position, stop - start, confirmed, batch.maybe))
         if batch.lane.topic.unpublished:
             batch.lane.topic.unpublished = False
-            self._background.spawn(self._look_again)
+            self.spawn(self._look_again)
 
     def _lose(self, batch: OutBatch, error: DeliveryError) -> None:
         self.failed += len(batch)
-        for record, call in zip(batch.records, batch.owners(), strict=True):
+        for record, call in zip(batch.outgoing(), batch.owners(), strict=True):
             failed = Failed(record, batch.lane.topic.name, batch.lane.partition, error)
             if call is not None and call.live:
                 call.lost(failed)
@@ -203,7 +239,7 @@ class Outbox:
     def _give_up(self, why: str) -> None:
         """Settle everything that is left."""
         for batch in tuple(self.accumulator.live):
-            self._settle(batch, _overdue(batch, why))
+            self.settle(batch, _overdue(batch, why))
 
     # ---- in the background ---------------------------------------------------------------------------------
 
@@ -238,13 +274,14 @@ class Outbox:
             self.accumulator.route(table)
 
     async def _expire(self) -> None:
+        """Looks at every batch, and so at most a hundred times while one lives."""
         while True:
             now = self._clock()
             for batch in self.accumulator.expired(now):
-                self._settle(batch, _overdue(batch, f"not delivered within {self._limits.deliver_within:g} s"))
-            await anyio.sleep(self.accumulator.next_expiry(now) - now)
+                self.settle(batch, _overdue(batch, f"not delivered within {self._limits.deliver_within:g} s"))
+            await anyio.sleep(max(self.accumulator.next_expiry(now) - now, self._limits.deliver_within / 100))
 
-    def _die(self, error: Exception) -> None:
+    def die(self, error: Exception) -> None:
         """A task of ours has failed: tell everybody, and every record's owner."""
         self.dead = self.dead or error
         stopped = Closed(f"the producer stopped: {type(error).__name__}: {error}")
@@ -259,6 +296,6 @@ def _overdue(batch: OutBatch, why: str) -> DeliveryError:
     tries = f"{batch.attempts} attempt{'' if batch.attempts == 1 else 's'}"
     last = f", the last failed: {batch.error}" if batch.error is not None else ""
     kind = Unknown if batch.maybe or batch.flying else NotWritten
-    error = kind(batch.records, f"{why} ({place}; {tries}{last})")
+    error = kind(batch.outgoing(), f"{why} ({place}; {tries}{last})")
     error.__cause__ = batch.error
     return error

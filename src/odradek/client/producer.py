@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, repeat
+from itertools import islice
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -26,19 +26,22 @@ from odradek.client.acks import Ack, Acks, Call, Failed, Failures, Waiter, undel
 from odradek.client.outbox import Outbox
 from odradek.client.sender import SenderOptions
 from odradek.client.tuning import Tuning
-from odradek.core.batches import RECORD_OVERHEAD_BYTES, Limits, Topic
+from odradek.core.batches import RECORD_OVERHEAD_BYTES, Limits, Topic, outgoing
 from odradek.core.interfaces import Era, Outgoing
 from odradek.core.partitioners import KeyHash, Partitioner
 from odradek.errors import ConfigError, DeliveryError, MessageTooLarge, OdradekError, Rejected, Unsupported
 from odradek.types import MiB, TopicPartition
+
+if TYPE_CHECKING:
+    from odradek.client.arrow_in import Data
 
 __all__ = ["Producer", "ProducerStatistics"]
 
 BURST = 128
 """So many records are taken without giving the loop a turn: one turn costs some microseconds, a record about one."""
 
-RUN = 512
-"""So many rows of `send_many` are taken at once, for the same reason."""
+RUN = 2048
+"""So many rows are taken at once from an iterator of `send_many`."""
 
 Row = bytes | tuple[bytes | None, bytes] | Outgoing
 """What `send_many` takes: a value, a (key, value) pair, or a whole record."""
@@ -111,7 +114,7 @@ class Producer:
         options = SenderOptions(confirm, max_message, tuning.backoff)
         self._exit_within = exit_within
         self._outbox = Outbox(era, limits, options, KeyHash() if partitioner is None else partitioner)
-        self._topics = self._outbox.accumulator.topics
+        self._topics, self._entry_bytes = self._outbox.accumulator.topics, self._outbox.accumulator.entry_bytes
 
     async def __aenter__(self) -> Self:
         """Begin. Raises Closed the second time: a producer is used once."""
@@ -167,7 +170,9 @@ class Producer:
         """
         call = Call()
         try:
-            await self._enter(topic, Outgoing(value, key, headers, time), partition, call)
+            admitted = self._admit(topic, value, key, headers, time, partition)
+            if not self._outbox.offer_now(*admitted, partition, call):
+                await self._outbox.wait_for_room(Waiter(*admitted, partition, call))
             await call.wait()
         except BaseException:
             call.abandon(self.failures)
@@ -196,7 +201,9 @@ class Producer:
         if self._burst >= BURST:
             self._burst = 0
             await checkpoint()
-        await self._enter(topic, Outgoing(value, key, headers, time), partition, None)
+        admitted = self._admit(topic, value, key, headers, time, partition)
+        if not self._outbox.offer(*admitted, partition, None):
+            await self._outbox.wait_for_room(Waiter(*admitted, partition, None))
 
     def try_put(
         self,
@@ -212,8 +219,7 @@ class Producer:
 
         Never waits, and so never gives the loop a turn: nothing is sent while the caller does not wait for anything.
         """
-        record = Outgoing(value, key, headers, time)
-        return self._outbox.offer(*self._admit(topic, record, partition), record, partition, None)
+        return self._outbox.offer(*self._admit(topic, value, key, headers, time, partition), partition, None)
 
     async def send_many(self, topic: str, rows: Iterable[Row], *, partition: TopicPartition | None = None) -> Acks:
         """Write many records and return once each has an outcome. Waits for room as it goes.
@@ -229,41 +235,83 @@ class Producer:
         Raises:
             NotWritten: There was no room within `deliver_within`; the rows before stay on their way.
         """
+        return await self._send_runs(topic, _runs(rows), partition)
+
+    async def send_arrow(
+        self,
+        topic: str,
+        data: Data,
+        *,
+        value: str | None = None,
+        key: str | None = None,
+        partition: TopicPartition | None = None,
+    ) -> Acks:
+        """Write the rows of Arrow data and return once each has an outcome, as `send_many`.
+
+        Values are encoded straight from the Arrow buffers: no Python object is made for a row unless it fails. (Views
+        are copied piece by piece; so are neighbouring chunks of less than 64 KiB.) Do not change the data meanwhile.
+
+        Args:
+            data: A pyarrow Table, RecordBatch, Array or ChunkedArray.
+            value: Which column has the values: binary or string, large or not, or a view of either; strings are sent
+                as UTF-8. By default the only one, or else the one called `value`.
+            key: A column of keys, which choose the partition; a row whose key is null has none. Every row is then
+                handled by itself, at the speed of `send_many` with pairs.
+            partition: Send all rows there.
+
+        Returns:
+            As `send_many`; a row that failed is shown as an `Outgoing`.
+
+        Raises:
+            NotWritten: There was no room within `deliver_within`; the rows before stay on their way.
+            TypeError: `data` is not Arrow, or a column is neither binary nor string. Nothing was sent; nor in the
+                next two cases.
+            ConfigError: It is not clear which column is meant, or pyarrow is missing (`pip install odradek[arrow]`).
+            ValueError: A value is null; says which.
+        """
+        from odradek.client import arrow_in  # here, because only who uses it needs pyarrow
+
+        return await self._send_runs(topic, arrow_in.runs(data, value, key), partition)
+
+    async def _send_runs(self, topic: str, runs: Iterable[Sequence[Row]], partition: TopicPartition | None) -> Acks:
         call = Call()
         try:
-            for run in _runs(rows):
-                taken = self._take_run(topic, run, partition, call)
-                for row in islice(run, taken, None):
-                    await self._enter_row(topic, _outgoing(row), partition, call)
-                await checkpoint()
+            for run in runs:
+                await self._take_in(topic, run, partition, call)
             await call.wait()
         except BaseException:
             call.abandon(self.failures)
             raise
         return Acks(tuple(call.acks), tuple(call.failed))
 
-    def _take_run(self, name: str, run: Sequence[Row], partition: TopicPartition | None, call: Call) -> int:
-        """Take the plain values at the head of a run together, as far as nothing needs a second look at any of them:
-        what is left goes one by one. Returns how many were taken."""
-        topic = self._topics.get(name)
-        if topic is None or self._outbox.refusal is not None or set(map(type, run)) != {bytes}:
-            return 0
-        rows = zip(run, repeat(None), repeat(()), repeat(None))
-        records: list[Outgoing] = list(map(tuple.__new__, repeat(Outgoing), rows))  # without a Python frame for each
-        sizes = list(map(self._measure, records))
-        if max(sizes) > self._safe or (partition is not None and partition.topic != name):
-            return 0
-        return self._outbox.offer_run(topic, records, sizes, partition, call)
+    async def _take_in(self, topic: str, run: Sequence[Row], partition: TopicPartition | None, call: Call) -> None:
+        """Take the rows of a list or a `Packed`: plain values a batch at a time, others one by one."""
+        row = single = 0
+        while row < len(run):
+            end = self._take_batch(topic, run, row, partition, call)
+            if end == row:
+                await self._enter_row(topic, _outgoing(run[row]), partition, call)
+                end, single = row + 1, single + 1
+            if end > row + 1 or single % BURST == 0:
+                await checkpoint()
+            row = end
 
-    async def _enter_row(self, topic: str, record: Outgoing, partition: TopicPartition | None, call: Call) -> None:
+    def _take_batch(self, name: str, run: Sequence[Row], row: int, partition: TopicPartition | None, call: Call) -> int:
+        """Take values from a row on, as far as nothing needs a second look at any; where to go on."""
+        topic, outbox = self._topics.get(name), self._outbox
+        if topic is None or outbox.refusal is not None or (partition is not None and partition.topic != name):
+            return row
+        return outbox.offer_run(topic, run, row, self._safe - self._entry_bytes, partition, call)
+
+    async def _enter_row(self, topic: str, row: Outgoing, partition: TopicPartition | None, call: Call) -> None:
         try:
-            state, size = self._admit(topic, record, partition)
+            admitted = self._admit(topic, *row, partition)
         except (DeliveryError, Unsupported) as error:
             call.left += 1
-            call.lost(Failed(record, topic, partition, error))
+            call.lost(Failed(row, topic, partition, error))
             return
-        if not self._outbox.offer(state, size, record, partition, call):
-            await self._outbox.wait_for_room(Waiter(state, record, size, partition, call))
+        if not self._outbox.offer(*admitted, partition, call):
+            await self._outbox.wait_for_room(Waiter(*admitted, partition, call))
 
     async def flush(self) -> None:
         """Wait until everything accepted so far has an outcome; what is waiting for its batch is sent at once.
@@ -273,25 +321,31 @@ class Producer:
         self._outbox.check_open()
         await self._outbox.flush()
 
-    async def _enter(self, topic: str, record: Outgoing, partition: TopicPartition | None, call: Call | None) -> None:
-        state, size = self._admit(topic, record, partition)
-        if not self._outbox.offer(state, size, record, partition, call):
-            await self._outbox.wait_for_room(Waiter(state, record, size, partition, call))
-
-    def _admit(self, name: str, record: Outgoing, partition: TopicPartition | None) -> tuple[Topic, int]:
-        """Everything that can be wrong with a record before it is taken. Returns its topic and its size."""
+    def _admit(
+        self,
+        name: str,
+        value: bytes,
+        key: bytes | None,
+        headers: Sequence[tuple[str, bytes]],
+        time: float | None,
+        partition: TopicPartition | None,
+    ) -> tuple[Topic, int, bytes | Outgoing]:
+        """Everything that can be wrong with a record before it is taken. Returns its topic, its size, and itself."""
         if self._outbox.refusal is not None:
             self._outbox.check_open()
-        value, key, headers, time = record
         if not isinstance(value, bytes) or not (key is None or isinstance(key, bytes)):
             raise TypeError(f"value and key must be bytes, not {type(value).__name__} and {type(key).__name__}")
         topic = self._topics.get(name) or self._new_topic(name)
-        size = self._measure(record)
+        record: bytes | Outgoing = value
+        size = self._entry_bytes + len(value)
+        if key is not None or headers or time is not None or type(value) is not bytes:
+            record = Outgoing(value, key, headers, time)
+            size = self._measure(record)
         if size > self._safe or headers or time is not None:  # a record is never smaller than its payload
-            self._check(topic, record, size)
+            self._check(topic, outgoing(record), size)
         if partition is not None and partition.topic != name:
             raise ConfigError(f"partition {partition} is not one of topic {name}")
-        return topic, size
+        return topic, size, record
 
     def _check(self, topic: Topic, record: Outgoing, size: int) -> None:
         """With a codec only the compressed size counts, and is known when the batch is encoded."""
@@ -324,8 +378,11 @@ class Producer:
         return f"<{type(self).__name__} {state} {now.buffered} buffered {now.written} written {now.failed} failed>"
 
 
-def _runs(rows: Iterable[Row]) -> Iterator[list[Row]]:
+def _runs(rows: Iterable[Row]) -> Iterator[Sequence[Row]]:
     """Cut rows into runs. When `rows` raises, the rows before that come first."""
+    if isinstance(rows, list):
+        yield rows
+        return
     source, error = iter(rows), None
     while error is None:
         run: list[Row] = []

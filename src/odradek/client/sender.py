@@ -1,10 +1,16 @@
-"""The way of batches to one broker: a task that sends requests and one that reads what became of them."""
+"""The way of batches to one broker: requests out in order, and what became of them.
+
+There is no queue between tasks here. Whoever has made something due calls `pump`, which takes it, encodes it and hands
+it to the connection in that very step; an outcome settles its batches in the step in which it arrives. A task only
+keeps the time (latency, back-off), and threads compress what is large.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import random
 from typing import Protocol
 
@@ -14,7 +20,7 @@ from odradek.client.background import Signal
 from odradek.core.accumulator import Accumulator
 from odradek.core.backoff import Backoff
 from odradek.core.batches import OutBatch, Request
-from odradek.core.interfaces import BrokerApi, Era, ProducePart, Receipt
+from odradek.core.interfaces import BrokerApi, Era, Outcome, ProducePart, Receipt
 from odradek.errors import (
     ConfigError,
     ConnectionLost,
@@ -28,11 +34,11 @@ from odradek.errors import (
 )
 from odradek.types import KiB, Position
 
-__all__ = ["Sender", "SenderOptions", "Settle"]
+__all__ = ["Owner", "Sender", "SenderOptions"]
 
 THREAD_BYTES = 64 * KiB
-"""Batches are compressed in a thread from this size on: going there and back costs about 40 us
-(measured), what gzip takes for 2 KiB, and the loop must not stand still for longer."""
+"""So much is compressed in a thread: going there and back costs about 40 us (measured), what gzip takes for 2 KiB, and
+the loop must not stand still for longer. Without a codec nothing is: encoding 64 KiB takes less than going there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +50,35 @@ class SenderOptions:
     backoff: Backoff
 
 
-class Settle(Protocol):
-    """Called once per batch with its outcome."""
+class Owner(Protocol):
+    """Whose sender it is."""
 
-    def __call__(
+    threads: anyio.CapacityLimiter
+    """For compression."""
+
+    def settle(
         self, batch: OutBatch, error: DeliveryError | None, position: Position | None = None, confirmed: bool = False
-    ) -> None: ...
+    ) -> None:
+        """Called once per batch with its outcome."""
+        ...
+
+    def spawn(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
+        """Run a task; what it raises comes to `die`."""
+        ...
+
+    def die(self, error: Exception) -> None:
+        """A mistake of ours, or the end of the era: nothing can be sent any more."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A request being encoded: for each batch the part, or why there is none; `left` are still in threads."""
+
+    request: Request
+    batches: Sequence[OutBatch]
+    encoded: list[ProducePart | OdradekError | None]
+    left: int
 
 
 @dataclass(slots=True, eq=False)
@@ -58,19 +87,19 @@ class _Exchange:
 
     request: Request
     batches: Sequence[OutBatch]
-    receipt: Awaitable[Receipt]
-    probe: Awaitable[Receipt] | None
+    receipt: Outcome[Receipt]
+    probe: Outcome[Receipt] | None
 
 
 class Sender:
-    """Sends what the accumulator has for one broker, pipelined, and settles it. Run `write` and `read` as tasks.
+    """Sends what the accumulator has for one broker, pipelined, and settles it. Run `run` as a task.
 
     Args:
         broker: Its id.
         accumulator: Where requests come from.
         era: How to reach brokers.
         options: See `SenderOptions`.
-        settle: Takes outcomes.
+        owner: See `Owner`.
         clock: Seconds; the accumulator's.
     """
 
@@ -80,52 +109,60 @@ class Sender:
         accumulator: Accumulator,
         era: Era,
         options: SenderOptions,
-        settle: Settle,
+        owner: Owner,
         clock: Callable[[], float],
     ) -> None:
         self._broker, self._accumulator, self._era = broker, accumulator, era
-        self._options, self._settle, self._clock = options, settle, clock
-        self._work, self._sent = Signal(), Signal()
-        self._exchanges: deque[_Exchange] = deque()
-        self._outstanding = self._setbacks = 0
+        self._options, self._owner, self._clock = options, owner, clock
+        self._work = Signal()
+        self._look_at: float | None = None  # when `run` wakes up by itself
+        self._pumping = False
+        self._jobs: deque[_Job] = deque()
+        self._outstanding = 0
         self._line: tuple[BrokerApi, int] | None = None  # what the outstanding exchanges went over
         self._failures, self._resume_at = 0, clock()
         self.requests = self.retries = 0
 
     def wake(self) -> None:
-        """Something may be due."""
+        """Something may be due: `pump` soon, together with what else comes in this turn of the loop."""
         self._work.set()
 
-    async def write(self) -> None:
-        """Send what is due, until cancelled. Raises only what is a mistake of ours, or the end of the era."""
+    async def run(self) -> None:
+        """Pump whenever it is time to, until cancelled."""
         while True:
-            now = self._clock()
-            if self._broken():
-                await self._work.wait(None)
-            elif now < self._resume_at:
-                await self._work.wait(self._resume_at - now)
-            elif (request := self._accumulator.take(self._broker, now)) is not None:
-                await self._send(request)
-            else:
-                due = self._accumulator.next_due(self._broker)
-                await self._work.wait(None if due is None else max(0.0, due - now))
+            self.pump()
+            at = self._look_at = self._next_look()
+            await self._work.wait(None if at is None else max(0.0, at - self._clock()))
 
-    async def _send(self, request: Request) -> None:
-        setbacks = self._setbacks
-        encoded = [(batch, await self._encode(request, batch)) for batch in tuple(request.batches)]
-        # While a thread compressed, time went on: batches may have been settled, their broker may have gone, and what
-        # was sent before them may have come back, which must not be overtaken.
-        parts = {batch: part for batch, part in encoded if part is not None and not batch.settled}
-        broker = self._accumulator.table.brokers.get(self._broker)
-        if not parts:
-            self._accumulator.done(request)
-        elif broker is None or setbacks != self._setbacks or self._broken():
-            self._accumulator.undo(request)
-        else:
-            self._produce(request, parts, self._era.broker(broker, purpose="produce"))
+    def pump(self) -> None:
+        """Send what is due now. Never raises: see `Owner.die`."""
+        if self._pumping:  # whoever pumps goes on until nothing is due
+            return
+        self._pumping = True
+        try:
+            while (request := self._take()) is not None:
+                self._start(request)
+            at = self._next_look()
+        except Exception as error:
+            self._owner.die(error)
+            return
+        finally:
+            self._pumping = False
+        if at is not None and (self._look_at is None or at < self._look_at):
+            self.wake()
+
+    def _take(self) -> Request | None:
+        now = self._clock()
+        if now < self._resume_at or self._broken():
+            return None
+        return self._accumulator.take(self._broker, now)
+
+    def _next_look(self) -> float | None:
+        due = None if self._broken() else self._accumulator.next_due(self._broker)
+        return None if due is None else max(due, self._resume_at)
 
     def _broken(self) -> bool:
-        """The outstanding exchanges have failed, or are about to, and `read` has not said so yet. Whatever is sent
+        """The outstanding exchanges have failed, or are about to, and we have not been told yet. Whatever is sent
         now would go over a new connection and overtake them."""
         if not self._outstanding or self._line is None:
             return False
@@ -133,82 +170,140 @@ class Sender:
         broker = self._accumulator.table.brokers.get(self._broker, api.broker)
         return api.epoch != epoch or broker != api.broker
 
+    # ---- encoding ------------------------------------------------------------------------------------------
+
+    def _start(self, request: Request) -> None:
+        """Encode a request here or, what is slow, in threads: several at a time, also of one partition."""
+        batches = tuple(request.batches)
+        job = _Job(request, batches, [None] * len(batches), 0)
+        slow: list[tuple[int, ProducePart]] = []
+        size = 0
+        for row, batch in enumerate(batches):
+            lane = batch.lane
+            assert lane.partition is not None  # lanes without one have no broker
+            part = ProducePart(lane.partition, batch.records, lane.topic.codec)
+            if part.codec == "none":
+                job.encoded[row] = self._encode(part)
+                continue
+            slow.append((row, part))
+            size += batch.size
+            if size >= THREAD_BYTES:
+                job.left += 1
+                self._owner.spawn(self._compress, job, slow)
+                slow, size = [], 0
+        for row, part in slow:
+            job.encoded[row] = self._encode(part)
+        self._jobs.append(job)
+        self._release()
+
+    async def _compress(self, job: _Job, parts: Sequence[tuple[int, ProducePart]]) -> None:
+        def encode() -> list[ProducePart | OdradekError]:
+            return [self._encode(part) for _, part in parts]
+
+        encoded = await anyio.to_thread.run_sync(encode, limiter=self._owner.threads)
+        for (row, _), part in zip(parts, encoded, strict=True):
+            job.encoded[row] = part
+        job.left -= 1
+        self._release()
+        self.pump()
+
+    def _encode(self, part: ProducePart) -> ProducePart | OdradekError:
+        """The part as the broker takes it, or why that cannot be. Pure."""
+        try:
+            return self._era.encode(part, self._options.max_message)
+        except OdradekError as error:
+            return error
+
+    def _release(self) -> None:
+        """Send what is encoded, in the order it was taken."""
+        while self._jobs and not self._jobs[0].left:
+            self._dispatch(self._jobs.popleft())
+
+    def _recall(self) -> None:
+        """What is being encoded must not overtake what just came back: it queues again, too."""
+        while self._jobs:
+            self._accumulator.undo(self._jobs.popleft().request)
+
+    def _dispatch(self, job: _Job) -> None:
+        # While a thread compressed, time went on: batches may have been settled, and their broker may have gone.
+        parts: dict[OutBatch, ProducePart] = {}
+        for batch, encoded in zip(job.batches, job.encoded, strict=True):
+            if batch.settled:
+                continue
+            if isinstance(encoded, ProducePart):
+                parts[batch] = encoded
+            elif isinstance(encoded, OdradekError):
+                self._refuse(job.request, batch, encoded)
+        broker = self._accumulator.table.brokers.get(self._broker)
+        if not parts:
+            self._accumulator.done(job.request)
+        elif broker is None or self._broken():
+            self._accumulator.undo(job.request)
+            self._recall()
+        else:
+            self._produce(job.request, parts, self._era.broker(broker, purpose="produce"))
+
+    def _refuse(self, request: Request, batch: OutBatch, error: OdradekError) -> None:
+        """A batch that cannot be encoded: in halves, perhaps, or not at all."""
+        if isinstance(error, MessageTooLarge) and len(batch) > 1:
+            self._recall()
+            self._accumulator.split(request, batch)
+        else:
+            self._owner.settle(batch, _because(Rejected(batch.outgoing(), str(error)), error))
+
+    # ---- exchanges -----------------------------------------------------------------------------------------
+
     def _produce(self, request: Request, parts: dict[OutBatch, ProducePart], api: BrokerApi) -> None:
         probe = api.produce((), confirm=True) if request.exclusive else None
         try:
             receipt = api.produce(list(parts.values()), confirm=self._options.confirm)
         except (ConfigError, LocalProtocolError) as error:  # nothing was queued, and never will be
             for batch in self._accumulator.done(request):
-                self._settle(batch, _because(Rejected(batch.records, str(error)), error))
+                self._owner.settle(batch, _because(Rejected(batch.outgoing(), str(error)), error))
             return
         self.requests += 1
         self.retries += any(batch.attempts > 1 for batch in parts)
         self._line = api, api.epoch
         self._outstanding += 1
-        self._exchanges.append(_Exchange(request, list(parts), receipt, probe))
-        self._sent.set()
+        receipt.then(partial(self._over, _Exchange(request, tuple(parts), receipt, probe)))
 
-    async def _encode(self, request: Request, batch: OutBatch) -> ProducePart | None:
-        """The batch as the broker takes it, or None: it was split, or settled because it cannot be."""
-        lane = batch.lane
-        assert lane.partition is not None  # lanes without one have no broker
-        part = ProducePart(lane.partition, batch.records, lane.topic.codec)
+    def _over(self, exchange: _Exchange) -> None:
+        """The outcome is there. Never raises, as `pump`."""
+        self._outstanding -= 1
         try:
-            if part.codec == "none" or batch.size < THREAD_BYTES:
-                return self._era.encode(part, self._options.max_message)
-            return await anyio.to_thread.run_sync(self._era.encode, part, self._options.max_message)
-        except MessageTooLarge as error:
-            if len(batch) > 1 and not batch.settled:
-                self._accumulator.split(request, batch)
-                return None
-            cause: OdradekError = error
+            self._settle(exchange)
+        except Exception as error:
+            self._owner.die(error)
+
+    def _settle(self, exchange: _Exchange) -> None:
+        try:
+            receipt = exchange.receipt.result()
         except OdradekError as error:
-            cause = error
-        if not batch.settled:
-            self._settle(batch, _because(Rejected(batch.records, str(cause)), cause))
-        return None
-
-    async def read(self) -> None:
-        """Settle what was sent, in order, until cancelled. Raises as `write`."""
-        while True:
-            while not self._exchanges:
-                await self._sent.wait(None)
-            exchange = self._exchanges.popleft()
-            alive = exchange.probe is not None and await self._answered(exchange.probe)
-            try:
-                self._written(exchange, await exchange.receipt)
-            except OdradekError as error:
-                self._failed(exchange.request, error, alive)
-            self._outstanding -= 1
-            self.wake()
-
-    @staticmethod
-    async def _answered(probe: Awaitable[Receipt]) -> bool:
-        try:
-            await probe
-        except OdradekError:
-            return False
-        return True
+            self._failed(exchange, error)
+            self.wake()  # soon, and not now: those that failed with it are not all here yet
+        else:
+            self._written(exchange, receipt)
+            self.pump()
 
     def _written(self, exchange: _Exchange, receipt: Receipt) -> None:
         self._failures = 0
         self._accumulator.done(exchange.request)
         for batch, position in zip(exchange.batches, receipt.positions, strict=True):
             if not batch.settled:
-                self._settle(batch, None, position, receipt.confirmed)
+                self._owner.settle(batch, None, position, receipt.confirmed)
 
-    def _failed(self, request: Request, error: OdradekError, alive: bool = False) -> None:
-        """Send it again later, unless that cannot help. `alive`: the broker had just answered a probe."""
+    def _failed(self, exchange: _Exchange, error: OdradekError) -> None:
+        """Send it again later, unless that cannot help."""
         if error.retriable or error.fatal_to_connection:
             self._pause()
-            self._setbacks += 1
-            struck = alive and error.sent and isinstance(error, ConnectionLost)
-            for batch in self._accumulator.back(request, error, struck=struck):
-                self._settle(batch, _closed_upon(batch, error))
+            struck = error.sent and isinstance(error, ConnectionLost) and _answered(exchange.probe)
+            for batch in self._accumulator.back(exchange.request, error, struck=struck):
+                self._owner.settle(batch, _closed_upon(batch, error))
+            self._recall()
         else:
             kind = Unknown if error.sent else NotWritten
-            for batch in self._accumulator.done(request):
-                self._settle(batch, _because(kind(batch.records, str(error)), error))
+            for batch in self._accumulator.done(exchange.request):
+                self._owner.settle(batch, _because(kind(batch.outgoing(), str(error)), error))
 
     def _pause(self) -> None:
         """Back off, once for all that failed together."""
@@ -218,9 +313,17 @@ class Sender:
             self._failures += 1
 
 
+def _answered(probe: Outcome[Receipt] | None) -> bool:
+    """The broker had just answered something else on the connection."""
+    try:
+        return probe is not None and probe.done and bool(probe.result())
+    except OdradekError:
+        return False
+
+
 def _closed_upon(batch: OutBatch, error: OdradekError) -> DeliveryError:
     why = f"the broker answered and then closed the connection on this batch, {batch.strikes} times"
-    unknown = _because(Unknown(batch.records, why), error)
+    unknown = _because(Unknown(batch.outgoing(), why), error)
     unknown.hint = f"a 0.7 broker refuses a produce that way: does it have {batch.lane.partition}, and know the codec?"
     return unknown
 

@@ -15,15 +15,24 @@ Pure: the clock comes in as `now` (seconds, any origin), chance as `randrange`. 
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 
-from odradek.core.batches import RECORD_OVERHEAD_BYTES, Flush, Lane, Limits, OutBatch, Request, Topic
+from odradek import codec
+from odradek.codec import Packed
+from odradek.core.batches import (
+    PACKED_OVERHEAD_BYTES,
+    RECORD_OVERHEAD_BYTES,
+    Flush,
+    Lane,
+    Limits,
+    OutBatch,
+    Request,
+    Topic,
+)
 from odradek.core.interfaces import Outgoing, RoutingTable
+from odradek.core.links import Link
 from odradek.core.partitioners import JavaHash, KeyHash, Partitioner
 from odradek.errors import ConfigError, ConnectionLost, OdradekError
 from odradek.types import TopicPartition
@@ -34,14 +43,6 @@ STRIKES = 2
 """So often a living broker closes the connection on a batch sent alone before it is given up: once may be chance."""
 
 _by_age = attrgetter("number")
-
-
-@dataclass(slots=True)
-class _Link:
-    """One broker as the accumulator sees it: the lanes that have something for it, and what it has not answered."""
-
-    lanes: dict[Lane, None] = field(default_factory=dict)
-    flying: list[Request] = field(default_factory=list)
 
 
 class Accumulator:
@@ -69,8 +70,11 @@ class Accumulator:
         self.topics: dict[str, Topic] = {}
         self.live: dict[OutBatch, None] = {}
         self.held = 0
+        self._takes_runs = isinstance(partitioner, KeyHash | JavaHash)  # without keys they have no preference
         self._partitioner, self._randrange, self._measure, self._stir = partitioner, randrange, measure, stir
-        self._links: dict[int, _Link] = {}
+        self.entry_bytes = measure(Outgoing(b""))
+        """What a record that is only a value takes on the wire beyond that."""
+        self._links: defaultdict[int, Link] = defaultdict(Link)
         self._flushes: list[Flush] = []
         self._numbers = 0
 
@@ -83,90 +87,95 @@ class Accumulator:
     def append(
         self,
         topic: Topic,
-        record: Outgoing,
+        record: bytes | Outgoing,
         size: int,
         now: float,
         partition: TopicPartition | None = None,
         tag: object = None,
     ) -> None:
-        """Take a record. Stirs its broker only when a batch begins or is full.
+        """Take a record, which may be a plain value. Stirs its broker only when a batch begins or is full.
 
         Raises:
             ConfigError: The partitioner chose a partition that is not there; the record was not taken.
         """
-        lane = self._choose(topic, record.key) if partition is None else self._lane(topic, partition)
+        if partition is None:
+            lane = self._choose(topic, record.key if isinstance(record, Outgoing) else None, size)
+        else:
+            lane = self._lane(topic, partition)
         batch, limit = lane.open, self.limits.batch_bytes
         if batch is None or batch.size + size > limit or batch.pinned is (partition is None):
             batch = self._begin(lane, now, partition is not None)
+        assert isinstance(batch.records, list)  # a `Packed` is never open
         batch.records.append(record)
         batch.size += size
         self.held += size + RECORD_OVERHEAD_BYTES
         if tag is not None:
-            batch.tag(len(batch.records) - 1, tag)
+            batch.tag(len(batch.records) - 1, len(batch.records), tag)
         if batch.size >= limit:
-            lane.open = None
-            self._work_for(lane)
+            self._close(lane)
 
     def extend(
         self,
         topic: Topic,
-        records: Sequence[Outgoing],
-        sizes: Sequence[int],
+        values: Sequence[object],
+        start: int,
+        max_row: int,
         now: float,
         partition: TopicPartition | None,
         tag: object,
     ) -> int:
-        """Take as many of these records without keys as there is room for, in runs; returns how many.
+        """Take plain values from `values[start:]` (a list, or a `Packed`) into one batch: as many as it and the
+        buffer have room for, up to the first that is anything but bytes or longer than `max_row`.
 
         None at all when the partitioner wants to see each.
+
+        Returns:
+            The index behind the last one taken.
         """
-        if partition is None and not isinstance(self._partitioner, KeyHash | JavaHash):
-            return 0
-        ends = list(accumulate(sizes))
-        room = self.limits.buffer - self.held
-        allowed = bisect_right(range(len(ends)), room, key=lambda row: ends[row] + RECORD_OVERHEAD_BYTES * (row + 1))
-        done = 0
-        while done < allowed:
-            lane = self._choose(topic, None) if partition is None else self._lane(topic, partition)
-            done = self._fill(lane, records, ends, done, allowed, now, partition is not None, tag)
-        return done
+        first = values[start]
+        if type(first) is not bytes or len(first) > max_row or not (partition or self._takes_runs):
+            return start
+        size = self.entry_bytes + len(first)
+        if not self.fits(size):
+            return start
+        lane = self._choose(topic, None, size) if partition is None else self._lane(topic, partition)
+        batch = self._open(lane, size, now, partition is not None, isinstance(values, Packed))
+        return self._fill(batch, values, start, max_row, tag)
 
-    def _fill(
-        self,
-        lane: Lane,
-        records: Sequence[Outgoing],
-        ends: Sequence[int],
-        start: int,
-        stop: int,
-        now: float,
-        pinned: bool,
-        tag: object,
-    ) -> int:
-        """Put records from `start` on into the open batch, and close it if it is full. Returns where to go on."""
-        batch, limit = lane.open, self.limits.batch_bytes
-        if batch is None or batch.pinned is not pinned:
+    def _open(self, lane: Lane, size: int, now: float, pinned: bool, packed: bool) -> OutBatch:
+        """The batch that so many bytes go into."""
+        batch = lane.open
+        if batch is None or packed or batch.pinned is not pinned or batch.size + size > self.limits.batch_bytes:
             batch = self._begin(lane, now, pinned)
-        before = ends[start - 1] if start else 0
-        fitting = bisect_right(ends, before + limit - batch.size, start, stop)
-        if fitting == start and not batch.records:
-            fitting += 1  # larger than a batch: it travels alone
-        if fitting > start:
-            first = len(batch.records)
-            batch.records += records[start:fitting]
-            batch.size += ends[fitting - 1] - before
-            self.held += ends[fitting - 1] - before + RECORD_OVERHEAD_BYTES * (fitting - start)
-            batch.tag(first, tag)
-        if fitting < stop or batch.size >= limit:
-            lane.open = None
-            self._work_for(lane)
-        return fitting
+        return batch
 
-    def _choose(self, topic: Topic, key: bytes | None) -> Lane:
+    def _fill(self, batch: OutBatch, values: Sequence[object], start: int, max_row: int, tag: object) -> int:
+        """Put values from `start` on into a batch, at least one, and close it if nothing more can come into it."""
+        entry, fit = self.entry_bytes, codec.active.fit
+        overhead = PACKED_OVERHEAD_BYTES if isinstance(values, Packed) else RECORD_OVERHEAD_BYTES
+        end, size = fit(values, start, len(values), self.limits.batch_bytes - batch.size, entry, max_row)
+        if end == start:  # larger than a batch: it travels alone
+            end, size = fit(values, start, start + 1, self.limits.buffer, entry, max_row)
+        if size + (entry + overhead) * (end - start) > self.limits.buffer - self.held:
+            end, size = fit(values, start, end, self.limits.buffer - self.held, entry + overhead, max_row)
+        size += entry * (end - start)
+        first = len(batch)
+        batch.add(values, start, end)
+        batch.size += size
+        self.held += size + overhead * (end - start)
+        batch.tag(first, len(batch), tag)
+        if batch.size >= self.limits.batch_bytes or isinstance(values, Packed):
+            self._close(batch.lane)
+        return end
+
+    def _choose(self, topic: Topic, key: bytes | None, size: int) -> Lane:
         if not topic.choices:
             return topic.limbo
         lane = self._preferred(topic, key)
         if lane is None:
             lane = topic.sticky
+            if lane.open is not None and lane.open.size + size > self.limits.batch_bytes:
+                self._close(lane)
             if lane.open is None:
                 lane = topic.sticky = topic.choices[self._randrange(len(topic.choices))]
         return lane
@@ -196,58 +205,53 @@ class Accumulator:
         self._work_for(lane)
         return batch
 
+    def _close(self, lane: Lane) -> None:
+        """Nothing more comes into its open batch, which is due now."""
+        lane.open = None
+        self._work_for(lane)
+
     def _work_for(self, lane: Lane) -> None:
-        if lane.broker is not None and lane.queue:
-            self._links.setdefault(lane.broker, _Link()).lanes[lane] = None
+        if self._file(lane) and lane.broker is not None:
             self._stir(lane.broker)
+
+    def _file(self, lane: Lane) -> bool:
+        """Tell its broker's link what the lane wants to send next. Returns whether that is news."""
+        blocked = lane.broker is None or (lane.returned and not self.limits.reorder)
+        if blocked or not lane.queue:
+            lane.filed = None
+            return False
+        assert lane.broker is not None
+        return self._links[lane.broker].file(lane, lane.queue[0])
 
     # ---- requests out --------------------------------------------------------------------------------------
 
     def take(self, broker: int, now: float) -> Request | None:
         """The next request for a broker, if one is due; its batches are in flight from now on."""
-        link = self._links.get(broker)
-        if link is None or not self._admits(link):
+        link = self._links[broker]
+        if not self._admits(link):
             return None
-        heads = self._heads(link)
-        suspects = [batch for batch in heads if batch.suspect]
-        if suspects:
-            return None if link.flying else self._fly(link, broker, [min(suspects, key=_by_age)])
-        if not heads or (link.flying and not any(self._due(batch) <= now for batch in heads)):
+        suspect = link.suspect
+        if suspect is not None:
+            return None if link.flying else self._fly(link, broker, [suspect])
+        due = link.due(self.limits.latency)
+        if due is None or (link.flying and due > now):
             return None
-        return self._fly(link, broker, self._portion(heads))
+        return self._fly(link, broker, link.portion(self.limits.request_bytes))
 
     def next_due(self, broker: int) -> float | None:
         """When `take` may have something, if nothing else happens before; None when only an answer can help."""
-        link = self._links.get(broker)
-        if link is None or not self._admits(link):
+        link = self._links[broker]
+        if not self._admits(link):
             return None
-        heads = self._heads(link)
-        if not heads or any(batch.suspect for batch in heads):
-            return None
-        return min(map(self._due, heads))
+        if (suspect := link.suspect) is not None:
+            return None if link.flying else suspect.born
+        return link.due(self.limits.latency)
 
-    def _admits(self, link: _Link) -> bool:
+    def _admits(self, link: Link) -> bool:
         """A suspect shares its connection with nobody."""
         return len(link.flying) < self.limits.in_flight and not (link.flying and link.flying[-1].exclusive)
 
-    def _heads(self, link: _Link) -> list[OutBatch]:
-        for lane in [lane for lane in link.lanes if not lane.queue]:
-            del link.lanes[lane]
-        return [lane.queue[0] for lane in link.lanes if self.limits.reorder or not lane.returned]
-
-    def _due(self, batch: OutBatch) -> float:
-        return batch.born + self.limits.latency if batch.lane.open is batch else batch.born
-
-    def _portion(self, heads: Iterable[OutBatch]) -> list[OutBatch]:
-        portion: list[OutBatch] = []
-        room = self.limits.request_bytes
-        for batch in sorted(heads, key=_by_age):
-            if not portion or batch.size <= room:
-                portion.append(batch)
-                room -= batch.size
-        return portion
-
-    def _fly(self, link: _Link, broker: int, batches: list[OutBatch]) -> Request:
+    def _fly(self, link: Link, broker: int, batches: list[OutBatch]) -> Request:
         for batch in batches:
             lane = batch.lane
             lane.queue.popleft()
@@ -256,6 +260,7 @@ class Accumulator:
             batch.attempts += 1
             if lane.open is batch:
                 lane.open = None
+            self._file(lane)
         request = Request(broker, batches, exclusive=any(batch.suspect for batch in batches))
         link.flying.append(request)
         return request
@@ -310,6 +315,7 @@ class Accumulator:
         halves = [self._part(batch, batch.lane, rows) for rows in (range(middle), range(middle, len(batch)))]
         self.settle(batch)
         self._merge(batch.lane, halves)
+        self._regroup(batch.lane)
 
     def settle(self, batch: OutBatch) -> None:
         """It is over, whatever came of it: gives its room back. In flight it stays until its request is over."""
@@ -320,9 +326,11 @@ class Accumulator:
             batch.lane.open = None
         if batch.queued:
             batch.lane.queue.remove(batch)
-        for flush in self._flushes:
-            flush.left -= batch.number <= flush.last
-        self._flushes = [flush for flush in self._flushes if flush.left]
+            self._file(batch.lane)
+        if self._flushes:
+            for flush in self._flushes:
+                flush.left -= batch.number <= flush.last
+            self._flushes = [flush for flush in self._flushes if flush.left]
 
     def expired(self, now: float) -> list[OutBatch]:
         """Live batches older than `deliver_within`."""
@@ -336,7 +344,7 @@ class Accumulator:
         """Close what is open, so that it is due; the result tells when all of it is over."""
         for batch in self.live:
             if batch.lane.open is batch:
-                batch.lane.open = None
+                self._close(batch.lane)
         flush = Flush(self._numbers, len(self.live))
         if flush.left:
             self._flushes.append(flush)
@@ -351,9 +359,11 @@ class Accumulator:
     def _regroup(self, lane: Lane) -> None:
         """Batches that came back queue again, once nothing of their partition is in flight that may come back too."""
         if lane.flying and not self.limits.reorder:
+            self._file(lane)
             return
-        returned, lane.returned = lane.returned, []
-        self._merge(lane, [batch for batch in returned if not batch.settled])
+        if lane.returned:
+            returned, lane.returned = lane.returned, []
+            self._merge(lane, [batch for batch in returned if not batch.settled])
         if lane.astray and not lane.flying:
             self._scatter(lane)
 
@@ -364,18 +374,21 @@ class Accumulator:
                 batch.queued = True
             lane.queue = deque(sorted([*batches, *lane.queue], key=_by_age))
             lane.open = None
-            self._work_for(lane)
+        self._work_for(lane)
 
-    def _part(self, whole: OutBatch, lane: Lane, rows: Iterable[int]) -> OutBatch:
-        """Some rows of a batch as a batch of its age and history. Settle the whole afterwards."""
+    def _part(self, whole: OutBatch, lane: Lane, rows: Sequence[int]) -> OutBatch:
+        """Some rows of a batch, in their order, as a batch of its age and history. Settle the whole afterwards."""
         part = OutBatch(lane, whole.number, whole.born, whole.pinned)
         owners = whole.owners()
         part.maybe, part.attempts, part.error = whole.maybe, whole.attempts, whole.error
-        for row in rows:
-            part.records.append(whole.records[row])
-            if owners[row] is not None:
-                part.tag(len(part) - 1, owners[row])
-        part.size = sum(map(self._measure, part.records))
+        if rows[-1] - rows[0] + 1 == len(rows):
+            part.add(whole.records, rows[0], rows[-1] + 1)
+        else:
+            part.records = [whole.records[row] for row in rows]
+        for row, owner in enumerate([owners[row] for row in rows]):
+            if owner is not None:
+                part.tag(row, row + 1, owner)
+        part.size = sum(map(self._size_of, part.records))
         self.live[part] = None
         self.held += part.held
         for flush in self._flushes:
@@ -418,9 +431,7 @@ class Accumulator:
         leader = self.table.leader(lane.partition) if known and lane.partition else None
         broker = None if leader is None else leader.id
         if broker != lane.broker:
-            if lane.broker in self._links:
-                self._links[lane.broker].lanes.pop(lane, None)
-            lane.broker = broker
+            lane.broker, lane.filed = broker, None
             self._work_for(lane)
 
     def _scatter(self, lane: Lane) -> None:
@@ -442,5 +453,9 @@ class Accumulator:
     def _destinations(self, batch: OutBatch, home: Lane) -> dict[Lane, list[int]]:
         rows: dict[Lane, list[int]] = {}
         for row, record in enumerate(batch.records):
-            rows.setdefault(self._preferred(home.topic, record.key) or home, []).append(row)
+            key = record.key if isinstance(record, Outgoing) else None
+            rows.setdefault(self._preferred(home.topic, key) or home, []).append(row)
         return rows
+
+    def _size_of(self, record: bytes | Outgoing) -> int:
+        return self._measure(record) if isinstance(record, Outgoing) else self.entry_bytes + len(record)

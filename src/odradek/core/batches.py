@@ -4,18 +4,38 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from odradek.codec import Packed
 from odradek.core.interfaces import Outgoing
 from odradek.errors import OdradekError
 from odradek.types import TopicPartition
 
-__all__ = ["RECORD_OVERHEAD_BYTES", "Flush", "Lane", "Limits", "OutBatch", "Request", "Topic"]
+__all__ = [
+    "PACKED_OVERHEAD_BYTES",
+    "RECORD_OVERHEAD_BYTES",
+    "Flush",
+    "Lane",
+    "Limits",
+    "OutBatch",
+    "Request",
+    "Topic",
+    "outgoing",
+]
 
 RECORD_OVERHEAD_BYTES = 120
 """What a queued record takes in memory beyond its bytes on the wire: its tuple, its bytes object, a list slot.
 Without it a buffer full of tiny records would take ten times what was asked for."""
+
+PACKED_OVERHEAD_BYTES = 8
+"""The same for a record in a `Packed`: its offset."""
+
+
+def outgoing(record: bytes | Outgoing) -> Outgoing:
+    """The record that a plain value stands for."""
+    return Outgoing(record) if isinstance(record, bytes) else record
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +52,8 @@ class Limits:
 
 
 class OutBatch:
-    """Records of one partition that travel together.
+    """Records of one partition that travel together: a list in which a record that is only a value is that value, or
+    a `Packed`, to which nothing is added.
 
     `number` is its age: parts of a batch that was divided share it. `tags` says whose the records are, for those
     whose sender asked: `[start, stop, tag]` runs in order. `pinned` batches stay with their partition. `maybe` is
@@ -60,7 +81,7 @@ class OutBatch:
 
     def __init__(self, lane: Lane, number: int, born: float, pinned: bool) -> None:
         self.lane, self.number, self.born, self.pinned = lane, number, born, pinned
-        self.records: list[Outgoing] = []
+        self.records: list[bytes | Outgoing] | Packed = []
         self.tags: list[list[Any]] = []
         self.size = self.attempts = self.strikes = 0
         self.queued = self.flying = self.maybe = self.suspect = self.settled = False
@@ -72,15 +93,31 @@ class OutBatch:
     @property
     def held(self) -> int:
         """Bytes of the buffer it takes."""
-        return self.size + RECORD_OVERHEAD_BYTES * len(self.records)
+        return self.size + self.overhead * len(self.records)
 
-    def tag(self, start: int, tag: object) -> None:
-        """The records from `start` to the end belong to `tag`."""
+    @property
+    def overhead(self) -> int:
+        """What each record takes beyond its bytes on the wire."""
+        return RECORD_OVERHEAD_BYTES if isinstance(self.records, list) else PACKED_OVERHEAD_BYTES
+
+    def add(self, records: Sequence[Any], start: int, stop: int) -> None:
+        """Take in `records[start:stop]`. A `Packed` only as the first and last thing."""
+        if isinstance(records, Packed):
+            self.records = records[start:stop]
+        elif isinstance(self.records, list):
+            self.records += records if len(records) == stop - start else records[start:stop]
+
+    def outgoing(self) -> list[Outgoing]:
+        """Its records as they are shown to users."""
+        return list(map(outgoing, self.records))
+
+    def tag(self, start: int, stop: int, tag: object) -> None:
+        """These records, behind all tagged before, belong to `tag`."""
         last = self.tags[-1] if self.tags else None
         if last and last[2] is tag and last[1] == start:
-            last[1] = len(self.records)
+            last[1] = stop
         else:
-            self.tags.append([start, len(self.records), tag])
+            self.tags.append([start, stop, tag])
 
     def owners(self) -> list[Any]:
         """The tag of every record, None for those without."""
@@ -95,9 +132,10 @@ class OutBatch:
 
 
 class Lane:
-    """The batches of one partition, oldest first. `partition` None: the records of a topic without partitions."""
+    """The batches of one partition, oldest first. `partition` None: the records of a topic without partitions.
+    `filed`: where its first batch stands in the queues of its broker, if it may be sent."""
 
-    __slots__ = ("astray", "broker", "flying", "open", "partition", "queue", "returned", "topic")
+    __slots__ = ("astray", "broker", "filed", "flying", "open", "partition", "queue", "returned", "topic")
 
     def __init__(self, topic: Topic, partition: TopicPartition | None) -> None:
         self.topic, self.partition = topic, partition
@@ -107,6 +145,7 @@ class Lane:
         self.open: OutBatch | None = None
         self.flying = 0
         self.returned: list[OutBatch] = []
+        self.filed: tuple[int, int, int, OutBatch] | None = None
 
 
 class Topic:

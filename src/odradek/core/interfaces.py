@@ -51,12 +51,13 @@ class Outgoing(NamedTuple):
 class ProducePart(NamedTuple):
     """What goes to one partition in one request.
 
-    `records` may be any sequence; an era that ships only payloads reads only `value`. `encoded` is what `Era.encode`
-    made of them: `BrokerApi.produce` sends it as it is and encodes only parts that come without it.
+    `records` may be any sequence, also a `codec.Packed`; `bytes` in it are a record that is only this value. An era
+    that ships only payloads reads only values. `encoded` is what `Era.encode` made of them: `BrokerApi.produce` sends
+    it as it is and encodes only parts that come without it.
     """
 
     partition: TopicPartition
-    records: Sequence[Outgoing]
+    records: Sequence[bytes | Outgoing]
     codec: str = "none"
     encoded: bytes | None = None
 
@@ -307,7 +308,8 @@ class Era(Protocol):
         ...
 
     def record_bytes(self, record: Outgoing) -> int:
-        """Bytes this record takes on the wire, uncompressed."""
+        """Bytes this record takes on the wire, uncompressed. For one that is only a value, a constant and its
+        length."""
         ...
 
     def encode(self, part: ProducePart, max_message_bytes: int) -> ProducePart:

@@ -7,11 +7,14 @@ proves the append.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from weakref import WeakSet
 
+from odradek import codec
+from odradek.codec import NO_LIMIT
 from odradek.core.interfaces import Decoder, DecoderOptions, FetchResult, Outcome, ProducePart, Receipt
 from odradek.errors import BrokerError, ConfigError, ConnectionLost, MessageTooLarge
 from odradek.io.connection import Connection
@@ -54,13 +57,21 @@ def encode_part(part: ProducePart, max_message_bytes: int) -> bytes:
         MessageTooLarge: The broker would drop the whole set silently: a payload is over the limit, and with a codec
             the payload is the wrapper's (specification 3.1).
     """
-    codec = Codec.named(part.codec)
-    values = [record.value for record in part.records]
-    encoded = encode_set(values, codec)
-    size = max(map(len, values), default=0) if codec is Codec.NONE else len(encoded) - entry_bytes(0)
-    if size > max_message_bytes:
-        raise MessageTooLarge(str(part.partition), -1, size, max_message_bytes, "max_message")
+    compression = Codec.named(part.codec)
+    limit = NO_LIMIT if compression else max_message_bytes
+    rows = part.records
+    if codec.active.fit(rows, 0, len(rows), sys.maxsize, 0, limit)[0] < len(rows):  # not all are plain, and small
+        rows = [row if isinstance(row, bytes) else row.value for row in rows]
+        _check(part, max(map(len, rows)), limit)
+    encoded = encode_set(cast(Sequence[bytes], rows), compression)
+    if compression:
+        _check(part, len(encoded) - entry_bytes(0), max_message_bytes)
     return encoded
+
+
+def _check(part: ProducePart, size: int, limit: int) -> None:
+    if size > limit:
+        raise MessageTooLarge(str(part.partition), -1, size, limit, "max_message")
 
 
 class Kafka07Api:

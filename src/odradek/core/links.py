@@ -1,0 +1,80 @@
+"""One broker as the accumulator sees it: whose turn it is, and what it has not answered.
+
+Nothing here looks at more lanes than it takes: each lane's first batch stands in one of three queues by age. A lane
+whose first batch has changed is filed anew, and what it leaves behind in a queue is dropped when it comes to the front.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from heapq import heappop, heappush
+from itertools import count
+
+from odradek.core.batches import Lane, OutBatch, Request
+
+__all__ = ["REQUEST_PARTS", "Link"]
+
+REQUEST_PARTS = 10_000
+"""Most partitions in one request: 0.7 counts them in a signed i16 (specification 1.1)."""
+
+
+class _Kind(IntEnum):
+    SUSPECT = 0
+    CLOSED = 1
+    OPEN = 2
+
+
+_Entry = tuple[int, int, int, OutBatch]
+"""Age of a batch, number of the filing, kind, batch."""
+
+
+class Link:
+    """See the module. `flying`: requests without an outcome, oldest first."""
+
+    def __init__(self) -> None:
+        self.flying: list[Request] = []
+        self._queues: tuple[list[_Entry], ...] = tuple([] for _ in _Kind)
+        self._filings = count()
+
+    def file(self, lane: Lane, head: OutBatch) -> bool:
+        """`head` is what the lane wants to send next. Returns whether that is news."""
+        kind = _Kind.SUSPECT if head.suspect else _Kind.OPEN if lane.open is head else _Kind.CLOSED
+        filed = lane.filed
+        if filed is not None and filed[3] is head and filed[2] == kind:
+            return False
+        lane.filed = entry = (head.number, next(self._filings), kind, head)
+        heappush(self._queues[kind], entry)
+        return True
+
+    @property
+    def suspect(self) -> OutBatch | None:
+        """The oldest batch that has to go alone."""
+        entry = self._first(_Kind.SUSPECT)
+        return None if entry is None else entry[3]
+
+    def due(self, latency: float) -> float | None:
+        """When a batch is due that is not a suspect: closed ones were when they were born."""
+        entry = self._first(_Kind.CLOSED)
+        if entry is not None:
+            return entry[3].born
+        entry = self._first(_Kind.OPEN)
+        return None if entry is None else entry[3].born + latency
+
+    def portion(self, size: int) -> list[OutBatch]:
+        """The oldest batches that are no suspects, up to so many bytes, but at least one; they are filed no more."""
+        portion: list[OutBatch] = []
+        while len(portion) < REQUEST_PARTS:
+            entry = min(filter(None, (self._first(_Kind.CLOSED), self._first(_Kind.OPEN))), default=None)
+            if entry is None or (portion and entry[3].size > size):
+                break
+            batch = entry[3]
+            batch.lane.filed = None
+            portion.append(batch)
+            size -= batch.size
+        return portion
+
+    def _first(self, kind: _Kind) -> _Entry | None:
+        queue = self._queues[kind]
+        while queue and queue[0][3].lane.filed is not queue[0]:
+            heappop(queue)
+        return queue[0] if queue else None
