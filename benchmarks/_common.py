@@ -1,13 +1,14 @@
-"""What the benchmarks share: cases measured in turns with their limits, the table, processes for the other end.
+"""What the benchmarks share: cases measured in turns with their limits, processes for the other end.
 
-A *limit* is the same work without odradek, measured right before it in the same run. Only the ratio of the two is worth
-comparing between machines, days or branches: absolute rates change with both.
+A *limit* is work without odradek, measured right before the thing itself in the same run. Only the ratio of the two is
+worth comparing between machines, days or branches: absolute rates change with both.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
+import os
+import resource
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,16 +23,9 @@ from typing import NamedTuple, Self
 import psutil
 
 from _peer import HEAD, PIECE_BYTES
+from _results import Bar, Goal, Results
 
-__all__ = ["Broker", "Case", "Stopwatch", "broker", "compare", "peer", "pull", "push", "quick", "table"]
-
-
-def quick(doc: str) -> bool:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a few seconds, to see that it runs and is not far off")
-    return bool(parser.parse_args().quick)
-
+__all__ = ["Broker", "Case", "Stopwatch", "broker", "compare", "peer", "pull", "push", "spread"]
 
 # ---- measuring ----------------------------------------------------------------------------------------------
 
@@ -57,14 +51,15 @@ class Stopwatch:
 
 
 class Case(NamedTuple):
-    """One line of the table.
+    """One line of a table.
 
     Args:
         name: What is measured.
         records, size: How many records it moves, and how many bytes they are on the wire.
         run: Does it once; checks itself that everything was moved.
-        limit: Does the same without odradek.
-        at_most: The ratio that no machine has an excuse for.
+        limit: Does what it is compared with.
+        floor: The ratio that no machine has an excuse to stay below.
+        goal: The ratio to reach; None: there is none.
     """
 
     name: str
@@ -72,50 +67,60 @@ class Case(NamedTuple):
     size: int
     run: Callable[[], Stopwatch]
     limit: Callable[[], Stopwatch]
-    at_most: float
+    floor: float
+    goal: float | None = None
 
 
-def compare(cases: Sequence[Case], turns: int) -> None:
-    """Run every case and its limit in turns, print the table, and check the ratios.
+def compare(
+    results: Results, title: str, note: str, cases: Sequence[Case], turns: int, *, computing: bool = False
+) -> None:
+    """Run every case and its limit in turns, make a table and a chart of them, and check the ratios.
 
-    `ratio` is the time over that of the limit: the median of the turns, and how far the turns' ratios lie apart, in
-    percent of it (with an odd one out on either side left away, from five turns on). `busy` and `broker` are the shares
-    of the time in which this process and the broker's computed: far below 100 %, it waited for the other side, or for
-    a core.
+    `ratio` is the time of the limit over that of the thing itself, so 1 is as fast as the limit, and 2 twice as fast:
+    the median of the turns, and how far the turns' ratios lie apart, in percent of it (with an odd one out on either
+    side left away, from five turns on). `busy` and `broker` are the shares of the time in which this process and the
+    broker's computed: far below 100 %, it waited for the other side, or for a core.
+
+    With `computing` it is processor time that counts, for what does nothing but compute in one thread: then it does not
+    matter who else uses the machine.
     """
     ratios: list[list[float]] = [[] for _ in cases]
     runs: list[list[Stopwatch]] = [[] for _ in cases]
     for _ in range(turns):
         for number, case in enumerate(cases):
             limit, run = case.limit(), case.run()
-            ratios[number].append(run.seconds / limit.seconds)
+            ratios[number].append(limit.cpu / run.cpu if computing else limit.seconds / run.seconds)
             runs[number].append(run)
-    rows = [_row(*line) for line in zip(cases, ratios, runs, strict=True)]
-    table(("", "records/s", "MB/s", "busy", "broker", "ratio", "spread"), rows)
-    for case, turned in zip(cases, ratios, strict=True):
-        assert median(turned) <= case.at_most, f"{case.name}: {median(turned):.1f} times its limit"
+    bars, goals, rows = [], [], []
+    for case, turned, watches in zip(cases, ratios, runs, strict=True):
+        ratio = median(turned)
+        goal = None if case.goal is None else Goal(f"{title}: {case.name}", ratio, case.goal)
+        rows.append(_row(case, turned, watches, goal, median(w.cpu if computing else w.seconds for w in watches)))
+        bars.append(Bar(case.name, ratio, case.goal))
+        goals += [goal] if goal else []
+        results.check(ratio >= case.floor, f"{case.name}: {ratio:.3g} of its limit, less than {case.floor:g}")
+    results.table(title, note, ("", "records/s", "MB/s", "busy", "broker", "ratio", "spread", "goal"), rows)
+    results.chart(title, "times the limit", bars)
+    results.goals += goals
 
 
-def _row(case: Case, ratios: list[float], runs: list[Stopwatch]) -> tuple[str, ...]:
-    seconds, ratio = median(run.seconds for run in runs), median(ratios)
-    inner = sorted(ratios)[1:-1] if len(ratios) >= 5 else ratios
+def _row(case: Case, ratios: list[float], runs: list[Stopwatch], goal: Goal | None, seconds: float) -> tuple[str, ...]:
     return (
         case.name,
         f"{case.records / seconds:,.0f}",
         f"{case.size / seconds / 1e6:,.1f}",
         f"{median(run.cpu / run.seconds for run in runs):.0%}",
         "-" if runs[0].other is None else f"{median(run.other_cpu / run.seconds for run in runs):.0%}",
-        f"{ratio:.3g}",
-        f"{(max(inner) - min(inner)) / ratio:.0%}",
+        f"{median(ratios):.3g}",
+        spread(ratios),
+        str(goal or ""),
     )
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print it: the first column to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    for row in (head, *rows):
-        first, *rest = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join([first, *(cell.strip().rjust(width) for cell, width in zip(rest, widths[1:], strict=True))]))
+def spread(values: Sequence[float]) -> str:
+    """How far they lie apart, in percent of their median; from five on without the lowest and the highest."""
+    inner = sorted(values)[1:-1] if len(values) >= 5 else values
+    return f"{(max(inner) - min(inner)) / median(values):.0%}"
 
 
 # ---- the other end ------------------------------------------------------------------------------------------
@@ -162,26 +167,40 @@ class Broker(NamedTuple):
     """The embedded broker, in a process of its own."""
 
     cluster: str
+    address: tuple[str, int]
     log_dir: Path
     pid: int
 
     def appended(self, topic: str) -> int:
         """Bytes its log has of a topic."""
-        return sum(file.stat().st_size for file in self.log_dir.glob(f"{topic}-*/*.kafka"))
+        return sum(file.stat().st_size for file in self._files(topic))
+
+    def wipe(self, topic: str) -> None:
+        """Give back what a topic's files take, of which nobody speaks to the broker any more: pages that were never
+        used before cost a virtual machine several times as much to write to as used ones."""
+        for file in self._files(topic):
+            os.truncate(file, 0)
+
+    def _files(self, topic: str) -> list[Path]:
+        return list(self.log_dir.glob(f"{topic}-*/*.kafka"))
 
 
 @contextmanager
 def broker(config: Mapping[str, object], *, zookeeper: bool = False) -> Iterator[Broker]:
-    """Start one, with keys of its server.properties, and end it with everything it wrote."""
+    """Start one, with keys of its server.properties, and end it with everything it wrote. It may open as many files as
+    the system lets it."""
     command = [sys.executable, "-m", "odradek.cli", "broker", "--port", "0", "--json", "--until-eof"]
     command += ["--with-zookeeper"] if zookeeper else []
     command += [word for key, value in config.items() for word in ("--set", f"{key}={value}")]
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with Popen(command, stdin=PIPE, stdout=PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
             said = json.loads(process.stdout.readline())
-            yield Broker(said["cluster"], Path(said["log_dir"]), said["pid"])
+            host, _, port = said["address"].rpartition(":")
+            yield Broker(said["cluster"], (host, int(port)), Path(said["log_dir"]), said["pid"])
         finally:
             process.stdin.close()
             process.wait(30)

@@ -2,11 +2,15 @@
 
     python benchmarks/codec.py [--quick]
 
-Decoding feeds a SetDecoder as a connection does, in chunks of 64 KiB and of 1 MiB, and takes the rows in between.
-Compressed logs are made of wrappers as a producer makes them, around 256 KiB each, of text that gzip shrinks to about a
-third. The limit is the least a Python loop has to do - decompress with the bare library, cut out every payload and
-check its crc, or the reverse - without looking out for damage, limits, ends of chunks, or positions.
-Lines that end in `alone` put the bare decompression by itself in relation to that limit.
+Both engines. A log is fed to a SetDecoder as a connection does: 1 MiB at a time, out of a buffer, and what is there is
+taken in between: as `columns` (nothing is made of them), as `values` (one `bytes` a record, in a list), as `records`
+(one `Record` each, by iterating over the batch) or as an `arrow` record batch. Encoding makes message sets of 256 KiB,
+from a list of `bytes` or from what an Arrow array holds. Compressed logs are made of such sets, of text that gzip
+shrinks to about a third.
+
+The limit of what is not compressed is optimised pure Python, one loop that does the least there is to do: cut out every
+payload and check its crc, or the reverse, without looking out for damage, limits, ends of chunks, or positions. The
+limit of what is compressed is the bare decompressor, or compressor, by itself. The limit of two threads is one.
 
 To compare two branches run it on each, in turns, and compare ratios; differences within the spread are noise.
 """
@@ -16,25 +20,35 @@ from __future__ import annotations
 import random
 import struct
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
+from threading import Thread
 
 import cramjam
+import pyarrow as pa
 
-from _common import Case, Stopwatch, compare, quick
+from _common import Case, Stopwatch, compare
+from _results import results
+from odradek import codec as engines
+from odradek.batch import Batch
 from odradek.core.interfaces import DecoderOptions
-from odradek.types import KiB, MiB, Position, TopicPartition
+from odradek.types import Columns, KiB, MiB, Position, TopicPartition
 from odradek.wire.compression import Codec, decompress
 from odradek.wire.kafka07.message_set import SetDecoder, encode_set, entry_bytes
 
 BATCH_BYTES = 256 * KiB
 """What `Tuning.batch_bytes` says."""
 
-HEAD = struct.Struct(">iHI")
-AT_MOST = 6.0
-"""Times the limit; about 1 to 2 was measured."""
+CHUNK_BYTES = MiB
+"""What a connection reads at a time."""
 
+HEAD = struct.Struct(">iHI")
 PARTITION = TopicPartition("bench", 1, 0)
+SIZES = (100, 1000)
+
+VIEWS_GOAL, ARROW_GOAL, ENCODE_GOAL, COMPRESSED_GOAL, THREADS_GOAL = 6.0, 10.0, 8.0, 0.9, 1.9
+COMPILED_FLOOR, PURE_FLOOR, COMPRESSED_FLOOR = 1.0, 0.15, 0.15
 
 
 def payloads(count: int, size: int) -> list[bytes]:
@@ -48,6 +62,12 @@ def payloads(count: int, size: int) -> list[bytes]:
 def batches(values: list[bytes]) -> list[list[bytes]]:
     rows = max(1, BATCH_BYTES // entry_bytes(len(values[0])))
     return [values[start : start + rows] for start in range(0, len(values), rows)]
+
+
+def packed(values: list[bytes]) -> engines.Packed:
+    """As they are in an Arrow array."""
+    _, offsets, data = pa.array(values, pa.binary()).buffers()
+    return engines.Packed(memoryview(offsets).cast("B").cast("i"), memoryview(data).cast("B"))
 
 
 # ---- the limits ---------------------------------------------------------------------------------------------
@@ -77,39 +97,87 @@ def bare_library(codec: Codec) -> tuple[Callable[[bytes], bytes], Callable[[byte
     """Compress and decompress, without framing of Kafka's."""
     if codec is Codec.GZIP:
         return partial(zlib.compress, wbits=31), partial(zlib.decompress, wbits=31)
-    if codec is Codec.SNAPPY:
-        raw = cramjam.snappy
-        return (lambda data: bytes(raw.compress_raw(data))), (lambda data: bytes(raw.decompress_raw(data)))
-    return bytes, bytes
+    raw = cramjam.snappy
+    return (lambda data: bytes(raw.compress_raw(data))), (lambda data: bytes(raw.decompress_raw(data)))
 
 
-# ---- the cases ----------------------------------------------------------------------------------------------
+def each(work: Callable[[bytes], object], pieces: list[bytes]) -> Stopwatch:
+    with Stopwatch() as watch:
+        for piece in pieces:
+            work(piece)
+    return watch
 
 
-def decode(log: list[bytes], chunk: int, expected: int) -> Stopwatch:
+def each_list(work: Callable[[list[bytes]], object], runs: list[list[bytes]]) -> Stopwatch:
+    with Stopwatch() as watch:
+        for run in runs:
+            work(run)
+    return watch
+
+
+# ---- what is measured ---------------------------------------------------------------------------------------
+
+Use = Callable[[Columns], int]
+"""Makes something of columns; says how many rows it saw."""
+
+
+def columns(taken: Columns) -> int:
+    return len(taken.values)
+
+
+def values(taken: Columns) -> int:
+    return len(Batch(PARTITION, taken).values)
+
+
+def records(taken: Columns) -> int:
+    deque(Batch(PARTITION, taken), maxlen=0)
+    return len(taken.values)
+
+
+def arrow(taken: Columns) -> int:
+    return int(Batch(PARTITION, taken).to_arrow().num_rows)
+
+
+def drain(log: memoryview, use: Use) -> int:
     """The log, in chunks that arrive one after the other."""
-    data = b"".join(log)
-    chunks = [data[start : start + chunk] for start in range(0, len(data), chunk)]
-    decoder = SetDecoder(PARTITION, Position(0), DecoderOptions())
-    decoded = 0
-    with Stopwatch() as watch:
-        for received in chunks:
-            decoder.feed(memoryview(received))
-            decoded += len(decoder.take().values)
+    decoder, rows = SetDecoder(PARTITION, Position(0), DecoderOptions()), 0
+    for start in range(0, len(log), CHUNK_BYTES):
+        decoder.feed(log[start : start + CHUNK_BYTES])
+        rows += use(decoder.take())
     assert decoder.error is None
-    assert (decoded, decoder.position) == (expected, len(data))
-    return watch
+    assert decoder.position == len(log)
+    return rows
 
 
-def decode_limit(packed: list[bytes], codec: Codec) -> Stopwatch:
-    _, unpack = bare_library(codec)
+def decode(engine: str, log: memoryview, use: Use, expected: int) -> Stopwatch:
+    engines.use(engine)
     with Stopwatch() as watch:
-        for data in packed:
-            bare_decode(unpack(data))
+        rows = drain(log, use)
+    assert rows == expected
     return watch
 
 
-def encode(runs: list[list[bytes]], codec: Codec, plain: int) -> Stopwatch:
+def decode_in_threads(log: memoryview, count: int) -> Stopwatch:
+    """The whole log in each of so many threads."""
+    engines.use("compiled")
+    threads = [Thread(target=drain, args=(log, columns)) for _ in range(count)]
+    with Stopwatch() as watch:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return watch
+
+
+def one_after_the_other(log: memoryview, count: int) -> Stopwatch:
+    with Stopwatch() as watch:
+        for _ in range(count):
+            drain(log, columns)
+    return watch
+
+
+def encode(engine: str, runs: list[list[bytes]] | list[engines.Packed], codec: Codec, plain: int) -> Stopwatch:
+    engines.use(engine)
     with Stopwatch() as watch:
         encoded = [encode_set(run, codec) for run in runs]
     if codec is Codec.NONE:
@@ -120,45 +188,78 @@ def encode(runs: list[list[bytes]], codec: Codec, plain: int) -> Stopwatch:
     return watch
 
 
-def encode_limit(runs: list[list[bytes]], codec: Codec) -> Stopwatch:
-    pack, _ = bare_library(codec)
-    with Stopwatch() as watch:
-        for run in runs:
-            pack(bare_encode(run))
-    return watch
+# ---- the cases ----------------------------------------------------------------------------------------------
 
 
-def library(packed: list[bytes], codec: Codec) -> Stopwatch:
-    _, unpack = bare_library(codec)
-    with Stopwatch() as watch:
-        for data in packed:
-            unpack(data)
-    return watch
+def plain_cases(total: int, size: int) -> Iterator[Case]:
+    rows = payloads(total // size, size)
+    count, log = len(rows), b"".join(map(bare_encode, batches(rows)))
+    received, sets = memoryview(bytearray(log)), [bare_encode(run) for run in batches(rows)]
+    least = partial(each, bare_decode, sets)
+    goals: dict[Use, float | None] = {columns: None, values: VIEWS_GOAL, records: None, arrow: ARROW_GOAL}
+    for engine, floor in (("compiled", COMPILED_FLOOR), ("pure", PURE_FLOOR)):
+        for use, goal in goals.items():
+            yield Case(
+                f"{engine}, {use.__name__}, {size} B",
+                count,
+                len(log),
+                partial(decode, engine, received, use, count),
+                least,
+                floor,
+                goal if engine == "compiled" else None,
+            )
 
 
-def cases(total: int, size: int, codec: Codec) -> Iterator[Case]:
-    values = payloads(total // size, size)
-    runs = batches(values)
-    plain = [bare_encode(run) for run in runs]
-    packed = [bare_library(codec)[0](data) for data in plain]
-    log = [encode_set(run, codec) for run in runs]
-    count, width = len(values), sum(map(len, plain))
-    name = f"{size} B, {codec.name.lower()}"
-    least = partial(decode_limit, packed, codec)
-    for chunk in (64 * KiB, MiB):
-        run = partial(decode, log, chunk, count)
-        yield Case(f"decode {name}, by {chunk // KiB} KiB", count, width, run, least, AT_MOST)
-    if codec:
-        yield Case(f"decompress {name}, alone", count, width, partial(library, packed, codec), least, AT_MOST)
-    yield Case(
-        f"encode {name}", count, width, partial(encode, runs, codec, width), partial(encode_limit, runs, codec), AT_MOST
-    )
+def encode_cases(total: int, size: int) -> Iterator[Case]:
+    runs = batches(payloads(total // size, size))
+    count, width = sum(map(len, runs)), len(b"".join(map(bare_encode, runs)))
+    least = partial(each_list, bare_encode, runs)
+    for engine, floor in (("compiled", COMPILED_FLOOR), ("pure", PURE_FLOOR)):
+        for source, given in (("list", runs), ("arrow", list(map(packed, runs)))):
+            goal = ENCODE_GOAL if (engine, source) == ("compiled", "arrow") else None
+            run = partial(encode, engine, given, Codec.NONE, width)
+            yield Case(f"{engine}, from {source}, {size} B", count, width, run, least, floor, goal)
+
+
+def compressed_cases(total: int, size: int, codec: Codec) -> Iterator[Case]:
+    rows = payloads(total // size, size)
+    runs, name = batches(rows), f"{codec.name.lower()}, {size} B"
+    plain, (pack, unpack) = [bare_encode(run) for run in runs], bare_library(codec)
+    count, width = len(rows), sum(map(len, plain))
+    log = memoryview(bytearray(b"".join(encode_set(run, codec) for run in runs)))
+    alone, alone_back = partial(each, unpack, [pack(data) for data in plain]), partial(each, pack, plain)
+    for engine in engines.ENGINES:
+        goal = COMPRESSED_GOAL if engine == "compiled" else None
+        run = partial(decode, engine, log, columns, count)
+        yield Case(f"decode {name}, {engine}", count, width, run, alone, COMPRESSED_FLOOR, goal)
+    run = partial(encode, "compiled", runs, codec, width)
+    yield Case(f"encode {name}, compiled", count, width, run, alone_back, COMPRESSED_FLOOR)
+
+
+def thread_cases(total: int, size: int) -> Iterator[Case]:
+    log = b"".join(map(bare_encode, batches(payloads(total // size, size))))
+    received, count = memoryview(bytearray(log)), 2 * (total // size)
+    many, one = partial(decode_in_threads, received, 2), partial(one_after_the_other, received, 2)
+    yield Case(f"two threads, columns, {size} B", count, 2 * len(log), many, one, 0.3, THREADS_GOAL)
 
 
 def main() -> None:
-    short = quick(__doc__)
-    total, turns = (2 * MiB, 3) if short else (32 * MiB, 9)
-    compare([case for codec in Codec for size in (100, 1000) for case in cases(total, size, codec)], turns)
+    with results(__file__, __doc__) as found:
+        total, turns = (2 * MiB, 3) if found.quick else (32 * MiB, 9)
+        plain = [case for size in SIZES for case in plain_cases(total, size)]
+        compare(found, "Decode", "Limit: an optimised loop of pure Python.", plain, turns, computing=True)
+        sets = [case for size in SIZES for case in encode_cases(total, size)]
+        compare(found, "Encode", "Limit: an optimised loop of pure Python.", sets, turns, computing=True)
+        packs = [
+            case
+            for codec in (Codec.GZIP, Codec.SNAPPY)
+            for size in SIZES
+            for case in compressed_cases(total, size, codec)
+        ]
+        compare(found, "Compressed", "Limit: the compression library alone.", packs, turns, computing=True)
+        engines.use("compiled")
+        pairs = [case for size in SIZES for case in thread_cases(total, size)]
+        compare(found, "Two threads", "Limit: one thread that does the same.", pairs, turns)
 
 
 if __name__ == "__main__":

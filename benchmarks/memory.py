@@ -1,62 +1,64 @@
-"""Memory of a reader and of a group consumer whose user is slow: it must stay within `ahead`, however much comes.
+"""Memory: a slow user's read-ahead stays within its bound, and nothing grows while 10 GB pass through.
 
     python benchmarks/memory.py [--quick]
 
-The user takes batch by batch and pauses after each until memory does not grow any more. `passed` is what
-all records together would take in memory, `ahead` the bound that was asked for, and `peak` the most that Python's
-allocator had given out at one time (tracemalloc, over what was there before): the read-ahead, the batch in hand, the
-one before it, and one read from the socket. `1st half` and `2nd half` are the highest levels between two batches in
-either half of the run: the same, if nothing piles up. `ratio` is peak over ahead; `process` is how much the process
-grew meanwhile, as the operating system sees it (with what tracemalloc itself needs).
+What counts is what the operating system counts (RSS): the compiled codec's buffers are not Python's. Each line is
+measured in a process of its own, over what it took when it was connected and had not read or written anything.
+
+**Slow user.** The user takes batch by batch and pauses after each until memory does not grow any more. `passed` is
+what all records together would take in memory, `ahead` the bound that was asked for, and `peak` the most that was
+taken: the read-ahead, the batch in hand, the one before it, and the buffer of the socket. `1st half` and `2nd half` are
+the highest levels in either half of the run: the same, if nothing piles up. `ratio` is peak over ahead.
+
+**10 GB.** One reader reads the same log again and again, seeking back to its start whenever it is at its end, and one
+producer writes the same values again and again, 1 KB each. The level is taken ten times on the way. `ratio` is the
+highest level of the second half of the run over the highest of the first; each with all that the process takes.
 
 To compare two branches run it on each and compare ratios.
 """
 
 from __future__ import annotations
 
-import tracemalloc
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import count
-from typing import NamedTuple
+from multiprocessing import get_context
+from typing import Any, NamedTuple
 
 import anyio
 import psutil
 
-from _common import Broker, broker, quick, table
+from _common import Broker, broker
+from _results import Goal, Line, Results, results
 from codec import payloads
-from odradek import LATEST, Cluster, connect
+from odradek import LATEST, connect
 from odradek.batch import Batch
 from odradek.client.consumer import GroupBatch
-from odradek.client.cursor import RECORD_OVERHEAD_BYTES
-from odradek.types import MiB
+from odradek.client.reader import Reader
+from odradek.types import EARLIEST, PACKED_ROW_BYTES, MiB
 
-SIZE = 100
-RECORD_BYTES = SIZE + RECORD_OVERHEAD_BYTES
-
+SLOW_SIZE, SIZE = 100, 1000
 PAUSE_S = 0.02
 """Memory that has not grown for so long is not going to: the next fetch follows the last one at once."""
 
 READ_BYTES = MiB
-"""One read from the socket (`io.connection`)."""
+"""The buffer of a connection."""
 
-Way = Callable[[Cluster, str, int, int], Awaitable["Levels"]]
+SPARE_BYTES = 8 * MiB
+"""What the allocator keeps for the next time, and what is imported late."""
+
+FLAT = 1.1
+TENTHS = 10
 
 _groups = count()
 
 
 class Levels(NamedTuple):
-    """Bytes given out: the peak, the level at each batch, and the size of the largest batch."""
+    """RSS (bytes) again and again, over what it was before; that; and the size of the largest batch."""
 
-    peak: int
     levels: list[int]
-    batch: int
-
-    def check(self, ahead: int) -> None:
-        bound = ahead + 2 * self.batch + 2 * READ_BYTES
-        first, second = self.halves
-        assert self.peak <= bound, f"{self.peak:,} bytes, the bound is {bound:,}"
-        assert self.peak >= ahead / 2, f"{self.peak:,} bytes: the read-ahead was never full, this measures nothing"
-        assert second <= 1.1 * first + self.batch + READ_BYTES, f"it grows: {first:,}, then {second:,} bytes"
+    base: int
+    batch: int = 0
 
     @property
     def halves(self) -> tuple[int, int]:
@@ -64,77 +66,172 @@ class Levels(NamedTuple):
         return max(self.levels[:middle]), max(self.levels[middle:])
 
 
-async def reader(k: Cluster, topic: str, ahead: int, records: int) -> Levels:
-    async with k.reader(topic, until=LATEST, ahead=ahead) as r:
+def resident() -> int:
+    return int(psutil.Process().memory_info().rss)
+
+
+def apart(work: Callable[..., Awaitable[Levels]], *args: Any) -> Levels:
+    """In a process of its own."""
+    with get_context("spawn").Pool(1) as pool:
+        return pool.apply(anyio.run, (work, *args))
+
+
+# ---- a slow user --------------------------------------------------------------------------------------------
+
+
+async def reader(cluster: Broker, topic: str, ahead: int, records: int) -> Levels:
+    async with connect(cluster.cluster) as k, k.reader(topic, until=LATEST, ahead=ahead) as r:
         return await read_slowly(r.batches(), records)
 
 
-async def consumer(k: Cluster, topic: str, ahead: int, records: int) -> Levels:
-    async with k.consumer(topic, group=f"group-{next(_groups)}", ahead=ahead) as c:
+async def consumer(cluster: Broker, topic: str, ahead: int, records: int) -> Levels:
+    async with connect(cluster.cluster) as k, k.consumer(topic, group=f"group-{next(_groups)}", ahead=ahead) as c:
         return await read_slowly(c.batches(), records)
 
 
 async def read_slowly(batches: AsyncIterator[Batch], records: int) -> Levels:
-    base, levels, largest = tracemalloc.get_traced_memory()[0], [], 0
-    tracemalloc.reset_peak()
+    gc.collect()
+    base, levels, largest = resident(), [], 0
     async for batch in batches:
-        await pause()
+        levels.append(await settled() - base)
         if isinstance(batch, GroupBatch):
             batch.done()
-        levels.append(tracemalloc.get_traced_memory()[0] - base)
-        largest = max(largest, len(batch) * RECORD_BYTES)
+        largest = max(largest, batch.columns.payload_bytes + len(batch) * batch.columns.row_bytes)
         records -= len(batch)
         if not records:
             break
-    return Levels(tracemalloc.get_traced_memory()[1] - base, levels, largest)
+    return Levels(levels, base, largest)
 
 
-async def pause() -> None:
-    level, now = 0, tracemalloc.get_traced_memory()[0]
+async def settled() -> int:
+    """The level, once it does not grow any more."""
+    level, now = 0, resident()
     while now > level:
         level = now
         await anyio.sleep(PAUSE_S)
-        now = tracemalloc.get_traced_memory()[0]
+        now = resident()
+    return level
 
 
-async def fill(cluster: Broker, topic: str, codec: str, records: int) -> None:
+async def fill(cluster: Broker, topic: str, codec: str, size: int, records: int) -> None:
     """The same values again and again, so that filling takes less memory than reading."""
-    values = payloads(20_000, SIZE)
+    values = payloads(20_000, size)
     async with connect(cluster.cluster) as k, k.producer(codec=codec) as out:
         for start in range(0, records, len(values)):
             (await out.send_many(topic, values[: records - start])).check()
 
 
-def measure(cluster: Broker, way: Way, topic: str, ahead: int, records: int) -> tuple[Levels, int]:
-    async def main() -> Levels:
-        async with connect(cluster.cluster) as k:
-            return await way(k, topic, ahead, records)
+def slow_user(found: Results, ahead: int, times: int) -> None:
+    records = ahead * times // (SLOW_SIZE + PACKED_ROW_BYTES)
+    rows = []
+    with broker({"num.partitions": 2, "log.flush.interval": 1}, zookeeper=True) as cluster:
+        for codec in ("none", "gzip", "snappy"):
+            anyio.run(fill, cluster, codec, codec, SLOW_SIZE, records)
+            for way in (reader, consumer):
+                name, levels = f"{way.__name__}, {codec}", apart(way, cluster, codec, ahead, records)
+                first, second = levels.halves
+                numbers = (ahead * times, ahead, max(first, second), first, second)
+                goal = Goal(f"Slow user: {name}", max(first, second) / bound(levels, ahead), 1.0, at_most=True)
+                rows.append(
+                    (name, *(f"{number / MiB:,.1f}" for number in numbers), f"{max(first, second) / ahead:.2f}")
+                )
+                check_slow(found, name, levels, ahead)
+                found.goals.append(goal)
+    note = "Limit: the read-ahead asked for."
+    found.table("Slow user", note, ("MiB", "passed", "ahead", "peak", "1st half", "2nd half", "ratio"), rows)
 
-    before = psutil.Process().memory_info().rss
-    tracemalloc.start()
-    try:
-        levels = anyio.run(main)
-    finally:
-        tracemalloc.stop()
-    return levels, psutil.Process().memory_info().rss - before
+
+def bound(levels: Levels, ahead: int) -> int:
+    return ahead + 2 * levels.batch + 2 * READ_BYTES + SPARE_BYTES
+
+
+def check_slow(found: Results, name: str, levels: Levels, ahead: int) -> None:
+    first, second = levels.halves
+    found.check(second <= bound(levels, ahead), f"{name}: {second:,} bytes, the bound is {bound(levels, ahead):,}")
+    found.check(second >= ahead / 2, f"{name}: {second:,} bytes: never full, this measures nothing")
+    found.check(
+        second <= 1.1 * first + levels.batch + SPARE_BYTES, f"{name}: it grows: {first:,}, then {second:,} bytes"
+    )
+
+
+# ---- 10 GB --------------------------------------------------------------------------------------------------
+
+
+async def read_on(cluster: Broker, topic: str, rows: int, total: int, by: str) -> Levels:
+    """The log, of so many rows, over and over, until `total` bytes have passed."""
+    async with connect(cluster.cluster) as k, k.reader(topic) as r:
+        gc.collect()
+        base, levels, got = resident(), [], 0
+        async for seen in counted(r, by):
+            got += seen
+            if got * SIZE >= total * (len(levels) + 1) // TENTHS:
+                levels.append(resident() - base)
+            if len(levels) == TENTHS:
+                break
+            if got % rows == 0:
+                for partition in r.partitions:
+                    r.seek(partition, EARLIEST)
+    return Levels(levels, base)
+
+
+async def counted(r: Reader, by: str) -> AsyncIterator[int]:
+    """How many rows came, again and again."""
+    if by == "records":
+        async for _ in r:
+            yield 1
+    elif by == "batches":
+        async for batch in r.batches():
+            yield len(batch.values)
+    else:
+        async for table in r.arrow():
+            yield table.num_rows
+
+
+async def write_on(cluster: Broker, topic: str, rows: int, total: int, by: str) -> Levels:
+    """So many rows over and over, until `total` bytes have passed."""
+    values = payloads(rows, SIZE)
+    async with connect(cluster.cluster) as k, k.producer() as out:
+        await out.send(topic, values[0])
+        gc.collect()
+        base, levels, got = resident(), [], 0
+        while len(levels) < TENTHS:
+            if by == "send_many":
+                (await out.send_many(topic, values)).check()
+            else:
+                for value in values:
+                    await out.put(topic, value)
+            got += rows
+            if got * SIZE >= total * (len(levels) + 1) // TENTHS:
+                levels.append(resident() - base)
+                cluster.wipe(topic)
+    return Levels(levels, base)
+
+
+def much(found: Results, total: int, rows: int) -> None:
+    ways = [("read", read_on, by) for by in ("arrow", "batches", "records")]
+    ways += [("write", write_on, by) for by in ("send_many", "put")]
+    table, lines = [], []
+    with broker({"num.partitions": 2, "log.flush.interval": 1, "log.file.size": 64 * MiB}) as cluster:
+        anyio.run(fill, cluster, "read", "none", SIZE, rows)
+        for topic, way, by in ways:
+            name, levels = f"{topic}, {by}", apart(way, cluster, topic, rows, total, by)
+            first, second = (level + levels.base for level in levels.halves)
+            goal = Goal(f"Passing through: {name}", second / first, FLAT, at_most=True)
+            numbers = (levels.base, levels.levels[0], *levels.halves)
+            cells = tuple(f"{number / MiB:,.1f}" for number in numbers)
+            table.append((name, f"{total / 1e9:.3g}", *cells, f"{goal.value:.3f}", str(goal)))
+            lines.append(Line(name, [((i + 1) * total / TENTHS / 1e9, v / MiB) for i, v in enumerate(levels.levels)]))
+            found.goals.append(goal)
+            found.check(goal.value <= 1.5, f"{name}: it grows: {levels.levels}")
+    head = ("MiB", "GB", "before", "first tenth", "1st half", "2nd half", "ratio", "goal")
+    found.table("Passing through", "Limit: the highest level of the first half.", head, table)
+    found.chart("Passing through", "MiB over what was there before", lines=lines, across="GB")
 
 
 def main() -> None:
-    ahead, times = (2 * MiB, 8) if quick(__doc__) else (16 * MiB, 12)
-    records = ahead * times // RECORD_BYTES
-    rows, found = [], []
-    with broker({"num.partitions": 2, "log.flush.interval": 1}, zookeeper=True) as cluster:
-        for codec in ("none", "gzip", "snappy"):
-            anyio.run(fill, cluster, codec, codec, records)
-            for way in (reader, consumer):
-                levels, grown = measure(cluster, way, codec, ahead, records)
-                numbers = (records * RECORD_BYTES, ahead, levels.peak, *levels.halves, grown)
-                ratio = f"{levels.peak / ahead:.2f}"
-                rows.append((f"{way.__name__}, {codec}", *(f"{number / MiB:,.1f}" for number in numbers), ratio))
-                found.append(levels)
-    table(("MiB", "passed", "ahead", "peak", "1st half", "2nd half", "process", "ratio"), rows)
-    for levels in found:
-        levels.check(ahead)
+    with results(__file__, __doc__) as found:
+        slow_user(found, *((8 * MiB, 6) if found.quick else (32 * MiB, 8)))
+        much(found, *((100_000_000, 10_000) if found.quick else (10_000_000_000, 250_000)))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from odradek.testing import Kafka07Broker
 from odradek.testing.kafka07 import BrokerHalted, StartRefused
 from odradek.testing.kafka07.config import BrokerConfig
 from odradek.testing.kafka07.requests import Handler
-from odradek.testing.kafka07.server import READ_BYTES, Connection, Server, tune
+from odradek.testing.kafka07.server import PIECE_BYTES, READ_BYTES, Connection, Server, tune
 from odradek.wire.kafka07.message_set import encode_set
 from odradek.wire.kafka07.requests import Fetch, MultiFetch, Produce
 
@@ -312,6 +312,35 @@ def test_many_connections_from_many_threads_at_once(broker: Kafka07Broker) -> No
     with Talk(broker) as talk:
         assert [talk.offsets(f"t{i}", max_number=1) for i in range(4)] == [[4 * 20 * 100]] * 4
     assert max(ends) == [8000]
+
+
+def test_small_answers_are_not_held_back(broker: Kafka07Broker) -> None:
+    """With Nagle's delay one waits until the answer before it is acknowledged: 40 ms on Linux."""
+    with Talk(broker) as talk:
+        talk.sync()
+        life = broker._life
+        assert life is not None
+        served = life.call(
+            lambda: [c._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for c in life.server.connections]
+        )
+    assert [bool(on) for on in served] == [True]
+
+
+def test_a_stretch_of_a_file_that_cannot_go_straight_to_the_socket_is_read(
+    broker: Kafka07Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[int] = []
+
+    def sendfile(to: int, file: int, position: int, count: int) -> int:
+        refused.append(count)
+        raise OSError(errno.EINVAL, "not on this file system")
+
+    monkeypatch.setattr(os, "sendfile", sendfile)
+    value = os.urandom(900_000)
+    with Talk(broker) as talk:
+        talk.produce("t", value)
+        assert talk.fetch("t") == (0, encode_set([value]))
+    assert refused[0] == 900_010 - PIECE_BYTES
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
+from odradek.codec import Buffer
 from odradek.testing.kafka07.config import parse_integer
 from odradek.testing.kafka07.errors import OffsetOutOfRange, Refused, StartRefused
 from odradek.testing.kafka07.validate import InvalidSet, Verdict, check_entry
@@ -63,14 +64,13 @@ class Segment:
     def contains(self, offset: int) -> bool:
         return offset == self.start if self.high_water == 0 else self.start <= offset < self.start + self.high_water
 
-    def append(self, data: bytes, now: float) -> None:
+    def append(self, data: memoryview, now: float) -> None:
         if self.first_append is None:
             self.first_append = now
-        view = memoryview(data)
-        while view:
-            written = os.pwrite(self.fd, view, self.size)
+        while data:
+            written = os.pwrite(self.fd, data, self.size)
             self.size += written
-            view = view[written:]
+            data = data[written:]
 
     def recover(self) -> None:
         """Cut the file at its first invalid entry. StartRefused where the real one dies of it (App. H 4)."""
@@ -160,13 +160,13 @@ class Log:
 
     # ---- writing ------------------------------------------------------------------------------------------
 
-    def append(self, data: bytes, verdict: Verdict) -> None:
+    def append(self, data: Buffer, verdict: Verdict) -> None:
         """Append the valid bytes of a checked set. Raises OSError: the disk is full or gone."""
         now = self.clock()
         if self._roll_due(now):  # also for a set without a single entry (App. H 3)
             self.roll()
         if verdict.valid_bytes:
-            self.active.append(data[: verdict.valid_bytes], now)
+            self.active.append(memoryview(data)[: verdict.valid_bytes], now)
         self.unflushed += verdict.messages
         if self.unflushed >= self.limits.flush_interval:
             self.flush()

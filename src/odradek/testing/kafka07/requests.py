@@ -51,15 +51,14 @@ class Handler:
             log = self.logs.find_or_create(request.topic, request.partition)
         except OSError as error:  # a name too long for the file system
             raise Refused(str(error)) from error
-        data = bytes(request.message_set)  # slices of bytes are twice as quick as slices of a view
         try:
-            verdict = check_set(data, self.logs.config.max_message_size)
+            verdict = check_set(request.message_set, self.logs.config.max_message_size)
         except PayloadTooLarge:
             return  # and nobody is told
         except InvalidSet as error:
             raise Refused(str(error)) from error
         try:
-            log.append(data, verdict)
+            log.append(request.message_set, verdict)
         except OSError as error:
             raise BrokerHalted(f"{log.directory}: {error}") from error
 

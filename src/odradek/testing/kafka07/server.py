@@ -34,8 +34,8 @@ READ_BYTES = 256 << 10
 KEPT_BYTES = 4 << 20
 """A buffer that grew beyond this is given back after its frame."""
 
-WRITE_BYTES = 256 << 10
-"""What is read of a file at a time, and what a socket may leave unsent before serving pauses."""
+PIECE_BYTES = 64 << 10
+"""What is read of a file at a time; the rest of a longer stretch goes from the file to the socket, without us."""
 
 _SIZE = struct.Struct(">i")
 
@@ -117,8 +117,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(WRITE_BYTES)
-        tune(self._transport.get_extra_info("socket"), self._server.config)
+        self._transport.set_write_buffer_limits(0)  # with bytes waiting there, a file's would overtake them
+        self._socket = self._transport.get_extra_info("socket")
+        tune(self._socket, self._server.config)
         self._server.connections.add(self)
         self._server.total += 1
         if self._server.closed:
@@ -186,40 +187,62 @@ class Connection(asyncio.BufferedProtocol):
             raise Refused(f"request of {size} bytes")
         if self._end < start + size:
             return False
-        body = bytes(self._buffer[start : start + size])
+        body = self._buffer[start : start + size]  # not copied: nobody keeps it
         self._start = start + size
+        self._answer.extend(self._server.handler.handle(decode_request(body)))
         if self._start == self._end:
             self._start = self._end = 0
             if len(self._buffer) > KEPT_BYTES:
                 self._buffer = memoryview(bytearray(READ_BYTES))
-        self._answer.extend(self._server.handler.handle(decode_request(body)))
         return True
 
     def _send_answer(self) -> None:
         while self._answer and not (self._full or self._closing):
             piece = self._answer.popleft()
-            self._put(self._read(piece) if isinstance(piece, Slice) else piece)
+            if isinstance(piece, Slice):
+                self._send_stretch(piece)
+            else:
+                self._put(piece)
 
-    def _read(self, piece: Slice) -> bytes:
-        """The first bytes of a stretch of a file; the rest goes back to where it was."""
-        segment, position, length = piece
+    def _send_stretch(self, stretch: Slice) -> None:
+        """The first bytes of a stretch of a file, together with what is ready, and of the others as many as the socket
+        takes now, straight from the file. What is left goes back to where it was."""
+        segment, position, length = stretch
         if length < 0 or segment.fd < 0:  # not sendable, or deleted meanwhile: breaks off in the middle
             raise Refused(f"{length} bytes of {segment.path}")
-        data = os.pread(segment.fd, min(length, WRITE_BYTES), position)
-        if len(data) < length:
-            if not data:
-                raise Refused(f"{segment.path} is shorter than it was")
-            self._answer.appendleft(Slice(segment, position + len(data), length - len(data)))
-        return data
+        data = os.pread(segment.fd, min(length, PIECE_BYTES), position)
+        if length and not data:
+            raise Refused(f"{segment.path} is shorter than it was")
+        self._put(data)
+        sent = len(data)
+        if sent < length:
+            self._send_ready()
+            sent += self._send_file(segment.fd, position + sent, length - sent)
+        if sent < length:
+            self._answer.appendleft(Slice(segment, position + sent, length - sent))
+
+    def _send_file(self, file: int, position: int, length: int) -> int:
+        """What cannot be sent like this - the socket is full, or dead, the file too short - fails again, and properly,
+        when it is sent the other way."""
+        if self._full or self._closing:
+            return 0
+        try:
+            sent = os.sendfile(self._socket.fileno(), file, position, length)
+        except OSError:
+            return 0
+        self._server.bytes_out += sent
+        return sent
 
     def _put(self, data: Buffer) -> None:
         self._ready.append(data)
         self._ready_bytes += len(data)
-        if self._ready_bytes >= WRITE_BYTES:
+        if self._ready_bytes >= PIECE_BYTES:
             self._send_ready()
 
     def _send_ready(self) -> None:
-        if self._ready and not self._transport.is_closing():
+        if self._transport.is_closing():
+            self._closing = True
+        elif self._ready:
             self._server.bytes_out += self._ready_bytes
             self._transport.write(self._ready[0] if len(self._ready) == 1 else b"".join(self._ready))
         self._ready, self._ready_bytes = [], 0
@@ -265,8 +288,8 @@ def tune(connection: socket.socket, config: BrokerConfig) -> None:
 def _bound(host: str, port: int) -> socket.socket:
     """A bound socket that does not listen yet. Raises ConfigError naming the address."""
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind)
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)  # without the protocol, asyncio leaves Nagle's delay on
     except OSError as error:
         raise ConfigError(f"cannot listen on {host}:{port}: {error}") from error
     try:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from odradek import codec as engines
+from odradek.codec import Buffer
 from odradek.wire.compression import BadCompression, Bomb, Codec, decompress
 
 __all__ = ["InvalidSet", "PayloadTooLarge", "Verdict", "check_entry", "check_set"]
@@ -40,10 +41,10 @@ class Verdict(NamedTuple):
 
 class _Wrapper(NamedTuple):
     codec: int
-    payload: bytes
+    payload: Buffer
 
 
-def check_set(data: bytes, max_payload: int) -> Verdict:
+def check_set(data: Buffer, max_payload: int) -> Verdict:
     """Raises InvalidSet or PayloadTooLarge, whichever the real broker meets first."""
     wrappers: list[_Wrapper] = []
     valid, messages = _walk(data, max_payload, wrappers)
@@ -61,7 +62,7 @@ def check_entry(entry: bytes) -> bool:
     return _crc_matches(entry, 0, len(entry))[0]
 
 
-def _walk(data: bytes, max_payload: int | None, wrappers: list[_Wrapper]) -> tuple[int, int]:
+def _walk(data: Buffer, max_payload: int | None, wrappers: list[_Wrapper]) -> tuple[int, int]:
     """One level: bytes of complete entries, plain messages among them; wrappers are appended unopened."""
     limit = len(data) if max_payload is None else max_payload
     position = messages = 0
@@ -81,7 +82,7 @@ def _walk(data: bytes, max_payload: int | None, wrappers: list[_Wrapper]) -> tup
             messages += 1
 
 
-def _other(data: bytes, position: int) -> tuple[int, bytes, int] | None:
+def _other(data: Buffer, position: int) -> tuple[int, Buffer, int] | None:
     """An entry of any kind: where it stops, its payload and codec; None where the set ends."""
     if len(data) - position < 4:
         return None
@@ -99,7 +100,7 @@ def _other(data: bytes, position: int) -> tuple[int, bytes, int] | None:
     return stop, payload, 0 if data[position + 4] == 0 else data[position + 5] & 3
 
 
-def _crc_matches(data: bytes, position: int, stop: int) -> tuple[bool, bytes]:
+def _crc_matches(data: Buffer, position: int, stop: int) -> tuple[bool, Buffer]:
     magic = data[position + 4] if stop > position + 4 else -1
     header = {0: 9, 1: 10}.get(magic)
     if header is None:
@@ -114,6 +115,6 @@ def _open(wrapper: _Wrapper, budget: int) -> bytes:
     if wrapper.codec == 3:
         raise InvalidSet("unknown codec 3")
     try:
-        return decompress(Codec(wrapper.codec), wrapper.payload, budget)
+        return decompress(Codec(wrapper.codec), memoryview(wrapper.payload), budget)
     except (BadCompression, Bomb) as error:
         raise InvalidSet(str(error)) from error

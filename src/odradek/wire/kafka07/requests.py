@@ -75,7 +75,7 @@ def encode_request(request: Request) -> list[Buffer]:
     return [size.to_bytes(4, "big") + buffers[0], *buffers[1:]]
 
 
-def decode_request(body: bytes) -> Request:
+def decode_request(body: Buffer) -> Request:
     """A request from a frame's body (without its size). All parts are parsed before anything is returned, surplus bytes
     are ignored, message sets are views into `body`.
 
@@ -147,7 +147,7 @@ class _Cursor:
 
     __slots__ = ("_data", "_pos")
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: Buffer) -> None:
         self._data = memoryview(body)
         self._pos = 0
 
