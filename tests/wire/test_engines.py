@@ -88,6 +88,7 @@ class Careful:
     NAME = "careful"
     Rows = CarefulRows
     Values = CarefulValues
+    crc32 = staticmethod(codec.engine("pure").crc32)
     unpack = staticmethod(codec.engine("pure").unpack)
 
 

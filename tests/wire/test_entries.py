@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 
 import pytest
@@ -161,6 +162,15 @@ def test_a_run_keeps_within_its_bounds() -> None:
     data = codec.active.encode_run([b"a", b"b", b"c"])
     assert decode_run(data, 11, 32) == ([b"b"], [22])
     assert decode_run(data, 0, 5) == ([], [])
+
+
+@given(pieces=st.lists(st.binary(max_size=300), max_size=4), scale=st.sampled_from([1, 1000]))
+def test_a_crc_goes_on_from_piece_to_piece(pieces: list[bytes], scale: int) -> None:
+    crc = 0
+    for piece in pieces:
+        crc = codec.active.crc32(memoryview(bytearray(piece * scale)), crc)
+    assert crc == zlib.crc32(b"".join(piece * scale for piece in pieces))
+    assert codec.active.crc32(b"123456789") == 0xCBF43926
 
 
 def test_a_run_and_a_scan_see_the_same(entry: MakeEntry) -> None:

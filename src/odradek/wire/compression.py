@@ -17,6 +17,7 @@ from itertools import islice
 
 import cramjam
 
+from odradek import codec as engines
 from odradek.codec import Buffer
 from odradek.errors import ConfigError
 
@@ -133,7 +134,7 @@ def _inflate(data: memoryview, pos: int, step: int, out: BytesIO, max_bytes: int
             raise BadCompression("the gzip stream is cut")
         if len(piece) > room:
             raise Bomb(f"decompresses to more than {max_bytes} bytes")
-        crc = zlib.crc32(piece, crc)
+        crc = engines.active.crc32(piece, crc)
         out.write(piece)
     return pos - len(inflate.unused_data), struct.pack("<II", crc, (out.tell() - before) & 0xFFFFFFFF)
 

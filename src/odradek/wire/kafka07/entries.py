@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
-from zlib import crc32
 
 from odradek import codec
 from odradek.codec import NO_LIMIT, Buffer
@@ -212,5 +211,5 @@ def head_bytes(magic: int) -> int:
 def make_entry(position: int, head: bytes | memoryview, payload: bytes | memoryview) -> Entry:
     """An entry from its two parts, with its CRC checked."""
     magic, size = head[4], len(head) + len(payload)
-    crc_ok = magic < 2 and crc32(payload) == int.from_bytes(head[-4:], "big")
+    crc_ok = magic < 2 and codec.active.crc32(payload) == int.from_bytes(head[-4:], "big")
     return Entry(position, size, magic, head[5] if magic == 1 else 0, crc_ok, head, payload)
