@@ -11,16 +11,17 @@ To compare two branches run it on each, in turns, and compare ratios; difference
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 import anyio
+import trio
 
 from _common import Case, Stopwatch, compare, peer, quick
 from _peer import HEAD
-from odradek.io import net
 from odradek.io.connection import Connection
 from odradek.io.exchange import Pending
 
@@ -52,15 +53,45 @@ class Echoed:
         return None
 
 
-async def bare(port: int, rounds: int) -> Stopwatch:
-    async with await net.connect("127.0.0.1", port, 5) as stream:
-        await stream.send(HELLO)
+class Bare(asyncio.BufferedProtocol):
+    """Request and response over asyncio's own: a reused buffer, a future an answer."""
+
+    def __init__(self) -> None:
+        self.buffer = bytearray(1 << 20)
+        self.left = 0
+        self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.left -= nbytes
+        if not self.left:
+            self.answered.set_result(None)
+
+
+async def bare_asyncio(port: int, rounds: int) -> Stopwatch:
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.create_connection(Bare, "127.0.0.1", port)
+    transport.write(HELLO)
+    with Stopwatch() as watch:
+        for _ in range(rounds):
+            protocol.left, protocol.answered = len(REQUEST), loop.create_future()
+            transport.write(REQUEST)
+            await protocol.answered
+    transport.close()
+    return watch
+
+
+async def bare_trio(port: int, rounds: int) -> Stopwatch:
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(HELLO)
         with Stopwatch() as watch:
             for _ in range(rounds):
-                await stream.send(REQUEST)
+                await stream.send_all(REQUEST)
                 left = len(REQUEST)
                 while left:
-                    left -= len(await stream.receive())
+                    left -= len(await stream.receive_some())
     return watch
 
 
@@ -94,7 +125,7 @@ def case(port: int, rounds: int, way: Way, loop: str, at_most: float) -> Case:
         return anyio.run(work, port, rounds, backend=backend, backend_options=options)
 
     name = f"{way.__name__.replace('_', ' ')}, {loop}"
-    return Case(name, rounds, rounds * len(REQUEST), partial(on_loop, way), partial(on_loop, bare), at_most)
+    return Case(name, rounds, rounds * len(REQUEST), partial(on_loop, way), partial(on_loop, bare_trio if loop == "trio" else bare_asyncio), at_most)
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from odradek.errors import (
     Unreachable,
 )
 from odradek.io import connection as module
+from odradek.io import link
 from odradek.io.connection import CONNECTION, Connection, ConnectionOptions, State
 from odradek.io.exchange import JOIN_BYTES, Pending, joined
 from odradek.io.net import memory_pair
@@ -592,7 +593,7 @@ async def test_a_cancelled_caller_takes_nothing_from_its_neighbours(net: Net) ->
         assert await outcome(first) == b"11"
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as group:
-                group.start_soon(third.wait)
+                group.start_soon(outcome, third)
                 await wait_all_tasks_blocked()
                 scope.cancel()
         await peer.send(b"33")
@@ -702,13 +703,17 @@ async def test_close_works_in_a_cancelled_scope_and_from_many_tasks(net: Net) ->
 
 
 async def test_close_is_bounded_when_the_stream_does_not_close(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CLOSE_S", 0.02)
-    async with connected(net) as connection:
+    for each in (module, link):
+        monkeypatch.setattr(each, "CLOSE_S", 0.02)
+
+    async def dial(host: str, port: int, timeout: float) -> ByteStream:
+        stream = await net.dial(host, port, timeout)
+        monkeypatch.setattr(stream, "aclose", anyio.sleep_forever)
+        return stream
+
+    async with no_leak(), Connection("b", 1, dial=dial) as connection:
         ask(connection, b"a")
         await wait_all_tasks_blocked()
-        stream = connection._stream
-        assert stream is not None
-        monkeypatch.setattr(stream, "aclose", anyio.sleep_forever)
         with anyio.fail_after(5):
             await connection.aclose()
 

@@ -11,13 +11,34 @@ from anyio.abc import SocketAttribute, SocketStream
 from anyio.lowlevel import checkpoint
 from anyio.streams.stapled import MultiListener
 
+from odradek.codec import Buffer
 from odradek.errors import Unreachable
 from odradek.io import net
+from odradek.io.link import Link, ProtocolLink, StreamLink
 
 pytestmark = pytest.mark.anyio
 
 
 # ---- connect -------------------------------------------------------------------------------------------------
+
+
+class Taker:
+    """Takes what a link receives."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.why: str | None = None
+
+    def received(self, data: memoryview) -> None:
+        self.data += data
+
+    def next_burst(self) -> list[Buffer]:
+        return []
+
+    def written(self) -> None: ...
+
+    def lost(self, why: str) -> None:
+        self.why = why
 
 
 async def serve_once(listener: MultiListener[SocketStream], data: bytes) -> None:
@@ -29,15 +50,22 @@ async def serve_once(listener: MultiListener[SocketStream], data: bytes) -> None
         await listener.serve(answer)
 
 
+def raw_socket(link: Link) -> Any:
+    if isinstance(link, ProtocolLink):
+        return link._transport.get_extra_info("socket")
+    assert isinstance(link, StreamLink)
+    return link._stream.extra(SocketAttribute.raw_socket)
+
+
 async def test_connects_and_turns_nagle_off() -> None:
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-    port = listener.extra(SocketAttribute.local_port)
+    taker = Taker()
     async with anyio.create_task_group() as group:
         group.start_soon(serve_once, listener, b"hello")
-        async with await net.connect("127.0.0.1", port, 5) as stream:
-            raw = stream.extra(SocketAttribute.raw_socket)
-            assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-            assert await stream.receive() == b"hello"
+        link = await net.connect("127.0.0.1", listener.extra(SocketAttribute.local_port), 5)
+        assert raw_socket(link).getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        await link.run(taker)
+        assert (taker.data, taker.why) == (b"hello", "closed by the peer")
         group.cancel_scope.cancel()
 
 
@@ -56,13 +84,74 @@ async def test_a_refused_connection_says_tcp_address_and_why() -> None:
 
 
 async def test_every_address_that_failed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def connect_tcp(*_: Any) -> None:
-        refused = [ConnectionRefusedError(111, "Connection refused"), OSError(101, "Network is unreachable")]
-        raise OSError("All connection attempts failed") from ExceptionGroup("", refused)
+    errors = {"::1": OSError(101, "no route"), "127.0.0.1": ConnectionRefusedError(111, "Connect call failed")}
 
-    monkeypatch.setattr(anyio, "connect_tcp", connect_tcp)
-    with pytest.raises(Unreachable, match="tcp: Connection refused; Network is unreachable"):
-        await net.connect("127.0.0.1", 1, 5)
+    async def fail(host: str, port: int) -> Link:
+        await checkpoint()
+        raise errors[host]
+
+    monkeypatch.setattr(net, "_open", fail)
+    monkeypatch.setattr(anyio, "getaddrinfo", resolver(*errors))
+    with pytest.raises(Unreachable, match="tcp: Network is unreachable; Connection refused"):
+        await net.connect("host", 1, 5)
+
+
+def resolver(*hosts: str) -> Any:
+    async def getaddrinfo(*_: Any, **__: Any) -> list[Any]:
+        return [(0, socket.SOCK_STREAM, 0, "", (host, 1)) for host in (*hosts, *hosts)]
+
+    return getaddrinfo
+
+
+class Closable:
+    """A link that is only opened and closed."""
+
+    def __init__(self, host: str) -> None:
+        self.host, self.closed = host, False
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+async def test_addresses_are_tried_in_turns_and_a_silent_one_does_not_hold_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    async def open_(host: str, port: int) -> Any:
+        tried.append(host)
+        await (checkpoint() if host == "10.0.0.2" else anyio.sleep_forever())
+        return Closable(host)
+
+    monkeypatch.setattr(net, "_open", open_)
+    monkeypatch.setattr(net, "NEXT_ADDRESS_S", 0.001)
+    monkeypatch.setattr(anyio, "getaddrinfo", resolver("fe80::1", "fe80::2", "10.0.0.1", "10.0.0.2", "10.0.0.3"))
+    link: Any = await net.connect("host", 1, 5)
+    assert tried == ["fe80::1", "10.0.0.1", "fe80::2", "10.0.0.2"]
+    assert (link.host, link.closed) == ("10.0.0.2", False)
+
+
+@pytest.mark.parametrize("end", ["too late", "cancelled"])
+async def test_a_link_that_nobody_takes_is_closed(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    links: list[Closable] = []
+    both = anyio.Event()
+
+    async def open_(host: str, port: int) -> Any:
+        links.append(Closable(host))
+        if len(links) == 2:
+            both.set()
+            if end == "cancelled":
+                scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await both.wait()
+        return links[int(host[-1])]
+
+    monkeypatch.setattr(net, "_open", open_)
+    monkeypatch.setattr(net, "NEXT_ADDRESS_S", 0.001)
+    monkeypatch.setattr(anyio, "getaddrinfo", resolver("10.0.0.0", "10.0.0.1"))
+    link: Any = None
+    with anyio.CancelScope() as scope:
+        link = await net.connect("host", 1, 5)
+    assert {each.host for each in links if each.closed} == {each.host for each in links} - {getattr(link, "host", "")}
+    assert scope.cancelled_caught == (link is None) == (end == "cancelled")
 
 
 async def test_an_unknown_name_says_dns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,12 +178,12 @@ async def test_a_port_that_cannot_be_one_is_unreachable(port: int) -> None:
         await net.connect("127.0.0.1", port, 5)
 
 
-@pytest.mark.parametrize(("function", "step"), [("getaddrinfo", "dns"), ("connect_tcp", "tcp")])
+@pytest.mark.parametrize(("function", "step"), [("getaddrinfo", "dns"), ("_open", "tcp")])
 async def test_a_timeout_says_at_which_step(monkeypatch: pytest.MonkeyPatch, function: str, step: str) -> None:
     async def silence(*_: Any, **__: Any) -> None:
         await anyio.sleep_forever()
 
-    monkeypatch.setattr(anyio, function, silence)
+    monkeypatch.setattr(anyio if step == "dns" else net, function, silence)
     with pytest.raises(Unreachable, match="no answer within") as caught:
         await net.connect("127.0.0.1", 1, 0.01)
     assert caught.value.step == step

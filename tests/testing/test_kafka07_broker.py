@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import gc
 import os
@@ -323,3 +324,20 @@ def test_kernel_buffers_are_set_only_when_asked_for(key: str, option: int) -> No
         assert connection.getsockopt(socket.SOL_SOCKET, option) == default
         tune(connection, BrokerConfig.parse({key: "40000"}))
         assert 40_000 <= connection.getsockopt(socket.SOL_SOCKET, option) <= 80_000 != default
+
+
+def test_an_accepted_connection_has_no_nagle_delay(broker: Kafka07Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or an answer would wait for the peer to acknowledge the one before it, 40 ms."""
+    made: list[int] = []
+    connection_made = Connection.connection_made
+
+    def look(self: Connection, transport: asyncio.BaseTransport) -> None:
+        connection_made(self, transport)
+        accepted = transport.get_extra_info("socket")
+        made.append(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    monkeypatch.setattr(Connection, "connection_made", look)
+    with Talk(broker) as talk:
+        talk.offsets("t")
+    assert made
+    assert all(made)

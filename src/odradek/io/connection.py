@@ -1,8 +1,9 @@
 """The broker actor: one connection, pipelined exchanges, ordered replies.
 
 An *exchange* is bytes that go out together and, unless nothing answers them, one reply. `submit` queues one, now and
-in order, and gives a `Pending` to await. One task group runs the tasks: a writer that joins what is queued into few
-sends, a reader that feeds what comes back to the reply decoders in order, and one that watches the deadlines.
+in order, and gives a `Pending` to await. No task lies between a caller and the socket: a `Link` asks for what is
+queued and writes it in few sends; what it reads it hands over, to be fed to the reply decoders in order, which settles
+their exchanges there and then. Two tasks do the rest: one connects and runs the link, one watches the deadlines.
 
 What holds, whatever the network does:
 
@@ -10,6 +11,8 @@ What holds, whatever the network does:
 * When an exchange fails for want of a reply, everything submitted before that moment fails too. What is submitted
   afterwards goes out on a new connection. So all exchanges of one `epoch` go over one connection or over none.
 * Nobody's cancellation touches a neighbour: a `Pending` nobody awaits still has its reply read, and dropped.
+* Who is called back may submit and close, in the middle of a read as well: the state is consistent by then.
+* A bug in a decoder or in who is called back ends the connection like a close, and `run` raises it.
 
 The actor runs in a task group of its owner, started from any task at any time: `task_group.start_soon(connection.run)`.
 It has to be so because a cancel scope entered in one task cannot be left in another. `async with connection` is the
@@ -18,15 +21,19 @@ short form for who opens and closes it in one task.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
+from itertools import islice
+from operator import attrgetter
 from random import random
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from typing import Any, NamedTuple, Self, TypeVar
 
 import anyio
 from anyio.abc import ByteStream, TaskGroup, TaskStatus
@@ -35,21 +42,16 @@ from odradek.codec import Buffer
 from odradek.core.backoff import Backoff
 from odradek.core.states import Machine
 from odradek.errors import Closed, ConnectionLost, DeadlineError, OdradekError, RemoteProtocolError, Unreachable
-from odradek.io.exchange import JOIN_BYTES, Pending, Reply, joined
+from odradek.io.exchange import JOIN_BYTES, Pending, Reply
+from odradek.io.link import CLOSE_S, Link, StreamLink, on_asyncio
 from odradek.io.net import connect
 
 __all__ = ["CONNECTION", "Connection", "ConnectionOptions", "Dial", "Event", "State", "Statistics"]
 
 T = TypeVar("T")
 
-Dial = Callable[[str, int, float], Awaitable[ByteStream]]
+Dial = Callable[[str, int, float], Awaitable[Link | ByteStream]]
 """`io.net.connect`, or what stands in for it."""
-
-READ_BYTES = 1 << 20
-"""Most bytes taken in one read (reads of 1 MiB were measured twice as fast as of 64 KiB)."""
-
-CLOSE_S = 1.0
-"""What closing may take (s). It takes no round trip; the bound is for streams that misbehave."""
 
 
 class State(Enum):
@@ -130,7 +132,7 @@ class Connection:
 
     Args:
         host, port: Where the broker listens.
-        dial: Makes the byte stream; raises Unreachable.
+        dial: Makes the link, or a byte stream to make one of; raises Unreachable.
         options: See ConnectionOptions.
     """
 
@@ -143,14 +145,17 @@ class Connection:
         self.epoch = 0
         """Grows whenever everything outstanding has failed: exchanges of one epoch share one connection."""
         self._dial = dial
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._clock = anyio.current_time
         # Outstanding: begun and awaiting a reply; begun with no reply to come; not begun. Each oldest first.
         self._awaiting: deque[Pending[Any]] = deque()
         self._writing: list[Pending[Any]] = []
         self._queued: deque[Pending[Any]] = deque()
         self._queued_bytes = 0
-        self._wake: anyio.Event | None = None  # of who waits for work: the writer, or the supervisor without a stream
-        self._stream: ByteStream | None = None
-        self._link: anyio.CancelScope | None = None  # around reader and writer of `_stream`
+        self._wake: anyio.Event | None = None  # of who waits for work without a link
+        self._link: Link | None = None
+        self._inside = False  # in a call of the link: what is submitted now goes out together at its end
+        self._bug: Exception | None = None
         self._scope: anyio.CancelScope | None = None  # around everything
         self._ended: anyio.Event | None = None
         self._group: TaskGroup | None = None
@@ -182,16 +187,28 @@ class Connection:
         """
         if self.state is State.CLOSED:
             raise Closed(f"connection to {self.address} is closed")
-        pending = Pending(buffers, reply, anyio.current_time() + deadline_s, deadline_s)
-        self._queued.append(pending)
-        self._queued_bytes += sum(map(len, buffers))
         self._exchanges += 1
+        pending = Pending(self._exchanges, buffers, reply, self._clock() + deadline_s, deadline_s, self._loop)
+        self._queued.append(pending)
+        self._queued_bytes += pending.size
         if pending.deadline < self._alarm_at:
             self._set_alarm(pending.deadline)
-        if self._wake is not None:
+        if self._link is not None:
+            self._push(self._link)
+        elif self._wake is not None:
             self._wake.set()
             self._wake = None
         return pending
+
+    def _push(self, link: Link) -> None:
+        """Have the queue written: at once when nothing is under way, since then somebody waits for just this; else
+        at the end of the turn, so that many make few sends."""
+        if self._inside:
+            return
+        if self._awaiting or self._writing:
+            link.write_soon()
+        else:
+            link.write()
 
     @property
     def queued_bytes(self) -> int:
@@ -218,8 +235,13 @@ class Connection:
         return f"<Connection {self.address} {s.state.value}, {s.in_flight} in flight, {s.queued} queued>"
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Work until closed or cancelled; at the end everything outstanding fails with ConnectionLost. Runs once."""
+        """Work until closed or cancelled; at the end everything outstanding fails with ConnectionLost. Runs once.
+
+        Raises what was a bug of a decoder, or of who was called back."""
         self._ended = anyio.Event()
+        if on_asyncio():
+            self._loop = asyncio.get_running_loop()
+            self._clock = self._loop.time  # what anyio gives, after 0.7 us of asking which loop it is
         try:
             async with anyio.create_task_group() as group:
                 self._scope = group.cancel_scope
@@ -228,12 +250,24 @@ class Connection:
                     group.start_soon(self._watch_deadlines)
                     await self._keep_connected()
         finally:
-            self._close()
+            self.close()
             self._ended.set()
+        if self._bug is not None:
+            raise self._bug
+
+    def close(self) -> None:
+        """Close now: what is outstanding fails with ConnectionLost. Idempotent. `run` ends when all is closed."""
+        if self.state is State.CLOSED:
+            return
+        self._move(Event.CLOSE)
+        self._detach()
+        if self._scope is not None:
+            self._scope.cancel()
+        self._fail_outstanding(lambda pending: ConnectionLost(self.address, "closed by this client", pending.sent))
 
     async def aclose(self) -> None:
-        """Close now: what is outstanding fails with ConnectionLost. Idempotent, shielded, and bounded."""
-        self._close()
+        """`close`, and wait for the end of `run`. Idempotent, shielded, and bounded."""
+        self.close()
         if self._ended is not None:
             with anyio.move_on_after(2 * CLOSE_S, shield=True):
                 await self._ended.wait()
@@ -274,59 +308,27 @@ class Connection:
         self._back_off()
         self._fail_outstanding(lambda _: _caused(copy.copy(error), error))
 
-    async def _serve(self, stream: ByteStream) -> None:
-        """Read and write until the stream is lost."""
+    async def _serve(self, stream: Link | ByteStream) -> None:
+        """Read and write until the link is lost."""
         self._refusal, self._proven = None, False
         self._connects += 1
-        self._connected_at = anyio.current_time()
+        self._connected_at = self._clock()
         self._move(Event.DIALLED)
-        try:
-            async with anyio.create_task_group() as group:
-                self._stream, self._link = stream, group.cancel_scope
-                group.start_soon(self._write, stream)
-                await self._read(stream)
-        finally:
-            with anyio.move_on_after(CLOSE_S, shield=True):
-                await stream.aclose()
-
-    def _lose(self, stream: ByteStream, why: str) -> None:
-        """The stream is of no use any more. Who finds out first says why; what others find is its echo."""
-        if self._stream is not stream:
-            return
-        self._why = why
-        self._losses += 1
-        self._move(Event.LOST)
-        self._detach()
-        if self._proven or anyio.current_time() - self._connected_at > self.options.backoff.max_s:
-            self._attempts, self._retry_at = 0, -math.inf
-        else:  # a peer that accepts and hangs up is as good as none
-            self._back_off()
-        self._fail_outstanding(lambda pending: ConnectionLost(self.address, why, pending.sent))
-
-    def _close(self) -> None:
-        if self.state is State.CLOSED:
-            return
-        self._move(Event.CLOSE)
-        self._detach()
-        if self._scope is not None:
-            self._scope.cancel()
-        self._fail_outstanding(lambda pending: ConnectionLost(self.address, "closed by this client", pending.sent))
+        self._link = StreamLink(stream) if isinstance(stream, ByteStream) else stream
+        await self._link.run(self)
 
     def _detach(self) -> None:
-        self._stream = None
         if self._link is not None:
-            self._link.cancel()
+            self._link.abort()
             self._link = None
 
     def _back_off(self) -> None:
-        self._retry_at = anyio.current_time() + self.options.backoff.delay(self._attempts, random())
+        self._retry_at = self._clock() + self.options.backoff.delay(self._attempts, random())
         self._attempts += 1
 
     def _move(self, event: Event) -> None:
         if self.state is not State.CLOSED:  # a close overtakes waits that end in the same turn of the loop
             self.state = CONNECTION.after(self.state, event)
-
-    # ---- writer and reader -----------------------------------------------------------------------------------
 
     async def _work(self) -> None:
         """Wait until something is queued."""
@@ -334,86 +336,110 @@ class Connection:
             self._wake = anyio.Event()
             await self._wake.wait()
 
-    async def _write(self, stream: ByteStream) -> None:
-        while True:
-            await self._work()
-            if self._stream is not stream:  # lost while we waited: what is queued now is for the next one
-                return
-            try:
-                for chunk in joined(self._begin()):
-                    self._sent_bytes += len(chunk)
-                    await stream.send(cast(bytes, chunk))
-            except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
-                return  # replies may have arrived before the break: the reader takes them, and then meets it
-            self._written()
+    # ---- what the link calls ---------------------------------------------------------------------------------
 
-    def _begin(self) -> list[Buffer]:
-        """Move exchanges from queued to begun, until they make a decent send. From here on any byte of them may
-        have reached the peer."""
+    def next_burst(self) -> list[Buffer]:
+        """See LinkUser. From here on any byte of these exchanges may have reached the peer."""
         burst: list[Buffer] = []
         size = 0
         while self._queued and size < JOIN_BYTES:
             pending = self._queued.popleft()
             pending.sent = True
             burst += pending.buffers
-            size += sum(map(len, pending.buffers))
+            size += pending.size
             pending.buffers = ()
             (self._writing if pending.reply is None else self._awaiting).append(pending)
         self._queued_bytes -= size
+        self._sent_bytes += size
         return burst
 
-    def _written(self) -> None:
-        for pending in self._writing:
-            pending.finish(None)
-        self._writing.clear()
+    def written(self) -> None:
+        """See LinkUser."""
+        written, self._writing = self._writing, []
+        self._inside = True
+        for pending in written:
+            self._settle(pending, None, None)
+        self._inside = False
+        if self._queued and self._link is not None:
+            self._link.write_soon()
 
-    async def _read(self, stream: ByteStream) -> None:
+    def received(self, data: memoryview) -> None:
+        """See LinkUser."""
+        self._received_bytes += len(data)
+        self._proven = True
+        self._inside = True
         try:
-            while True:
-                data = await stream.receive(READ_BYTES)
-                if self._stream is not stream:
-                    return
-                self._take(memoryview(data))
-        except anyio.EndOfStream:
-            self._lose(stream, "closed by the peer")
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
-            self._lose(stream, str(error.__cause__ or error) or "broken")
+            self._take(data)
         except OdradekError as error:
-            self._lose(stream, error.message())
+            self._lose(error.message(), dict.fromkeys(islice(self._awaiting, 1), error))
+        except Exception as bug:
+            self._crash(bug)
+        self._inside = False
+        if self._queued and self._link is not None:
+            self._link.write()
+
+    def lost(self, why: str) -> None:
+        """See LinkUser."""
+        self._lose(why, {})
 
     def _take(self, data: memoryview) -> None:
         """Feed what came to the replies it belongs to."""
-        self._received_bytes += len(data)
-        self._proven = True
-        while data:
+        link = self._link
+        while data and self._link is link:  # who is called back may close it
             if not self._awaiting:
                 raise RemoteProtocolError(f"{len(data)} bytes that answer nothing")
             pending = self._awaiting[0]
             reply = pending.reply
             assert reply is not None  # those without never come here
+            data = data[reply.feed(data) :]
+            if not reply.done:
+                return
+            value = failed = None
             try:
-                used = reply.feed(data)
-                if not reply.done:
-                    return
-                pending.finish(reply.result())
+                value = reply.result()
             except OdradekError as error:
-                pending.fail(error)
                 if error.fatal_to_connection:
                     raise
+                failed = error
             self._awaiting.popleft()
-            data = data[used:]
+            self._settle(pending, value, failed)
 
     # ---- failures --------------------------------------------------------------------------------------------
 
+    def _lose(self, why: str, own: Mapping[Pending[Any], OdradekError]) -> None:
+        """The link is of no use any more. `own`: who gets an error of its own."""
+        self._why = why
+        self._losses += 1
+        self._move(Event.LOST)
+        self._detach()
+        if self._proven or self._clock() - self._connected_at > self.options.backoff.max_s:
+            self._attempts, self._retry_at = 0, -math.inf
+        else:  # a peer that accepts and hangs up is as good as none
+            self._back_off()
+        self._fail_outstanding(lambda each: own.get(each) or ConnectionLost(self.address, why, each.sent))
+
     def _fail_outstanding(self, error_of: Callable[[Pending[Any]], OdradekError]) -> None:
-        outstanding = [*self._awaiting, *self._writing, *self._queued]
+        outstanding = self._outstanding()
         self._awaiting.clear()
         self._writing.clear()
         self._queued.clear()
         self._queued_bytes = 0
         self.epoch += 1
         for pending in outstanding:
-            pending.fail(error_of(pending))
+            self._settle(pending, None, error_of(pending))
+
+    def _outstanding(self) -> list[Pending[Any]]:
+        return sorted((*self._awaiting, *self._writing, *self._queued), key=attrgetter("number"))
+
+    def _settle(self, pending: Pending[T], value: T | None, error: OdradekError | None) -> None:
+        try:
+            pending.settle(value, error)
+        except Exception as bug:  # of who is called back
+            self._crash(bug)
+
+    def _crash(self, bug: Exception) -> None:
+        self._bug = self._bug or bug
+        self.close()
 
     def _set_alarm(self, at: float) -> None:
         self._alarm_at = at
@@ -426,22 +452,24 @@ class Connection:
         while True:
             with anyio.CancelScope(deadline=self._alarm_at) as self._alarm:
                 await anyio.sleep_forever()
-            self._expire(anyio.current_time())
+            self._expire(self._clock())
 
     def _expire(self, now: float) -> None:
-        outstanding = [*self._awaiting, *self._writing, *self._queued]
-        late = [pending for pending in outstanding if pending.deadline <= now]
+        outstanding = self._outstanding()
+        late = {
+            pending: _caused(DeadlineError(self.address, pending.limit_s, pending.sent), self._refusal)
+            for pending in outstanding
+            if pending.deadline <= now
+        }
+        self._set_alarm(math.inf if late else min((each.deadline for each in outstanding), default=math.inf))
         if not late:
-            self._set_alarm(min((pending.deadline for pending in outstanding), default=math.inf))
             return
-        for pending in late:
-            pending.fail(_caused(DeadlineError(self.address, pending.limit_s, pending.sent), self._refusal))
-        self._set_alarm(math.inf)
-        why = f"no answer within {late[0].limit_s:g} s"
-        if self._stream is not None:
-            self._lose(self._stream, why)
+        why = f"no answer within {next(iter(late)).limit_s:g} s"
+        if self._link is not None:
+            self._lose(why, late)
         else:
-            self._fail_outstanding(lambda _: _caused(ConnectionLost(self.address, why, False), self._refusal))
+            neighbour = partial(ConnectionLost, self.address, why, False)
+            self._fail_outstanding(lambda each: late.get(each) or _caused(neighbour(), self._refusal))
 
 
 def _caused(error: OdradekError, cause: OdradekError | None) -> OdradekError:

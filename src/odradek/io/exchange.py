@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import anyio
@@ -38,20 +40,49 @@ class Pending(Generic[T]):
     """One exchange and its outcome (see `core.interfaces.Outcome`): await it, any number of times, from any task.
 
     Cancellation: safe; cancelling the wait takes nothing back.
+
+    Args:
+        number: Grows from exchange to exchange.
+        buffers, reply: See `Connection.submit`.
+        deadline: When it fails, by the loop's clock (s).
+        limit_s: How long that is from its beginning (s).
+        loop: Asyncio's, if that is what runs and is known: waiting takes 3 us less with it.
     """
 
-    __slots__ = ("_callback", "_error", "_event", "_value", "buffers", "deadline", "done", "limit_s", "reply", "sent")
+    __slots__ = (
+        "_error",
+        "_loop",
+        "_tell",
+        "_value",
+        "buffers",
+        "deadline",
+        "done",
+        "limit_s",
+        "number",
+        "reply",
+        "sent",
+        "size",
+    )
 
-    def __init__(self, buffers: Sequence[Buffer], reply: Reply[T] | None, deadline: float, limit_s: float) -> None:
-        self.buffers, self.reply, self.deadline, self.limit_s = buffers, reply, deadline, limit_s
+    def __init__(
+        self,
+        number: int,
+        buffers: Sequence[Buffer],
+        reply: Reply[T] | None,
+        deadline: float,
+        limit_s: float,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self.number, self.buffers, self.reply, self.deadline, self.limit_s = number, buffers, reply, deadline, limit_s
+        self._loop = loop
+        self.size = sum(map(len, buffers))
         self.sent = False
         self.done = False
-        self._event: anyio.Event | None = None
-        self._callback: Callable[[], None] | None = None
+        self._tell: tuple[Callable[[], None], ...] = ()  # who wants to be called when it is done
         self._value: T | None = None
         self._error: OdradekError | None = None
 
-    async def wait(self) -> T:
+    def __await__(self) -> Generator[Any, Any, T]:
         """The reply's value; None, once written, when nothing answers this exchange.
 
         Raises:
@@ -61,10 +92,14 @@ class Pending(Generic[T]):
             RemoteProtocolError: The peer sent what cannot be the reply.
             OdradekError: What the reply itself says.
         """
-        if not self.done:
-            if self._event is None:  # most exchanges are awaited one behind the other: one event for many of them
-                self._event = anyio.Event()
-            await self._event.wait()
+        if not self.done and self._loop is not None:
+            waiter = self._loop.create_future()
+            self.then(partial(_wake, waiter))
+            yield from waiter
+        elif not self.done:
+            event = anyio.Event()
+            self.then(event.set)
+            yield from event.wait().__await__()
         return self.result()
 
     def result(self) -> T:
@@ -76,33 +111,25 @@ class Pending(Generic[T]):
 
     def then(self, callback: Callable[[], None]) -> None:
         """Call back when the outcome comes, in the very step; at once if it is there. See `Outcome.then`."""
-        assert self._callback is None
         if self.done:
             callback()
         else:
-            self._callback = callback
+            self._tell = (*self._tell, callback)
 
-    def __await__(self) -> Generator[Any, Any, T]:
-        return self.wait().__await__()
-
-    def finish(self, value: T | None) -> None:
-        """For the connection alone, like `fail`: the first outcome counts."""
-        if not self.done:
-            self.done, self._value = True, value
-            self._tell()
-
-    def fail(self, error: OdradekError) -> None:
-        if not self.done:
-            self.done, self._error = True, error
-            self._tell()
-
-    def _tell(self) -> None:
+    def settle(self, value: T | None, error: OdradekError | None) -> None:
+        """For the connection alone: the first outcome counts."""
+        if self.done:
+            return
+        self.done, self._value, self._error = True, value, error
         self.buffers, self.reply = (), None
-        if self._event is not None:
-            self._event.set()
-        if self._callback is not None:
-            callback, self._callback = self._callback, None
+        tell, self._tell = self._tell, ()
+        for callback in tell:
             callback()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():  # it was cancelled
+        waiter.set_result(None)
 
 
 def joined(buffers: Iterable[Buffer]) -> Iterator[Buffer]:

@@ -1,23 +1,30 @@
-"""Where byte streams come from: `connect` for TCP, `memory_pair` for tests.
+"""Where links come from: `connect` for TCP; `memory_pair`, two byte streams without a socket, for tests.
 
-A stream is an `anyio.abc.ByteStream`: receive, send, send_eof, aclose. Nothing else opens a socket to a broker.
+Nothing else opens a socket to a broker.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
+from collections.abc import Sequence
+from itertools import zip_longest
 
 import anyio
-from anyio.abc import ByteStream, SocketAttribute
+from anyio.abc import ByteStream
 from anyio.lowlevel import checkpoint
 
 from odradek.errors import Unreachable
+from odradek.io.link import Link, ProtocolLink, SocketLink, on_asyncio
 
 __all__ = ["connect", "memory_pair"]
 
+NEXT_ADDRESS_S = 0.25
+"""A host's next address is tried once the one before it took this long (s): "happy eyeballs", RFC 8305 section 5."""
 
-async def connect(host: str, port: int, timeout: float) -> ByteStream:
+
+async def connect(host: str, port: int, timeout: float) -> Link:
     """Open a TCP connection, without Nagle's delay.
 
     Cancellation: safe, nothing stays open.
@@ -29,20 +36,62 @@ async def connect(host: str, port: int, timeout: float) -> ByteStream:
         Unreachable: With the step it failed at, `dns` or `tcp`.
     """
     address, step = f"{host}:{port}", "dns"
-    if not 0 < port < 1 << 16:  # anyio lets each loop's own surprise through
+    if not 0 < port < 1 << 16:  # each loop has a surprise of its own for it
         raise Unreachable("tcp", address, "no such port")
     try:
         with anyio.fail_after(timeout):
-            # connect_tcp looks names up as well; asking first is what tells a slow resolver from a slow host.
-            await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             step = "tcp"
-            stream = await anyio.connect_tcp(host, port)
+            return await _connect_any(_in_turns([str(end[0]) for *_, end in found]), port)
     except TimeoutError as error:
         raise _unreachable(step, address, error, f"no answer within {timeout:g} s") from error
     except (OSError, UnicodeError) as error:  # the latter: what cannot be a host name
         raise _unreachable(step, address, error, _words(error)) from error
-    stream.extra(SocketAttribute.raw_socket).setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return stream
+
+
+def _in_turns(hosts: Sequence[str]) -> list[str]:
+    """IPv6 and IPv4 addresses in turns, beginning with the first (RFC 8305 section 4), each once."""
+    first: list[str] = []
+    second: list[str] = []
+    for host in dict.fromkeys(hosts):
+        (first if (":" in host) == (":" in hosts[0]) else second).append(host)
+    return [host for pair in zip_longest(first, second) for host in pair if host is not None]
+
+
+async def _connect_any(hosts: Sequence[str], port: int) -> Link:
+    """Try them one after the other without waiting long for any, until one answers."""
+    links: list[Link] = []
+    errors: list[OSError] = []
+
+    async def attempt(host: str, over: anyio.Event) -> None:
+        try:
+            links.append(await _open(host, port))
+            group.cancel_scope.cancel()
+        except OSError as error:
+            errors.append(error)
+        finally:
+            over.set()
+
+    try:
+        async with anyio.create_task_group() as group:
+            for host in hosts:
+                over = anyio.Event()
+                group.start_soon(attempt, host, over)
+                with anyio.move_on_after(NEXT_ADDRESS_S):
+                    await over.wait()
+        if not links:
+            raise OSError("no address answered") from ExceptionGroup("", errors)
+        return links.pop(0)
+    finally:  # those that were too late; or all, when cancelled
+        for link in links:
+            await link.aclose()
+
+
+async def _open(host: str, port: int) -> Link:
+    if on_asyncio():
+        _, link = await asyncio.get_running_loop().create_connection(ProtocolLink, host, port)
+        return link
+    return SocketLink(await anyio.connect_tcp(host, port))  # both turn Nagle off
 
 
 def _unreachable(step: str, address: str, error: Exception, why: str) -> Unreachable:
@@ -57,7 +106,7 @@ def _unreachable(step: str, address: str, error: Exception, why: str) -> Unreach
 
 
 def _words(error: BaseException) -> str:
-    """The operating system's own words; anyio wraps one or many of them."""
+    """The operating system's own words, of one error or of many behind it."""
     cause = error.__cause__
     if isinstance(cause, BaseExceptionGroup):
         return "; ".join(dict.fromkeys(map(_words, cause.exceptions)))

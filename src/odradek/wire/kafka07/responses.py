@@ -116,24 +116,20 @@ class FetchReply:
     """
 
     def __init__(self, sinks: Iterable[Sink], limit: int) -> None:
+        self.done = False
+        """The reply is complete: no byte behind it belongs to it."""
         self._sinks = list(sinks)
         self._results: list[PartResult] = []
-        self._header = bytearray()
+        self._header = bytearray()  # one that came in pieces
         self._room = limit if self._sinks else 0  # log bytes that may still be announced
         self._error_code = 0
         self._size = 0  # log bytes of the current part
         self._missing = 0  # of them, not yet here
-        self._in_part = False
 
     def __repr__(self) -> str:
         return (
             f"<{type(self).__name__} {len(self._results)} of {len(self._sinks)} parts, {self._missing} bytes missing>"
         )
-
-    @property
-    def done(self) -> bool:
-        """The reply is complete: no byte behind it belongs to it."""
-        return len(self._results) == len(self._sinks)
 
     def result(self) -> list[PartResult]:
         """One result a part, in the order of the sinks."""
@@ -147,17 +143,21 @@ class FetchReply:
         """
         used = 0
         while used < len(data) and not self.done:
-            used += self._take_body(data[used:]) if self._in_part else self._take_header(data[used:])
+            used = self._take_body(data, used) if self._missing else self._take_header(data, used)
         return used
 
-    def _take_header(self, data: memoryview) -> int:
-        piece = data[: _HEADER.size - len(self._header)]
+    def _take_header(self, data: memoryview, start: int) -> int:
+        if not self._header and len(data) - start >= _HEADER.size:
+            size, error_code = _HEADER.unpack_from(data, start)
+            self._on_header(size - 2, error_code)
+            return start + _HEADER.size
+        piece = data[start : start + _HEADER.size - len(self._header)]
         self._header += piece
         if len(self._header) == _HEADER.size:
             size, error_code = _HEADER.unpack(self._header)
             self._header.clear()
             self._on_header(size - 2, error_code)
-        return len(piece)
+        return start + len(piece)
 
     def _on_header(self, size: int, error_code: int) -> None:
         if not 0 <= size <= self._room:
@@ -165,20 +165,21 @@ class FetchReply:
         if size and error_code:
             raise RemoteProtocolError(f"error code {error_code} together with {size} bytes of log")
         self._room -= size
-        self._error_code, self._size, self._missing, self._in_part = error_code, size, size, True
-        self._end_part()
+        self._error_code, self._size, self._missing = error_code, size, size
+        if not size:
+            self._end_part()
 
-    def _take_body(self, data: memoryview) -> int:
-        piece = data[: self._missing] if len(data) > self._missing else data
-        self._missing -= len(piece)
-        self._sinks[len(self._results)].feed(piece)
-        self._end_part()
-        return len(piece)
+    def _take_body(self, data: memoryview, start: int) -> int:
+        stop = min(start + self._missing, len(data))
+        self._missing -= stop - start
+        self._sinks[len(self._results)].feed(data[start:stop])
+        if not self._missing:
+            self._end_part()
+        return stop
 
     def _end_part(self) -> None:
-        if not self._missing:
-            self._in_part = False
-            self._results.append(PartResult(self._error_code, self._size))
+        self._results.append(PartResult(self._error_code, self._size))
+        self.done = len(self._results) == len(self._sinks)
 
 
 class MultiFetchReply(FetchReply):
@@ -193,15 +194,10 @@ class MultiFetchReply(FetchReply):
         super().__init__(sinks, limit)
         self._opened = False
 
-    @property
-    def done(self) -> bool:
-        """The reply is complete: no byte behind it belongs to it."""
-        return self._opened and super().done
-
     def _on_header(self, size: int, error_code: int) -> None:
         if self._opened:
             super()._on_header(size, error_code)
-            if len(self._results) + self._in_part == len(self._sinks) and self._room:
+            if len(self._results) + bool(self._missing) == len(self._sinks) and self._room:
                 raise RemoteProtocolError(f"the parts are {self._room} bytes shorter than announced")
             return
         self._opened = True
@@ -211,6 +207,7 @@ class MultiFetchReply(FetchReply):
                 f"code {error_code} and {size} bytes in answer to {len(self._sinks)} parts of {self._room} bytes in all"
             )
         self._room = size - least
+        self.done = not self._sinks
 
 
 class OffsetsReply:
