@@ -138,14 +138,16 @@ class Sender:
         """Send what is due now. Never raises: see `Owner.die`."""
         if self._pumping:  # whoever pumps goes on until nothing is due
             return
-        self._pumping = True
+        self._pumping, at = True, None
         try:
-            while (request := self._take()) is not None:
+            while not self._accumulator.idle(self._broker):
+                request = self._take()
+                if request is None:
+                    at = self._next_look()
+                    break
                 self._start(request)
-            at = self._next_look()
         except Exception as error:
             self._owner.die(error)
-            return
         finally:
             self._pumping = False
         if at is not None and (self._look_at is None or at < self._look_at):

@@ -225,6 +225,10 @@ class Accumulator:
 
     # ---- requests out --------------------------------------------------------------------------------------
 
+    def idle(self, broker: int) -> bool:
+        """There is nothing for a broker: for who asks often."""
+        return self._links[broker].idle
+
     def take(self, broker: int, now: float) -> Request | None:
         """The next request for a broker, if one is due; its batches are in flight from now on."""
         link = self._links[broker]

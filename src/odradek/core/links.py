@@ -47,6 +47,11 @@ class Link:
         return True
 
     @property
+    def idle(self) -> bool:
+        """Nobody waits for anything. (Not to be idle proves nothing.)"""
+        return not any(self._queues)
+
+    @property
     def suspect(self) -> OutBatch | None:
         """The oldest batch that has to go alone."""
         entry = self._first(_Kind.SUSPECT)
@@ -69,6 +74,7 @@ class Link:
                 break
             batch = entry[3]
             batch.lane.filed = None
+            heappop(self._queues[entry[2]])
             portion.append(batch)
             size -= batch.size
         return portion

@@ -96,6 +96,7 @@ class ProtocolLink(asyncio.BufferedProtocol):
                 self._transport.resume_reading()
                 self.write()
             await self._gone.wait()
+            self._lose(ENDED)  # uvloop may have said so before there was anybody to tell
         finally:
             await self.aclose()
 
