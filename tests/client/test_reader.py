@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from odradek.batch import Batch
+from odradek.client import streams
 from odradek.client.reader import Reader
 from odradek.client.tuning import Tuning
 from odradek.core.backoff import Backoff
@@ -526,8 +527,9 @@ async def test_its_repr_says_how_far_it_is() -> None:
         assert repr(reader) == "<Reader 2 partitions, 2 at their end, 0 broken>"
 
 
-async def test_pain_cancellation_at_every_await() -> None:
+async def test_pain_cancellation_at_every_await(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cancel the read at its n-th step, for every n until it gets through; each time the rest follows."""
+    monkeypatch.setattr(streams, "PAUSE_ROWS", 1)
     era = LogEra()
     era.write(tp(0), numbered(50), Codec.SNAPPY)
     era.write(tp(1), numbered(50, 50))

@@ -22,6 +22,7 @@ def account(partitions: int, of: int, **numbers: int) -> Account:
     found.partitions = partitions
     for name, number in numbers.items():
         setattr(found, name, number)
+    found.refresh()
     return found
 
 
@@ -82,6 +83,15 @@ def test_the_last_one_that_fits_gets_what_is_left_if_that_is_half_of_it() -> Non
     assert account(100, of=100, held=960, listed=1).grant(100, 1.0) == 0
 
 
+def test_what_is_known_of_neighbours_is_forgotten_slowly() -> None:
+    shared = account(2, of=2)
+    shared.learn(9.0)
+    shared.learn(1.0)
+    assert shared.growth == 8.0
+    shared.learn(20.0)
+    assert shared.growth == 20.0
+
+
 def test_when_nothing_can_be_delivered_and_nothing_comes_the_least_is_granted_whatever_is_held() -> None:
     """All of it is held by partitions that are held back: the others live on."""
     stuck = account(100, of=100, held=1000)
@@ -113,6 +123,7 @@ def test_no_more_is_asked_for_than_the_budget_has(
     whole = budget(len(holdings) + elsewhere, limits)
     shared = Account(whole)
     shared.partitions = len(holdings)
+    shared.refresh()
     shared.held = before = sum(holding.held for holding in holdings)
     for holding in holdings:
         size = ask(holding, whole.share, limits)

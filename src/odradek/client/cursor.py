@@ -81,8 +81,8 @@ class Cursor:
         """It waits for its turn to be fetched."""
         self.in_flight = False
         """A fetch, or a thread, works on its decoder. Nobody else touches that."""
-        self.starved = False
-        """It had no room when its turn came: taking from it makes room."""
+        self.hungry = False
+        """Its share had no room when its turn came: taking from it makes room."""
         self.listed = False
         """It is in its stream's list of cursors with something to deliver."""
         self.eager = False
@@ -132,6 +132,11 @@ class Cursor:
         return not self.holds and (self.rows > 0 or self.error is not None)
 
     @property
+    def starved(self) -> bool:
+        """There is no room for more of it."""
+        return self.hungry or (self.account is not None and self.account.full)
+
+    @property
     def over(self) -> bool:
         """Nothing will come of it any more."""
         return self.state in (CursorState.ENDED, CursorState.BROKEN) and not self.rows and self.error is None
@@ -142,15 +147,17 @@ class Cursor:
     def holding(self) -> Holding:
         """For the fetch plan. A lone partial message counts as nothing, so that its rest may always be asked for."""
         tail = int(self._tail * self.growth) + 1 if self.rows else 0
-        return Holding(self._memory + tail, self._growth)
+        return Holding(self._memory + tail, self._known_growth)
 
     @property
     def growth(self) -> float:
-        """What a byte is reckoned to grow to; before anything came, what it did lately with its neighbours."""
-        known = self._growth
-        if known is None and self.account is not None:
-            known = self.account.growth
-        return reckoned(known)
+        """What a byte is reckoned to grow to."""
+        return reckoned(self._known_growth)
+
+    @property
+    def _known_growth(self) -> float | None:
+        """Before anything came, what it did lately with its neighbours."""
+        return self.account.growth if self._growth is None and self.account is not None else self._growth
 
     def join(self, account: Account | None) -> None:
         """Its numbers are added up there from now on."""
@@ -197,7 +204,7 @@ class Cursor:
 
     def depart(self, size: int) -> None:
         """So many bytes are asked for."""
-        self.in_flight, self.starved = True, False
+        self.in_flight, self.hungry = True, False
         self._reserve(int(size * self.growth))
 
     def land(self) -> None:
@@ -287,7 +294,7 @@ class Cursor:
         if used > 0:
             self._growth = memory / max(used, 1024)  # a few bytes say nothing about the next megabyte
             if self.account is not None:
-                self.account.growth = self._growth
+                self.account.learn(self._growth)
 
     def _trim(self, columns: Columns) -> Columns:
         """Without what was delivered before a bookmark and what lies behind `until`."""
@@ -341,9 +348,7 @@ class Cursor:
         """It has a full batch, or has waited long enough, or has nothing more to come for now."""
         if max_wait <= 0 or max_records is None or self.rows >= max_records or self.starved:
             return True
-        if self.state is not CursorState.FETCHING or (self.account is not None and self.account.full):
-            return True
-        return now >= self.since + max_wait
+        return self.state is not CursorState.FETCHING or now >= self.since + max_wait
 
     def take(self, max_records: int | None, now: float) -> Columns:
         """At most `max_records` rows (None: as they were decoded), or its error when no rows are left."""

@@ -209,8 +209,8 @@ class Fetcher:
     def _relieved(self, cursor: Cursor) -> None:
         """Something was taken from it, perhaps everything: it may go on."""
         self._note(cursor)
-        if cursor.state is CursorState.SEARCHING or (cursor.starved and cursor.ask(self.budget)):
-            cursor.starved = False
+        if cursor.state is CursorState.SEARCHING or (cursor.hungry and cursor.ask(self.budget)):
+            cursor.hungry = False
             offer(cursor)
 
     async def found(self, partition: TopicPartition, position: Position) -> None:

@@ -168,13 +168,14 @@ class Link:
             arrivals = [arrival for arrival in arrivals if id(arrival) not in away]
             for group in _groups(closed):
                 self._host.spawn(self._open, group)
-        self._land(arrivals)
+        self._land(arrivals)  # and now the next fetch goes out
 
     async def _open(self, group: Sequence[Arrival]) -> None:
         """Cancellation: waits for the thread, so that nobody works on a decoder afterwards."""
         decoders = [arrival.want.decoder for arrival in group]
         await anyio.to_thread.run_sync(_open_all, decoders, limiter=self._host.threads)
         self._land(group)
+        self.turns.work.ring()
 
     def _land(self, arrivals: Iterable[Arrival]) -> None:
         now = anyio.current_time()
@@ -186,7 +187,7 @@ class Link:
             if empty:
                 self.turns.rest(cursor, now, random())
             else:
-                offer(cursor)
+                offer(cursor, self.turns)
 
     def _absorb(self, arrival: Arrival, now: float) -> bool:
         """True: the broker had nothing, so there is no hurry to ask again."""

@@ -54,8 +54,8 @@ class Lot(Account):
             self.turns.work.ring()
 
 
-def offer(cursor: Cursor) -> None:
-    """It may be its turn soon, or there is a position to search."""
+def offer(cursor: Cursor, by: Turns | None = None) -> None:
+    """It may be its turn soon, or there is a position to search. `by`: who looks for work next, and need not be told."""
     lot = cursor.account
     if not (cursor.owned and isinstance(lot, Lot)):
         return
@@ -65,7 +65,8 @@ def offer(cursor: Cursor) -> None:
     elif cursor.state is CursorState.FETCHING and not (cursor.queued or cursor.in_flight or cursor.holds):
         cursor.queued = True
         lot.due.append(cursor)
-        lot.turns.work.ring()
+        if lot.turns is not by:
+            lot.turns.work.ring()
 
 
 class Turns:
@@ -103,7 +104,7 @@ class Turns:
             offer(cursor)
 
     def rest(self, cursor: Cursor, now: float, jitter: float) -> None:
-        """The broker had nothing for it."""
+        """The broker had nothing for it. Who calls it looks for work next."""
         if not isinstance(cursor.account, Lot) or cursor.account.turns is not self:
             offer(cursor)  # another one serves it now
             return
@@ -111,7 +112,6 @@ class Turns:
         cursor.empty_turns += 1
         cursor.poll_at = now + delay
         heappush(self._resting, (cursor.poll_at, next(self._number), cursor))
-        self.work.ring()
 
     def pick(self, now: float) -> tuple[list[Want], float]:
         """The next fetch, and when to look again if there is nothing to fetch (s)."""
@@ -121,6 +121,8 @@ class Turns:
         for stream in list(self._lots):
             lot = self._lots[stream] = self._lots.pop(stream)  # streams take turns at being the first
             left -= self._pick_from(lot, left, wants)
+        if wants and (self._resting or any(lot.due and not lot.full for lot in self._lots.values())):
+            self.work.ring()  # somebody else has to look after the others
         return wants, self._resting[0][0] - now if self._resting else math.inf
 
     def _wake(self, now: float) -> None:
@@ -136,6 +138,7 @@ class Turns:
 
     def _pick_from(self, lot: Lot, most: int, wants: list[Want]) -> int:
         """Add wants of one lot, of `most` bytes together or a little more. Returns of how many."""
+        lot.refresh()
         total, eager = 0, (lot.eager + 1) // 2  # the rest is for the next fetch, which goes out at the same time
         while lot.due and total < most and lot.relieve():
             cursor = lot.due[0]
@@ -158,7 +161,7 @@ class Turns:
         if cursor.state is CursorState.FETCHING and not cursor.holds and not cursor.in_flight:
             if size := cursor.ask(self._budget):
                 return size
-            cursor.starved = True
+            cursor.hungry = True
             self._news.ring()
         cursor.queued = False
         return 0

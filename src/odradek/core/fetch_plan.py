@@ -21,9 +21,9 @@ __all__ = ["LEAST_BYTES", "WORTH_BYTES", "Account", "Budget", "FetchLimits", "Ho
 LEAST_BYTES = 16 << 10
 """Below this a request costs more than what it brings."""
 
-WORTH_BYTES = 256 << 10
+WORTH_BYTES = 512 << 10
 """What a partition may hold however small its share: one part of a fetch takes about 30 us of bookkeeping on its way
-to the reader, and so many bytes of 100-byte messages about 250 us."""
+to the reader, and so many bytes of 100-byte messages at least 200 us."""
 
 FIRST = 4
 """So many times the least is asked for before it is known what a byte grows to: gzip can make 1000 of it."""
@@ -121,14 +121,24 @@ class Account:
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
+        self.allowance = 0
+        """What they may hold together, as of `refresh`."""
         self.partitions = self.held = self.reserved = self.listed = self.eager = 0
         self.growth: float | None = None
-        """Of the last answer to any of them."""
+        """What a fetched byte of one of them, of which nothing came yet, is reckoned to grow to."""
         self.full = False
+
+    def refresh(self) -> None:
+        """Reckon with how many partitions there are now."""
+        self.allowance = self.budget.allowance(self.partitions)
+
+    def learn(self, growth: float) -> None:
+        """What bytes of one of them grew to. It is forgotten slowly: one may be compressed and the next not."""
+        self.growth = growth if self.growth is None else max(growth, (7 * self.growth + growth) / 8)
 
     @property
     def free(self) -> int:
-        return self.budget.allowance(self.partitions) - self.held - self.reserved
+        return self.allowance - self.held - self.reserved
 
     def grant(self, size: int, growth: float) -> int:
         """How much of `size` bytes may be asked for now. 0 means full."""
@@ -142,6 +152,6 @@ class Account:
     def relieve(self) -> bool:
         """Not full, or not any more: there is room for a decent request, or nothing is left that would make any."""
         if self.full:
-            decent = min(self.budget.limits.response, self.budget.allowance(self.partitions) // 4)
+            decent = min(self.budget.limits.response, self.allowance // 4)
             self.full = self.free < decent and bool(self.listed or self.reserved)
         return not self.full
