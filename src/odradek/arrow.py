@@ -1,21 +1,16 @@
 """Columns as Arrow. What the compiled engine decoded becomes arrays that share its buffers: nothing is copied.
 
 Needs pyarrow (`pip install odradek[arrow]`); importing this module without it raises ConfigError. Every batch and table
-that comes from odradek has the same fields, in this order, and only `key`, `time` and `error` are ever null:
+that comes from odradek has these fields, in this order:
 
-| field | type | |
-|---|---|---|
-| `value` | binary | large_binary in a table with a batch of 2 GiB or more |
-| `position` | int64 | where the entry starts |
-| `next_position` | int64 | where to resume behind it |
-| `index` | int32 | inside a compressed wrapper: counts its messages, which share a position; else 0 |
-| `topic` | dictionary of string | |
-| `broker` | dictionary of int32 | -1 where a broker is not part of a partition's name |
-| `partition` | dictionary of int32 | |
-| `key` | binary | where an era has it; so are the next two |
-| `headers` | list of (key: string, value: binary) | |
-| `time` | timestamp, UTC, ms | |
-| `error` | string | with `corrupt="raw"`: what is wrong with a row whose value is an undecoded entry |
+- `value`, binary; large_binary in a table with a batch of 2 GiB or more.
+- `position` and `next_position`, int64: where the message's entry starts, and where to resume behind it.
+- `index`, int32: inside a compressed wrapper it counts its messages, which share a position; else 0.
+- `topic`, a dictionary of string; `broker` and `partition`, dictionaries of int32.
+- Where an era has them: `key`, binary; `headers`, a list of (key: string, value: binary); `time`, a UTC timestamp (ms).
+- With `corrupt="raw"`: `error`, string: what is wrong with a row whose value is an entry that could not be decoded.
+
+Only `key`, `time` and `error` are ever null.
 """
 
 from __future__ import annotations
@@ -108,17 +103,15 @@ def table(parts: Sequence[Part], *, errors: bool = False) -> pa.Table:
         errors: Add the field `error`.
     """
     if not parts:
-        return schema(*_extra(None, errors)).empty_table()
+        return schema(*["error"] * errors).empty_table()
     maker = _Maker(parts, errors)
     return pa.Table.from_batches([maker.batch(run) for run in _runs(parts)], schema=maker.schema)
 
 
-def _extra(columns: Columns | None, errors: bool) -> Iterator[str]:
-    if columns is not None:
-        had = (("key", columns.keys), ("headers", columns.headers), ("time", columns.times))
-        yield from (name for name, column in had if column is not None)
-    if errors:
-        yield "error"
+def _extra(columns: Columns, errors: bool) -> list[str]:
+    """Names of the fields that are not always there, but here."""
+    had = (("key", columns.keys), ("headers", columns.headers), ("time", columns.times))
+    return [*(name for name, column in had if column is not None), *["error"] * errors]
 
 
 def _runs(parts: Sequence[Part]) -> Iterator[list[Part]]:
