@@ -9,7 +9,6 @@ import asyncio
 import socket
 from time import perf_counter
 
-import sniffio
 import trio
 
 __all__ = ["exchanges"]
@@ -45,8 +44,11 @@ async def exchanges(address: tuple[str, int], hello: bytes, request: bytes, answ
     Args:
         hello: Goes out before the first.
     """
-    run = _on_trio if sniffio.current_async_library() == "trio" else _on_asyncio
-    return await run(address, hello, request, answer, rounds)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return await _on_trio(address, hello, request, answer, rounds)
+    return await _on_asyncio(address, hello, request, answer, rounds)
 
 
 async def _on_asyncio(address: tuple[str, int], hello: bytes, request: bytes, answer: int, rounds: int) -> list[float]:

@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import process_time
@@ -53,9 +54,9 @@ def work(cluster: str) -> dict[str, float]:
 
     times = {}
     for codec in Codec:
-        times[f"encode, {codec.name.lower()}"] = _least(lambda codec=codec: encode(codec))
+        times[f"encode, {codec.name.lower()}"] = _least(partial(encode, codec))
         data = encode(codec)
-        times[f"decode, {codec.name.lower()}"] = _least(lambda data=data: decode(data))
+        times[f"decode, {codec.name.lower()}"] = _least(partial(decode, data))
     times["reader, batches"] = _least(lambda: anyio.run(_read, cluster))
     times["reader, records"] = _least(lambda: anyio.run(_read_records, cluster))
     times["send_many"] = _least(lambda: anyio.run(_send_many, cluster, values))

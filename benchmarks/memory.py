@@ -73,7 +73,8 @@ def resident() -> int:
 def apart(work: Callable[..., Awaitable[Levels]], *args: Any) -> Levels:
     """In a process of its own."""
     with get_context("spawn").Pool(1) as pool:
-        return pool.apply(anyio.run, (work, *args))
+        levels: Levels = pool.apply(anyio.run, (work, *args))
+    return levels
 
 
 # ---- a slow user --------------------------------------------------------------------------------------------
@@ -161,7 +162,8 @@ async def read_on(cluster: Broker, topic: str, rows: int, total: int, by: str) -
     """The log, of so many rows, over and over, until `total` bytes have passed."""
     async with connect(cluster.cluster) as k, k.reader(topic) as r:
         gc.collect()
-        base, levels, got = resident(), [], 0
+        base, got = resident(), 0
+        levels: list[int] = []
         async for seen in counted(r, by):
             got += seen
             if got * SIZE >= total * (len(levels) + 1) // TENTHS:
@@ -193,7 +195,8 @@ async def write_on(cluster: Broker, topic: str, rows: int, total: int, by: str) 
     async with connect(cluster.cluster) as k, k.producer() as out:
         await out.send(topic, values[0])
         gc.collect()
-        base, levels, got = resident(), [], 0
+        base, got = resident(), 0
+        levels: list[int] = []
         while len(levels) < TENTHS:
             if by == "send_many":
                 (await out.send_many(topic, values)).check()
@@ -230,7 +233,7 @@ def much(found: Results, total: int, rows: int) -> None:
 
 def main() -> None:
     with results(__file__, __doc__) as found:
-        slow_user(found, *((8 * MiB, 6) if found.quick else (32 * MiB, 8)))
+        slow_user(found, *((8 * MiB, 4) if found.quick else (32 * MiB, 8)))
         much(found, *((100_000_000, 10_000) if found.quick else (10_000_000_000, 250_000)))
 
 
