@@ -227,19 +227,20 @@ REFUSED = {
 }
 """Options of Spark's own Kafka source that cannot be meant here -> what to do instead."""
 
+NAMES = KNOWN | {name.lower(): name for name in REFUSED}
+
 
 class _Given:
     """The options as they were given. What is taken is checked; what is left over is wrong."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
-        self._written = {name.lower(): KNOWN.get(name.lower(), name) for name in options}
+        self._written = {name.lower(): NAMES.get(name.lower(), name) for name in options}
 
     def check_names(self, streaming: bool) -> None:
-        refused = {name.lower(): why for name, why in REFUSED.items()}
         for name, written in self._written.items():
-            if name in refused:
-                raise ConfigError(f"option {written}: {refused[name]}")
+            if written in REFUSED:
+                raise ConfigError(f"option {written}: {REFUSED[written]}")
             if name not in KNOWN:
                 raise ConfigError(f"there is no option {written!r}{_nearest(name)}")
         for wrong, kind in ((BATCH, "a streaming query has no end"), (STREAM, "a batch query reads all there is")):
@@ -405,8 +406,8 @@ def _places(given: _Given, which: str, anchors: tuple[Anchor, ...]) -> Places:
     def parse(text: str, option: str) -> Places:
         return parse_places(text, option, anchors=anchors)
 
-    offsets = given.take(f"{which}Offsets", parse, anchors[0])
-    return next(places for places in (by_time, by_times, offsets) if places is not None)
+    offsets: Places | None = given.take(f"{which}Offsets", parse, None)
+    return next((places for places in (by_time, by_times, offsets) if places is not None), anchors[0])
 
 
 def _limits(given: _Given) -> Limits:

@@ -11,11 +11,11 @@ from odradek.types import GiB, KiB, MiB
 __all__ = [
     "at_most",
     "choice",
+    "parse_boolean",
     "parse_bytes",
+    "parse_count",
+    "parse_milliseconds",
     "parse_seconds",
-    "parseparse_boolean",
-    "parseparse_count",
-    "parseparse_milliseconds",
 ]
 
 _UNITS = {"": 1, "b": 1, "k": KiB, "m": MiB, "g": GiB, "t": 1 << 40}
