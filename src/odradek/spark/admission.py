@@ -82,9 +82,8 @@ def due(waiting: int, limits: Limits, *, now: float, last: float) -> bool:
 def admit(start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent], max_bytes: int | None) -> Admission:
     """What of [start, end) a micro-batch reads, when it may read `max_bytes`.
 
-    Shares are proportional to backlogs. Shares that would be smaller than `LEAST_SHARE` are put together and given to some
-    partitions, which take turns. No partition of the result is behind where it was, and if there is any backlog, one
-    of them is ahead.
+    Shares are proportional to backlogs. Those that would be smaller than `LEAST_SHARE` are put together and given to
+    some of the partitions, which take turns. If there is any backlog, something of it is read.
     """
     waiting = backlog(start, end, logs)
     total = sum(waiting.values())

@@ -1,7 +1,7 @@
 """What a query reads, decided without reading it: which range of which log, and in which task.
 
-Everything here is a function of values: what offsets say (`offsets`), and what the logs have now (`Extent`, one for each
-partition). Three steps lead from there to tasks, and only between them are brokers asked anything:
+Everything here is a function of values: what offsets say (`offsets`), and what each log has now (`Extent`). Three steps
+lead from there to tasks, and only between them are brokers asked anything:
 
 1. `settle`: the ranges to read, and the gaps where logs do not have them any more.
 2. `propose_cuts`: where ranges are to be divided. At known boundaries (segment starts) that is free; elsewhere a cut is
@@ -300,7 +300,7 @@ def pack(pieces: Iterable[Range], tasks: int, *, fetchers: int | None = None) ->
 
 
 def _bundles(pieces: Iterable[Range], fetchers: int | None) -> list[tuple[int, list[Range]]]:
-    """What goes to one task together, the largest first; equal ones of one broker are neighbours, which spreads them."""
+    """What goes to one task together, the largest first; equals of one broker are neighbours, which spreads them."""
     alone = [(part.end - part.start, [part]) for part in pieces if part.end > part.start]
     if fetchers is not None:
         by_broker: defaultdict[int, list[Range]] = defaultdict(list)
@@ -308,7 +308,7 @@ def _bundles(pieces: Iterable[Range], fetchers: int | None) -> list[tuple[int, l
             by_broker[part.partition.broker].append(part)
         together = [task for ranges in by_broker.values() for task in pack(ranges, fetchers)]
         alone = [(task.size, list(task.ranges)) for task in together]
-    alone.sort(key=lambda bundle: (-bundle[0], bundle[1][0].partition.broker, bundle[1][0]))
+    alone.sort(key=lambda bundle: (-bundle[0], bundle[1][0].partition.broker))
     return alone
 
 
