@@ -240,17 +240,18 @@ class _Window:
         return True
 
     def _begin_chain(self) -> bool:
-        """Find the first valid entry from `_at` on."""
-        resume = None
+        """Find the first valid entry from `_at` on. One that ends behind the bytes is waited for: passing it over would
+        mean to look into its payload."""
         for match in self._any.finditer(self.data, self._at):
             start = match.start()
             valid = self._valid(start)
+            if valid is None:
+                self._at, self.needs = start, self._base + self._end(start)
+                return False
             if valid:
                 self._chain = self._at = start
                 return True
-            if valid is None and resume is None:
-                resume = start
-        self._at = max(self._at, len(self.data) - 9) if resume is None else resume
+        self._at = max(self._at, len(self.data) - 9)
         return False
 
     def spanned(self, position: int) -> tuple[int, bool]:
