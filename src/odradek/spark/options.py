@@ -366,7 +366,7 @@ def _directories(text: str, option: str) -> Directories:
 
 
 def _place(item: object) -> Directory | None:
-    match = re.fullmatch(r"\s*(?:([0-9]{1,9})@)?(\S.*?)\s*", item, re.DOTALL) if isinstance(item, str) else None
+    match = re.fullmatch(r"\s*(?:([0-9]{1,9})@)?+(\S.*?)\s*", item, re.DOTALL) if isinstance(item, str) else None
     return match and Directory(match[2].removeprefix("file://"), -1 if match[1] is None else int(match[1]))
 
 

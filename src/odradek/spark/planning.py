@@ -248,7 +248,7 @@ def propose_cuts(ranges: Iterable[Range], logs: Mapping[TopicPartition, Extent],
 def _cuts(part: Range, inner: Sequence[int], piece: int) -> Iterable[Cut]:
     begin = part.start  # of the piece that is being filled
     for floor, ceiling in pairwise((part.start, *inner, part.end)):
-        if ceiling - begin <= piece:
+        if ceiling - begin <= piece * SLACK:
             continue
         if floor - begin >= piece // 2:
             yield Cut(part.partition, floor, floor, floor)

@@ -102,6 +102,8 @@ def project(fields: Iterable[tuple[str, str, bool]], *, headers: bool = False) -
                 f"column {name} is {known[name].spark} and may be null, not {asked}: cast it in the query"
             )
         chosen[name] = known[name]
+    if not chosen:
+        raise ConfigError("a schema without columns has no rows: leave the schema out, or name one column")
     return Projection(tuple(chosen.values()))
 
 
