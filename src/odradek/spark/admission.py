@@ -1,0 +1,137 @@
+"""How far a micro-batch goes.
+
+A streaming query asks for the next offsets at every trigger: `target` says where all there is ends, `due` whether it
+is time to read it, and `admit` how much of it is read now.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from odradek.spark.offsets import Offsets
+from odradek.spark.options import Limits
+from odradek.spark.planning import Cut, Extent
+from odradek.types import MiB, Position, TopicPartition
+
+__all__ = ["LEAST_SHARE", "Admission", "admit", "backlog", "due", "target"]
+
+LEAST_SHARE = 16 * MiB
+"""A partition is not given less, if it has more: finding where its share ends takes 1 to 3 MiB (`boundary`)."""
+
+
+class Admission(NamedTuple):
+    """Where a micro-batch ends.
+
+    Args:
+        ends: Of every partition, where that is known.
+        cuts: Of the others: where their share ends is still to be moved to a message boundary.
+    """
+
+    ends: dict[TopicPartition, Position]
+    cuts: tuple[Cut, ...]
+
+    def with_found(self, found: Mapping[Cut, int | None]) -> dict[TopicPartition, Position]:
+        """All ends. A cut without a boundary (None) goes on to its ceiling, the next boundary that is known: more
+        than its share, but never less than the log has."""
+        ends = dict(self.ends)
+        for cut in self.cuts:
+            place = found[cut]
+            ends[cut.partition] = Position(cut.ceiling if place is None else place)
+        return dict(sorted(ends.items()))
+
+
+def target(start: Offsets, logs: Mapping[TopicPartition, Extent]) -> dict[TopicPartition, Position]:
+    """The offsets behind everything that logs have now.
+
+    A partition that is new begins at its earliest message. Where that is not position 0, it enters at that position
+    without being read yet: a checkpoint then says where it began, should the batch be read again after retention has
+    moved on. A partition that is not there (its broker is down) stays where it is.
+    """
+    ends = dict(start)
+    for partition, log in logs.items():
+        new = partition not in start and log.earliest > 0
+        ends[partition] = Position(log.earliest if new else log.latest)
+    return dict(sorted(ends.items()))
+
+
+def backlog(start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent]) -> dict[TopicPartition, int]:
+    """Bytes that each partition has between two offsets; none where it is 0."""
+    waiting = {}
+    for partition, last in end.items():
+        first = start.get(partition, 0)
+        log = logs.get(partition)
+        if log is not None and first != last:
+            waiting[partition] = last - (log.earliest if first > last else max(first, min(log.earliest, last)))
+    return {partition: size for partition, size in waiting.items() if size > 0}
+
+
+def due(waiting: int, limits: Limits, *, now: float, last: float) -> bool:
+    """Is it time for a micro-batch?
+
+    Args:
+        waiting: Bytes of backlog.
+        limits: What the options say.
+        now: Any clock's time (s).
+        last: What it said at the last micro-batch, or when the query began.
+    """
+    return waiting > 0 and (waiting >= limits.min_bytes or now - last >= limits.max_delay_s)
+
+
+def admit(start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent], max_bytes: int | None) -> Admission:
+    """What of [start, end) a micro-batch reads, when it may read `max_bytes`.
+
+    Shares are proportional to backlogs. Those that would be smaller than `LEAST_SHARE` are put together and given to
+    some of the partitions, which take turns. If there is any backlog, something of it is read.
+    """
+    waiting = backlog(start, end, logs)
+    total = sum(waiting.values())
+    if max_bytes is None or total <= max_bytes:
+        return Admission(dict(end), ())
+    shares = {partition: size * max_bytes // total for partition, size in waiting.items()}
+    _put_together(shares, waiting, start)
+    ends: dict[TopicPartition, Position] = {}
+    cuts: list[Cut] = []
+    for partition, last in end.items():
+        first = start.get(partition, Position(0))
+        if partition not in waiting or shares[partition] >= waiting[partition]:
+            ends[partition] = last
+        elif not shares[partition]:
+            ends[partition] = first
+        else:
+            begin = last - waiting[partition]
+            found = _end_of_share(Cut(partition, begin + shares[partition], begin, last), logs[partition].boundaries)
+            if isinstance(found, Cut):
+                cuts.append(found)
+            else:
+                ends[partition] = found
+    return Admission(ends, tuple(cuts))
+
+
+def _put_together(shares: dict[TopicPartition, int], waiting: Mapping[TopicPartition, int], start: Offsets) -> None:
+    """Give what small shares come to together to some of the partitions that have them.
+
+    They take turns, and only offsets need to be remembered for that: the sum of theirs grows by a share for each
+    partition that is served.
+    """
+    small = sorted(partition for partition, share in shares.items() if share < min(LEAST_SHARE, waiting[partition]))
+    pool = sum(shares[partition] for partition in small)
+    turn = sum(start.get(partition, 0) for partition in small) // LEAST_SHARE
+    shares.update(dict.fromkeys(small, 0))
+    for step in range(len(small)):
+        partition = small[(turn + step) % len(small)]
+        shares[partition] = min(LEAST_SHARE, waiting[partition], max(pool, 1))
+        pool -= shares[partition]
+        if pool < LEAST_SHARE // 4:
+            break
+
+
+def _end_of_share(cut: Cut, boundaries: tuple[int, ...]) -> Cut | Position:
+    """A known boundary in the second half of the share or right at its end, or the cut between two of them."""
+    behind = bisect_right(boundaries, cut.position)
+    near = boundaries[behind - 1] if behind else 0
+    if 2 * near >= cut.floor + cut.position:
+        return Position(near)
+    ceiling = min(cut.ceiling, boundaries[behind]) if behind < len(boundaries) else cut.ceiling
+    return cut._replace(floor=max(cut.floor, near), ceiling=ceiling)

@@ -1,0 +1,441 @@
+"""The options of the data source, from the strings that Spark hands over to checked values.
+
+Spark lower-cases the names of options, so they are compared without regard to case. An option that is not known, not
+for this kind of query or not for this cluster is an error: one that is silently ignored loses data sooner or later.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+from odradek.client.cluster import connect
+from odradek.errors import ConfigError, Unsupported
+from odradek.spark.offsets import Places, parse_assign, parse_places, parse_time, parse_times
+from odradek.spark.values import (
+    at_most,
+    choice,
+    parse_boolean,
+    parse_bytes,
+    parse_count,
+    parse_milliseconds,
+    parse_seconds,
+)
+from odradek.types import EARLIEST, LATEST, Anchor, GiB, MiB, TopicPartition
+
+__all__ = [
+    "Cluster",
+    "Directories",
+    "Directory",
+    "Limits",
+    "Packing",
+    "SourceOptions",
+    "Topics",
+    "parse_source",
+]
+
+T = TypeVar("T")
+
+ENTRY_HEAD = 10
+"""Bytes of an entry in front of its payload (specification 2.1)."""
+
+CORRUPT = {"fail": "fail", "skip-message": "skip", "dead": "raw"}
+"""What the option says -> what the decoder calls it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster to be reached over the network: `odradek.connect(url)`. The URL may hold a password."""
+
+    url: str
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url.partition('://')[0]}://...>"
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """One place on disk.
+
+    Args:
+        path: A partition's log directory, a broker's log.dir with such directories in it, or a pattern of either
+            (`*`, `?`, `[...]`).
+        broker: The id of the broker it belongs to; -1: not said, and rows have none.
+    """
+
+    path: str
+    broker: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Directories:
+    """Log directories of 0.7 that are read without a broker."""
+
+    places: tuple[Directory, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """What to read. One of three is set; none of them: all there is (log directories only).
+
+    Args:
+        names: Topics, sorted.
+        pattern: A regular expression; a topic is read when all of its name matches.
+        partitions: Partitions, sorted.
+    """
+
+    names: tuple[str, ...] = ()
+    pattern: str = ""
+    partitions: tuple[TopicPartition, ...] = ()
+
+    def has(self, topic: str) -> bool:
+        """Is this topic, or a partition of it, to be read?"""
+        if self.pattern:
+            return re.fullmatch(self.pattern, topic) is not None
+        if self.partitions:
+            return any(partition.topic == topic for partition in self.partitions)
+        return not self.names or topic in self.names
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a micro-batch reads.
+
+    Args:
+        max_bytes: At most about so many bytes of log; None: all there is.
+        min_bytes: Wait until so many are there,
+        max_delay_s: but no longer than this (s).
+    """
+
+    max_bytes: int | None = None
+    min_bytes: int = 0
+    max_delay_s: float = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How work is divided into tasks.
+
+    Args:
+        max_bytes: A task reads at most about so many bytes of log, as far as `max_tasks` allows.
+        min_tasks: At least so many tasks, if there is something to divide.
+        max_tasks: At most so many tasks; None: four for each core.
+        fetchers: At most so many tasks read from one broker; None: any number.
+    """
+
+    max_bytes: int = 128 * MiB
+    min_tasks: int = 1
+    max_tasks: int | None = None
+    fetchers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """Everything a reader is told. Small, and pickled into every task.
+
+    Args:
+        where: The cluster or directories.
+        topics: What to read.
+        start: Where to begin.
+        end: Where to end (a batch query); LATEST in a streaming one.
+        limits: How much a micro-batch reads.
+        packing: How work is divided.
+        fail_on_data_loss: Fail when something to be read is not there any more; else go on behind it.
+        max_message: The brokers' max.message.size: bytes of the largest payload in a log.
+        fetch_bytes: Bytes a fetch asks for.
+        fetch_ahead: Fetches read ahead of what Spark has taken.
+        deadline_s: How long the driver tries to get answers of brokers (s).
+        poll_deadline_s: How long a task waits for bytes (s).
+        corrupt: `fail`, `skip` or `raw`, as in `core.interfaces.DecoderOptions`.
+        headers: Is there a headers column?
+    """
+
+    where: Cluster | Directories
+    topics: Topics
+    start: Places
+    end: Places = LATEST
+    limits: Limits = Limits()
+    packing: Packing = Packing()
+    fail_on_data_loss: bool = True
+    max_message: int = 1_000_000
+    fetch_bytes: int = 1 * MiB
+    fetch_ahead: int = 4
+    deadline_s: float = 60.0
+    poll_deadline_s: float = 120.0
+    corrupt: str = "fail"
+    headers: bool = False
+
+    @property
+    def max_entry(self) -> int:
+        """Bytes of the largest entry in a log."""
+        return self.max_message + ENTRY_HEAD
+
+
+# ---- names ---------------------------------------------------------------------------------------------------
+
+BOTH = (
+    "kafka.zk.connect",
+    "kafka.broker.list",
+    "kafka.bootstrap.servers",
+    "kafka.protocol",
+    "path",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "failOnDataLoss",
+    "minPartitions",
+    "maxPartitions",
+    "maxBytesPerPartition",
+    "maxFetchersPerBroker",
+    "maxMessageBytes",
+    "fetchBytes",
+    "fetchAhead",
+    "fetchOffset.deadlineMs",
+    "kafkaConsumer.pollTimeoutMs",
+    "corrupt",
+    "includeHeaders",
+)
+BATCH = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+STREAM = ("maxBytesPerTrigger", "minBytesPerTrigger", "maxTriggerDelay")
+KNOWN = {name.lower(): name for name in (*BOTH, *BATCH, *STREAM)}
+
+REFUSED = {
+    "maxOffsetsPerTrigger": "0.7 has no record offsets to count by: use maxBytesPerTrigger, such as 1g",
+    "minOffsetsPerTrigger": "0.7 has no record offsets to count by: use minBytesPerTrigger, such as 64m",
+    "maxRecordsPerPartition": "0.7 has no record offsets to count by: use maxBytesPerPartition, such as 128m",
+    "fetchOffset.numRetries": "tries go on until fetchOffset.deadlineMs",
+    "fetchOffset.retryIntervalMs": "tries go on, with growing pauses, until fetchOffset.deadlineMs",
+    "groupIdPrefix": "no consumer group is used, and nothing is committed to one: leave it out",
+    "kafka.group.id": "no consumer group is used, and nothing is committed to one: leave it out",
+    "isolationLevel": "0.7 has no transactions: leave it out",
+    "kafka.isolation.level": "0.7 has no transactions: leave it out",
+    "kafka.auto.offset.reset": "use startingOffsets",
+    "kafka.key.deserializer": "keys are bytes: cast the column",
+    "kafka.value.deserializer": "values are bytes: cast the column",
+    "kafka.key.serializer": "keys are bytes: cast the column",
+    "kafka.value.serializer": "values are bytes: cast the column",
+    "kafka.enable.auto.commit": "nothing is committed: the checkpoint has the offsets",
+    "kafka.interceptor.classes": "there are no interceptors",
+}
+"""Options of Spark's own Kafka source that cannot be meant here -> what to do instead."""
+
+NAMES = KNOWN | {name.lower(): name for name in REFUSED}
+
+
+class _Given:
+    """The options as they were given. What is taken is checked; what is left over is wrong."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._values = {name.lower(): value for name, value in options.items()}
+        self._written = {name.lower(): NAMES.get(name.lower(), name) for name in options}
+
+    def check_names(self, streaming: bool) -> None:
+        for name, written in self._written.items():
+            if written in REFUSED:
+                raise ConfigError(f"option {written}: {REFUSED[written]}")
+            if name not in KNOWN:
+                raise ConfigError(f"there is no option {written!r}{_nearest(name)}")
+        for wrong, kind in ((BATCH, "a streaming query has no end"), (STREAM, "a batch query reads all there is")):
+            for name in wrong if streaming is (wrong is BATCH) else ():
+                if name.lower() in self._values:
+                    raise ConfigError(f"option {name}: {kind}")
+
+    def text(self, name: str) -> str | None:
+        value = self._values.get(name.lower())
+        if value is not None and not str(value).strip():
+            raise ConfigError(f"option {name} is empty")
+        return value
+
+    def take(self, name: str, parse: Callable[[str, str], T], default: T) -> T:
+        """What an option says, or the default."""
+        text = self.text(name)
+        return default if text is None else parse(text, name)
+
+    def one_of(self, names: tuple[str, ...]) -> str:
+        """Which one of these is given; "" if none is."""
+        given = [name for name in names if name.lower() in self._values]
+        if len(given) > 1:
+            raise ConfigError(f"options {' and '.join(given)} exclude each other")
+        return given[0] if given else ""
+
+
+def _nearest(name: str) -> str:
+    near = get_close_matches(name, KNOWN, n=1, cutoff=0.5)
+    return f": did you mean {KNOWN[near[0]]}?" if near else ""
+
+
+# ---- the options ---------------------------------------------------------------------------------------------
+
+
+def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """The options of a reader.
+
+    Args:
+        options: As Spark hands them over.
+        streaming: For a streaming query: what it starts from by default and which options it has differ.
+
+    Raises:
+        ConfigError: An option that cannot work; says which, what it is and what would be right.
+        Unsupported: A cluster that this version does not speak to.
+    """
+    given = _Given(options)
+    given.check_names(streaming)
+    where = _where(given)
+    starts = (LATEST, EARLIEST) if streaming else (EARLIEST,)
+    given.take("startingOffsetsByTimestampStrategy", choice("error", "latest"), "error")
+    headers = given.take("includeHeaders", parse_boolean, False)
+    return SourceOptions(
+        where=where,
+        topics=_topics(given, optional=isinstance(where, Directories)),
+        start=_places(given, "starting", starts),
+        end=LATEST if streaming else _places(given, "ending", (LATEST,)),
+        limits=_limits(given),
+        packing=_packing(given),
+        fail_on_data_loss=given.take("failOnDataLoss", parse_boolean, True),
+        max_message=given.take("maxMessageBytes", at_most(1 * GiB, parse_bytes), 1_000_000),
+        fetch_bytes=given.take("fetchBytes", at_most(1 * GiB, parse_bytes), 1 * MiB),
+        fetch_ahead=given.take("fetchAhead", parse_count, 4),
+        deadline_s=given.take("fetchOffset.deadlineMs", parse_milliseconds, 60.0),
+        poll_deadline_s=given.take("kafkaConsumer.pollTimeoutMs", parse_milliseconds, 120.0),
+        corrupt=_corrupt(given, headers),
+        headers=headers,
+    )
+
+
+def _where(given: _Given) -> Cluster | Directories:
+    if given.text("kafka.bootstrap.servers") is not None:
+        raise Unsupported("kafka.bootstrap.servers", "Kafka 0.8 or later; a 0.7 cluster is named by kafka.zk.connect")
+    given.take("kafka.protocol", _protocol, "auto")
+    names = ("kafka.zk.connect", "kafka.broker.list", "path")
+    name = given.one_of(names)
+    if not name:
+        raise ConfigError(f"one of the options {', '.join(names)} must say where the logs are")
+    text = given.take(name, lambda text, _: text, "")
+    if name == "path":
+        return _directories(text, name)
+    return _zookeeper(text, name) if name == "kafka.zk.connect" else _brokers(text, name)
+
+
+def _protocol(text: str, option: str) -> str:
+    if text.lower() == "modern":
+        raise Unsupported(f"{option}={text}", "the protocols of Kafka 0.8 and later; this version reads 0.7")
+    return choice("auto", "0.7")(text, option)
+
+
+def _zookeeper(text: str, option: str) -> Cluster:
+    return _cluster(f"kafka07+zk://{text.strip()}", option)
+
+
+def _brokers(text: str, option: str) -> Cluster:
+    """`id:host:port`, as 0.7 writes broker.list, or `id@host:port`, as URLs do."""
+    items = [re.sub(r"^([0-9]+):(?=[^:]+:[0-9]+$)", r"\1@", item.strip()) for item in text.split(",")]
+    if any("@" not in item for item in items):
+        raise ConfigError(f"option {option}={text[:80]!r}: must be id:host:port,...: rows name brokers by their ids")
+    return _cluster("kafka07://" + ",".join(items), option)
+
+
+def _cluster(url: str, option: str) -> Cluster:
+    try:
+        connect(url)  # which opens nothing
+    except ConfigError as error:
+        raise ConfigError(f"option {option}: {error.message()}") from None
+    return Cluster(url)
+
+
+def _directories(text: str, option: str) -> Directories:
+    """`[broker@]path,...`, or a JSON array of the same for paths with commas. Raises ConfigError."""
+    items: Any = text.split(",")
+    if text.lstrip().startswith("["):
+        try:
+            items = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"option {option}={text[:80]!r} is not JSON: {error}") from None
+    places = [_place(item) for item in items]
+    if not places or None in places:
+        right = "[broker@]path,..., or a JSON array of them"
+        raise ConfigError(f"option {option}={text[:80]!r}: must be {right}, as in 0@/var/kafka-0,1@/var/kafka-1")
+    return Directories(tuple(place for place in places if place is not None))
+
+
+def _place(item: object) -> Directory | None:
+    match = re.fullmatch(r"\s*(?:([0-9]{1,9})@)?+(\S.*?)\s*", item, re.DOTALL) if isinstance(item, str) else None
+    return match and Directory(match[2].removeprefix("file://"), -1 if match[1] is None else int(match[1]))
+
+
+def _topics(given: _Given, *, optional: bool) -> Topics:
+    names = ("subscribe", "subscribePattern", "assign")
+    name = given.one_of(names)
+    if not name and not optional:
+        raise ConfigError(f"one of the options {', '.join(names)} must say what to read")
+    return Topics(
+        given.take("subscribe", _names, ()),
+        given.take("subscribePattern", _pattern, ""),
+        given.take("assign", parse_assign, ()),
+    )
+
+
+def _names(text: str, option: str) -> tuple[str, ...]:
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise ConfigError(f"option {option}={text[:80]!r}: must be topics with commas between them")
+    return tuple(sorted(set(names)))
+
+
+def _pattern(text: str, option: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ConfigError(f"option {option}={text[:80]!r} is not a regular expression of Python: {error}") from None
+    return text
+
+
+def _places(given: _Given, which: str, anchors: tuple[Anchor, ...]) -> Places:
+    """Where to start or end; the first anchor is the default. As in Spark, a time for all wins over times for each,
+    and those over offsets."""
+    by_time: Places | None = given.take(f"{which}Timestamp", parse_time, None)
+    by_times: Places | None = given.take(f"{which}OffsetsByTimestamp", parse_times, None)
+
+    def parse(text: str, option: str) -> Places:
+        return parse_places(text, option, anchors=anchors)
+
+    offsets: Places | None = given.take(f"{which}Offsets", parse, None)
+    return next((places for places in (by_time, by_times, offsets) if places is not None), anchors[0])
+
+
+def _limits(given: _Given) -> Limits:
+    limits = Limits(
+        given.take("maxBytesPerTrigger", parse_bytes, None),
+        given.take("minBytesPerTrigger", parse_bytes, 0),
+        given.take("maxTriggerDelay", parse_seconds, 900.0),
+    )
+    if limits.max_bytes is not None and limits.min_bytes > limits.max_bytes:
+        numbers = f"{limits.min_bytes} and {limits.max_bytes}"
+        raise ConfigError(f"options minBytesPerTrigger and maxBytesPerTrigger: {numbers} bytes leave no room")
+    return limits
+
+
+def _packing(given: _Given) -> Packing:
+    packing = Packing(
+        given.take("maxBytesPerPartition", parse_bytes, 128 * MiB),
+        given.take("minPartitions", parse_count, 1),
+        given.take("maxPartitions", parse_count, None),
+        given.take("maxFetchersPerBroker", parse_count, None),
+    )
+    if packing.max_tasks is not None and packing.min_tasks > packing.max_tasks:
+        raise ConfigError(f"minPartitions ({packing.min_tasks}) is more than maxPartitions ({packing.max_tasks})")
+    return packing
+
+
+def _corrupt(given: _Given, headers: bool) -> str:
+    asked = given.take("corrupt", choice(*CORRUPT), "fail")
+    if asked == "dead" and not headers:
+        raise ConfigError("option corrupt=dead needs includeHeaders=true: a header tells dead rows from good ones")
+    return CORRUPT[asked]

@@ -1,0 +1,297 @@
+"""Options: every value checked, every mistake named, and nothing ignored."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.errors import ConfigError, OdradekError, Unsupported
+from odradek.spark.options import (
+    KNOWN,
+    REFUSED,
+    Cluster,
+    Directories,
+    Directory,
+    Limits,
+    Packing,
+    SourceOptions,
+    Topics,
+    parse_source,
+)
+from odradek.spark.values import parse_bytes, parse_seconds
+from odradek.types import EARLIEST, LATEST, AtTime, TopicPartition
+
+BASE = {"kafka.zk.connect": "zk1:2181,zk2/kafka", "subscribe": "orders"}
+
+
+def parse(streaming: bool = False, /, **options: str) -> SourceOptions:
+    return parse_source(BASE | {name.replace("_", "."): value for name, value in options.items()}, streaming=streaming)
+
+
+def test_the_defaults_are_those_of_spark() -> None:
+    batch, stream = parse(), parse(True)
+    assert (batch.start, batch.end) == (EARLIEST, LATEST)
+    assert (stream.start, stream.end) == (LATEST, LATEST)
+    assert batch.topics == Topics(names=("orders",))
+    assert batch.where == Cluster("kafka07+zk://zk1:2181,zk2/kafka")
+    assert batch.packing == Packing(128 << 20, 1, None, None)
+    assert stream.limits == Limits(None, 0, 900.0)
+    assert (batch.fail_on_data_loss, batch.corrupt, batch.headers) == (True, "fail", False)
+    assert batch.max_entry == 1_000_010
+
+
+@given(st.sampled_from(sorted(KNOWN)), st.randoms(use_true_random=False))
+def test_names_are_taken_in_any_case(name: str, chance: object) -> None:
+    mixed = "".join(chance.choice([letter.lower(), letter.upper()]) for letter in name)  # type: ignore[attr-defined]
+    with pytest.raises(OdradekError) as caught:
+        parse_source({mixed: " "}, streaming=name.lower().endswith(("trigger", "delay")))
+    assert "there is no option" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("subscribPattern", "subscribePattern"),
+        ("startingoffset", "startingOffsets"),
+        ("maxBytesPerTriger", "maxBytesPerTrigger"),
+        ("kafka.zk.conect", "kafka.zk.connect"),
+        ("kafka.bootstrap.server", "kafka.bootstrap.servers"),
+        ("includeHeader", "includeHeaders"),
+    ],
+)
+def test_an_unknown_option_is_named_with_its_neighbour(name: str, near: str) -> None:
+    with pytest.raises(ConfigError, match=rf"there is no option '{name}': did you mean {near}\?"):
+        parse_source(BASE | {name: "1"}, streaming=True)
+
+
+def test_an_unknown_option_without_a_neighbour_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"there is no option 'zzz'$"):
+        parse(zzz="1")
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_options_that_cannot_be_meant_say_what_to_do_instead(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"option {name}: ") as caught:
+        parse_source(BASE | {name.lower(): "1"}, streaming=True)
+    assert REFUSED[name] in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
+def test_a_streaming_query_has_no_end(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"option {name}: a streaming query has no end"):
+        parse(True, **{name: "latest"})
+
+
+@pytest.mark.parametrize("name", ["maxBytesPerTrigger", "minBytesPerTrigger", "maxTriggerDelay"])
+def test_a_batch_query_has_no_limits(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"option {name}: a batch query reads all there is"):
+        parse(**{name: "1g"})
+
+
+# ---- where and what ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("1:h:9092", "kafka07://1@h:9092"),
+        ("1:h:9092, 2@g:9093", "kafka07://1@h:9092,2@g:9093"),
+        ("2@[::1]:9", "kafka07://2@[::1]:9"),
+    ],
+)
+def test_brokers_are_listed_as_in_0_7_or_as_in_urls(text: str, url: str) -> None:
+    assert parse_source({"kafka.broker.list": text, "subscribe": "t"}, streaming=False).where == Cluster(url)
+
+
+def test_brokers_need_their_ids() -> None:
+    with pytest.raises(ConfigError, match=r"kafka\.broker\.list='h:9092': must be id:host:port"):
+        parse_source({"kafka.broker.list": "h:9092", "subscribe": "t"}, streaming=False)
+
+
+def test_a_malformed_address_names_the_option() -> None:
+    with pytest.raises(ConfigError, match=r"option kafka\.zk\.connect: ZooKeeper server 'a:b' of a cluster's URL"):
+        parse(kafka_zk_connect="a:b")
+
+
+def test_secrets_are_not_shown() -> None:
+    options = parse(kafka_zk_connect="me:secret@zk")
+    assert "secret" not in repr(options)
+    assert options.where == Cluster("kafka07+zk://me:secret@zk")
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ("/logs", [Directory("/logs")]),
+        ("0@/a, 1@/b", [Directory("/a", 0), Directory("/b", 1)]),
+        ("3@/a/*/kafka-[0-9]", [Directory("/a/*/kafka-[0-9]", 3)]),
+        ('["0@/a,b", "/c"]', [Directory("/a,b", 0), Directory("/c")]),
+        ("file:///a", [Directory("/a")]),
+        ("/with space/@x", [Directory("/with space/@x")]),
+    ],
+)
+def test_directories_are_places_with_or_without_a_broker(text: str, places: list[Directory]) -> None:
+    options = parse_source({"path": text}, streaming=False)
+    assert options.where == Directories(tuple(places))
+    assert options.topics == Topics()
+
+
+@pytest.mark.parametrize("text", ["/a,,/b", "[]", "[1]", "[", "0@"])
+def test_a_path_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="option path="):
+        parse_source({"path": text}, streaming=False)
+
+
+def test_one_place_and_one_choice_of_topics() -> None:
+    with pytest.raises(ConfigError, match=r"options kafka\.zk\.connect and path exclude each other"):
+        parse(path="/a")
+    with pytest.raises(ConfigError, match="options subscribe and assign exclude each other"):
+        parse(assign='{"t":["0-1"]}')
+    with pytest.raises(ConfigError, match=r"one of the options kafka\.zk\.connect, kafka\.broker\.list, path"):
+        parse_source({"subscribe": "t"}, streaming=False)
+    with pytest.raises(ConfigError, match="one of the options subscribe, subscribePattern, assign"):
+        parse_source({"kafka.zk.connect": "zk"}, streaming=False)
+
+
+def test_later_eras_are_refused_in_plain_words() -> None:
+    with pytest.raises(Unsupported, match=r"a 0\.7 cluster is named by kafka\.zk\.connect"):
+        parse_source({"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}, streaming=False)
+    with pytest.raises(Unsupported, match=r"kafka\.protocol=modern"):
+        parse(kafka_protocol="modern")
+    assert parse(kafka_protocol="0.7") == parse() == parse(kafka_protocol="auto")
+
+
+def test_topics_are_chosen_by_name_pattern_or_partition() -> None:
+    assert [parse(subscribe="b, a,b").topics.has(topic) for topic in "abc"] == [True, True, False]
+    where = {"kafka.zk.connect": "zk"}
+    pattern = parse_source(where | {"subscribePattern": "a.*|b"}, streaming=False).topics
+    assert [pattern.has(topic) for topic in ("a", "ab", "b", "bc")] == [True, True, True, False]
+    assigned = parse_source(where | {"assign": '{"t":["0-1"]}'}, streaming=False).topics
+    assert assigned.partitions == (TopicPartition("t", 0, 1),)
+    assert (assigned.has("t"), assigned.has("u")) == (True, False)
+    assert Topics().has("any")
+    with pytest.raises(ConfigError, match="not a regular expression of Python"):
+        parse_source(where | {"subscribePattern": "*"}, streaming=False)
+
+
+# ---- from where to where -------------------------------------------------------------------------------------
+
+
+def test_a_time_for_all_wins_over_times_for_each_over_offsets() -> None:
+    options = {"startingOffsets": "earliest", "startingOffsetsByTimestamp": '{"t":{"0-1":5000}}'}
+    assert parse(**options).start == {TopicPartition("t", 0, 1): AtTime(5.0)}
+    assert parse(**options, startingTimestamp="7000").start == AtTime(7.0)
+    assert parse(endingTimestamp="9000", endingOffsets="latest").end == AtTime(9.0)
+
+
+def test_a_batch_starts_nowhere_at_the_end() -> None:
+    with pytest.raises(ConfigError, match="startingOffsets='latest': must be earliest or JSON"):
+        parse(startingOffsets="latest")
+    assert parse(True, startingOffsets="earliest").start is EARLIEST
+
+
+def test_what_loses_to_a_time_is_checked_all_the_same() -> None:
+    with pytest.raises(ConfigError, match="startingOffsets='newest'"):
+        parse(startingTimestamp="1", startingOffsets="newest")
+
+
+# ---- numbers -------------------------------------------------------------------------------------------------
+
+
+def test_the_rest_is_where_it_belongs() -> None:
+    options = parse(
+        True,
+        maxBytesPerTrigger="2g",
+        minBytesPerTrigger="64m",
+        maxTriggerDelay="5m",
+        minPartitions="2",
+        maxPartitions="16",
+        maxBytesPerPartition="32m",
+        maxFetchersPerBroker="4",
+        failOnDataLoss="FALSE",
+        maxMessageBytes="2000000",
+        fetchBytes="300k",
+        fetchAhead="2",
+        fetchOffset_deadlineMs="5000",
+        kafkaConsumer_pollTimeoutMs="7000",
+        corrupt="dead",
+        includeHeaders="true",
+        startingOffsetsByTimestampStrategy="latest",
+    )
+    assert options.limits == Limits(2 << 30, 64 << 20, 300.0)
+    assert options.packing == Packing(32 << 20, 2, 16, 4)
+    assert (options.fail_on_data_loss, options.max_entry, options.fetch_bytes) == (False, 2_000_010, 300 << 10)
+    assert (options.fetch_ahead, options.deadline_s, options.poll_deadline_s) == (2, 5.0, 7.0)
+    assert (options.corrupt, options.headers) == ("raw", True)
+    assert parse(corrupt="skip-message").corrupt == "skip"
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("failOnDataLoss", "yes"),
+        ("corrupt", "skip"),
+        ("startingOffsetsByTimestampStrategy", "earliest"),
+        ("minPartitions", "0"),
+        ("maxPartitions", "-1"),
+        ("fetchAhead", "1.5"),
+        ("maxBytesPerPartition", "128 parsecs"),
+        ("maxBytesPerPartition", "0"),
+        ("maxMessageBytes", "2g"),
+        ("fetchOffset.deadlineMs", "1m"),
+        ("startingTimestamp", "now"),
+        ("kafka.protocol", "0.8"),
+    ],
+)
+def test_a_wrong_value_is_shown_with_its_option_and_what_is_right(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name}='{value}': must be .+"):
+        parse_source(BASE | {name: value}, streaming=False)
+
+
+def test_values_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"minPartitions \(9\) is more than maxPartitions \(8\)"):
+        parse(minPartitions="9", maxPartitions="8")
+    with pytest.raises(ConfigError, match="minBytesPerTrigger and maxBytesPerTrigger"):
+        parse(True, minBytesPerTrigger="2g", maxBytesPerTrigger="1g")
+    with pytest.raises(ConfigError, match="corrupt=dead needs includeHeaders=true"):
+        parse(corrupt="dead")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1", 1),
+        ("512k", 512 << 10),
+        ("128m", 128 << 20),
+        ("2G", 2 << 30),
+        ("1 tb", 1 << 40),
+        ("7b", 7),
+        ("3MiB", 3 << 20),
+    ],
+)
+def test_bytes(text: str, size: int) -> None:
+    assert parse_bytes(text, "o") == size
+
+
+@pytest.mark.parametrize("text", ["", "m", "1.5g", "-1", "0", "0k", "1x", "1bb", "1ib", "1_000"])
+def test_no_bytes(text: str) -> None:
+    with pytest.raises(ConfigError, match="must be a number of bytes"):
+        parse_bytes(text, "o")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("250", 0.25), ("250ms", 0.25), ("30s", 30), ("15m", 900), ("15 min", 900), ("2h", 7200), ("1d", 86400)],
+)
+def test_seconds(text: str, seconds: float) -> None:
+    assert parse_seconds(text, "o") == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "1.5h", "-1s", "1w"])
+def test_no_seconds(text: str) -> None:
+    with pytest.raises(ConfigError, match="must be a time"):
+        parse_seconds(text, "o")

@@ -1,0 +1,302 @@
+"""Plans: everything is read once, nothing twice, and what logs do not have is said in numbers."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.errors import ConfigError
+from odradek.spark.errors import DataLoss
+from odradek.spark.gaps import Gap, Loss
+from odradek.spark.planning import (
+    LEAST_PIECE,
+    SLACK,
+    Cut,
+    Extent,
+    Range,
+    Task,
+    Work,
+    check_order,
+    divide,
+    pack,
+    place_of_each,
+    positions,
+    propose_cuts,
+    settle,
+    task_count,
+)
+from odradek.types import EARLIEST, LATEST, AtTime, MiB, Position, TopicPartition
+
+P, Q = TopicPartition("t", 0, 0), TopicPartition("t", 1, 0)
+PIECE = 100
+
+
+def at(position: int) -> dict[TopicPartition, Position]:
+    return {P: Position(position)}
+
+
+# ---- from options to positions -------------------------------------------------------------------------------
+
+
+def test_one_place_holds_for_all_partitions() -> None:
+    assert place_of_each([P, Q], EARLIEST, "startingOffsets") == {P: EARLIEST, Q: EARLIEST}
+    assert place_of_each([P], AtTime(7.0), "startingTimestamp") == {P: AtTime(7.0)}
+
+
+def test_places_one_by_one_are_for_exactly_the_partitions_there_are() -> None:
+    assert place_of_each([P], at(5), "startingOffsets") == {P: 5}
+    with pytest.raises(ConfigError, match="option startingOffsets says nothing about t/1-0"):
+        place_of_each([P, Q], at(5), "startingOffsets")
+    with pytest.raises(ConfigError, match="option startingOffsets names what is not read or not there: t/0-0"):
+        place_of_each([], at(5), "startingOffsets")
+    many = [TopicPartition("t", 0, number) for number in range(12)]
+    with pytest.raises(ConfigError, match="t/0-9 and 2 more"):
+        place_of_each(many, {}, "startingOffsets")
+
+
+def test_places_become_positions() -> None:
+    logs = {P: Extent(10, 90), Q: Extent(0, 7)}
+    assert positions({P: EARLIEST, Q: LATEST}, logs) == {P: 10, Q: 7}
+    assert positions({P: Position(55)}, logs) == {P: 55}
+
+
+def test_an_end_before_the_start_is_refused() -> None:
+    check_order({P: Position(5), Q: LATEST}, {P: Position(5), Q: Position(0)})
+    with pytest.raises(ConfigError, match="t/0-0: starts at 6, but ends at 5"):
+        check_order(at(6), at(5))
+
+
+# ---- data loss -----------------------------------------------------------------------------------------------
+
+MATRIX = [
+    # start, end, log -> what is read, and what is missing
+    (10, 90, Extent(0, 100), [(10, 90)], []),
+    (10, 90, Extent(10, 90), [(10, 90)], []),
+    (10, 10, None, [], []),
+    (10, 10, Extent(20, 30), [], []),
+    (10, 90, None, [], [(Loss.GONE, 10, 90, 90)]),
+    (10, 90, Extent(40, 100), [(40, 90)], [(Loss.EXPIRED, 10, 40, 40)]),
+    (10, 90, Extent(95, 100), [], [(Loss.EXPIRED, 10, 90, 90)]),
+    (10, 90, Extent(0, 50), [(10, 50)], [(Loss.TRUNCATED, 50, 90, 90)]),
+    (60, 90, Extent(0, 50), [], [(Loss.TRUNCATED, 60, 90, 90)]),
+    (10, 90, Extent(20, 50), [(20, 50)], [(Loss.EXPIRED, 10, 20, 20), (Loss.TRUNCATED, 50, 90, 90)]),
+    (90, 50, Extent(0, 50), [(0, 50)], [(Loss.TRUNCATED, 90, 50, 0)]),
+    (90, 50, Extent(0, 70), [(0, 50)], [(Loss.TRUNCATED, 90, 50, 0)]),
+    (90, 50, Extent(20, 40), [(20, 40)], [(Loss.TRUNCATED, 90, 50, 20), (Loss.TRUNCATED, 40, 50, 50)]),
+    (90, 50, None, [], [(Loss.GONE, 90, 50, 50)]),
+]
+
+
+@pytest.mark.parametrize(("start", "end", "log", "read", "missing"), MATRIX)
+def test_what_logs_do_not_have_is_a_gap(
+    start: int,
+    end: int,
+    log: Extent | None,
+    read: list[tuple[int, int]],
+    missing: list[tuple[Loss, int, int, int]],
+) -> None:
+    logs = {} if log is None else {P: log}
+    settled = settle(at(start), at(end), logs, fail_on_data_loss=False)
+    assert settled.ranges == tuple(Range(P, a, b) for a, b in read)
+    earliest, latest = (-1, -1) if log is None else (log.earliest, log.latest)
+    assert settled.gaps == tuple(
+        Gap(P, loss, begin, stop, earliest, latest, resumed) for loss, begin, stop, resumed in missing
+    )
+    assert pickle.loads(pickle.dumps(settled)) == settled
+    if missing:
+        with pytest.raises(DataLoss) as caught:
+            settle(at(start), at(end), logs, fail_on_data_loss=True)
+        assert caught.value.gaps == settled.gaps
+    else:
+        assert settle(at(start), at(end), logs, fail_on_data_loss=True) == settled
+
+
+@given(*[st.integers(0, 50)] * 4)
+def test_ranges_and_gaps_together_are_what_was_asked_for(start: int, size: int, earliest: int, length: int) -> None:
+    log = Extent(earliest, earliest + length)
+    settled = settle(at(start), at(start + size), {P: log}, fail_on_data_loss=False)
+    parts = [(r.start, r.end) for r in settled.ranges] + [(gap.start, gap.end) for gap in settled.gaps]
+    covered = [place for part in parts for place in range(*part)]
+    assert sorted(covered) == list(range(start, start + size))
+    assert all(log.earliest <= r.start < r.end <= log.latest for r in settled.ranges)
+
+
+def test_data_loss_is_told_in_numbers_and_survives_pickling() -> None:
+    with pytest.raises(DataLoss) as caught:
+        settle(at(10), at(90), {P: Extent(40, 100)}, fail_on_data_loss=True)
+    text = str(caught.value)
+    assert text.startswith("data was lost: t/0-0: deleted by retention: wanted [10, 40), the log now has [40, 100)")
+    assert "failOnDataLoss=false" in text
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.gaps) == (text, caught.value.gaps)
+
+
+def test_many_gaps_are_not_all_spelled_out() -> None:
+    partitions = [TopicPartition("t", 0, number) for number in range(12)]
+    end = dict.fromkeys(partitions, Position(9))
+    with pytest.raises(DataLoss, match=r"t/0-9: no broker has this partition: wanted \[0, 9\); and 2 more partitions"):
+        settle({}, end, {}, fail_on_data_loss=True)
+
+
+def test_a_partition_that_the_start_does_not_name_began_at_zero() -> None:
+    assert settle({}, at(50), {P: Extent(0, 60)}, fail_on_data_loss=True).ranges == (Range(P, 0, 50),)
+    with pytest.raises(DataLoss):
+        settle({}, at(50), {P: Extent(10, 60)}, fail_on_data_loss=True)
+
+
+# ---- dividing ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("total", "work"),
+    [
+        (0, Work(1, LEAST_PIECE)),
+        (1, Work(1, LEAST_PIECE)),
+        (128 * MiB, Work(1, 128 * MiB)),
+        (128 * MiB + 1, Work(2, 64 * MiB + 1)),
+        (1280 * MiB, Work(8, 160 * MiB)),
+    ],
+)
+def test_tasks_are_as_few_as_their_size_allows_but_no_more_than_may_be(total: int, work: Work) -> None:
+    assert task_count(total, max_bytes=128 * MiB, min_tasks=1, max_tasks=8) == work
+
+
+def test_there_are_at_least_so_many_tasks_if_there_is_something_to_divide() -> None:
+    assert task_count(64 * MiB, max_bytes=128 * MiB, min_tasks=4, max_tasks=8) == Work(4, 16 * MiB)
+    assert task_count(1 * MiB, max_bytes=128 * MiB, min_tasks=4, max_tasks=8) == Work(4, LEAST_PIECE)
+
+
+def test_small_ranges_are_not_cut() -> None:
+    logs = {P: Extent(0, 1000, (0, 50, 90))}
+    assert propose_cuts([Range(P, 0, 125)], logs, PIECE) == []
+
+
+def test_cuts_at_known_boundaries_come_first() -> None:
+    logs = {P: Extent(0, 1000, (0, 90, 180, 270, 400))}
+    assert propose_cuts([Range(P, 0, 360)], logs, PIECE) == [
+        Cut(P, 90, 90, 90),
+        Cut(P, 180, 180, 180),
+        Cut(P, 270, 270, 270),
+    ]
+
+
+def test_small_segments_stay_together() -> None:
+    logs = {P: Extent(0, 300, tuple(range(0, 300, 30)))}
+    assert [cut.position for cut in propose_cuts([Range(P, 0, 300)], logs, PIECE)] == [120, 240]
+
+
+def test_between_known_boundaries_cuts_are_proposed_with_both_beside_them() -> None:
+    logs = {P: Extent(0, 1000, (0, 300))}
+    assert propose_cuts([Range(P, 0, 380)], logs, PIECE) == [
+        Cut(P, 100, 0, 300),
+        Cut(P, 200, 0, 300),
+        Cut(P, 300, 300, 300),
+    ]
+
+
+@given(st.sets(st.integers(0, 3000), max_size=12), st.integers(0, 3000), st.integers(0, 3000), st.integers(10, 500))
+def test_cuts_are_between_what_is_known_and_make_pieces_of_the_size(
+    known: set[int], start: int, size: int, piece: int
+) -> None:
+    part = Range(P, start, start + size)
+    logs = {P: Extent(0, 6000, tuple(sorted(known)))}
+    cuts = propose_cuts([part], logs, piece)
+    for cut in cuts:
+        assert part.start < cut.position < part.end
+        assert cut.floor <= cut.position <= cut.ceiling
+        assert {cut.floor, cut.ceiling} <= known | {part.start, part.end}
+        assert cut.floor == cut.position or not any(cut.floor < place < cut.ceiling for place in known)
+    pieces = divide([part], [(cut.partition, cut.position) for cut in cuts])
+    assert all(r.size <= piece * SLACK + 1 for r in pieces)
+    assert len(cuts) <= size // (piece // 2) + 1  # most pieces are no smaller than half of it
+
+
+def test_dividing_takes_what_was_found_wherever_it_is() -> None:
+    ranges = [Range(P, 0, 100), Range(Q, 50, 90)]
+    found = [(P, 60), (P, 60), (P, 0), (P, 100), (P, 700), (Q, 49), (Q, 51)]
+    assert divide(ranges, found) == [Range(P, 0, 60), Range(P, 60, 100), Range(Q, 50, 51), Range(Q, 51, 90)]
+    assert divide(ranges, []) == ranges
+
+
+# ---- packing -------------------------------------------------------------------------------------------------
+
+PIECES = st.lists(
+    st.builds(Range, st.builds(TopicPartition, st.sampled_from("ab"), st.integers(0, 3), st.integers(0, 3)),
+              st.just(0), st.integers(0, 1000)),
+    unique_by=lambda r: r.partition,
+)  # fmt: skip
+
+
+@given(PIECES, st.integers(1, 9), st.none() | st.integers(1, 3), st.integers(1, 400))
+def test_every_byte_is_in_exactly_one_task(ranges: list[Range], tasks: int, fetchers: int | None, piece: int) -> None:
+    logs = {r.partition: Extent(0, r.end) for r in ranges}
+    pieces = divide(ranges, [(cut.partition, cut.position) for cut in propose_cuts(ranges, logs, piece)])
+    packed = pack(pieces, tasks, fetchers=fetchers)
+    assert len(packed) <= tasks
+    assert all(task.ranges for task in packed)
+    again = sorted(r for task in packed for r in task.ranges)
+    by_partition: dict[TopicPartition, list[Range]] = {}
+    for r in again:
+        by_partition.setdefault(r.partition, []).append(r)
+    for partition, parts in by_partition.items():
+        assert parts[0].start == 0
+        assert all(a.end == b.start for a, b in pairwise(parts))
+        assert parts[-1].end == logs[partition].latest
+    assert by_partition.keys() == {r.partition for r in ranges if r.size}
+    if fetchers is not None:
+        for broker in range(4):
+            assert sum(any(r.partition.broker == broker for r in task.ranges) for task in packed) <= fetchers
+    assert pickle.loads(pickle.dumps(packed)) == packed
+
+
+@given(PIECES, st.integers(1, 9))
+def test_tasks_have_about_the_same_size(ranges: list[Range], tasks: int) -> None:
+    packed = pack(ranges, tasks)
+    if packed:
+        fair = max(sum(r.size for r in ranges) / tasks, max(r.size for r in ranges))
+        assert max(task.size for task in packed) <= 4 / 3 * fair + 1 or max(t.size for t in packed) <= 2 * fair
+
+
+def test_the_largest_go_first_each_to_the_emptiest_task() -> None:
+    sizes = [7, 6, 5, 4, 3, 2]
+    packed = pack([Range(TopicPartition("t", 0, n), 0, size) for n, size in enumerate(sizes)], 2)
+    assert [task.size for task in packed] == [14, 13]
+
+
+def test_a_broker_is_spread_over_tasks_and_tasks_begin_with_different_brokers() -> None:
+    ranges = [Range(TopicPartition("t", broker, n), 0, 100) for broker in range(4) for n in range(8)]
+    packed = pack(ranges, 4)
+    for task in packed:
+        assert [r.partition.broker for r in task.ranges].count(0) == 2
+    assert {task.ranges[0].partition.broker for task in packed} == {0, 1, 2, 3}
+
+
+def test_neighbours_in_one_task_are_joined() -> None:
+    assert pack([Range(P, 0, 10), Range(P, 10, 30), Range(P, 40, 50)], 1) == [Task((Range(P, 0, 30), Range(P, 40, 50)))]
+
+
+def test_nothing_to_read_needs_no_task() -> None:
+    assert pack([], 4) == []
+    assert pack([Range(P, 5, 5)], 4) == []
+    assert pack([], 4, fetchers=1) == []
+
+
+def test_a_hundred_thousand_partitions_are_planned_in_moments() -> None:
+    partitions = [TopicPartition(f"topic{n % 100}", n // 100 % 40, n // 4000) for n in range(100_000)]
+    logs = {p: Extent(0, 1000 + n * 997 % 50_000_000) for n, p in enumerate(partitions)}
+    end = {p: Position(log.latest) for p, log in logs.items()}
+    began = time.process_time()
+    ranges = settle({}, end, logs, fail_on_data_loss=True).ranges
+    work = task_count(sum(r.size for r in ranges), max_bytes=128 * MiB, min_tasks=1, max_tasks=400)
+    cuts = propose_cuts(ranges, logs, work.piece)
+    packed = pack(divide(ranges, [(cut.partition, cut.position) for cut in cuts]), work.tasks)
+    assert time.process_time() - began < 10  # 1 s; this is about not being quadratic
+    assert len(packed) == 400
+    largest = max(packed, key=lambda task: task.size)
+    assert largest.size <= work.piece * SLACK
+    assert len(pickle.dumps(largest)) < 32 * len(largest.ranges) + 500
