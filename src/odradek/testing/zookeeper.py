@@ -23,8 +23,8 @@ import anyio.to_thread
 
 from odradek.errors import SessionExpired, ZooKeeperError
 from odradek.io.zookeeper import Node
+from odradek.java import find_java
 from odradek.testing.jars import zookeeper_jars
-from odradek.testing.java import find_java
 from odradek.testing.zkclient import PlainClient, four_letters
 
 __all__ = ["ZooKeeperEnsemble", "ZooKeeperServer"]
@@ -95,7 +95,7 @@ class ZooKeeperServer(_Lifecycle):
         version: A version that `odradek.testing.jars` knows (3.9.5, 3.4.14, 3.3.6), or of the jars in `jars`.
         port: 0 takes a free one.
         data_dir: Where to keep data; by default a temporary directory that goes with the server.
-        java: A `java` executable or Java home; by default see `odradek.testing.java.find_java`.
+        java: A `java` executable or Java home; by default see `odradek.java.find_java`.
         jars: A directory with ZooKeeper's jars; by default see `odradek.testing.jars.zookeeper_jars`.
         tick_ms: ZooKeeper's unit of time. Sessions expire on multiples of it (ms).
         session_ms: Shortest and longest session time-out the server grants (ms).

