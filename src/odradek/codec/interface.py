@@ -86,6 +86,10 @@ class Engine(Protocol):
         """As `Rows.decode_run`, but only looks: the index behind the run, and how many messages it has."""
         ...
 
+    def crc32(self, data: Buffer, before: int = 0, /) -> int:
+        """The CRC-32 of `data`, going on from `before`, that of what stands in front of it."""
+        ...
+
     def encode_run(self, values: Sequence[bytes], attributes: int = 0) -> bytes:
         """Magic-1 entries of these payloads (a list, or `Packed`), one behind the other.
 

@@ -11,7 +11,7 @@ from zlib import crc32
 
 from odradek.codec.interface import NO_LIMIT, Buffer
 
-__all__ = ["NAME", "Rows", "Values", "check_run", "encode_run", "fit", "unpack"]
+__all__ = ["NAME", "Rows", "Values", "check_run", "crc32", "encode_run", "fit", "unpack"]
 
 NAME = "pure"
 
