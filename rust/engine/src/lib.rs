@@ -13,7 +13,7 @@ mod rows;
 mod strings;
 
 pub use encode::{Sink, encode_run, encoded_bytes};
-pub use entry::{NO_LIMIT, check_run};
+pub use entry::{NO_LIMIT, check_run, crc32};
 pub use packed::{Limits, fit, packed};
 pub use rows::{Columns, Rows};
 pub use strings::{Offset, Offsets, Strings};
