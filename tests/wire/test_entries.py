@@ -125,6 +125,7 @@ def decode_run(
     values, positions, nexts, inner = rows.take()
     assert [*positions, end + base] == [start + base, *nexts]
     assert inner is None
+    assert {type(value) for value in values} <= {bytes}
     return list(values), list(nexts)
 
 

@@ -23,9 +23,8 @@ _CODEC = 0xFF03  # the magic and the two codec bits; the upper attribute bits ar
 
 
 _WINDOW, _MAX_WINDOW = 64 << 10, 256 << 10
-"""Bytes copied at a time out of a buffer that is not `bytes`, because slices of views cost a quarter more: few enough at
-first that the shortest run costs only a tenth more for it (4 KiB: large messages cost a tenth more), and never more than
-stay in a processor's cache."""
+"""Bytes copied at a time out of a buffer that is not `bytes`, because slices of views cost a quarter more: at first few
+enough that the shortest run costs a tenth more at most, and never more than stay in a processor's cache."""
 
 
 def _cut(data: Buffer, start: int, stop: int, base: int, max_entry: int) -> tuple[list[bytes], list[int]]:
