@@ -302,6 +302,21 @@ async def test_replies_before_the_break_are_not_lost_when_writing_breaks_first()
         assert outcomes == [b"1", (ConnectionLost, True), (ConnectionLost, True), (ConnectionLost, False)]
 
 
+async def test_replies_before_a_reset_are_not_lost_when_writing_meets_it_first() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    async with no_leak(), Connection("127.0.0.1", listener.getsockname()[1]) as connection:
+        first = ask(connection, b"a")
+        peer = await anyio.to_thread.run_sync(lambda: listener.accept()[0])
+        assert await anyio.to_thread.run_sync(peer.recv, 1) == b"a"
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.send(b"1")
+        peer.close()
+        second = ask(connection, b"b")  # written before the loop has had a chance to read
+        assert await outcome(first) == b"1"
+        assert await outcome(second) == (ConnectionLost, True)
+    listener.close()
+
+
 async def test_an_idle_connection_closed_by_the_peer_is_noticed_without_noise(net: Net) -> None:
     async with connected(net) as connection:
         pending = ask(connection, b"a")

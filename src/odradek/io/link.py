@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import mmap
+import os
+import socket
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -88,6 +90,7 @@ class ProtocolLink(asyncio.BufferedProtocol):
         self._user: LinkUser | None = None  # while it runs
         self._pieces: Iterator[Buffer] = iter(())  # of the burst under way, not yet handed to the transport
         self._full = self._busy = self._woken = False
+        self._why = ""
 
     async def run(self, user: LinkUser) -> None:
         self._user = user
@@ -96,7 +99,7 @@ class ProtocolLink(asyncio.BufferedProtocol):
                 self._transport.resume_reading()
                 self.write()
             await self._gone.wait()
-            self._lose(ENDED)  # uvloop may have said so before there was anybody to tell
+            self._lose(self._why)  # if that was before it ran
         finally:
             await self.aclose()
 
@@ -156,7 +159,10 @@ class ProtocolLink(asyncio.BufferedProtocol):
         self._lose(ENDED)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lose(str(exc or ENDED))
+        if exc is not None:
+            self._read_the_rest()
+        self._why = str(exc or ENDED)
+        self._lose(self._why)
         self._gone.set()
 
     def pause_writing(self) -> None:
@@ -166,6 +172,13 @@ class ProtocolLink(asyncio.BufferedProtocol):
         # Not now: asyncio calls this in the middle of a write, and loses its count when a transport is closed there.
         self._full = False
         self._loop.call_soon(self._go_on)
+
+    def _read_the_rest(self) -> None:
+        """Replies may have arrived before writing broke. asyncio reads no more then, but its socket is still open."""
+        number = self._transport.get_extra_info("socket").fileno()
+        with suppress(OSError), socket.socket(fileno=os.dup(number)) as rest:
+            while self._user is not None and (size := rest.recv_into(self._buffer)):
+                self._user.received(self._buffer[:size])
 
     def _lose(self, why: str) -> None:
         user, self._user = self._user, None
