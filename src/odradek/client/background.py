@@ -98,9 +98,10 @@ class Signal:
         self._event: anyio.Event | None = None
 
     def set(self) -> None:
-        self._set = True
-        if self._event is not None:
-            self._event.set()
+        if not self._set:
+            self._set = True
+            if self._event is not None:
+                self._event.set()
 
     async def wait(self, seconds: float | None) -> None:
         """Return once it was set since the last wait, or after so many seconds."""

@@ -337,8 +337,9 @@ class Producer:
             raise TypeError(f"value and key must be bytes, not {type(value).__name__} and {type(key).__name__}")
         topic = self._topics.get(name) or self._new_topic(name)
         record: bytes | Outgoing = value
-        size = self._entry_bytes + len(value)
-        if key is not None or headers or time is not None or type(value) is not bytes:
+        if key is None and not headers and time is None and type(value) is bytes:
+            size = self._entry_bytes + len(value)
+        else:
             record = Outgoing(value, key, headers, time)
             size = self._measure(record)
         if size > self._safe or headers or time is not None:  # a record is never smaller than its payload

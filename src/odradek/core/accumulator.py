@@ -99,7 +99,7 @@ class Accumulator:
             ConfigError: The partitioner chose a partition that is not there; the record was not taken.
         """
         if partition is None:
-            lane = self._choose(topic, record.key if isinstance(record, Outgoing) else None, size)
+            lane = self._choose(topic, None if isinstance(record, bytes) else record.key, size)
         else:
             lane = self._lane(topic, partition)
         batch, limit = lane.open, self.limits.batch_bytes
