@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, TypeVar
@@ -99,6 +99,15 @@ class Topics:
         if self.partitions:
             return any(partition.topic == topic for partition in self.partitions)
         return not self.names or topic in self.names
+
+    def includes(self, partition: TopicPartition) -> bool:
+        """Is this partition to be read?"""
+        return partition in self.partitions if self.partitions else self.has(partition.topic)
+
+    def missing(self, found: Collection[TopicPartition]) -> list[str]:
+        """What was asked for by name and was not found."""
+        topics = {partition.topic for partition in found}
+        return [str(p) for p in self.partitions if p not in found] + [t for t in self.names if t not in topics]
 
 
 @dataclass(frozen=True, slots=True)
