@@ -15,7 +15,9 @@ from typing import Any, TypeVar
 
 from odradek.client.cluster import connect
 from odradek.errors import ConfigError, Unsupported
+from odradek.spark.admission import Limits
 from odradek.spark.offsets import Places, parse_assign, parse_places, parse_time, parse_times
+from odradek.spark.planning import Packing
 from odradek.spark.values import (
     at_most,
     choice,
@@ -31,8 +33,6 @@ __all__ = [
     "Cluster",
     "Directories",
     "Directory",
-    "Limits",
-    "Packing",
     "SourceOptions",
     "Topics",
     "parse_source",
@@ -111,38 +111,6 @@ class Topics:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """How much a micro-batch reads.
-
-    Args:
-        max_bytes: At most about so many bytes of log; None: all there is.
-        min_bytes: Wait until so many are there,
-        max_delay_s: but no longer than this (s).
-    """
-
-    max_bytes: int | None = None
-    min_bytes: int = 0
-    max_delay_s: float = 900.0
-
-
-@dataclass(frozen=True, slots=True)
-class Packing:
-    """How work is divided into tasks.
-
-    Args:
-        max_bytes: A task reads at most about so many bytes of log, as far as `max_tasks` allows.
-        min_tasks: At least so many tasks, if there is something to divide.
-        max_tasks: At most so many tasks; None: four for each core.
-        fetchers: At most so many tasks read from one broker; None: any number.
-    """
-
-    max_bytes: int = 128 * MiB
-    min_tasks: int = 1
-    max_tasks: int | None = None
-    fetchers: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class SourceOptions:
     """Everything a reader is told. Small, and pickled into every task.
 
@@ -167,8 +135,8 @@ class SourceOptions:
     topics: Topics
     start: Places
     end: Places = LATEST
-    limits: Limits = Limits()
-    packing: Packing = Packing()
+    limits: Limits = Limits()  # noqa: RUF009 - frozen
+    packing: Packing = Packing()  # noqa: RUF009 - frozen
     fail_on_data_loss: bool = True
     max_message: int = 1_000_000
     fetch_bytes: int = 1 * MiB
