@@ -7,8 +7,7 @@ import pickle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.spark.admission import LEAST_SHARE, Admission, admit, backlog, due, target
-from odradek.spark.options import Limits
+from odradek.spark.admission import LEAST_SHARE, Admission, Limits, admit, backlog, due, target
 from odradek.spark.planning import Cut, Extent, settle
 from odradek.types import GiB, MiB, Position, TopicPartition
 

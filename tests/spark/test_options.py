@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.errors import ConfigError, OdradekError, Unsupported
+from odradek.spark.admission import Limits
 from odradek.spark.options import (
     KNOWN,
     REFUSED,
     Cluster,
     Directories,
     Directory,
-    Limits,
-    Packing,
     SourceOptions,
     Topics,
     parse_source,
 )
+from odradek.spark.planning import Packing
 from odradek.spark.values import parse_bytes, parse_seconds
 from odradek.types import EARLIEST, LATEST, AtTime, TopicPartition
 

@@ -18,6 +18,7 @@ from odradek.spark.planning import (
     SLACK,
     Cut,
     Extent,
+    Packing,
     Range,
     Task,
     Work,
@@ -163,12 +164,12 @@ def test_a_partition_that_the_start_does_not_name_began_at_zero() -> None:
     ],
 )
 def test_tasks_are_as_few_as_their_size_allows_but_no_more_than_may_be(total: int, work: Work) -> None:
-    assert task_count(total, max_bytes=128 * MiB, min_tasks=1, max_tasks=8) == work
+    assert task_count(total, Packing(), cores=2) == work
 
 
 def test_there_are_at_least_so_many_tasks_if_there_is_something_to_divide() -> None:
-    assert task_count(64 * MiB, max_bytes=128 * MiB, min_tasks=4, max_tasks=8) == Work(4, 16 * MiB)
-    assert task_count(1 * MiB, max_bytes=128 * MiB, min_tasks=4, max_tasks=8) == Work(4, LEAST_PIECE)
+    assert task_count(64 * MiB, Packing(min_tasks=4), cores=2) == Work(4, 16 * MiB)
+    assert task_count(1 * MiB, Packing(min_tasks=4), cores=2) == Work(4, LEAST_PIECE)
 
 
 def test_small_ranges_are_not_cut() -> None:
@@ -269,7 +270,7 @@ def test_the_largest_go_first_each_to_the_emptiest_task() -> None:
 
 
 def test_a_broker_is_spread_over_tasks_and_tasks_begin_with_different_brokers() -> None:
-    ranges = [Range(TopicPartition("t", broker, n), 0, 100) for broker in range(4) for n in range(8)]
+    ranges = [Range(TopicPartition(topic, broker, 0), 0, 100) for topic in "abcdefgh" for broker in range(4)]
     packed = pack(ranges, 4)
     for task in packed:
         assert [r.partition.broker for r in task.ranges].count(0) == 2
@@ -292,7 +293,7 @@ def test_a_hundred_thousand_partitions_are_planned_in_moments() -> None:
     end = {p: Position(log.latest) for p, log in logs.items()}
     began = time.process_time()
     ranges = settle({}, end, logs, fail_on_data_loss=True).ranges
-    work = task_count(sum(r.size for r in ranges), max_bytes=128 * MiB, min_tasks=1, max_tasks=400)
+    work = task_count(sum(r.size for r in ranges), Packing(max_tasks=400), cores=2)
     cuts = propose_cuts(ranges, logs, work.piece)
     packed = pack(divide(ranges, [(cut.partition, cut.position) for cut in cuts]), work.tasks)
     assert time.process_time() - began < 10  # 1 s; this is about not being quadratic

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from odradek.client.cluster import connect
 from odradek.errors import ConfigError, Unsupported
+from odradek.spark.admission import Limits
 from odradek.spark.offsets import Places, parse_assign, parse_places, parse_time, parse_times
+from odradek.spark.planning import Packing
 from odradek.spark.values import (
     at_most,
     choice,
@@ -31,8 +33,6 @@ __all__ = [
     "Cluster",
     "Directories",
     "Directory",
-    "Limits",
-    "Packing",
     "SourceOptions",
     "Topics",
     "parse_source",
@@ -100,37 +100,14 @@ class Topics:
             return any(partition.topic == topic for partition in self.partitions)
         return not self.names or topic in self.names
 
+    def includes(self, partition: TopicPartition) -> bool:
+        """Is this partition to be read?"""
+        return partition in self.partitions if self.partitions else self.has(partition.topic)
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much a micro-batch reads.
-
-    Args:
-        max_bytes: At most about so many bytes of log; None: all there is.
-        min_bytes: Wait until so many are there,
-        max_delay_s: but no longer than this (s).
-    """
-
-    max_bytes: int | None = None
-    min_bytes: int = 0
-    max_delay_s: float = 900.0
-
-
-@dataclass(frozen=True, slots=True)
-class Packing:
-    """How work is divided into tasks.
-
-    Args:
-        max_bytes: A task reads at most about so many bytes of log, as far as `max_tasks` allows.
-        min_tasks: At least so many tasks, if there is something to divide.
-        max_tasks: At most so many tasks; None: four for each core.
-        fetchers: At most so many tasks read from one broker; None: any number.
-    """
-
-    max_bytes: int = 128 * MiB
-    min_tasks: int = 1
-    max_tasks: int | None = None
-    fetchers: int | None = None
+    def missing(self, found: Collection[TopicPartition]) -> list[str]:
+        """What was asked for by name and was not found."""
+        topics = {partition.topic for partition in found}
+        return [str(p) for p in self.partitions if p not in found] + [t for t in self.names if t not in topics]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +135,8 @@ class SourceOptions:
     topics: Topics
     start: Places
     end: Places = LATEST
-    limits: Limits = Limits()
-    packing: Packing = Packing()
+    limits: Limits = Limits()  # noqa: RUF009 - frozen
+    packing: Packing = Packing()  # noqa: RUF009 - frozen
     fail_on_data_loss: bool = True
     max_message: int = 1_000_000
     fetch_bytes: int = 1 * MiB
