@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PLACE = TopicPartition("t", 1, 0)
 TUNING = Tuning(batch_bytes=120, request_bytes=300, in_flight=3, backoff=Backoff(0.0001, 2, 0.0005))
-MAX_MESSAGE = 60
+MAX_MESSAGE = 80
 
 RECORDS = ["send", "put", "keyed", "many", "mixed", "arrow", "arrow keyed", "large"]
 FAULTS = ["hold", "release", "answer", "cut", "unsent", "deadline", "down", "up", "away", "back", "cancel"]
