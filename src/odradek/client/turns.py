@@ -55,7 +55,7 @@ class Lot(Account):
 
 
 def offer(cursor: Cursor, by: Turns | None = None) -> None:
-    """It may be its turn soon, or there is a position to search. `by`: who looks for work next, and need not be told."""
+    """It may be its turn soon, or have a position to search. `by`: who looks for work next, and need not be told."""
     lot = cursor.account
     if not (cursor.owned and isinstance(lot, Lot)):
         return

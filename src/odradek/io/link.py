@@ -16,6 +16,7 @@ import socket
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Protocol, cast
 
 import anyio
@@ -25,6 +26,11 @@ from odradek.codec import Buffer
 from odradek.io.exchange import joined
 
 __all__ = ["Link", "LinkUser", "ProtocolLink", "SocketLink", "StreamLink", "on_asyncio"]
+
+try:
+    from sniffio import current_async_library_cvar as _loop_name
+except ImportError:  # then anyio asks asyncio
+    _loop_name = ContextVar("_loop_name")
 
 READ_BYTES = 1 << 20
 """Most bytes taken in one read."""
@@ -125,6 +131,7 @@ class ProtocolLink(asyncio.BufferedProtocol):
             await self._gone.wait()
 
     def _wake(self) -> None:
+        _outside_of_tasks()
         self._woken = False
         self.write()
 
@@ -138,6 +145,7 @@ class ProtocolLink(asyncio.BufferedProtocol):
             self._user.written()
 
     def _go_on(self) -> None:
+        _outside_of_tasks()
         if self._busy and not self._full and self._user is not None:
             self._hand_over()
 
@@ -152,13 +160,16 @@ class ProtocolLink(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
+        _outside_of_tasks()
         if self._user is not None:
             self._user.received(self._buffer[:nbytes])
 
     def eof_received(self) -> None:
+        _outside_of_tasks()
         self._lose(ENDED)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        _outside_of_tasks()
         if exc is not None:
             self._read_the_rest()
         self._why = str(exc or ENDED)
@@ -320,6 +331,12 @@ def on_asyncio() -> bool:
         return asyncio.current_task() is not None
     except RuntimeError:
         return False
+
+
+def _outside_of_tasks() -> None:
+    """asyncio calls us in no task, and whom we call may start one: anyio then asks sniffio which loop this is, and that
+    knows it from a task or from this variable, which whoever began with plain `asyncio.run` has not set."""
+    _loop_name.set("asyncio")
 
 
 def _receive_buffer() -> memoryview:

@@ -12,10 +12,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
+from odradek import segments
 from odradek.batch import Batch
 from odradek.core.interfaces import DecoderOptions
 from odradek.errors import ConfigError, CorruptMessage
-from odradek.segments import Log, Segment, open_log
+from odradek.segments import Log, Segment
 from odradek.spark.boundary import BoundarySearch, Proved, Unproved, check_landing
 from odradek.spark.options import Directories, Directory, Topics
 from odradek.spark.planning import Cut, Extent, Range
@@ -67,7 +68,7 @@ def _logs_of(place: Directory) -> Iterator[Log]:
         logs = [path] if _is_log(path) else sorted(child for child in path.iterdir() if _is_log_of_broker(child))
         if not logs:
             raise ConfigError(f"{path}: neither a log nor a directory of logs (topic-0/00000000000000000000.kafka)")
-        yield from (_with_broker(open_log(log), place.broker) for log in logs)
+        yield from (_with_broker(segments.open(log), place.broker) for log in logs)
 
 
 def _is_log(path: Path) -> bool:
