@@ -35,7 +35,7 @@ class Tuning:
     backoff: Backoff = Backoff(max_s=1.0)  # noqa: RUF009 - frozen
     batch_bytes: int = 256 * KiB
     request_bytes: int = 1 * MiB
-    in_flight: int = 5
+    in_flight: int = 16
     fetch_bytes: int = 1 * MiB
     fetch_idle: float = 0.1
 
