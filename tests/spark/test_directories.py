@@ -16,7 +16,7 @@ from odradek.errors import ConfigError, CorruptMessage
 from odradek.segments import Log
 from odradek.spark.directories import at_time, extent, find_boundary, find_logs, read_range
 from odradek.spark.errors import BoundaryMismatch
-from odradek.spark.options import Directories, Topics, parse_source
+from odradek.spark.options import Directories, parse_source
 from odradek.spark.planning import Range, divide, pack, propose_cuts, settle
 from odradek.types import Position, TopicPartition
 from odradek.wire.compression import Codec
@@ -206,16 +206,10 @@ def test_divided_in_any_way_a_log_is_read_once_and_whole(
         start += len(data)
     log = logs_at(directory)[P]
     logs = {P: extent(log, MOST)}
-    ranges = settle({}, {P: Position(logs[P].latest)}, logs, fail_on_data_loss=True).ranges
+    ranges = settle({P: Position(0)}, {P: Position(logs[P].latest)}, logs, fail_on_data_loss=True).ranges
     cuts = propose_cuts(ranges, logs, piece)
     found = [(P, place) for cut in cuts if (place := find_boundary(log, cut, MOST)) is not None]
     assert len(found) == len(cuts)
     pieces = sorted(r for task in pack(divide(ranges, found), tasks) for r in task.ranges)
     whole = [value for batch in log for value in batch.values]
     assert [value for r in pieces for value in values(log, r)] == whole
-
-
-def test_topics_include_partitions() -> None:
-    assert Topics(partitions=(P,)).includes(P)
-    assert not Topics(partitions=(P,)).includes(P._replace(partition=1))
-    assert Topics(names=("orders",)).includes(P._replace(partition=1))

@@ -173,6 +173,13 @@ def test_topics_are_chosen_by_name_pattern_or_partition() -> None:
     assert assigned.partitions == (TopicPartition("t", 0, 1),)
     assert (assigned.has("t"), assigned.has("u")) == (True, False)
     assert Topics().has("any")
+    found = [TopicPartition("t", 0, 1), TopicPartition("t", 0, 2), TopicPartition("b", 0, 1)]
+    assert assigned.of(found) == found[:1]
+    assert pattern.of(found) == found[2:]
+    assert assigned.missing(found) == [] == pattern.missing([])
+    assert assigned.missing(found[1:]) == ["t/0-1"]
+    with pytest.raises(ConfigError, match="option subscribe='a,,b': must be topics with commas"):
+        parse(subscribe="a,,b")
     with pytest.raises(ConfigError, match="not a regular expression of Python"):
         parse_source(where | {"subscribePattern": "*"}, streaming=False)
 

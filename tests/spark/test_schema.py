@@ -210,6 +210,7 @@ def test_a_projection_has_the_columns_asked_for_in_their_order() -> None:
     again = pickle.loads(pickle.dumps(projection))
     assert (again.columns, again.schema) == (projection.columns, projection.schema)
     assert len(pickle.dumps(projection)) < 500
+    assert repr(projection) == "<Projection nextOffset, value>"
     everything = project([(c.name, c.spark, True) for c in columns(headers=True)], headers=True)
     assert everything.schema == Projection(columns(headers=True)).schema
 

@@ -48,8 +48,8 @@ class Admission(NamedTuple):
     cuts: tuple[Cut, ...]
 
     def with_found(self, found: Mapping[Cut, int | None]) -> dict[TopicPartition, Position]:
-        """All ends. A cut without a boundary (None) goes on to its ceiling, the next boundary that is known: more
-        than its share, but never less than the log has."""
+        """All ends, given what was found for every cut. One without a boundary (None) goes on to its ceiling, the next
+        boundary that is known: that is more than the share."""
         ends = dict(self.ends)
         for cut in self.cuts:
             place = found[cut]
@@ -58,27 +58,21 @@ class Admission(NamedTuple):
 
 
 def target(start: Offsets, logs: Mapping[TopicPartition, Extent]) -> dict[TopicPartition, Position]:
-    """The offsets behind everything that logs have now.
-
-    A partition that is new begins at its earliest message. Where that is not position 0, it enters at that position
-    without being read yet: a checkpoint then says where it began, should the batch be read again after retention has
-    moved on. A partition that is not there (its broker is down) stays where it is.
-    """
-    ends = dict(start)
-    for partition, log in logs.items():
-        new = partition not in start and log.earliest > 0
-        ends[partition] = Position(log.earliest if new else log.latest)
+    """The offsets behind everything that logs have now. A partition that is not there (its broker is down) stays where
+    it is."""
+    ends = dict(start) | {partition: Position(log.latest) for partition, log in logs.items()}
     return dict(sorted(ends.items()))
 
 
 def backlog(start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent]) -> dict[TopicPartition, int]:
-    """Bytes that each partition has between two offsets; none where it is 0."""
+    """Bytes that logs have for each partition between two offsets; none where it is 0."""
     waiting = {}
     for partition, last in end.items():
-        first = start.get(partition, 0)
         log = logs.get(partition)
+        first = start.get(partition)
         if log is not None and first != last:
-            waiting[partition] = last - (log.earliest if first > last else max(first, min(log.earliest, last)))
+            begin = log.earliest if first is None or first > last else max(first, log.earliest)
+            waiting[partition] = last - begin
     return {partition: size for partition, size in waiting.items() if size > 0}
 
 
@@ -97,19 +91,23 @@ def due(waiting: int, limits: Limits, *, now: float, last: float) -> bool:
 def admit(start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent], max_bytes: int | None) -> Admission:
     """What of [start, end) a micro-batch reads, when it may read `max_bytes`.
 
+    A partition that is new enters where its log begins and is read by the next batch: only then a checkpoint says where
+    it began, should that batch be read again after retention has moved on.
+
     Shares are proportional to backlogs. Those that would be smaller than `LEAST_SHARE` are put together and given to
-    some of the partitions, which take turns. If there is any backlog, something of it is read.
+    some of the partitions, which take turns. If there is any backlog, the result is not `start`.
     """
-    waiting = backlog(start, end, logs)
+    new = {p: Position(min(logs[p].earliest, last)) for p, last in end.items() if p not in start}
+    waiting = backlog(start, {partition: last for partition, last in end.items() if partition in start}, logs)
     total = sum(waiting.values())
     if max_bytes is None or total <= max_bytes:
-        return Admission(dict(end), ())
+        return Admission({**start, **end, **new}, ())
     shares = {partition: size * max_bytes // total for partition, size in waiting.items()}
     _put_together(shares, waiting, start)
-    ends: dict[TopicPartition, Position] = {}
+    ends: dict[TopicPartition, Position] = dict(new)
     cuts: list[Cut] = []
-    for partition, last in end.items():
-        first = start.get(partition, Position(0))
+    for partition, first in start.items():
+        last = end.get(partition, first)
         if partition not in waiting or shares[partition] >= waiting[partition]:
             ends[partition] = last
         elif not shares[partition]:
@@ -132,7 +130,7 @@ def _put_together(shares: dict[TopicPartition, int], waiting: Mapping[TopicParti
     """
     small = sorted(partition for partition, share in shares.items() if share < min(LEAST_SHARE, waiting[partition]))
     pool = sum(shares[partition] for partition in small)
-    turn = sum(start.get(partition, 0) for partition in small) // LEAST_SHARE
+    turn = sum(start[partition] for partition in small) // LEAST_SHARE
     shares.update(dict.fromkeys(small, 0))
     for step in range(len(small)):
         partition = small[(turn + step) % len(small)]

@@ -49,7 +49,7 @@ def find_logs(where: Directories, topics: Topics) -> Logs:
                 both = " and ".join(str(each.segments[0].path.parent) for each in (other, log))
                 raise ConfigError(f"{log.partition} is in {both}: say which broker each belongs to, as in 0@/a,1@/b")
             found[log.partition] = log
-    wanted = {partition: log for partition, log in sorted(found.items()) if topics.includes(partition)}
+    wanted = {partition: found[partition] for partition in topics.of(sorted(found))}
     if missing := topics.missing(found):
         raise ConfigError(f"there is no log of {', '.join(missing)} in {', '.join(p.path for p in where.places)}")
     for log in wanted.values():

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from typing import Any, TypeVar
 
 from odradek.client.cluster import connect
@@ -100,9 +101,13 @@ class Topics:
             return any(partition.topic == topic for partition in self.partitions)
         return not self.names or topic in self.names
 
-    def includes(self, partition: TopicPartition) -> bool:
-        """Is this partition to be read?"""
-        return partition in self.partitions if self.partitions else self.has(partition.topic)
+    def of(self, found: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Those of the partitions found that are to be read."""
+        if self.partitions:
+            wanted = set(self.partitions)
+            return [partition for partition in found if partition in wanted]
+        has = cache(self.has)
+        return [partition for partition in found if has(partition.topic)]
 
     def missing(self, found: Collection[TopicPartition]) -> list[str]:
         """What was asked for by name and was not found."""

@@ -196,8 +196,8 @@ def positions(
 def settle(start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent], *, fail_on_data_loss: bool) -> Settled:
     """The ranges between two offsets that logs still have, and the gaps where they do not.
 
-    A partition that `start` does not name began at position 0 (see `admission.target`). One whose end is before
-    its start was cut off or made anew, and is read from its earliest message; that is the only way back.
+    A partition that `start` does not name is new and not read yet (see `admission.admit`). One whose end is before its
+    start was cut off or made anew, and is read from its earliest message: an end before the start says so.
 
     Raises:
         DataLoss: There are gaps, and `fail_on_data_loss` is true.
@@ -205,8 +205,8 @@ def settle(start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent], 
     ranges: list[Range] = []
     gaps: list[Gap] = []
     for partition in sorted(end):
-        first, last = start.get(partition, 0), end[partition]
-        if first == last:
+        first, last = start.get(partition), end[partition]
+        if first is None or first == last:
             continue
         log = logs.get(partition)
         if log is not None and log.earliest <= first < last <= log.latest:
