@@ -24,7 +24,7 @@ async def there_and_back(url: str, topic: str) -> list[bytes]:
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 def test_a_program_that_knows_nothing_of_anyio(run: Callable[[Awaitable[list[bytes]]], list[bytes]]) -> None:
-    with Kafka07Broker(config={"log.flush.interval": 1}) as broker:
+    with Kafka07Broker(config={"log.flush.interval": "1"}) as broker:
         values = run(there_and_back(f"kafka07://{broker.address}", "plain"))
     assert sorted(value for value in values if len(value) < 9) == sorted(b"%d" % number for number in range(100))
     assert len(values) == 140
