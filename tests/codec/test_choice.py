@@ -57,6 +57,14 @@ def test_the_version_says_which_codec_runs(name: str) -> None:
     assert done.stdout == f"odradek {odradek.__version__} (codec: {name})\n"
 
 
+def test_the_choice_is_made_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for asked, chosen in (("pure", "pure"), ("compiled", "compiled"), ("", "compiled")):
+        monkeypatch.setenv(codec.VARIABLE, asked)
+        assert chosen == codec._choose().NAME
+    monkeypatch.setitem(sys.modules, codec.ENGINES["compiled"], None)
+    assert codec._choose().NAME == "pure"
+
+
 def test_use_switches_for_whoever_looks_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "active", codec.active)  # puts it back afterwards
     for name in ("pure", "compiled", "pure"):
