@@ -89,6 +89,7 @@ class ProtocolLink(asyncio.BufferedProtocol):
         self._buffer = _receive_buffer()
         self._user: LinkUser | None = None  # while it runs
         self._pieces: Iterator[Buffer] = iter(())  # of the burst under way, not yet handed to the transport
+        self._early = 0  # bytes that came before it ran
         self._full = self._busy = self._woken = False
         self._why = ""
 
@@ -98,6 +99,8 @@ class ProtocolLink(asyncio.BufferedProtocol):
             if not self._transport.is_closing():  # lost already: asyncio says so in the next turn
                 self._transport.resume_reading()
                 self.write()
+            if self._early:
+                self.buffer_updated(0)
             await self._gone.wait()
             self._lose(self._why)  # if that was before it ran
         finally:
@@ -149,11 +152,16 @@ class ProtocolLink(asyncio.BufferedProtocol):
         self._transport.pause_reading()  # nobody takes anything before it runs
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer
+        return self._buffer[self._early :] if self._early else self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._user is not None:
-            self._user.received(self._buffer[:nbytes])
+        if self._user is None:  # uvloop reads once although it is paused
+            self._early += nbytes
+            self._transport.pause_reading()
+            return
+        if self._early:
+            nbytes, self._early = nbytes + self._early, 0
+        self._user.received(self._buffer[:nbytes])
 
     def eof_received(self) -> None:
         self._lose(ENDED)
@@ -205,6 +213,7 @@ class StreamLink:
         try:
             with self._scope:
                 async with anyio.create_task_group() as group:
+                    self.write()
                     group.start_soon(self._send)
                     why = await self._receive()
                     if self._user is not None:
@@ -303,9 +312,9 @@ class SocketLink(StreamLink):
                 await anyio.wait_writable(self._socket)
                 self._hand_over()
             else:
-                self.write()
                 await self._work.wait()
                 self._work = anyio.Event()
+                self.write()
 
     async def _receive_some(self) -> memoryview:
         while True:
