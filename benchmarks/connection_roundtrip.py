@@ -4,7 +4,7 @@
 
 8 bytes out and 8 back - the size of a confirm - one at a time, and with 100 in flight; on asyncio, uvloop and trio. The
 limit exchanges them one at a time over a bare `BufferedProtocol` (on trio: trio's own stream), so that the ratio of the
-lines with 100 in flight says what pipelining saves. Replies of 1 MiB, 5 in flight, are dropped as they come; their limit
+lines with 100 in flight says what pipelining saves. Replies of 1 MiB, 5 in flight, are dropped as they come; the limit
 is a bare blocking socket that takes the same bytes into a reused buffer.
 
 To compare two branches run it on each, in turns, and compare ratios; differences within the spread are noise.

@@ -141,7 +141,7 @@ class ProtocolLink(asyncio.BufferedProtocol):
             self._user.written()
 
     def _go_on(self) -> None:
-        if self._busy and not self._full and self._user is not None:
+        if self._busy and not self._full and not self._transport.is_closing():
             self._hand_over()
 
     # ---- what asyncio calls ----------------------------------------------------------------------------------
@@ -155,13 +155,12 @@ class ProtocolLink(asyncio.BufferedProtocol):
         return self._buffer[self._early :] if self._early else self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._user is None:  # uvloop reads once although it is paused
-            self._early += nbytes
+        size, self._early = self._early + nbytes, 0
+        if self._user is not None:
+            self._user.received(self._buffer[:size])
+        elif not self._transport.is_closing():  # uvloop reads once although it is paused
+            self._early = size
             self._transport.pause_reading()
-            return
-        if self._early:
-            nbytes, self._early = nbytes + self._early, 0
-        self._user.received(self._buffer[:nbytes])
 
     def eof_received(self) -> None:
         self._lose(ENDED)
