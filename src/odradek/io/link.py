@@ -95,6 +95,7 @@ class ProtocolLink(asyncio.BufferedProtocol):
         self._buffer = _receive_buffer()
         self._user: LinkUser | None = None  # while it runs
         self._pieces: Iterator[Buffer] = iter(())  # of the burst under way, not yet handed to the transport
+        self._early = 0  # bytes that came before it ran
         self._full = self._busy = self._woken = False
         self._why = ""
 
@@ -104,6 +105,8 @@ class ProtocolLink(asyncio.BufferedProtocol):
             if not self._transport.is_closing():  # lost already: asyncio says so in the next turn
                 self._transport.resume_reading()
                 self.write()
+            if self._early:
+                self.buffer_updated(0)
             await self._gone.wait()
             self._lose(self._why)  # if that was before it ran
         finally:
@@ -146,7 +149,7 @@ class ProtocolLink(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         _outside_of_tasks()
-        if self._busy and not self._full and self._user is not None:
+        if self._busy and not self._full and not self._transport.is_closing():
             self._hand_over()
 
     # ---- what asyncio calls ----------------------------------------------------------------------------------
@@ -157,12 +160,16 @@ class ProtocolLink(asyncio.BufferedProtocol):
         self._transport.pause_reading()  # nobody takes anything before it runs
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer
+        return self._buffer[self._early :] if self._early else self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         _outside_of_tasks()
+        size, self._early = self._early + nbytes, 0
         if self._user is not None:
-            self._user.received(self._buffer[:nbytes])
+            self._user.received(self._buffer[:size])
+        elif not self._transport.is_closing():  # uvloop reads once although it is paused
+            self._early = size
+            self._transport.pause_reading()
 
     def eof_received(self) -> None:
         _outside_of_tasks()
@@ -216,6 +223,7 @@ class StreamLink:
         try:
             with self._scope:
                 async with anyio.create_task_group() as group:
+                    self.write()
                     group.start_soon(self._send)
                     why = await self._receive()
                     if self._user is not None:
@@ -314,9 +322,9 @@ class SocketLink(StreamLink):
                 await anyio.wait_writable(self._socket)
                 self._hand_over()
             else:
-                self.write()
                 await self._work.wait()
                 self._work = anyio.Event()
+                self.write()
 
     async def _receive_some(self) -> memoryview:
         while True:
