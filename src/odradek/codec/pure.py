@@ -172,5 +172,6 @@ def unpack(offsets: Buffer, data: Buffer) -> list[bytes]:
     size = len(data)
     if any(not 0 <= a <= b <= size for a, b in pairwise(ends)):
         raise ValueError(f"offsets do not ascend within {size} bytes of data")
-    data = bytes(data)
-    return [data[a:b] for a, b in pairwise(ends)]
+    first = ends[0] if ends else 0
+    data = bytes(memoryview(data)[first : ends[-1] if ends else 0])  # a slice of many may be of little
+    return [data[a - first : b - first] for a, b in pairwise(ends)]
