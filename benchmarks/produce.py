@@ -19,10 +19,9 @@ from itertools import count
 
 import anyio
 
+import _bare
 from _common import Broker, Case, Stopwatch, broker, compare, peer, push, quick
-from _peer import HEAD
 from odradek import Producer, connect
-from odradek.io import net
 from odradek.io.kafka07.api import CONFIRM
 from odradek.types import MiB
 from odradek.wire.kafka07.message_set import encode_set, entry_bytes
@@ -72,18 +71,7 @@ def produce(cluster: Broker, way: Way, values: list[bytes]) -> Stopwatch:
 
 
 def bare_exchanges(port: int, request: bytes, rounds: int) -> Stopwatch:
-    async def main() -> Stopwatch:
-        async with await net.connect("127.0.0.1", port, 5) as stream:
-            await stream.send(HEAD.pack(len(request), CONFIRM_ANSWER_BYTES))
-            with Stopwatch() as watch:
-                for _ in range(rounds):
-                    await stream.send(request)
-                    left = CONFIRM_ANSWER_BYTES
-                    while left:
-                        left -= len(await stream.receive())
-        return watch
-
-    return anyio.run(main)
+    return anyio.run(_bare.on_asyncio, port, request, CONFIRM_ANSWER_BYTES, rounds)
 
 
 def cases(cluster: Broker, port: int, total: int, sends: int) -> list[Case]:

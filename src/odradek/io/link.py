@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import mmap
+import os
+import socket
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -87,7 +89,9 @@ class ProtocolLink(asyncio.BufferedProtocol):
         self._buffer = _receive_buffer()
         self._user: LinkUser | None = None  # while it runs
         self._pieces: Iterator[Buffer] = iter(())  # of the burst under way, not yet handed to the transport
+        self._early = 0  # bytes that came before it ran
         self._full = self._busy = self._woken = False
+        self._why = ""
 
     async def run(self, user: LinkUser) -> None:
         self._user = user
@@ -95,8 +99,10 @@ class ProtocolLink(asyncio.BufferedProtocol):
             if not self._transport.is_closing():  # lost already: asyncio says so in the next turn
                 self._transport.resume_reading()
                 self.write()
+            if self._early:
+                self.buffer_updated(0)
             await self._gone.wait()
-            self._lose(ENDED)  # uvloop may have said so before there was anybody to tell
+            self._lose(self._why)  # if that was before it ran
         finally:
             await self.aclose()
 
@@ -135,7 +141,7 @@ class ProtocolLink(asyncio.BufferedProtocol):
             self._user.written()
 
     def _go_on(self) -> None:
-        if self._busy and not self._full and self._user is not None:
+        if self._busy and not self._full and not self._transport.is_closing():
             self._hand_over()
 
     # ---- what asyncio calls ----------------------------------------------------------------------------------
@@ -146,17 +152,24 @@ class ProtocolLink(asyncio.BufferedProtocol):
         self._transport.pause_reading()  # nobody takes anything before it runs
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer
+        return self._buffer[self._early :] if self._early else self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
+        size, self._early = self._early + nbytes, 0
         if self._user is not None:
-            self._user.received(self._buffer[:nbytes])
+            self._user.received(self._buffer[:size])
+        elif not self._transport.is_closing():  # uvloop reads once although it is paused
+            self._early = size
+            self._transport.pause_reading()
 
     def eof_received(self) -> None:
         self._lose(ENDED)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lose(str(exc or ENDED))
+        if exc is not None:
+            self._read_the_rest()
+        self._why = str(exc or ENDED)
+        self._lose(self._why)
         self._gone.set()
 
     def pause_writing(self) -> None:
@@ -166,6 +179,13 @@ class ProtocolLink(asyncio.BufferedProtocol):
         # Not now: asyncio calls this in the middle of a write, and loses its count when a transport is closed there.
         self._full = False
         self._loop.call_soon(self._go_on)
+
+    def _read_the_rest(self) -> None:
+        """Replies may have arrived before writing broke. asyncio reads no more then, but its socket is still open."""
+        number = self._transport.get_extra_info("socket").fileno()
+        with suppress(OSError), socket.socket(fileno=os.dup(number)) as rest:
+            while self._user is not None and (size := rest.recv_into(self._buffer)):
+                self._user.received(self._buffer[:size])
 
     def _lose(self, why: str) -> None:
         user, self._user = self._user, None
@@ -192,6 +212,7 @@ class StreamLink:
         try:
             with self._scope:
                 async with anyio.create_task_group() as group:
+                    self.write()
                     group.start_soon(self._send)
                     why = await self._receive()
                     if self._user is not None:
@@ -290,9 +311,9 @@ class SocketLink(StreamLink):
                 await anyio.wait_writable(self._socket)
                 self._hand_over()
             else:
-                self.write()
                 await self._work.wait()
                 self._work = anyio.Event()
+                self.write()
 
     async def _receive_some(self) -> memoryview:
         while True:
