@@ -206,8 +206,9 @@ def unpack(offsets: Buffer, data: Buffer) -> list[bytes]:
     ends: list[int] = view.tolist()
     if any(not 0 <= a <= b <= len(data) for a, b in pairwise(ends)):
         raise ValueError("offsets do not ascend within their data")
-    data = bytes(data)
-    return [data[a:b] for a, b in pairwise(ends)]
+    first = ends[0] if ends else 0
+    data = bytes(memoryview(data)[first : ends[-1] if ends else 0])  # a slice of many may be of little
+    return [data[a - first : b - first] for a, b in pairwise(ends)]
 
 
 _MAX_POSITION = (1 << 63) - 1
