@@ -59,8 +59,9 @@ class Fetcher:
         self.reports: deque[CorruptMessage] = deque(maxlen=1000)
         self.news = Bell()
         """Rings when there is something to take, or nothing ever again."""
+        self.hands: anyio.Semaphore
         self.threads: anyio.CapacityLimiter
-        """For opening compressed messages: as many as there are cores."""
+        """For opening compressed messages: as many as there are cores. Whoever has one of `hands` finds a thread."""
         self._on_table = on_table
         self._on_found = on_found
         self._background = Background(self.fail)
@@ -74,7 +75,8 @@ class Fetcher:
 
     async def __aenter__(self) -> Self:
         await self._background.start()
-        self.threads = anyio.CapacityLimiter(os.cpu_count() or 1)
+        cores = os.cpu_count() or 1
+        self.hands, self.threads = anyio.Semaphore(cores), anyio.CapacityLimiter(cores)
         self._closed = False
         self.spawn(self._route)
         return self
