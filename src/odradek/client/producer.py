@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Producer", "ProducerStatistics"]
 
-BURST = 512
+BURST = 128
 """So many records are taken without giving the loop a turn: one turn costs some microseconds, a record about one."""
 
-RUN = 2048
-"""So many rows are taken at once from an iterator of `send_many`."""
+RUN = 512
+"""The same for rows of `send_many`; and so many are taken from an iterator at once."""
 
 Row = bytes | tuple[bytes | None, bytes] | Outgoing
 """What `send_many` takes: a value, a (key, value) pair, or a whole record."""
@@ -296,7 +296,7 @@ class Producer:
                 end = row + 1
             burst += end - row + len(first) // KiB  # large ones take their time, too
             row = end
-            if burst >= BURST:
+            if burst >= RUN:
                 burst = 0
                 await checkpoint()
 
