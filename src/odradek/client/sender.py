@@ -169,8 +169,11 @@ class Sender:
         if not self._outstanding or self._line is None:
             return False
         api, epoch = self._line
-        broker = self._accumulator.table.brokers.get(self._broker, api.broker)
-        return api.epoch != epoch or broker != api.broker
+        return api.epoch != epoch or self._moved(api)
+
+    def _moved(self, api: BrokerApi) -> bool:
+        """The broker has another address than this."""
+        return self._accumulator.table.brokers.get(self._broker, api.broker) != api.broker
 
     # ---- encoding ------------------------------------------------------------------------------------------
 
@@ -285,7 +288,10 @@ class Sender:
             self.wake()  # soon, and not now: those that failed with it are not all here yet
         else:
             self._written(exchange, receipt)
-            self.pump()
+            if self._line is not None and self._moved(self._line[0]):
+                self.wake()  # a new connection begins in a task, and this may be a callback of the loop
+            else:
+                self.pump()
 
     def _written(self, exchange: _Exchange, receipt: Receipt) -> None:
         self._failures = 0

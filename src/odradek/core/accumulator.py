@@ -100,13 +100,12 @@ class Accumulator:
             ConfigError: The partitioner chose a partition that is not there; the record was not taken.
         """
         if partition is None:
-            lane = self._choose(topic, None if isinstance(record, bytes) else record.key, size)
+            lane = self._choose(topic, record.key if isinstance(record, tuple) else None, size)
         else:
             lane = self._lane(topic, partition)
         batch, limit = lane.open, self.limits.batch_bytes
         if batch is None or batch.size + size > limit or batch.pinned is (partition is None):
             batch = self._begin(lane, now, partition is not None)
-        assert isinstance(batch.records, list)  # a `Packed` is never open
         batch.records.append(record)
         batch.size += size
         self.held += size + RECORD_OVERHEAD_BYTES
