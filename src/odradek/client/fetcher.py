@@ -114,6 +114,8 @@ class Fetcher:
     def add(self, cursors: Iterable[Cursor]) -> None:
         table = self.era.coordination.table
         for cursor in cursors:
+            if (former := self.cursors.get(cursor.partition)) is not None:
+                self._drop(former)
             self.cursors[cursor.partition] = cursor
             cursor.owned = True
             self._note(cursor)
@@ -122,14 +124,17 @@ class Fetcher:
     def clear(self) -> None:
         """Drop every partition with everything read ahead. Answers in flight count for nothing."""
         for cursor in self.cursors.values():
-            cursor.owned = False
-            cursor.join(None)
+            self._drop(cursor)
         self.cursors.clear()
         self._lists.clear()
         for link in self._links.values():
             link.turns.clear()
-        self.budget.partitions = 0
         self.news.ring()
+
+    def _drop(self, cursor: Cursor) -> None:
+        cursor.owned = False
+        cursor.join(None)
+        self.budget.partitions -= cursor.counted
 
     def cursor(self, partition: TopicPartition) -> Cursor:
         """Raises ConfigError for a partition that is not read here."""
