@@ -7,9 +7,9 @@ import pickle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.spark.admission import LEAST_SHARE, Admission, admit, backlog, due, target
+from odradek.spark.admission import LEAST_SHARE, Admission, admit, backlog, due, entering, target
 from odradek.spark.options import Limits
-from odradek.spark.planning import Cut, Extent, settle
+from odradek.spark.planning import Cut, Extent, Range, settle
 from odradek.types import GiB, MiB, Position, TopicPartition
 
 P, Q, R = (TopicPartition("t", 0, number) for number in range(3))
@@ -31,17 +31,20 @@ def test_the_target_is_the_end_of_every_log() -> None:
     assert target(at(5, 6), logs(Extent(0, 50), Extent(0, 60))) == at(50, 60)
 
 
-def test_a_new_partition_is_read_from_its_beginning() -> None:
-    assert target(at(5), logs(Extent(0, 50), Extent(0, 60))) == at(50, 60)
-
-
-def test_a_new_partition_that_lost_its_beginning_enters_before_it_is_read() -> None:
-    there = logs(Extent(0, 50), Extent(40, 60))
+def test_a_new_partition_enters_before_it_is_read() -> None:
+    there = logs(Extent(0, 50), Extent(40, 60), Extent(0, 70))
     first = target(at(5), there)
-    assert first == at(50, 40)
-    assert target(first, there) == at(50, 60)
-    later = logs(Extent(0, 50), Extent(45, 60))  # retention goes on between planning and reading again
-    assert [gap.start for gap in settle(first, at(50, 60), later, fail_on_data_loss=False).gaps] == [40]
+    assert first == at(50, 40, 0)
+    assert settle(at(5), first, there, fail_on_data_loss=True).ranges == (Range(P, 5, 50),)
+    assert target(first, there) == at(50, 60, 70)
+    later = logs(Extent(0, 50), Extent(45, 60), Extent(0, 70))  # retention goes on between planning and reading again
+    assert [gap.start for gap in settle(first, at(50, 60, 70), later, fail_on_data_loss=False).gaps] == [40]
+
+
+def test_a_new_partition_enters_when_it_has_something() -> None:
+    assert entering(at(5), logs(Extent(0, 50), Extent(40, 60)))
+    assert not entering(at(5), logs(Extent(0, 50), Extent(40, 40)))
+    assert not entering(at(5, 6), logs(Extent(0, 50), Extent(0, 60)))
 
 
 def test_a_partition_that_is_away_stays_where_it_is() -> None:
@@ -56,7 +59,7 @@ def test_a_log_made_anew_is_the_target_however_short() -> None:
 def test_backlog_is_what_logs_still_have() -> None:
     there = logs(Extent(20, 50), Extent(0, 60))
     assert backlog(at(5, 60, 7), at(50, 60, 9), there) == {P: 30}
-    assert backlog({}, at(50, 60), there) == {P: 30, Q: 60}
+    assert backlog(at(5), at(50, 60), there) == {P: 30}
     assert backlog(at(5), at(10), there) == {}
 
 

@@ -15,7 +15,7 @@ from odradek.spark.options import Limits
 from odradek.spark.planning import Cut, Extent
 from odradek.types import MiB, Position, TopicPartition
 
-__all__ = ["LEAST_SHARE", "Admission", "admit", "backlog", "due", "target"]
+__all__ = ["LEAST_SHARE", "Admission", "admit", "backlog", "due", "entering", "target"]
 
 LEAST_SHARE = 16 * MiB
 """A partition is not given less, if it has more: finding where its share ends takes 1 to 3 MiB (`boundary`)."""
@@ -45,22 +45,26 @@ class Admission(NamedTuple):
 def target(start: Offsets, logs: Mapping[TopicPartition, Extent]) -> dict[TopicPartition, Position]:
     """The offsets behind everything that logs have now.
 
-    A partition that is new begins at its earliest message. Where that is not position 0, it enters at that position
-    without being read yet: a checkpoint then says where it began, should the batch be read again after retention has
-    moved on. A partition that is not there (its broker is down) stays where it is.
+    A partition that is new enters at its earliest message, without being read yet: a checkpoint then says where it
+    began, should the batch be read again after retention has moved on. A partition that is not there (its broker is
+    down) stays where it is.
     """
     ends = dict(start)
     for partition, log in logs.items():
-        new = partition not in start and log.earliest > 0
-        ends[partition] = Position(log.earliest if new else log.latest)
+        ends[partition] = Position(log.latest if partition in start else log.earliest)
     return dict(sorted(ends.items()))
+
+
+def entering(start: Offsets, logs: Mapping[TopicPartition, Extent]) -> bool:
+    """Is there a partition that is new and has something to be read?"""
+    return any(log.latest > log.earliest for partition, log in logs.items() if partition not in start)
 
 
 def backlog(start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent]) -> dict[TopicPartition, int]:
     """Bytes that each partition has between two offsets; none where it is 0."""
     waiting = {}
     for partition, last in end.items():
-        first = start.get(partition, 0)
+        first = start.get(partition, last)
         log = logs.get(partition)
         if log is not None and first != last:
             waiting[partition] = last - (log.earliest if first > last else max(first, min(log.earliest, last)))
@@ -94,11 +98,10 @@ def admit(start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent], m
     ends: dict[TopicPartition, Position] = {}
     cuts: list[Cut] = []
     for partition, last in end.items():
-        first = start.get(partition, Position(0))
         if partition not in waiting or shares[partition] >= waiting[partition]:
             ends[partition] = last
         elif not shares[partition]:
-            ends[partition] = first
+            ends[partition] = start[partition]
         else:
             begin = last - waiting[partition]
             found = _end_of_share(Cut(partition, begin + shares[partition], begin, last), logs[partition].boundaries)
@@ -117,7 +120,7 @@ def _put_together(shares: dict[TopicPartition, int], waiting: Mapping[TopicParti
     """
     small = sorted(partition for partition, share in shares.items() if share < min(LEAST_SHARE, waiting[partition]))
     pool = sum(shares[partition] for partition in small)
-    turn = sum(start.get(partition, 0) for partition in small) // LEAST_SHARE
+    turn = sum(start[partition] for partition in small) // LEAST_SHARE
     shares.update(dict.fromkeys(small, 0))
     for step in range(len(small)):
         partition = small[(turn + step) % len(small)]

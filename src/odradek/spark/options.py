@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from odradek.client.cluster import connect
-from odradek.errors import ConfigError, Unsupported
+from odradek.errors import ConfigError, OdradekError, Unsupported
 from odradek.spark.offsets import Places, parse_assign, parse_places, parse_time, parse_times
 from odradek.spark.values import (
     at_most,
@@ -35,6 +35,7 @@ __all__ = [
     "Packing",
     "SourceOptions",
     "Topics",
+    "parse_kind",
     "parse_source",
 ]
 
@@ -308,6 +309,20 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         corrupt=_corrupt(given, headers),
         headers=headers,
     )
+
+
+def parse_kind(options: Mapping[str, str]) -> SourceOptions:
+    """As `parse_source`, where it is not known yet whether the query streams: what only one kind has tells, or what
+    only one kind accepts."""
+    given = {name.lower() for name in options}
+    if given & {name.lower() for name in STREAM}:
+        return parse_source(options, streaming=True)
+    try:
+        return parse_source(options, streaming=False)
+    except OdradekError:
+        if given & {name.lower() for name in BATCH}:
+            raise
+    return parse_source(options, streaming=True)
 
 
 def _where(given: _Given) -> Cluster | Directories:

@@ -174,8 +174,8 @@ def positions(
 def settle(start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent], *, fail_on_data_loss: bool) -> Settled:
     """The ranges between two offsets that logs still have, and the gaps where they do not.
 
-    A partition that `start` does not name began at position 0 (see `admission.target`). One whose end is before
-    its start was cut off or made anew, and is read from its earliest message; that is the only way back.
+    Nothing is read of a partition that `start` does not name: it enters at its end (see `admission.target`). One whose
+    end is before its start was cut off or made anew, and is read from its earliest message; that is the only way back.
 
     Raises:
         DataLoss: There are gaps, and `fail_on_data_loss` is true.
@@ -183,7 +183,7 @@ def settle(start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent], 
     ranges: list[Range] = []
     gaps: list[Gap] = []
     for partition in sorted(end):
-        first, last = start.get(partition, 0), end[partition]
+        first, last = start.get(partition, end[partition]), end[partition]
         if first == last:
             continue
         log = logs.get(partition)
