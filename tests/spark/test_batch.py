@@ -364,7 +364,7 @@ def test_a_line_that_breaks_is_mended(
     planned = reader.partitions()
     proxy.cut_after(server_bytes=2000)
     assert read_all(reader, planned) == rows_of(broker.log_dir, 3, "orders")
-    assert proxy.statistics().connections_total > 2
+    assert proxy.statistics().connections > 2
 
 
 def test_a_broker_that_stays_away_ends_the_task_in_time(broker: Kafka07Broker) -> None:
