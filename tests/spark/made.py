@@ -134,13 +134,14 @@ def batch_rows(**options: object) -> list[Row]:
 # ---- logs that are hard to cut -------------------------------------------------------------------------------
 
 
-def hard_log(seed: int, messages: int, most: int) -> bytes:
-    """Message sets in payloads, cut off or with something behind them, among plain and compressed messages."""
+def hard_log(seed: int, messages: int, most: int, size: int = 60) -> bytes:
+    """Message sets in payloads, cut off or with something behind them, among plain and compressed messages. No payload
+    is larger than `most`, and what is in them is at most `size` long."""
     chance = random.Random(seed)
     parts = []
     for _ in range(messages):
         kind = chance.randrange(4)
-        values = [chance.randbytes(chance.randrange(60)) for _ in range(chance.randrange(1, 9))]
+        values = [chance.randbytes(chance.randrange(size)) for _ in range(chance.randrange(1, 9))]
         if kind == 0:
             parts.append(encode_set(values, chance.choice([Codec.GZIP, Codec.SNAPPY])))
         elif kind == 1:

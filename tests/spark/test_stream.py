@@ -84,6 +84,11 @@ def test_a_query_begins_where_its_options_say(broker: Kafka07Broker, odradek_chr
         from_earliest(odradek_chroot, startingOffsets=asked.replace("36", "37")).initialOffset()
 
 
+def test_a_stream_has_no_end(odradek_chroot: str) -> None:
+    with pytest.raises(ConfigError, match="endingOffsets: a streaming query has no end"):
+        from_earliest(odradek_chroot, endingOffsets="latest")
+
+
 def test_everything_there_is_comes_once(broker: Kafka07Broker, reader: StreamReader) -> None:
     start, rows = run(reader, reader.initialOffset())
     assert rows == rows_of(broker.log_dir, 3)
