@@ -6,7 +6,7 @@ import asyncio
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,12 +26,6 @@ from .made import append, batch_reader, batch_rows, hard_log, read_all, rows_in,
 
 MOST = 2000
 """Largest message of logs that are cut here."""
-
-
-@pytest.fixture(autouse=True)
-def disconnected() -> Iterator[None]:
-    yield
-    runtime.disconnect()
 
 
 @pytest.fixture
