@@ -19,7 +19,7 @@ import anyio.to_thread
 from odradek.client.asking import AGAIN
 from odradek.client.bell import Bell
 from odradek.core.backoff import Backoff
-from odradek.core.fetch_plan import LEAST_BYTES, UNKNOWN_GROWTH
+from odradek.core.fetch_plan import LEAST_BYTES
 from odradek.core.interfaces import Decoder, Era, FetchResult
 from odradek.errors import BrokerError, DeadlineError, OdradekError
 from odradek.spark.boundary import check_landing
@@ -41,8 +41,8 @@ OPEN_INLINE = 8 * KiB
 
 OUT_OF_RANGE, WRONG_PARTITION = "OffsetOutOfRange", "WrongPartition"
 
-FIRST_BYTES = 128 * KiB
-"""Asked for first, as long as nobody knows what a byte of these logs grows to."""
+FIRST_BYTES = 4 * LEAST_BYTES
+"""Of a topic, asked for first."""
 
 
 class Piece(NamedTuple):
@@ -64,7 +64,7 @@ class Walk:
     def __init__(self, era: Era, ranges: Sequence[Range], options: SourceOptions) -> None:
         self.era, self.options = era, options
         self.room = Room(options.fetch_bytes * options.fetch_ahead)
-        self._growth: float | None = None
+        self._growth: dict[str, float] = {}
         self._ranges = iter(ranges)
         self._running = min(options.fetch_ahead, len(ranges))
         self._pieces: list[Piece] = []
@@ -116,21 +116,19 @@ class Walk:
             raise self._failure
         return pieces
 
-    @property
-    def growth(self) -> float:
-        """What a fetched byte is reckoned to grow to, in memory."""
-        return UNKNOWN_GROWTH if self._growth is None else self._growth
-
-    def learn(self, size: int, memory: int) -> None:
+    def learn(self, topic: str, size: int, memory: int) -> None:
         """What so many bytes of log grew to. It is forgotten slowly: one may be compressed and the next not."""
         growth = max(1.0, memory / max(size, KiB))
-        self._growth = growth if self._growth is None else max(growth, (7 * self._growth + growth) / 8)
+        self._growth[topic] = max(growth, (7 * self._growth.get(topic, growth) + growth) / 8)
 
-    def size(self) -> int:
-        """Bytes to ask for, as far as the memory goes that they will take."""
-        usual = self.options.fetch_bytes
-        size = min(usual if self._growth is not None else FIRST_BYTES, int(self.room.limit / self.growth))
-        return min(usual, max(size, LEAST_BYTES))
+    def ask(self, topic: str, left: int) -> tuple[int, int]:
+        """Bytes to ask for, of those that are left, and the memory to claim for what they become. As long as nobody
+        knows that of a topic (gzip can make 1000 of a byte), little is asked for, and nothing else meanwhile."""
+        growth = self._growth.get(topic)
+        if growth is None:
+            return min(FIRST_BYTES, self.options.fetch_bytes, left), self.room.limit
+        size = min(max(int(self.room.limit / growth), LEAST_BYTES), self.options.fetch_bytes, left)
+        return size, int(size * growth)
 
 
 class Room:
@@ -141,11 +139,12 @@ class Room:
         self.held = 0
         self._bell = Bell()
 
-    async def claim(self, size: int) -> None:
-        while self.held and self.held + size > self.limit:
-            count = self._bell.count
-            await self._bell.wait(count)
-        self.held += size
+    def fits(self, size: int) -> bool:
+        return not self.held or self.held + size <= self.limit
+
+    async def changed(self) -> None:
+        """Wait until something is given back."""
+        await self._bell.wait(self._bell.count)
 
     def correct(self, claimed: int, size: int) -> None:
         """It came out otherwise."""
@@ -190,9 +189,7 @@ class _RangeWalk:
             position = Position(self._start)
             self._decoder = api.decoder(self._part.partition, position, decoder_options(self._options, defer=True))
         decoder, begin = self._decoder, self._decoder.position
-        size = min(self._walk.size(), self._part.end - decoder.fetch_position)
-        claimed = int(size * self._walk.growth)
-        await self._walk.room.claim(claimed)
+        size, claimed = await self._claim(self._part.end - decoder.fetch_position)
         result: FetchResult | None = None
         try:
             (result,) = await api.fetch([(decoder, size)])
@@ -208,6 +205,14 @@ class _RangeWalk:
             return await self._nothing(broker, decoder, result.error)
         return True
 
+    async def _claim(self, left: int) -> tuple[int, int]:
+        """What to ask for, once there is room for it."""
+        topic = self._part.partition.topic
+        while (asked := self._walk.ask(topic, left)) and not self._walk.room.fits(asked[1]):
+            await self._walk.room.changed()
+        self._walk.room.held += asked[1]
+        return asked
+
     async def _hand_over(self, decoder: Decoder, begin: int, claimed: int) -> None:
         """Deliver what was decoded from `begin` on, then raise what came in its way."""
         if decoder.unopened_bytes > OPEN_INLINE:
@@ -219,7 +224,7 @@ class _RangeWalk:
         memory = rows.payload_bytes + rows.row_bytes * len(rows.values)
         self._walk.room.correct(claimed, memory)
         if rows.values:
-            self._walk.learn(decoder.position - begin, memory)
+            self._walk.learn(self._part.partition.topic, decoder.position - begin, memory)
             self._walk.deliver(Piece(self._part.partition, rows), memory)
         skipped(decoder.take_reports())
         if decoder.error is not None:
