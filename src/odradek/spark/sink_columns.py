@@ -184,7 +184,7 @@ def _check_places(table: pa.Table, first_row: int) -> None:
         if (row := _first(half)) >= 0:
             raise BadRow(first_row + row, "one of broker and partition is null: both are, or neither")
     for name, values in (("broker", broker), ("partition", partition)):
-        wrong = pc.invert(pc.between(values, 0, MOST))
+        wrong = pc.or_(pc.less(values, pa.scalar(0)), pc.greater(values, pa.scalar(MOST)))
         if (row := _first(wrong)) >= 0:
             raise BadRow(first_row + row, f"{name} is {values[row].as_py()}: there is no such")
 

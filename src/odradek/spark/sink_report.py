@@ -239,6 +239,7 @@ def _append(path: Path, line: Mapping[str, Any]) -> None:
 
 
 def _speak(report: Report) -> None:
+    _be_heard()
     said = report.as_json()
     of = f"query {said['query']} batch {said['batch']}: " if "query" in said else ""
     places = sum(len(partitions) for partitions in said["topics"].values())
@@ -253,3 +254,13 @@ def _speak(report: Report) -> None:
         log.info("%s", text)
     else:
         log.warning("%s; rows may be there twice: %s", text, ", ".join(odd))
+
+
+def _be_heard() -> None:
+    """The process in which Spark commits is Spark's, and nobody sets up logging there: what it writes to its standard
+    error is what the driver shows."""
+    if not log.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
