@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any
 
 from odradek.client.cluster import connect
 from odradek.errors import ConfigError, OdradekError, Unsupported
+from odradek.spark.given import Given
 from odradek.spark.offsets import Places, parse_assign, parse_places, parse_time, parse_times
 from odradek.spark.values import (
     at_most,
@@ -35,11 +35,10 @@ __all__ = [
     "Packing",
     "SourceOptions",
     "Topics",
+    "parse_cluster",
     "parse_kind",
     "parse_source",
 ]
-
-T = TypeVar("T")
 
 ENTRY_HEAD = 10
 """Bytes of an entry in front of its payload (specification 2.1)."""
@@ -178,10 +177,11 @@ class SourceOptions:
 
 # ---- names ---------------------------------------------------------------------------------------------------
 
+CLUSTERS, BOOTSTRAP = ("kafka.zk.connect", "kafka.broker.list"), "kafka.bootstrap.servers"
+
 BOTH = (
-    "kafka.zk.connect",
-    "kafka.broker.list",
-    "kafka.bootstrap.servers",
+    *CLUSTERS,
+    BOOTSTRAP,
     "kafka.protocol",
     "path",
     "subscribe",
@@ -206,7 +206,7 @@ BOTH = (
 )
 BATCH = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 STREAM = ("maxBytesPerTrigger", "minBytesPerTrigger", "maxTriggerDelay")
-KNOWN = {name.lower(): name for name in (*BOTH, *BATCH, *STREAM)}
+KNOWN = (*BOTH, *BATCH, *STREAM)
 
 REFUSED = {
     "maxOffsetsPerTrigger": "0.7 has no record offsets to count by: use maxBytesPerTrigger, such as 1g",
@@ -228,50 +228,6 @@ REFUSED = {
 }
 """Options of Spark's own Kafka source that cannot be meant here -> what to do instead."""
 
-NAMES = KNOWN | {name.lower(): name for name in REFUSED}
-
-
-class _Given:
-    """The options as they were given. What is taken is checked; what is left over is wrong."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._values = {name.lower(): value for name, value in options.items()}
-        self._written = {name.lower(): NAMES.get(name.lower(), name) for name in options}
-
-    def check_names(self, streaming: bool) -> None:
-        for name, written in self._written.items():
-            if written in REFUSED:
-                raise ConfigError(f"option {written}: {REFUSED[written]}")
-            if name not in KNOWN:
-                raise ConfigError(f"there is no option {written!r}{_nearest(name)}")
-        for wrong, kind in ((BATCH, "a streaming query has no end"), (STREAM, "a batch query reads all there is")):
-            for name in wrong if streaming is (wrong is BATCH) else ():
-                if name.lower() in self._values:
-                    raise ConfigError(f"option {name}: {kind}")
-
-    def text(self, name: str) -> str | None:
-        value = self._values.get(name.lower())
-        if value is not None and not str(value).strip():
-            raise ConfigError(f"option {name} is empty")
-        return value
-
-    def take(self, name: str, parse: Callable[[str, str], T], default: T) -> T:
-        """What an option says, or the default."""
-        text = self.text(name)
-        return default if text is None else parse(text, name)
-
-    def one_of(self, names: tuple[str, ...]) -> str:
-        """Which one of these is given; "" if none is."""
-        given = [name for name in names if name.lower() in self._values]
-        if len(given) > 1:
-            raise ConfigError(f"options {' and '.join(given)} exclude each other")
-        return given[0] if given else ""
-
-
-def _nearest(name: str) -> str:
-    near = get_close_matches(name, KNOWN, n=1, cutoff=0.5)
-    return f": did you mean {KNOWN[near[0]]}?" if near else ""
-
 
 # ---- the options ---------------------------------------------------------------------------------------------
 
@@ -287,8 +243,8 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         ConfigError: An option that cannot work; says which, what it is and what would be right.
         Unsupported: A cluster that this version does not speak to.
     """
-    given = _Given(options)
-    given.check_names(streaming)
+    given = Given(options, KNOWN, REFUSED)
+    _check_kind(given, streaming)
     where = _where(given)
     starts = (LATEST, EARLIEST) if streaming else (EARLIEST,)
     given.take("startingOffsetsByTimestampStrategy", choice("error", "latest"), "error")
@@ -325,18 +281,33 @@ def parse_kind(options: Mapping[str, str]) -> SourceOptions:
     return parse_source(options, streaming=True)
 
 
-def _where(given: _Given) -> Cluster | Directories:
-    if given.text("kafka.bootstrap.servers") is not None:
-        raise Unsupported("kafka.bootstrap.servers", "Kafka 0.8 or later; a 0.7 cluster is named by kafka.zk.connect")
+def _check_kind(given: Given, streaming: bool) -> None:
+    names, why = (BATCH, "a streaming query has no end") if streaming else (STREAM, "a batch query reads all there is")
+    for name in names:
+        if given.has(name):
+            raise ConfigError(f"option {name}: {why}")
+
+
+def _where(given: Given) -> Cluster | Directories:
+    places = (*CLUSTERS, "path")
+    if not given.one_of(places) and not given.has(BOOTSTRAP):
+        raise ConfigError(f"one of the options {', '.join(places)} must say where the logs are")
+    return parse_cluster(given) or given.take("path", _directories, Directories(()))
+
+
+def parse_cluster(given: Given) -> Cluster | None:
+    """The cluster that is named, if one is.
+
+    Raises:
+        ConfigError: An address that cannot be one, or two of them.
+        Unsupported: A cluster that this version does not speak to.
+    """
+    if given.text(BOOTSTRAP) is not None:
+        raise Unsupported(BOOTSTRAP, "Kafka 0.8 or later; a 0.7 cluster is named by kafka.zk.connect")
     given.take("kafka.protocol", _protocol, "auto")
-    names = ("kafka.zk.connect", "kafka.broker.list", "path")
-    name = given.one_of(names)
-    if not name:
-        raise ConfigError(f"one of the options {', '.join(names)} must say where the logs are")
-    text = given.take(name, lambda text, _: text, "")
-    if name == "path":
-        return _directories(text, name)
-    return _zookeeper(text, name) if name == "kafka.zk.connect" else _brokers(text, name)
+    name = given.one_of(CLUSTERS)
+    parse = _zookeeper if name == CLUSTERS[0] else _brokers
+    return given.take(name, parse, None) if name else None
 
 
 def _protocol(text: str, option: str) -> str:
@@ -385,7 +356,7 @@ def _place(item: object) -> Directory | None:
     return match and Directory(match[2].removeprefix("file://"), -1 if match[1] is None else int(match[1]))
 
 
-def _topics(given: _Given, *, optional: bool) -> Topics:
+def _topics(given: Given, *, optional: bool) -> Topics:
     names = ("subscribe", "subscribePattern", "assign")
     name = given.one_of(names)
     if not name and not optional:
@@ -412,7 +383,7 @@ def _pattern(text: str, option: str) -> str:
     return text
 
 
-def _places(given: _Given, which: str, anchors: tuple[Anchor, ...]) -> Places:
+def _places(given: Given, which: str, anchors: tuple[Anchor, ...]) -> Places:
     """Where to start or end; the first anchor is the default. As in Spark, a time for all wins over times for each,
     and those over offsets."""
     by_time: Places | None = given.take(f"{which}Timestamp", parse_time, None)
@@ -425,7 +396,7 @@ def _places(given: _Given, which: str, anchors: tuple[Anchor, ...]) -> Places:
     return next((places for places in (by_time, by_times, offsets) if places is not None), anchors[0])
 
 
-def _limits(given: _Given) -> Limits:
+def _limits(given: Given) -> Limits:
     limits = Limits(
         given.take("maxBytesPerTrigger", parse_bytes, None),
         given.take("minBytesPerTrigger", parse_bytes, 0),
@@ -437,7 +408,7 @@ def _limits(given: _Given) -> Limits:
     return limits
 
 
-def _packing(given: _Given) -> Packing:
+def _packing(given: Given) -> Packing:
     packing = Packing(
         given.take("maxBytesPerPartition", parse_bytes, 128 * MiB),
         given.take("minPartitions", parse_count, 1),
@@ -449,7 +420,7 @@ def _packing(given: _Given) -> Packing:
     return packing
 
 
-def _corrupt(given: _Given, headers: bool) -> str:
+def _corrupt(given: Given, headers: bool) -> str:
     asked = given.take("corrupt", choice(*CORRUPT), "fail")
     if asked == "dead" and not headers:
         raise ConfigError("option corrupt=dead needs includeHeaders=true: a header tells dead rows from good ones")

@@ -1,0 +1,221 @@
+"""The columns of the sink, and the way from Spark's Arrow batches to what goes to one place each.
+
+Nothing is done row by row in Python here: rows are checked, sorted by where they go and cut by Arrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from odradek.errors import ConfigError, OdradekError, Unsupported
+from odradek.types import TopicPartition
+
+__all__ = ["BadRow", "Group", "Layout", "layout"]
+
+TEXT, BYTES, NUMBER = "string", "binary", "int"
+
+KINDS = {
+    "value": (BYTES, TEXT),
+    "topic": (TEXT,),
+    "key": (BYTES, TEXT),
+    "partition": (NUMBER,),
+    "broker": (NUMBER,),
+}
+"""The columns there are, and what each may be."""
+
+ABSENT = {"headers": "Kafka 0.11", "timestamp": "Kafka 0.10"}
+"""Columns that this era has no place for -> what it would take."""
+
+NUMBERS = ("tinyint", "smallint", "int", "bigint")
+
+MOST = (1 << 31) - 1
+"""The largest number of a broker or a partition."""
+
+
+class BadRow(OdradekError):
+    """A row that cannot be written as it is.
+
+    Args:
+        row: Counts the rows of the task, from 0.
+        why: What is wrong with it.
+    """
+
+    hint = "no row of its batch, and nothing after it, was sent by this attempt of the task"
+
+    def __init__(self, row: int, why: str) -> None:
+        super().__init__(row, why)
+        self.row, self.why = row, why
+
+    def message(self) -> str:
+        return f"row {self.row} of the task: {self.why}"
+
+
+class Group(NamedTuple):
+    """Rows that go to one place, in their order.
+
+    Args:
+        topic: Theirs.
+        partition: The partition all of them name; None: they name none.
+        rows: Their columns: value, and key if there is one.
+    """
+
+    topic: str
+    partition: TopicPartition | None
+    rows: pa.Table
+
+    @property
+    def bytes(self) -> int:
+        """Of their values."""
+        size: int | None = pc.sum(pc.binary_length(self.rows["value"])).as_py()
+        return size or 0
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which columns the rows have. Small, and pickled into every task.
+
+    Args:
+        topic: Of all rows; "": it is in a column.
+        has_key: There is a key column.
+        has_place: There are columns broker and partition.
+    """
+
+    topic: str
+    has_key: bool
+    has_place: bool
+
+    def groups(self, batches: Sequence[pa.RecordBatch], first_row: int) -> list[Group]:
+        """The rows of some batches, by where they go.
+
+        Args:
+            batches: Of one schema, as Spark hands them over.
+            first_row: What the first of their rows counts as, in errors.
+
+        Raises:
+            BadRow: A null, or a number that cannot be one.
+        """
+        table = pa.Table.from_batches(batches)
+        rows = table.select(["value", "key"] if self.has_key else ["value"])
+        rows = rows.cast(pa.schema([pa.field(one.name, _plain(one.type)) for one in rows.schema]))
+        _no_nulls(rows["value"], "value", first_row)
+        if not self.topic:
+            _no_nulls(table["topic"], "topic", first_row)
+        if self.has_place:
+            _check_places(table, first_row)
+        return list(self._divide(table, rows))
+
+    def _divide(self, table: pa.Table, rows: pa.Table) -> Iterator[Group]:
+        """One group for each combination of topic, broker and partition."""
+        names = ([] if self.topic else ["topic"]) + (["broker", "partition"] if self.has_place else [])
+        codes, places = _number([_encode(table[name]) for name in names], len(rows))
+        if len(places) > 1:
+            rows = rows.take(pc.sort_indices(codes))  # which is stable
+        start = 0
+        for _, count, place in sorted(places, key=itemgetter(0)):
+            yield self._group(place, rows.slice(start, count))
+            start += count
+
+    def _group(self, place: tuple[Any, ...], rows: pa.Table) -> Group:
+        topic, place = (self.topic, place) if self.topic else (place[0], place[1:])
+        explicit = bool(place) and place[0] is not None
+        return Group(topic, TopicPartition(topic, *place) if explicit else None, rows)
+
+
+def layout(fields: Iterable[tuple[str, str]], topic: str) -> Layout:
+    """Check the columns of a query.
+
+    Args:
+        fields: Name and Spark's simple type (`bigint`) of each.
+        topic: Of all rows, if it is not in a column; it goes before the column.
+
+    Raises:
+        ConfigError: A column that is not known, is missing, or has a type that cannot be written.
+        Unsupported: A column that 0.7 has no place for.
+    """
+    found: dict[str, str] = {}
+    for name, kind in fields:
+        if name in found:
+            raise ConfigError(f"column {name} comes twice")
+        _check_column(name, kind)
+        found[name] = kind
+    if "value" not in found:
+        raise ConfigError("there is no column value: it is what is written")
+    if not topic and "topic" not in found:
+        raise ConfigError("where do rows go? There is neither option topic nor a column topic")
+    if ("broker" in found) != ("partition" in found):
+        raise ConfigError("columns broker and partition go together: 0.7 counts partitions on each broker")
+    return Layout(topic, "key" in found, "broker" in found)
+
+
+def _check_column(name: str, kind: str) -> None:
+    if name in ABSENT:
+        raise Unsupported(f"column {name}", f"{ABSENT[name]}; 0.7 does not store it, so leave it out of the query")
+    if name not in KINDS:
+        raise ConfigError(f"there is no column {name!r} to write: select only what is, of {', '.join(KINDS)}")
+    family = TEXT if kind.split(" ")[0].split("(")[0] in ("string", "varchar", "char") else kind
+    if (NUMBER if kind in NUMBERS else family) not in KINDS[name]:
+        raise ConfigError(f"column {name} is {kind}: cast it to {' or '.join(KINDS[name])} in the query")
+
+
+# ---- Arrow ---------------------------------------------------------------------------------------------------
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type without a dictionary."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _no_nulls(column: pa.ChunkedArray[Any], name: str, first_row: int) -> None:
+    if column.null_count:
+        raise BadRow(first_row + _first(pc.is_null(column)), f"{name} is null")
+
+
+def _check_places(table: pa.Table, first_row: int) -> None:
+    broker: Any = table["broker"]
+    partition: Any = table["partition"]
+    if broker.null_count or partition.null_count:
+        half = pc.not_equal(pc.is_null(broker), pc.is_null(partition))
+        if (row := _first(half)) >= 0:
+            raise BadRow(first_row + row, "one of broker and partition is null: both are, or neither")
+    for name, values in (("broker", broker), ("partition", partition)):
+        wrong = pc.or_(pc.less(values, pa.scalar(0)), pc.greater(values, pa.scalar(MOST)))
+        if (row := _first(wrong)) >= 0:
+            raise BadRow(first_row + row, f"{name} is {values[row].as_py()}: there is no such")
+
+
+def _first(flags: Any) -> int:
+    """Where the first true one is; -1: nowhere."""
+    found: int = pc.index(flags, True).as_py()
+    return found
+
+
+def _encode(column: pa.ChunkedArray[Any]) -> Any:
+    """A number for each row that says which of a few values it has; a null is one of them."""
+    flat: Any = column.cast(_plain(column.type)).combine_chunks()
+    return pc.dictionary_encode(flat, null_encoding="encode")
+
+
+def _number(columns: Sequence[Any], rows: int) -> tuple[Any, list[tuple[int, int, tuple[Any, ...]]]]:
+    """The same for several columns at once: a number for each row; and each number, how many rows have it, and the
+    values it stands for."""
+    codes: Any = pa.repeat(pa.scalar(0, pa.int64()), rows)
+    for column in columns:
+        codes = pc.add(pc.multiply(codes, len(column.dictionary)), column.indices.cast(pa.int64()))
+    return codes, [
+        (code, count, tuple(_values(columns, code)))
+        for code, count in ((one["values"], one["counts"]) for one in pc.value_counts(codes).to_pylist())
+    ]
+
+
+def _values(columns: Sequence[Any], code: int) -> list[Any]:
+    values = []
+    for column in reversed(columns):
+        code, index = divmod(code, len(column.dictionary))
+        values.append(column.dictionary[index].as_py())
+    return values[::-1]

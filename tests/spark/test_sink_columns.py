@@ -1,0 +1,139 @@
+"""Rows, by where they go."""
+
+from __future__ import annotations
+
+import pickle
+from collections import defaultdict
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.errors import ConfigError, Unsupported
+from odradek.spark.sink_columns import BadRow, Group, Layout, layout
+from odradek.types import TopicPartition
+
+ALL = Layout("", has_key=True, has_place=True)
+PLAIN = Layout("t", has_key=False, has_place=False)
+
+
+def batch(rows: list[tuple[Any, ...]], value: pa.DataType | None = None) -> pa.RecordBatch:
+    kinds = {"value": value or pa.binary(), "topic": pa.string(), "key": pa.binary(), "broker": pa.int32()}
+    columns = zip(*rows, strict=True) if rows else [[]] * 5
+    named = zip((*kinds, "partition"), columns, strict=True)
+    return pa.record_batch({name: pa.array(list(cells), kinds.get(name, pa.int32())) for name, cells in named})
+
+
+def rows_of(group: Group) -> list[tuple[Any, ...]]:
+    place = (None, None) if group.partition is None else group.partition[1:]
+    columns = [group.rows[name].to_pylist() for name in ("value", "key")]
+    return [(value, group.topic, key, *place) for value, key in zip(*columns, strict=True)]
+
+
+PLACES = st.one_of(st.just((None, None)), st.tuples(st.integers(0, 2), st.integers(0, 2)))
+ROWS = st.lists(
+    st.tuples(st.binary(max_size=3), st.sampled_from("tuv"), st.none() | st.binary(max_size=2), PLACES).map(
+        lambda row: (*row[:3], *row[3])
+    ),
+    max_size=40,
+)
+
+
+@given(st.lists(ROWS, min_size=1, max_size=3))
+def test_each_row_is_in_the_group_of_its_place_and_groups_keep_the_order(parts: list[list[tuple[Any, ...]]]) -> None:
+    groups = ALL.groups([batch(rows) for rows in parts], 0)
+    expected: dict[Any, list[tuple[Any, ...]]] = defaultdict(list)
+    for row in (row for rows in parts for row in rows):
+        expected[row[1], row[3], row[4]].append(row)
+    assert len(groups) == len(expected)
+    assert sorted(map(rows_of, groups), key=repr) == sorted(expected.values(), key=repr)
+    assert sum(group.bytes for group in groups) == sum(len(row[0]) for rows in parts for row in rows)
+
+
+def test_rows_of_one_topic_are_not_copied() -> None:
+    values = pa.array([b"a", b"b"])
+    (group,) = PLAIN.groups([pa.record_batch({"value": values})], 0)
+    assert (group.topic, group.partition) == ("t", None)
+    assert group.rows["value"].chunk(0).buffers()[2].address == values.buffers()[2].address  # type: ignore[attr-defined]
+
+
+def test_the_option_goes_before_the_column() -> None:
+    rows = [(b"a", None, None, 1, 0), (b"b", "u", None, 1, 0)]
+    (group,) = Layout("t", has_key=True, has_place=True).groups([batch(rows)], 0)
+    assert (group.topic, group.partition, len(group.rows)) == ("t", TopicPartition("t", 1, 0), 2)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.large_binary(), pa.binary()])
+def test_values_of_every_form_of_spark(kind: pa.DataType) -> None:
+    values = pa.array([b"a", "\u00e4".encode()]).cast(kind)
+    for column in (values, values.dictionary_encode()):
+        (group,) = PLAIN.groups([pa.record_batch({"value": column})], 0)
+        assert group.rows["value"].cast(pa.binary()).to_pylist() == [b"a", "\u00e4".encode()]
+        assert group.bytes == 3
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ((None, "t", None, 1, 0), "value is null"),
+        ((b"", None, None, 1, 0), "topic is null"),
+        ((b"", "t", None, None, 0), "one of broker and partition is null"),
+        ((b"", "t", None, 1, None), "one of broker and partition is null"),
+        ((b"", "t", None, -1, 0), "broker is -1"),
+        ((b"", "t", None, 1, -7), "partition is -7"),
+    ],
+)
+def test_a_row_that_cannot_be_written_is_named(row: tuple[Any, ...], says: str) -> None:
+    good = (b"", "t", None, 1, 0)
+    with pytest.raises(BadRow, match=f"row 1003 of the task: {says}") as caught:
+        ALL.groups([batch([good] * 2), batch([good, row, row])], 1000)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (again.row, str(again)) == (1003, str(caught.value))
+
+
+def test_what_is_no_partition_of_an_int_is_refused_in_a_bigint_too() -> None:
+    row = {"value": [b""], "broker": [1], "partition": [1 << 40]}
+    with pytest.raises(BadRow, match="partition is 1099511627776"):
+        Layout("t", has_key=False, has_place=True).groups([pa.record_batch(row)], 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "topic", "expected"),
+    [
+        ("value binary", "t", Layout("t", False, False)),
+        ("value string, topic string", "", Layout("", False, False)),
+        ("topic varchar(10), value char(3), key string", "t", Layout("t", True, False)),
+        ("partition bigint, broker smallint, value string collate UNICODE", "t", Layout("t", False, True)),
+    ],
+)
+def test_columns_that_can_be_written(fields: str, topic: str, expected: Layout) -> None:
+    found = layout([(name, kind) for name, _, kind in (field.partition(" ") for field in fields.split(", "))], topic)
+    assert found == pickle.loads(pickle.dumps(found)) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ("topic string", "no column value"),
+        ("value string", "neither option topic nor a column topic"),
+        ("value string, topic string, offset bigint", "no column 'offset' to write: select only"),
+        ("value string, topic string, value string", "value comes twice"),
+        ("value int, topic string", "column value is int: cast it to binary or string"),
+        ("value string, topic binary", "column topic is binary: cast it to string"),
+        ("value string, topic string, key struct<a:int>", "column key is"),
+        ("value string, topic string, partition int", "broker and partition go together"),
+        ("value string, topic string, broker int", "broker and partition go together"),
+        ("value string, topic string, broker string, partition int", "column broker is string: cast it to int"),
+    ],
+)
+def test_columns_that_cannot(fields: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        layout([(name, kind) for name, _, kind in (field.partition(" ") for field in fields.split(", "))], "")
+
+
+@pytest.mark.parametrize("name", ["headers", "timestamp"])
+def test_what_this_era_does_not_store_is_refused(name: str) -> None:
+    with pytest.raises(Unsupported, match=f"column {name} .* 0.7 does not store it, so leave it out"):
+        layout([("value", "string"), (name, "timestamp")], "t")
