@@ -165,7 +165,8 @@ class _Maker:
             indices = _integers(memoryview(runs), pa.int32())
         else:
             indices = _zeros(sum(rows))
-        return pa.DictionaryArray.from_arrays(indices, self._dictionaries[which])
+        # The indices were made right here: looking at each of them once more would double the cost of a table.
+        return pa.DictionaryArray.from_arrays(indices, self._dictionaries[which], safe=False)
 
 
 def _is_large(values: Sequence[bytes]) -> bool:
