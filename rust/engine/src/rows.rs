@@ -167,6 +167,12 @@ impl Places for RunPlaces<'_> {
         Ok(())
     }
 
+    fn room(&self) -> usize {
+        let others =
+            self.inner_indexes.as_ref().map_or(usize::MAX, |inner| inner.capacity()).min(self.positions.capacity());
+        others.min(self.next_positions.capacity()).saturating_sub(self.next_positions.len())
+    }
+
     #[inline]
     fn push(&mut self, end: usize) {
         self.next_positions.push(position(self.base, end));

@@ -101,7 +101,7 @@ pub(crate) fn trim<T: Item>(column: &mut Vec<T>) {
     if len.saturating_mul(size_of::<T>()) < WORTH_BYTES {
         column.shrink_to_fit();
     } else if column.capacity() > len.saturating_add(len / 4) {
-        column.shrink_to(len.saturating_add(len / 4));
+        column.shrink_to(len.saturating_add(len / 8));
     }
 }
 

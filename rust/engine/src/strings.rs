@@ -53,6 +53,8 @@ pub(crate) trait Places {
     fn expect(&mut self, rows: usize);
     /// There may be so many more.
     fn reserve(&mut self, rows: usize) -> Result<(), Error>;
+    /// For how many more there is room already.
+    fn room(&self) -> usize;
     /// One more: it ends at this index.
     fn push(&mut self, end: usize);
 }
@@ -63,6 +65,10 @@ impl Places for () {
 
     fn reserve(&mut self, _: usize) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn room(&self) -> usize {
+        usize::MAX
     }
 
     fn push(&mut self, _: usize) {}
@@ -82,7 +88,7 @@ impl Default for Strings {
     }
 }
 
-/// Rows between two looks at the memory for them.
+/// Rows there is made room for when there is none left.
 const CHUNK_ROWS: usize = 1024;
 
 impl Strings {
@@ -151,7 +157,7 @@ impl Strings {
         };
         let size = data.len().saturating_sub(start);
         self.reserve(size)?;
-        let alike = size.checked_div(second.saturating_sub(start)).unwrap_or(0).saturating_add(CHUNK_ROWS);
+        let alike = size.checked_div(second.saturating_sub(start)).unwrap_or(0);
         either!(&mut self.offsets, ends => prepare(ends, alike));
         places.expect(alike);
         let (rows, bytes) = (self.len(), self.data.len());
@@ -218,9 +224,13 @@ impl Run<'_> {
         let mut at = self.start;
         loop {
             // Never more than there can be: a row is made of 9 bytes at least.
-            let rows = (self.data.len().saturating_sub(at) / LEAST_BYTES).min(CHUNK_ROWS);
-            ends.try_reserve(rows)?;
-            places.reserve(rows)?;
+            let most = self.data.len().saturating_sub(at) / LEAST_BYTES;
+            let mut rows = most.min(ends.capacity().saturating_sub(ends.len())).min(places.room());
+            if rows == 0 {
+                rows = most.min(CHUNK_ROWS);
+                ends.try_reserve(rows)?;
+                places.reserve(rows)?;
+            }
             for _ in 0..rows {
                 let Some(message) = plain_at(self.data, at, self.max_entry) else {
                     return Ok(at);
