@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 
-use odradek_engine::Offsets;
+use odradek_engine::{Offsets, recycle};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -39,6 +39,17 @@ impl Items {
             Items::Bytes(items) => (items.as_ptr().cast(), items.len(), &BYTES),
             Items::Ints(items) => (items.as_ptr().cast(), items.len(), &INTS),
             Items::Longs(items) => (items.as_ptr().cast(), items.len(), &LONGS),
+        }
+    }
+}
+
+/// Nobody looks at it any more.
+impl Drop for Column {
+    fn drop(&mut self) {
+        match std::mem::replace(&mut self.items, Items::Bytes(Vec::new())) {
+            Items::Bytes(items) => recycle(items),
+            Items::Ints(items) => recycle(items),
+            Items::Longs(items) => recycle(items),
         }
     }
 }

@@ -168,7 +168,7 @@ class Producer:
             Unknown: It may or may not have been written within `deliver_within`.
             Unsupported: This cluster has no headers, or no time.
         """
-        call = Call()
+        call = Call(self._outbox.loop)
         try:
             admitted = self._admit(topic, value, key, headers, time, partition)
             if not self._outbox.offer_now(*admitted, partition, call):
@@ -274,7 +274,7 @@ class Producer:
         return await self._send_runs(topic, arrow_in.runs(data, value, key), partition)
 
     async def _send_runs(self, topic: str, runs: Iterable[Sequence[Row]], partition: TopicPartition | None) -> Acks:
-        call = Call()
+        call = Call(self._outbox.loop)
         try:
             for run in runs:
                 await self._take_in(topic, run, partition, call)
