@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from odradek.testing import Kafka07Broker
+from odradek.types import MiB
 
 from .conftest import SOURCES
 from .made import append, rows_of, write_log
@@ -254,7 +255,7 @@ def gate(numbers):
         (folder / "again").touch()
         wait("up")
     for number in numbers:
-        if number == 30_000 and not attempt:
+        if number == 50_000 and not attempt:
             (folder / "half").touch()
             wait("down")
         yield (str(number) * 100,)
@@ -267,6 +268,7 @@ with local_session("retries", master="local[1,2]") as spark:
 """
 
 
+@pytest.mark.slow
 def test_a_task_whose_broker_dies_is_tried_again_and_loses_nothing(
     broker: Kafka07Broker, odradek_chroot: str, tmp_path: Path
 ) -> None:
@@ -277,10 +279,11 @@ def test_a_task_whose_broker_dies_is_tried_again_and_loses_nothing(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as driver:
         try:
-            wait_for(tmp_path / "half", driver)
+            wait_for((tmp_path / "half").exists, driver)
+            wait_for(lambda: broker.statistics().bytes_in > MiB, driver)
             broker.kill(drop_session=True)
             (tmp_path / "down").touch()
-            wait_for(tmp_path / "again", driver)
+            wait_for((tmp_path / "again").exists, driver)
             broker.start()
             (tmp_path / "up").touch()
             said, _ = driver.communicate(timeout=120)
@@ -296,9 +299,9 @@ def test_a_task_whose_broker_dies_is_tried_again_and_loses_nothing(
     assert "rows may be there twice: 1 tasks were tried again" in said
 
 
-def wait_for(file: Path, driver: subprocess.Popen[str]) -> None:
+def wait_for(true: Callable[[], bool], driver: subprocess.Popen[str]) -> None:
     until = time.monotonic() + 120
-    while not file.exists():
+    while not true():
         assert driver.poll() is None, driver.communicate()[0]
-        assert time.monotonic() < until, file
+        assert time.monotonic() < until
         time.sleep(0.02)
