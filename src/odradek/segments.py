@@ -91,7 +91,7 @@ class Segment:
         """Where the next segment starts."""
         return Position(self.start + self.size)
 
-    def _decode(self, decoder: SetDecoder, until: int, max_bytes: int) -> Iterator[Columns]:
+    def decode(self, decoder: SetDecoder, until: int, max_bytes: int) -> Iterator[Columns]:
         """What lies between where the decoder is and `until`, about `max_bytes` at a time, or a chunk of the file."""
         size = min(_CHUNK_BYTES, max_bytes)
         with self.path.open("rb", buffering=0) as file:
@@ -175,7 +175,7 @@ class Log:
         for segment in self.segments:
             if first < segment.end and segment.start < last:
                 decoder = SetDecoder(self.partition, Position(max(first, segment.start)), options)
-                yield from (columns for columns in segment._decode(decoder, last, max_bytes) if columns.values)
+                yield from (columns for columns in segment.decode(decoder, last, max_bytes) if columns.values)
                 at = decoder.position
         if until is not None and at < until:
             raise CorruptMessage(str(self.partition), at, f"no message that starts here or later ends at {until}")

@@ -7,7 +7,8 @@ import pickle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.spark.admission import LEAST_SHARE, Admission, Limits, admit, backlog, due, target
+from odradek.spark.admission import LEAST_SHARE, Admission, admit, backlog, due, entering, target
+from odradek.spark.options import Limits
 from odradek.spark.planning import Cut, Extent, Range, settle
 from odradek.types import GiB, MiB, Position, TopicPartition
 
@@ -30,25 +31,20 @@ def test_the_target_is_the_end_of_every_log() -> None:
     assert target(at(5, 6), logs(Extent(0, 50), Extent(0, 60))) == at(50, 60)
 
 
-def test_a_new_partition_enters_where_it_begins_and_is_read_by_the_next_batch() -> None:
-    there = logs(Extent(0, 50), Extent(40, 60), Extent(0, 9))
-    everything = target(at(5), there)
-    assert everything == at(50, 60, 9)
-    assert backlog(at(5), everything, there) == {P: 45, Q: 20, R: 9}
-    for limit in (None, 45, 20):
-        entered = admit(at(5), everything, there, limit).with_found({Cut(P, 25, 5, 50): 30})
-        assert entered == at(30 if limit == 20 else 50, 40, 0)
-    first = at(50, 40, 0)
-    assert admit(first, everything, there, None).ends == everything
+def test_a_new_partition_enters_before_it_is_read() -> None:
+    there = logs(Extent(0, 50), Extent(40, 60), Extent(0, 70))
+    first = target(at(5), there)
+    assert first == at(50, 40, 0)
     assert settle(at(5), first, there, fail_on_data_loss=True).ranges == (Range(P, 5, 50),)
-    later = logs(Extent(0, 50), Extent(45, 60), Extent(0, 9))  # retention goes on before the batch is read again
-    (gap,) = settle(first, everything, later, fail_on_data_loss=False).gaps
-    assert (gap.partition, gap.start, gap.end) == (Q, 40, 45)
+    assert target(first, there) == at(50, 60, 70)
+    later = logs(Extent(0, 50), Extent(45, 60), Extent(0, 70))  # retention goes on between planning and reading again
+    assert [gap.start for gap in settle(first, at(50, 60, 70), later, fail_on_data_loss=False).gaps] == [40]
 
 
-def test_a_new_partition_does_not_enter_behind_a_target_that_was_fixed_before() -> None:
-    fixed = at(50, 60)
-    assert admit(at(50), fixed, logs(Extent(0, 50), Extent(80, 90)), None).ends == fixed
+def test_a_new_partition_enters_when_it_has_something() -> None:
+    assert entering(at(5), logs(Extent(0, 50), Extent(40, 60)))
+    assert not entering(at(5), logs(Extent(0, 50), Extent(40, 40)))
+    assert not entering(at(5, 6), logs(Extent(0, 50), Extent(0, 60)))
 
 
 def test_a_partition_that_is_away_stays_where_it_is() -> None:
@@ -63,14 +59,8 @@ def test_a_log_made_anew_is_the_target_however_short() -> None:
 def test_backlog_is_what_logs_still_have() -> None:
     there = logs(Extent(20, 50), Extent(0, 60))
     assert backlog(at(5, 60, 7), at(50, 60, 9), there) == {P: 30}
+    assert backlog(at(5), at(50, 60), there) == {P: 30}
     assert backlog(at(5), at(10), there) == {}
-
-
-def test_a_target_that_lacks_a_partition_leaves_it_where_it_is() -> None:
-    there = logs(Extent(0, 4 * GiB))
-    for limit in (None, 1 * GiB):
-        admitted = admit(at(0, 7), at(4 * GiB), there, limit)
-        assert admitted.ends[Q] == 7
 
 
 # ---- whether it is time --------------------------------------------------------------------------------------

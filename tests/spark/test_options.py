@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.errors import ConfigError, OdradekError, Unsupported
-from odradek.spark.admission import Limits
 from odradek.spark.options import (
     KNOWN,
     REFUSED,
     Cluster,
     Directories,
     Directory,
+    Limits,
+    Packing,
     SourceOptions,
     Topics,
     parse_source,
 )
-from odradek.spark.planning import Packing
 from odradek.spark.values import parse_bytes, parse_seconds
 from odradek.types import EARLIEST, LATEST, AtTime, TopicPartition
 
@@ -173,13 +173,6 @@ def test_topics_are_chosen_by_name_pattern_or_partition() -> None:
     assert assigned.partitions == (TopicPartition("t", 0, 1),)
     assert (assigned.has("t"), assigned.has("u")) == (True, False)
     assert Topics().has("any")
-    found = [TopicPartition("t", 0, 1), TopicPartition("t", 0, 2), TopicPartition("b", 0, 1)]
-    assert assigned.of(found) == found[:1]
-    assert pattern.of(found) == found[2:]
-    assert assigned.missing(found) == [] == pattern.missing([])
-    assert assigned.missing(found[1:]) == ["t/0-1"]
-    with pytest.raises(ConfigError, match="option subscribe='a,,b': must be topics with commas"):
-        parse(subscribe="a,,b")
     with pytest.raises(ConfigError, match="not a regular expression of Python"):
         parse_source(where | {"subscribePattern": "*"}, streaming=False)
 

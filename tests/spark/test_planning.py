@@ -18,7 +18,6 @@ from odradek.spark.planning import (
     SLACK,
     Cut,
     Extent,
-    Packing,
     Range,
     Task,
     Work,
@@ -139,12 +138,13 @@ def test_data_loss_is_told_in_numbers_and_survives_pickling() -> None:
 
 def test_many_gaps_are_not_all_spelled_out() -> None:
     partitions = [TopicPartition("t", 0, number) for number in range(12)]
-    start, end = dict.fromkeys(partitions, Position(0)), dict.fromkeys(partitions, Position(9))
+    end = dict.fromkeys(partitions, Position(9))
+    start = dict.fromkeys(partitions, Position(0))
     with pytest.raises(DataLoss, match=r"t/0-9: no broker has this partition: wanted \[0, 9\); and 2 more partitions"):
         settle(start, end, {}, fail_on_data_loss=True)
 
 
-def test_a_partition_that_the_start_does_not_name_is_not_read_yet() -> None:
+def test_nothing_is_read_of_a_partition_that_the_start_does_not_name() -> None:
     assert settle({}, at(50), {P: Extent(10, 60)}, fail_on_data_loss=True) == ((), ())
 
 
@@ -162,12 +162,12 @@ def test_a_partition_that_the_start_does_not_name_is_not_read_yet() -> None:
     ],
 )
 def test_tasks_are_as_few_as_their_size_allows_but_no_more_than_may_be(total: int, work: Work) -> None:
-    assert task_count(total, Packing(), cores=2) == work
+    assert task_count(total, max_bytes=128 * MiB, min_tasks=1, max_tasks=8) == work
 
 
 def test_there_are_at_least_so_many_tasks_if_there_is_something_to_divide() -> None:
-    assert task_count(64 * MiB, Packing(min_tasks=4), cores=2) == Work(4, 16 * MiB)
-    assert task_count(1 * MiB, Packing(min_tasks=4), cores=2) == Work(4, LEAST_PIECE)
+    assert task_count(64 * MiB, max_bytes=128 * MiB, min_tasks=4, max_tasks=8) == Work(4, 16 * MiB)
+    assert task_count(1 * MiB, max_bytes=128 * MiB, min_tasks=4, max_tasks=8) == Work(4, LEAST_PIECE)
 
 
 def test_small_ranges_are_not_cut() -> None:
@@ -268,7 +268,7 @@ def test_the_largest_go_first_each_to_the_emptiest_task() -> None:
 
 
 def test_a_broker_is_spread_over_tasks_and_tasks_begin_with_different_brokers() -> None:
-    ranges = [Range(TopicPartition(topic, broker, 0), 0, 100) for topic in "abcdefgh" for broker in range(4)]
+    ranges = [Range(TopicPartition("t", broker, n), 0, 100) for broker in range(4) for n in range(8)]
     packed = pack(ranges, 4)
     for task in packed:
         assert [r.partition.broker for r in task.ranges].count(0) == 2
@@ -290,8 +290,8 @@ def test_a_hundred_thousand_partitions_are_planned_in_moments() -> None:
     logs = {p: Extent(0, 1000 + n * 997 % 50_000_000) for n, p in enumerate(partitions)}
     end = {p: Position(log.latest) for p, log in logs.items()}
     began = time.process_time()
-    ranges = settle(dict.fromkeys(partitions, Position(0)), end, logs, fail_on_data_loss=True).ranges
-    work = task_count(sum(r.size for r in ranges), Packing(max_tasks=400), cores=2)
+    ranges = settle({}, end, logs, fail_on_data_loss=True).ranges
+    work = task_count(sum(r.size for r in ranges), max_bytes=128 * MiB, min_tasks=1, max_tasks=400)
     cuts = propose_cuts(ranges, logs, work.piece)
     packed = pack(divide(ranges, [(cut.partition, cut.position) for cut in cuts]), work.tasks)
     assert time.process_time() - began < 10  # 1 s; this is about not being quadratic

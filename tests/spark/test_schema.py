@@ -210,16 +210,8 @@ def test_a_projection_has_the_columns_asked_for_in_their_order() -> None:
     again = pickle.loads(pickle.dumps(projection))
     assert (again.columns, again.schema) == (projection.columns, projection.schema)
     assert len(pickle.dumps(projection)) < 500
-    assert repr(projection) == "<Projection nextOffset, value>"
     everything = project([(c.name, c.spark, True) for c in columns(headers=True)], headers=True)
     assert everything.schema == Projection(columns(headers=True)).schema
-
-
-def test_dead_rows_cannot_be_taken_for_good_ones() -> None:
-    everything = [(column.name, column.spark, True) for column in columns(headers=True)]
-    assert project(everything, headers=True, dead=True).columns[-1] is HEADERS
-    with pytest.raises(ConfigError, match="with corrupt=dead a schema must have the column headers"):
-        project(everything[:-1], headers=True, dead=True)
 
 
 def test_a_projection_to_nothing_is_refused() -> None:

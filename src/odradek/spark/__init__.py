@@ -1,1 +1,1 @@
-"""Topics as tables: the data source for Spark. What is here plans and decides, without Spark and without sockets."""
+"""Topics as tables: the data source for Spark. What Spark itself touches is in `source` and `sink`; the rest plans."""

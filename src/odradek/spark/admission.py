@@ -8,32 +8,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from odradek.spark.offsets import Offsets
+from odradek.spark.options import Limits
 from odradek.spark.planning import Cut, Extent
 from odradek.types import MiB, Position, TopicPartition
 
-__all__ = ["LEAST_SHARE", "Admission", "Limits", "admit", "backlog", "due", "target"]
+__all__ = ["LEAST_SHARE", "Admission", "admit", "backlog", "due", "entering", "target"]
 
 LEAST_SHARE = 16 * MiB
 """A partition is not given less, if it has more: finding where its share ends takes 1 to 3 MiB (`boundary`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much a micro-batch reads.
-
-    Args:
-        max_bytes: At most about so many bytes of log; None: all there is.
-        min_bytes: Wait until so many are there,
-        max_delay_s: but no longer than this (s).
-    """
-
-    max_bytes: int | None = None
-    min_bytes: int = 0
-    max_delay_s: float = 900.0
 
 
 class Admission(NamedTuple):
@@ -48,8 +33,8 @@ class Admission(NamedTuple):
     cuts: tuple[Cut, ...]
 
     def with_found(self, found: Mapping[Cut, int | None]) -> dict[TopicPartition, Position]:
-        """All ends, given what was found for every cut. One without a boundary (None) goes on to its ceiling, the next
-        boundary that is known: that is more than the share."""
+        """All ends. A cut without a boundary (None) goes on to its ceiling, the next boundary that is known: more
+        than its share, but never less than the log has."""
         ends = dict(self.ends)
         for cut in self.cuts:
             place = found[cut]
@@ -58,21 +43,31 @@ class Admission(NamedTuple):
 
 
 def target(start: Offsets, logs: Mapping[TopicPartition, Extent]) -> dict[TopicPartition, Position]:
-    """The offsets behind everything that logs have now. A partition that is not there (its broker is down) stays where
-    it is."""
-    ends = dict(start) | {partition: Position(log.latest) for partition, log in logs.items()}
+    """The offsets behind everything that logs have now.
+
+    A partition that is new enters at its earliest message, without being read yet: a checkpoint then says where it
+    began, should the batch be read again after retention has moved on. A partition that is not there (its broker is
+    down) stays where it is.
+    """
+    ends = dict(start)
+    for partition, log in logs.items():
+        ends[partition] = Position(log.latest if partition in start else log.earliest)
     return dict(sorted(ends.items()))
 
 
+def entering(start: Offsets, logs: Mapping[TopicPartition, Extent]) -> bool:
+    """Is there a partition that is new and has something to be read?"""
+    return any(log.latest > log.earliest for partition, log in logs.items() if partition not in start)
+
+
 def backlog(start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent]) -> dict[TopicPartition, int]:
-    """Bytes that logs have for each partition between two offsets; none where it is 0."""
+    """Bytes that each partition has between two offsets; none where it is 0."""
     waiting = {}
     for partition, last in end.items():
+        first = start.get(partition, last)
         log = logs.get(partition)
-        first = start.get(partition)
         if log is not None and first != last:
-            begin = log.earliest if first is None or first > last else max(first, log.earliest)
-            waiting[partition] = last - begin
+            waiting[partition] = last - (log.earliest if first > last else max(first, min(log.earliest, last)))
     return {partition: size for partition, size in waiting.items() if size > 0}
 
 
@@ -91,27 +86,22 @@ def due(waiting: int, limits: Limits, *, now: float, last: float) -> bool:
 def admit(start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent], max_bytes: int | None) -> Admission:
     """What of [start, end) a micro-batch reads, when it may read `max_bytes`.
 
-    A partition that is new enters where its log begins and is read by the next batch: only then a checkpoint says where
-    it began, should that batch be read again after retention has moved on.
-
     Shares are proportional to backlogs. Those that would be smaller than `LEAST_SHARE` are put together and given to
-    some of the partitions, which take turns. If there is any backlog, the result is not `start`.
+    some of the partitions, which take turns. If there is any backlog, something of it is read.
     """
-    new = {p: Position(min(logs[p].earliest, last)) for p, last in end.items() if p not in start}
-    waiting = backlog(start, {partition: last for partition, last in end.items() if partition in start}, logs)
+    waiting = backlog(start, end, logs)
     total = sum(waiting.values())
     if max_bytes is None or total <= max_bytes:
-        return Admission({**start, **end, **new}, ())
+        return Admission(dict(end), ())
     shares = {partition: size * max_bytes // total for partition, size in waiting.items()}
     _put_together(shares, waiting, start)
-    ends: dict[TopicPartition, Position] = dict(new)
+    ends: dict[TopicPartition, Position] = {}
     cuts: list[Cut] = []
-    for partition, first in start.items():
-        last = end.get(partition, first)
+    for partition, last in end.items():
         if partition not in waiting or shares[partition] >= waiting[partition]:
             ends[partition] = last
         elif not shares[partition]:
-            ends[partition] = first
+            ends[partition] = start[partition]
         else:
             begin = last - waiting[partition]
             found = _end_of_share(Cut(partition, begin + shares[partition], begin, last), logs[partition].boundaries)

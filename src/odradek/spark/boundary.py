@@ -5,16 +5,14 @@ looks like a message need not be one: payloads may contain message sets (what a 
 off, or made to deceive. `BoundarySearch` finds the first place at or after a cut that it can prove. Two facts make a
 proof; `most` is the largest entry that the log may contain:
 
-*Nothing spans x.* If x were inside an entry of the log, that entry would start less than `most` before x and end behind
-it, it would be valid, and so would those behind it. So when no valid entry that starts in (x - most, x), at whatever
-byte, ends behind x and leads on to valid ones, x is a boundary. This holds whatever payloads contain. It takes for
-granted that nothing is damaged there.
+*Nothing spans x.* If x were inside an entry of the log, that entry would be valid, start less than `most` before x and
+end behind it. So when not one valid entry starts in (x - most, x) and ends behind x - at whatever byte, nested or not
+- x is a boundary. This holds whatever payloads contain. It takes for granted that the entry at x is undamaged.
 
 *A chain leads to x.* Valid entries, each beginning where the one before ends, cover at least `most` bytes in front of
-x. Somewhere in there an entry of the log begins, and so does any that x might be inside of. If it begins where one of
-the chain's does, chain and log are the same from there on. Otherwise one of the chain's entries lies across a boundary
-of the log, and its CRC is right though nobody wrote it: one in 2^32 by chance. This holds whatever is damaged, since
-damage makes nothing valid.
+x. Somewhere in there an entry of the log begins. If it begins where one of the chain's does, chain and log are the
+same from there on. Otherwise one of the chain's entries lies across a boundary of the log, and its CRC is right though
+nobody wrote it: one in 2^32 by chance. This holds whatever is damaged, since damage makes nothing valid.
 
 Both are asked for. So a wrong boundary needs forged entries, which lie across real ones with the right CRC, and damage
 at the same place; and then the ranges on both sides do not end where they should, which `check_landing` finds. Behind
@@ -105,7 +103,7 @@ class BoundarySearch:
         self._fed = self._base
         self._window: _Window | None = None
         self._goal = cut
-        self._tries, self._patient = TRIES, False
+        self._tries = TRIES
         self.result: Proved | Unproved | None = None
         if cut == floor or (cut == ceiling and not torn):
             self.result = Proved(cut)
@@ -114,6 +112,11 @@ class BoundarySearch:
     def wanted(self) -> tuple[int, int] | None:
         """The bytes to feed next, as positions [start, stop); None when there is a `result`."""
         return None if self.result is not None else (self._fed, self._stop)
+
+    @property
+    def looked_at(self) -> int:
+        """Bytes fed so far."""
+        return self._fed - self._base
 
     def feed(self, data: Buffer) -> None:
         """Take the next bytes, as many as there are; none at all: the log has no more."""
@@ -133,22 +136,13 @@ class BoundarySearch:
             self._window = _Window(self._base, self._ceiling, self._most, self._anchored, self._torn)
         try:
             self._search(self._window, self._pieces[0])
-        except _Expensive as why:
-            self._look_ahead(self._window, str(why))
         except _Hopeless as why:
-            self.result = Unproved(str(why))
-
-    def _look_ahead(self, window: _Window, why: str) -> None:
-        """Once, try harder: with more bytes behind the cut, if there are any, and more work."""
-        ahead = min(self._goal + 2 * self._most, self._ceiling)
-        if self._patient:
-            self.result = Unproved(why)
-            return
-        self._patient, window.budget = True, BUDGET
-        if ahead > self._fed:
-            self._stop = ahead
-        else:
-            self._look()
+            ahead = min(self._goal + 2 * self._most, self._ceiling)
+            if not isinstance(why, _Expensive) or self._fed >= ahead:
+                self.result = Unproved(str(why))
+            else:
+                self._window.budget = BUDGET
+                self._stop = ahead
 
     def _search(self, window: _Window, data: bytes) -> None:
         window.show(data)
@@ -190,7 +184,7 @@ class _Hopeless(Exception):
     """More bytes would not help."""
 
 
-class _Expensive(Exception):
+class _Expensive(_Hopeless):
     """The budget is used up."""
 
 

@@ -1,200 +1,183 @@
-"""Log directories of 0.7 as a source: finding the logs, how far they go, and reading ranges of them. No broker needed.
-
-Files may be written to meanwhile. How far a log goes is decided once, when it is found; its last file may end in the
-middle of a message, which is then left out as a broker's recovery would cut it off (specification 4.5).
-"""
+"""Log directories of 0.7, read without a broker: what they have, and their rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from itertools import pairwise
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from glob import glob
 from pathlib import Path
-from typing import BinaryIO
 
 from odradek import segments
-from odradek.batch import Batch
-from odradek.core.interfaces import DecoderOptions
-from odradek.errors import ConfigError, CorruptMessage
+from odradek.errors import ConfigError, MessageTooLarge
 from odradek.segments import Log, Segment
-from odradek.spark.boundary import BoundarySearch, Proved, Unproved, check_landing
-from odradek.spark.options import Directories, Directory, Topics
+from odradek.spark.boundary import BoundarySearch, Proved, check_landing
+from odradek.spark.gaps import Gap, Loss
+from odradek.spark.options import Directories, Directory, SourceOptions
 from odradek.spark.planning import Cut, Extent, Range
-from odradek.types import MiB, Position, TopicPartition
-from odradek.wire.kafka07.entries import check_length
+from odradek.spark.rules import decoder_options, explained, lost, skipped
+from odradek.types import AtTime, Columns, MiB, Position, TopicPartition
+from odradek.wire.kafka07.entries import Stop, check_log
 from odradek.wire.kafka07.message_set import SetDecoder
 
-__all__ = ["at_time", "extent", "find_boundary", "find_logs", "read_range"]
+__all__ = ["DirectoryLogs", "read_files"]
 
-CHUNK_BYTES = 1 * MiB
+log = logging.getLogger("odradek.spark")
 
-Logs = dict[TopicPartition, Log]
+TAIL = 4
+"""Times the largest message: so far from its end the last segment is followed to where its last message ends."""
 
-
-# ---- finding -------------------------------------------------------------------------------------------------
-
-
-def find_logs(where: Directories, topics: Topics) -> Logs:
-    """The logs that are to be read, in canonical order.
-
-    Raises:
-        ConfigError: A place without logs; a log that is in two places; a topic or partition that was asked for by name
-            and is in none; segments that do not join.
-        OSError: A directory cannot be read.
-    """
-    found: Logs = {}
-    for place in where.places:
-        for log in _logs_of(place):
-            if (other := found.get(log.partition)) is not None:
-                both = " and ".join(str(each.segments[0].path.parent) for each in (other, log))
-                raise ConfigError(f"{log.partition} is in {both}: say which broker each belongs to, as in 0@/a,1@/b")
-            found[log.partition] = log
-    wanted = {partition: found[partition] for partition in topics.of(sorted(found))}
-    if missing := topics.missing(found):
-        raise ConfigError(f"there is no log of {', '.join(missing)} in {', '.join(p.path for p in where.places)}")
-    for log in wanted.values():
-        _check_joints(log)
-    return wanted
+CHUNK = 4 * MiB
+"""Decoded at a time."""
 
 
-def _logs_of(place: Directory) -> Iterator[Log]:
-    paths = [Path(place.path)]
-    if not paths[0].exists() and set(place.path) & set("*?["):
-        pattern = paths[0].absolute().relative_to("/")
-        paths = sorted(path for path in Path("/").glob(str(pattern)) if path.is_dir())
-        if not paths:
-            raise ConfigError(f"{place.path}: matches no directory")
-    for path in paths:
-        logs = [path] if _is_log(path) else sorted(child for child in path.iterdir() if _is_log_of_broker(child))
-        if not logs:
-            raise ConfigError(f"{path}: neither a log nor a directory of logs (topic-0/00000000000000000000.kafka)")
-        yield from (_with_broker(segments.open(log), place.broker) for log in logs)
-
-
-def _is_log(path: Path) -> bool:
-    if not path.is_dir():
-        raise ConfigError(f"{path}: no such directory")
-    return any(path.glob("*.kafka"))
-
-
-def _is_log_of_broker(path: Path) -> bool:
-    """Brokers skip stray files in their log.dir, too (specification 4.5)."""
-    topic, dash, number = path.name.rpartition("-")
-    return bool(topic and dash and number.isascii() and number.isdigit()) and path.is_dir() and _is_log(path)
-
-
-def _with_broker(log: Log, broker: int) -> Log:
-    partition = log.partition._replace(broker=broker)
-    return Log(partition, tuple(replace(segment, partition=partition) for segment in log.segments))
-
-
-def _check_joints(log: Log) -> None:
-    for one, following in pairwise(log.segments):
-        if one.end != following.start:
-            raise ConfigError(f"{one.path} ends at {one.end}, but the next segment starts at {following.start}")
-
-
-# ---- how far a log goes --------------------------------------------------------------------------------------
-
-
-def extent(log: Log, max_entry: int) -> Extent:
-    """What a log has. Its end is that of its last whole message; looking for it reads 1 to 3 MiB."""
-    starts = tuple(int(segment.start) for segment in log.segments)
-    return Extent(starts[0], _whole_end(log.segments[-1], max_entry), starts)
-
-
-def at_time(log: Log, extent: Extent, seconds: float, *, now: float) -> Position:
-    """The newest known place not after a moment, as brokers answer (specification 4.1): a segment's start counts as
-    written when its file was last written, and the end now. The earliest place when there is none.
+class DirectoryLogs:
+    """Implements `spark.logs.Logs` over files. They are listed anew by every `extents`.
 
     Args:
-        log: The log.
-        extent: What it has.
-        seconds: The moment, as `time.time()` gives it.
-        now: This moment.
+        where: The directories.
+        options: What to read.
     """
-    if seconds >= now:
-        return Position(extent.latest)
-    old = [segment.start for segment in log.segments if segment.path.stat().st_mtime <= seconds]
-    return Position(old[-1] if old else extent.earliest)
+
+    def __init__(self, where: Directories, options: SourceOptions) -> None:
+        self._where, self._options = where, options
+        self._logs: dict[TopicPartition, Log] = {}
+
+    def extents(self) -> dict[TopicPartition, Extent]:
+        self._logs = {}
+        for place in self._where.places:
+            for path in _paths(place):
+                for found in segments.logs(path):
+                    self._add(found, place.broker)
+        return {partition: self._extent(found) for partition, found in sorted(self._logs.items())}
+
+    def at(self, places: Mapping[TopicPartition, AtTime]) -> dict[TopicPartition, Position]:
+        """As a broker answers: the start of the newest segment whose last message was written by then."""
+        return {partition: _at(self._logs[partition], time.seconds) for partition, time in places.items()}
+
+    def boundaries(self, cuts: Sequence[Cut]) -> dict[Cut, int | None]:
+        return {cut: self._boundary(cut) for cut in cuts}
+
+    def paths(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
+        """Where executors find them."""
+        return {partition: str(self._logs[partition].segments[0].path.parent.absolute()) for partition in partitions}
+
+    def _add(self, found: Log, broker: int) -> None:
+        partition = found.partition._replace(broker=broker)
+        topics = self._options.topics
+        if not topics.has(partition.topic) or (topics.partitions and partition not in topics.partitions):
+            return
+        if partition in self._logs:
+            first, second = (log.segments[0].path.parent for log in (self._logs[partition], found))
+            if first.resolve() == second.resolve():
+                return
+            raise ConfigError(f"{partition} is both {first} and {second}: name their brokers, as in path=0@...,1@...")
+        self._logs[partition] = _connected(found, self._options.fail_on_data_loss)
+
+    def _extent(self, found: Log) -> Extent:
+        last = found.segments[-1]
+        return Extent(found.start, _whole_end(last, self._options.max_entry), tuple(s.start for s in found.segments))
+
+    def _boundary(self, cut: Cut) -> int | None:
+        found = self._logs[cut.partition]
+        segment = next(segment for segment in found.segments if segment.end > cut.floor)
+        search = BoundarySearch(
+            cut.position, floor=cut.floor, ceiling=min(cut.ceiling, segment.end), most=self._options.max_entry
+        )
+        return _run(search, segment)
 
 
-def _whole_end(segment: Segment, max_entry: int) -> int:
-    """Where the last whole message of a file ends. The file's end, if what is there is not the beginning of one: who
-    reads it is to see the damage."""
-    place = int(segment.start)
-    cut = max(segment.end - max_entry, place)
+def _paths(place: Directory) -> list[str]:
+    if Path(place.path).exists():
+        return [place.path]
+    found = sorted(glob(place.path))  # noqa: PTH207 - Path.glob takes no absolute pattern
+    if not found:
+        raise ConfigError(f"option path={place.path!r}: no such file or directory")
+    return found
+
+
+def _connected(found: Log, strict: bool) -> Log:
+    """The log behind its last hole: there is nothing to read in a hole, and what is there cannot be reached over it."""
+    for number in range(len(found.segments) - 1, 0, -1):
+        before, after = found.segments[number - 1 : number + 1]
+        if before.end != after.start:
+            text = f"{before.path} ends at {before.end}, but the next segment starts at {after.start}"
+            if strict:
+                raise ConfigError(f"{text} (failOnDataLoss=false reads what is behind that)")
+            log.warning("%s: reading what is behind that", text)
+            return Log(found.partition, found.segments[number:])
+    return found
+
+
+def _at(found: Log, seconds: float) -> Position:
+    written = [segment.start for segment in found.segments if segment.path.stat().st_mtime <= seconds]
+    return max(written, default=found.start)
+
+
+def _run(search: BoundarySearch, segment: Segment) -> int | None:
     with segment.path.open("rb", buffering=0) as file:
-        found = _search(file, segment, BoundarySearch(cut, floor=place, ceiling=segment.end, most=max_entry, torn=True))
-        if isinstance(found, Proved):
-            place = found.position
-        while place < segment.end:
-            file.seek(place - segment.start)
-            head = file.read(5)
-            length = int.from_bytes(head[:4], "big", signed=True)
-            if len(head) >= 4 and check_length(length, max_entry, head[4:]):
+        while search.wanted is not None:
+            start, stop = search.wanted
+            file.seek(start - segment.start)
+            search.feed(file.read(stop - start))
+    return search.result.position if isinstance(search.result, Proved) else None
+
+
+def _whole_end(segment: Segment, most: int) -> Position:
+    """Where its last whole message ends: a file that is or was being written to ends anywhere.
+
+    Only the end is looked at, if a boundary can be proved in front of it. Where a length makes no sense, the end is
+    that of the file, so that the damage is met and not taken for an end.
+    """
+    cut = max(segment.start, segment.end - TAIL * most)
+    search = BoundarySearch(cut, floor=segment.start, ceiling=segment.end, most=most, torn=True)
+    begin = _run(search, segment)
+    at = segment.start if begin is None else begin
+    with segment.path.open("rb", buffering=0) as file:
+        file.seek(at - segment.start)
+        tail = b""
+        while chunk := file.read(min(CHUNK, segment.end - at - len(tail))):
+            data = tail + chunk
+            checked = check_log(data, at, most)
+            tail, at = data[checked.position - at :], checked.position
+            if checked.reason not in (Stop.END, Stop.CUT):
                 return segment.end
-            if len(head) < 4 or place + 4 + length > segment.end:
-                return place
-            place += 4 + length
-    return place
+    return Position(at)
 
 
-def find_boundary(log: Log, cut: Cut, max_entry: int) -> int | None:
-    """A boundary for a proposed cut, or None if none can be proved. Raises OSError."""
-    segment = next(segment for segment in reversed(log.segments) if segment.start <= cut.floor)
-    with segment.path.open("rb", buffering=0) as file:
-        search = BoundarySearch(cut.position, floor=cut.floor, ceiling=cut.ceiling, most=max_entry)
-        found = _search(file, segment, search)
-    return found.position if isinstance(found, Proved) else None
+# ---- rows ----------------------------------------------------------------------------------------------------
 
 
-def _search(file: BinaryIO, segment: Segment, search: BoundarySearch) -> Proved | Unproved | None:
-    while (wanted := search.wanted) is not None:
-        file.seek(wanted[0] - segment.start)
-        search.feed(file.read(wanted[1] - wanted[0]))
-    return search.result
-
-
-# ---- reading -------------------------------------------------------------------------------------------------
-
-
-def read_range(
-    log: Log, part: Range, options: DecoderOptions, skipped: Callable[[CorruptMessage], None]
-) -> Iterator[Batch]:
-    """The messages of a range, some hundred thousand bytes at a time.
-
-    Args:
-        log: The log it is a range of.
-        part: The range.
-        options: How messages are decoded.
-        skipped: Called with what is wrong with each message left out (`options.corrupt == "skip"`).
+def read_files(part: Range, path: str, options: SourceOptions) -> Iterator[Columns]:
+    """The rows of a range, some MiB at a time.
 
     Raises:
-        CorruptMessage, MessageTooLarge: A message cannot be decoded, after all before it were yielded.
-        BoundaryMismatch: The range, or a segment in it, does not end where a message does.
+        BoundaryMismatch: No message ends at the range's end, or at the end of a segment in it.
+        CorruptMessage, MessageTooLarge: A message that cannot be read, unless it is left out or handed over raw.
+        DataLoss: A segment is not there any more.
         OSError: A file cannot be read.
     """
-    decoder = SetDecoder(part.partition, Position(part.start), options)
-    for segment in log.segments:
-        stop = min(part.end, segment.end)
-        if decoder.position < stop:
-            for chunk in _chunks(segment, decoder.position, stop):
-                decoder.feed(memoryview(chunk))
-                columns = decoder.take()
-                if len(columns.values):
-                    yield Batch(part.partition, columns)
-                for report in decoder.take_reports():
-                    skipped(report)
-                if decoder.error is not None:
-                    raise decoder.error
-            check_landing(part.partition, part.start, stop, decoder.position)
+    at = part.start
+    for segment in segments.open(path).segments:
+        if at < segment.end and segment.start < part.end:
+            if segment.start > at:
+                _lose(part, Loss.EXPIRED, at, segment.start, options)
+            at = max(at, segment.start)
+            yield from _read_segment(segment, Range(part.partition, at, min(segment.end, part.end)), options)
+            at = segment.end
+    if at < part.end:
+        _lose(part, Loss.TRUNCATED, at, part.end, options)
+
+
+def _read_segment(segment: Segment, part: Range, options: SourceOptions) -> Iterator[Columns]:
+    decoder = SetDecoder(part.partition, Position(part.start), decoder_options(options))
+    try:
+        yield from (columns for columns in segment.decode(decoder, part.end, CHUNK) if columns.values)
+    except MessageTooLarge as error:
+        raise explained(error) from None
+    skipped(decoder.take_reports())
     check_landing(part.partition, part.start, part.end, decoder.position)
 
 
-def _chunks(segment: Segment, start: int, stop: int) -> Iterable[bytes]:
-    with segment.path.open("rb", buffering=0) as file:
-        file.seek(start - segment.start)
-        while start < stop and (chunk := file.read(min(stop - start, CHUNK_BYTES))):
-            start += len(chunk)
-            yield chunk
+def _lose(part: Range, loss: Loss, start: int, end: int, options: SourceOptions) -> None:
+    """What was there when the query was planned is not any more."""
+    lost([Gap(part.partition, loss, start, end, -1, -1, end)], options)

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache
 from typing import Any, TypeVar
 
 from odradek.client.cluster import connect
-from odradek.errors import ConfigError, Unsupported
-from odradek.spark.admission import Limits
+from odradek.errors import ConfigError, OdradekError, Unsupported
 from odradek.spark.offsets import Places, parse_assign, parse_places, parse_time, parse_times
-from odradek.spark.planning import Packing
 from odradek.spark.values import (
     at_most,
     choice,
@@ -34,8 +31,11 @@ __all__ = [
     "Cluster",
     "Directories",
     "Directory",
+    "Limits",
+    "Packing",
     "SourceOptions",
     "Topics",
+    "parse_kind",
     "parse_source",
 ]
 
@@ -101,18 +101,37 @@ class Topics:
             return any(partition.topic == topic for partition in self.partitions)
         return not self.names or topic in self.names
 
-    def of(self, found: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Those of the partitions found that are to be read."""
-        if self.partitions:
-            wanted = set(self.partitions)
-            return [partition for partition in found if partition in wanted]
-        has = cache(self.has)
-        return [partition for partition in found if has(partition.topic)]
 
-    def missing(self, found: Collection[TopicPartition]) -> list[str]:
-        """What was asked for by name and was not found."""
-        topics = {partition.topic for partition in found}
-        return [str(p) for p in self.partitions if p not in found] + [t for t in self.names if t not in topics]
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a micro-batch reads.
+
+    Args:
+        max_bytes: At most about so many bytes of log; None: all there is.
+        min_bytes: Wait until so many are there,
+        max_delay_s: but no longer than this (s).
+    """
+
+    max_bytes: int | None = None
+    min_bytes: int = 0
+    max_delay_s: float = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How work is divided into tasks.
+
+    Args:
+        max_bytes: A task reads at most about so many bytes of log, as far as `max_tasks` allows.
+        min_tasks: At least so many tasks, if there is something to divide.
+        max_tasks: At most so many tasks; None: four for each core.
+        fetchers: At most so many tasks read from one broker; None: any number.
+    """
+
+    max_bytes: int = 128 * MiB
+    min_tasks: int = 1
+    max_tasks: int | None = None
+    fetchers: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +159,8 @@ class SourceOptions:
     topics: Topics
     start: Places
     end: Places = LATEST
-    limits: Limits = Limits()  # noqa: RUF009 - frozen
-    packing: Packing = Packing()  # noqa: RUF009 - frozen
+    limits: Limits = Limits()
+    packing: Packing = Packing()
     fail_on_data_loss: bool = True
     max_message: int = 1_000_000
     fetch_bytes: int = 1 * MiB
@@ -290,6 +309,20 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         corrupt=_corrupt(given, headers),
         headers=headers,
     )
+
+
+def parse_kind(options: Mapping[str, str]) -> SourceOptions:
+    """As `parse_source`, where it is not known yet whether the query streams: what only one kind has tells, or what
+    only one kind accepts."""
+    given = {name.lower() for name in options}
+    if given & {name.lower() for name in STREAM}:
+        return parse_source(options, streaming=True)
+    try:
+        return parse_source(options, streaming=False)
+    except OdradekError:
+        if given & {name.lower() for name in BATCH}:
+            raise
+    return parse_source(options, streaming=True)
 
 
 def _where(given: _Given) -> Cluster | Directories:

@@ -19,9 +19,8 @@ import heapq
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby, pairwise
-from operator import attrgetter, itemgetter
+from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from odradek.errors import ConfigError
@@ -34,7 +33,6 @@ __all__ = [
     "LEAST_PIECE",
     "Cut",
     "Extent",
-    "Packing",
     "Range",
     "Settled",
     "Task",
@@ -52,28 +50,8 @@ __all__ = [
 LEAST_PIECE = 4 * MiB
 """Ranges are not divided into smaller pieces: proving a cut takes one or two of these four."""
 
-TASKS_PER_CORE = 4
-"""So that cores which are done early have something left to do."""
-
 SLACK = 1.25
 """A piece may be so much larger than wanted before it is worth a proof to divide it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Packing:
-    """How work is divided into tasks.
-
-    Args:
-        max_bytes: A task reads at most about so many bytes of log, as far as `max_tasks` allows.
-        min_tasks: At least so many tasks, if there is something to divide.
-        max_tasks: At most so many tasks; None: `TASKS_PER_CORE` for each core.
-        fetchers: At most so many tasks read from one broker; None: any number.
-    """
-
-    max_bytes: int = 128 * MiB
-    min_tasks: int = 1
-    max_tasks: int | None = None
-    fetchers: int | None = None
 
 
 class Extent(NamedTuple):
@@ -196,8 +174,8 @@ def positions(
 def settle(start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent], *, fail_on_data_loss: bool) -> Settled:
     """The ranges between two offsets that logs still have, and the gaps where they do not.
 
-    A partition that `start` does not name is new and not read yet (see `admission.admit`). One whose end is before its
-    start was cut off or made anew, and is read from its earliest message: an end before the start says so.
+    Nothing is read of a partition that `start` does not name: it enters at its end (see `admission.target`). One whose
+    end is before its start was cut off or made anew, and is read from its earliest message; that is the only way back.
 
     Raises:
         DataLoss: There are gaps, and `fail_on_data_loss` is true.
@@ -205,8 +183,8 @@ def settle(start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent], 
     ranges: list[Range] = []
     gaps: list[Gap] = []
     for partition in sorted(end):
-        first, last = start.get(partition), end[partition]
-        if first is None or first == last:
+        first, last = start.get(partition, end[partition]), end[partition]
+        if first == last:
             continue
         log = logs.get(partition)
         if log is not None and log.earliest <= first < last <= log.latest:
@@ -245,11 +223,10 @@ def _damaged(partition: TopicPartition, first: int, last: int, log: Extent | Non
 # ---- dividing ------------------------------------------------------------------------------------------------
 
 
-def task_count(total: int, packing: Packing, *, cores: int) -> Work:
-    """How many tasks read `total` bytes when there are so many cores. Of the bounds, `max_tasks` wins: a task costs 30
-    to 50 ms however little it does."""
-    most = packing.max_tasks or TASKS_PER_CORE * cores
-    tasks = min(max(-(-total // packing.max_bytes), packing.min_tasks, 1), most)
+def task_count(total: int, *, max_bytes: int, min_tasks: int, max_tasks: int) -> Work:
+    """How many tasks read `total` bytes: about `max_bytes` each, within the two bounds, of which the upper one wins.
+    A task costs 30 to 50 ms however little it does."""
+    tasks = min(max(-(-total // max_bytes), min_tasks, 1), max(max_tasks, 1))
     return Work(tasks, max(-(-total // tasks), LEAST_PIECE))
 
 
@@ -298,10 +275,6 @@ def divide(ranges: Iterable[Range], found: Iterable[tuple[TopicPartition, int]])
 # ---- packing -------------------------------------------------------------------------------------------------
 
 
-Bundle = tuple[int, list[int]]
-"""What goes to one task together: its bytes, and the numbers of its pieces."""
-
-
 def pack(pieces: Iterable[Range], tasks: int, *, fetchers: int | None = None) -> list[Task]:
     """Distribute pieces over at most so many tasks of about the same size: the largest first, each to the task that has
     least so far, which is at most a third above the best there is.
@@ -314,37 +287,38 @@ def pack(pieces: Iterable[Range], tasks: int, *, fetchers: int | None = None) ->
         tasks: Most tasks there may be.
         fetchers: At most so many tasks read from one broker, even if they become larger for that.
     """
-    parts = sorted(part for part in pieces if part.end > part.start)
-    by_broker = sorted(range(len(parts)), key=lambda index: parts[index].partition.broker)
-    bundles = [(parts[index].size, [index]) for index in by_broker]
-    if fetchers is not None:
-        groups = groupby(bundles, lambda bundle: parts[bundle[1][0]].partition.broker)
-        bundles = [merged for _, group in groups for merged in _distribute(list(group), fetchers)]
-    brokers = sorted({part.partition.broker for part in parts})
-    turns = {broker: turn for turn, broker in enumerate(brokers)}
-    return [
-        Task(_in_order([parts[index] for index in sorted(indexes)], number, turns))
-        for number, (_, indexes) in enumerate(_distribute(bundles, tasks))
-    ]
-
-
-def _distribute(bundles: list[Bundle], count: int) -> list[Bundle]:
-    """So many bundles, or fewer, of all these. Of equal ones those of one broker are neighbours, which spreads them."""
-    heap = [(0, number) for number in range(min(count, len(bundles)))]
-    chosen: list[list[int]] = [[] for _ in heap]
-    for size, indexes in sorted(bundles, key=itemgetter(0), reverse=True):
+    bundles = _bundles(pieces, fetchers)
+    heap = [(0, number) for number in range(min(tasks, len(bundles)))]
+    chosen: list[list[Range]] = [[] for _ in heap]
+    for size, bundle in bundles:
         load, number = heap[0]
-        chosen[number] += indexes
+        chosen[number] += bundle
         heapq.heapreplace(heap, (load + size, number))
-    loads = {number: load for load, number in heap}
-    return [(loads[number], indexes) for number, indexes in enumerate(chosen)]
+    brokers = sorted({part.partition.broker for _, bundle in bundles for part in bundle})
+    turns = {broker: turn for turn, broker in enumerate(brokers)}
+    return [Task(_in_order(ranges, number, turns)) for number, ranges in enumerate(chosen)]
+
+
+def _bundles(pieces: Iterable[Range], fetchers: int | None) -> list[tuple[int, list[Range]]]:
+    """What goes to one task together, the largest first; equals of one broker are neighbours, which spreads them."""
+    alone = [(part.end - part.start, [part]) for part in pieces if part.end > part.start]
+    if fetchers is not None:
+        by_broker: defaultdict[int, list[Range]] = defaultdict(list)
+        for _, (part,) in alone:
+            by_broker[part.partition.broker].append(part)
+        together = [task for ranges in by_broker.values() for task in pack(ranges, fetchers)]
+        alone = [(task.size, list(task.ranges)) for task in together]
+    alone.sort(key=lambda bundle: (-bundle[0], bundle[1][0].partition.broker))
+    return alone
 
 
 def _in_order(ranges: list[Range], number: int, turns: Mapping[int, int]) -> tuple[Range, ...]:
     """The ranges of a task in the order in which it reads them, with what is adjacent joined."""
+    count = len(turns)
+    ranges.sort(key=lambda part: ((turns[part.partition.broker] - number) % count, part))
     joined: list[Range] = []
-    for part in sorted(ranges, key=lambda part: (turns[part.partition.broker] - number) % len(turns)):
-        if joined and joined[-1].end == part.start and joined[-1].partition == part.partition:
+    for part in ranges:
+        if joined and joined[-1].partition == part.partition and joined[-1].end == part.start:
             joined[-1] = Range(part.partition, joined[-1].start, part.end)
         else:
             joined.append(part)

@@ -79,16 +79,15 @@ def ddl(*, headers: bool = False) -> str:
     return ", ".join(f"{column.name} {column.spark}" for column in columns(headers=headers))
 
 
-def project(fields: Iterable[tuple[str, str, bool]], *, headers: bool = False, dead: bool = False) -> Projection:
+def project(fields: Iterable[tuple[str, str, bool]], *, headers: bool = False) -> Projection:
     """The columns that a user's schema asks for, in its order.
 
     Args:
         fields: Of the schema: name, Spark's simple type (`bigint`), nullable.
         headers: Is there a headers column?
-        dead: Are there rows whose value is an undecoded entry, which only that column tells?
 
     Raises:
-        ConfigError: A column there is not, or of another type; one that is needed is left out.
+        ConfigError: A column there is not, or that has another type or may be null.
     """
     known = {column.name: column for column in columns(headers=headers)}
     chosen: dict[str, Column] = {}
@@ -105,8 +104,6 @@ def project(fields: Iterable[tuple[str, str, bool]], *, headers: bool = False, d
         chosen[name] = known[name]
     if not chosen:
         raise ConfigError("a schema without columns has no rows: leave the schema out, or name one column")
-    if dead and HEADERS.name not in chosen:
-        raise ConfigError(f"with corrupt=dead a schema must have the column {HEADERS.name}, which tells dead rows")
     return Projection(tuple(chosen.values()))
 
 

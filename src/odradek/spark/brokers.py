@@ -1,0 +1,164 @@
+"""The logs of a cluster, as whoever plans a query sees them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import TypeVar
+
+import anyio
+import anyio.to_thread
+
+from odradek.client.asking import ask_position
+from odradek.client.cluster import Cluster
+from odradek.client.tuning import Tuning
+from odradek.core.interfaces import BrokerApi
+from odradek.errors import BrokerError, RemoteProtocolError
+from odradek.io.kafka07.coordination import together
+from odradek.spark import options as given
+from odradek.spark.boundary import BoundarySearch, Proved, Unproved
+from odradek.spark.options import SourceOptions
+from odradek.spark.planning import Cut, Extent
+from odradek.spark.raw import read_raw
+from odradek.spark.runtime import connected, patiently
+from odradek.types import EARLIEST, LATEST, AtTime, Position, TopicPartition
+
+__all__ = ["BrokerLogs", "extent_of", "tuning"]
+
+log = logging.getLogger("odradek.spark")
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+MANY = 1 << 16
+"""More segments than a log has; if there are more, those in front of them are one free cut less each."""
+
+ASKED, SEARCHED = 256, 4
+"""So many positions are asked for at a time, and so many cuts searched, with a few of the largest messages in memory
+for each."""
+
+
+def tuning(options: SourceOptions) -> Tuning:
+    """How to connect: no single wait is longer than all of them together may be."""
+    usual = Tuning()
+    return Tuning(
+        connect_timeout=min(usual.connect_timeout, options.deadline_s),
+        request_timeout=min(usual.request_timeout, options.deadline_s),
+    )
+
+
+class BrokerLogs:
+    """Implements `spark.logs.Logs` over the network. Each question is asked until the options' deadline.
+
+    Args:
+        where: The cluster.
+        options: What to read, and how patiently.
+    """
+
+    def __init__(self, where: given.Cluster, options: SourceOptions) -> None:
+        self._where, self._options = where, options
+        self._tuning = tuning(options)
+
+    def extents(self) -> dict[TopicPartition, Extent]:
+        return self._ask(self._extents, "looking at the logs")
+
+    def at(self, places: Mapping[TopicPartition, AtTime]) -> dict[TopicPartition, Position]:
+        async def ask(cluster: Cluster) -> dict[TopicPartition, Position]:
+            return await _of_each(
+                cluster, places, lambda api, partition: ask_position(api, partition, places[partition])
+            )
+
+        return self._ask(ask, "asking for positions by time") if places else {}
+
+    def boundaries(self, cuts: Sequence[Cut]) -> dict[Cut, int | None]:
+        async def search(cluster: Cluster) -> dict[Cut, int | None]:
+            limiter = anyio.CapacityLimiter(SEARCHED)
+
+            async def one(cut: Cut) -> int | None:
+                async with limiter:
+                    return await self._boundary(cluster, cut)
+
+            return dict(zip(cuts, await together(one, cuts), strict=True))
+
+        return self._ask(search, "searching boundaries") if cuts else {}
+
+    def paths(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
+        return {}
+
+    def _ask(self, work: Callable[[Cluster], Awaitable[T]], what: str) -> T:
+        options = self._options
+        with connected(self._where.url, self._tuning, options.deadline_s) as there:
+            return there.run(work, options.deadline_s, what)
+
+    # ---- what there is ----
+
+    async def _extents(self, cluster: Cluster) -> dict[TopicPartition, Extent]:
+        return await _of_each(cluster, await self._published(cluster), extent_of)
+
+    async def _published(self, cluster: Cluster) -> list[TopicPartition]:
+        """What live brokers have of what is to be read."""
+        topics = self._options.topics
+        if self._where.url.startswith("kafka07://"):  # where nobody tells what is new
+            await cluster.era.coordination.refresh()
+        if topics.pattern:
+            names = sorted(filter(topics.has, await cluster.topics()))
+        else:
+            names = sorted({*topics.names, *(partition.topic for partition in topics.partitions)})
+        found = [partition for some in await together(cluster.partitions, names) for partition in some]
+        return [partition for partition in found if not topics.partitions or partition in topics.partitions]
+
+    # ---- boundaries ----
+
+    async def _boundary(self, cluster: Cluster, cut: Cut) -> int | None:
+        most = self._options.max_entry
+        search = BoundarySearch(cut.position, floor=cut.floor, ceiling=cut.ceiling, most=most)
+
+        async def read() -> bytes | None:
+            assert search.wanted is not None
+            broker = cluster.era.coordination.table.leader(cut.partition)
+            if broker is None:
+                return None
+            return await read_raw(cluster.era.broker(broker, purpose="fetch"), cut.partition, *search.wanted)
+
+        while search.wanted is not None:
+            what = f"{cut.partition}: reading at {search.wanted[0]}"
+            try:
+                data = await patiently(read, self._options.deadline_s, what)
+            except BrokerError as error:
+                log.warning("%s: no boundary at %d: %s", cut.partition, cut.position, error)
+                return None
+            if data is None:
+                return None
+            await anyio.to_thread.run_sync(search.feed, data)  # up to 0.2 s
+        return _position(cut, search.result)
+
+
+def _position(cut: Cut, result: Proved | Unproved | None) -> int | None:
+    if isinstance(result, Proved):
+        return result.position
+    log.info("%s: no boundary at %d: %s", cut.partition, cut.position, result.reason if result else "")
+    return None
+
+
+async def extent_of(api: BrokerApi, partition: TopicPartition) -> Extent:
+    """What a log has now, in one request. In 0.7, positions up to the latest one are the starts of all segments."""
+    found = await api.positions(partition, LATEST, MANY)
+    if not found:
+        raise RemoteProtocolError(f"{partition}: the broker names no position")
+    earliest = found[-1] if len(found) < MANY else await ask_position(api, partition, EARLIEST)
+    return Extent(earliest, found[0], tuple(sorted({earliest, *found})))
+
+
+async def _of_each(
+    cluster: Cluster, partitions: Collection[TopicPartition], ask: Callable[[BrokerApi, TopicPartition], Awaitable[R]]
+) -> dict[TopicPartition, R]:
+    """The answers about those partitions whose broker is there."""
+    limiter = anyio.CapacityLimiter(ASKED)
+    table = cluster.era.coordination.table
+    served = {partition: broker for partition in partitions if (broker := table.leader(partition)) is not None}
+
+    async def one(partition: TopicPartition) -> R:
+        async with limiter:
+            return await ask(cluster.era.broker(served[partition], purpose="control"), partition)
+
+    return dict(zip(served, await together(one, served), strict=True))

@@ -1,0 +1,42 @@
+"""Where logs are: in a cluster or in directories. Whoever plans a query asks the same of both."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+from odradek.spark.brokers import BrokerLogs
+from odradek.spark.directories import DirectoryLogs
+from odradek.spark.options import Cluster, SourceOptions
+from odradek.spark.planning import Cut, Extent
+from odradek.types import AtTime, Position, TopicPartition
+
+__all__ = ["Logs", "find_logs"]
+
+
+class Logs(Protocol):
+    """What there is to be read. Every method may raise OdradekError, and OSError where files are read."""
+
+    def extents(self) -> dict[TopicPartition, Extent]:
+        """What each log has now that the options ask for. Those of a broker that is away are left out."""
+        ...
+
+    def at(self, places: Mapping[TopicPartition, AtTime]) -> dict[TopicPartition, Position]:
+        """The newest position of each that is known to be not after a moment: where a segment starts. Only for logs
+        that `extents` found."""
+        ...
+
+    def boundaries(self, cuts: Sequence[Cut]) -> dict[Cut, int | None]:
+        """The first place at or after each cut that is proved to be where a message begins; None where that cannot be
+        proved."""
+        ...
+
+    def paths(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
+        """The directory of each; of none in a cluster."""
+        ...
+
+
+def find_logs(options: SourceOptions) -> Logs:
+    """The logs that these options name. Nothing is opened yet."""
+    where = options.where
+    return BrokerLogs(where, options) if isinstance(where, Cluster) else DirectoryLogs(where, options)

@@ -1,0 +1,63 @@
+"""Log bytes as they are: a decoder that decodes nothing."""
+
+from __future__ import annotations
+
+from odradek.core.interfaces import BrokerApi
+from odradek.errors import CorruptMessage, OdradekError
+from odradek.types import Columns, Position, TopicPartition
+
+__all__ = ["read_raw"]
+
+
+async def read_raw(api: BrokerApi, partition: TopicPartition, start: int, stop: int) -> bytes:
+    """The bytes [start, stop) of a log, or as many of them as one answer has; none where the log ends. The broker does
+    not mind what begins at `start`.
+
+    Raises:
+        BrokerError: The log does not have this position.
+        TransportError, DeadlineError, RemoteProtocolError: As for `BrokerApi.fetch`.
+    """
+    raw = _Raw(partition, start)
+    (result,) = await api.fetch([(raw, stop - start)])
+    if result.error is not None:
+        raise result.error
+    return bytes(raw.data[: stop - start])
+
+
+class _Raw:
+    """Implements `core.interfaces.Decoder`: keeps what it is fed, and every byte is a boundary."""
+
+    error: OdradekError | None = None
+    unopened_bytes = 0
+
+    def __init__(self, partition: TopicPartition, position: int) -> None:
+        self.partition = partition
+        self.data = bytearray()
+        self._start = position
+
+    @property
+    def position(self) -> Position:
+        return Position(self._start + len(self.data))
+
+    @property
+    def fetch_position(self) -> Position:
+        return self.position
+
+    @property
+    def pending_bytes(self) -> int:
+        return len(self.data)
+
+    def feed(self, data: memoryview) -> None:
+        self.data += data
+
+    def open(self) -> None: ...
+
+    def take(self) -> Columns:
+        return Columns([], [], [])
+
+    def take_reports(self) -> list[CorruptMessage]:
+        return []
+
+    def reset(self, position: Position) -> None:
+        self.data.clear()
+        self._start = position

@@ -1,0 +1,42 @@
+"""What the options say about damage and loss, wherever bytes come from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from odradek.core.interfaces import DecoderOptions
+from odradek.errors import CorruptMessage, MessageTooLarge, OdradekError
+from odradek.spark.errors import DataLoss
+from odradek.spark.gaps import Gap
+from odradek.spark.options import SourceOptions
+
+__all__ = ["decoder_options", "explained", "lost", "skipped"]
+
+log = logging.getLogger("odradek.spark")
+
+
+def decoder_options(options: SourceOptions, *, defer: bool = False) -> DecoderOptions:
+    """Messages larger than the options say are not read: where ranges may be cut has been found on their word."""
+    return DecoderOptions(max_message_bytes=options.max_entry, corrupt=options.corrupt, defer=defer)
+
+
+def explained(error: OdradekError) -> OdradekError:
+    """The same error, with the option as Spark's users know it."""
+    if isinstance(error, MessageTooLarge):
+        return MessageTooLarge(error.partition, error.position, error.size, error.limit, "maxMessageBytes")
+    return error
+
+
+def skipped(reports: Sequence[CorruptMessage]) -> None:
+    """Say what was left out."""
+    if reports:
+        log.warning("%d corrupt messages skipped; first: %s", len(reports), reports[0])
+
+
+def lost(gaps: Sequence[Gap], options: SourceOptions) -> None:
+    """Raise DataLoss if the options say so; else go on, which the log tells."""
+    if gaps and options.fail_on_data_loss:
+        raise DataLoss(gaps)
+    for gap in gaps:
+        log.warning("data was lost, going on behind it: %s", gap)

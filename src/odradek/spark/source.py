@@ -1,0 +1,208 @@
+"""The data source as Spark sees it: `format("odradek")`, once `pyspark_odradek` can be imported where Spark runs.
+
+Spark pickles what is made here and calls it in several processes: planning in one beside its driver, `read` in its
+Python workers. They share nothing but options and offsets. `pushFilters` must not be overridden: what Spark 4.1 to 4.3
+pushes down once sticks to the DataFrame, and other queries of it silently lose rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from odradek.spark.admission import admit, backlog, due, entering, target
+from odradek.spark.brokers import tuning
+from odradek.spark.directories import read_files
+from odradek.spark.logs import Logs, find_logs
+from odradek.spark.offsets import offsets_from_dict, offsets_to_dict
+from odradek.spark.options import Cluster, SourceOptions, parse_kind, parse_source
+from odradek.spark.planning import Extent
+from odradek.spark.queries import TaskPlan, plan, plan_all, start_offsets
+from odradek.spark.runtime import connected
+from odradek.spark.schema import Projection, ddl, join_small, project
+from odradek.spark.walk import Piece, Walk
+from odradek.types import Position, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["BatchReader", "OdradekSource", "StreamReader"]
+
+
+class OdradekSource(DataSource):
+    """Topics as tables: `odradek.spark.options` has its options and `odradek.spark.schema` its columns."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "odradek"
+
+    def schema(self) -> str:
+        """All columns. Called at `load`, so that wrong options are errors there. Raises ConfigError, Unsupported."""
+        return ddl(headers=parse_kind(self.options).headers)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = parse_source(self.options, streaming=False)
+        return BatchReader(options, _projection(schema, options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        options = parse_source(self.options, streaming=True)
+        return StreamReader(options, _projection(schema, options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from odradek.spark import sink
+
+        return sink.writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from odradek.spark import sink
+
+        return sink.stream_writer(self.options, schema, overwrite)
+
+
+def _projection(schema: StructType, options: SourceOptions) -> Projection:
+    fields = ((field.name, field.dataType.simpleString(), field.nullable) for field in schema.fields)
+    return project(fields, headers=options.headers)
+
+
+class TaskPartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, task: TaskPlan) -> None:
+        super().__init__(task)
+
+    def __repr__(self) -> str:
+        ranges = self.value.ranges
+        return f"<{type(self).__name__} {len(ranges)} ranges, {sum(part.size for part in ranges)} bytes>"
+
+
+class BatchReader(DataSourceReader):
+    """Everything between two places, as it is when the query is planned: once for each `load`."""
+
+    def __init__(self, options: SourceOptions, projection: Projection) -> None:
+        self._options, self._projection = options, projection
+
+    def partitions(self) -> list[InputPartition]:
+        return [TaskPartition(task) for task in plan_all(find_logs(self._options), self._options)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition.value, self._options, self._projection)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Everything from a place on, batch by batch. All it has to remember is in its offsets."""
+
+    def __init__(self, options: SourceOptions, projection: Projection) -> None:
+        self._options, self._projection = options, projection
+        self._logs: Logs | None = None
+        self._initial: dict[str, Any] | None = None
+        self._frozen: dict[TopicPartition, Extent] | None = None
+        self._seen: dict[TopicPartition, Extent] = {}
+        self._last = time.monotonic()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_logs": None}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self._options.limits.max_bytes
+        return ReadAllAvailable() if most is None else ReadMaxBytes(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What there is now is all there is, as far as this run is concerned."""
+        self._frozen = self._extents()
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Asked for twice by Spark: the same both times, though `latest` moves on."""
+        if self._initial is None:
+            self._initial = offsets_to_dict(start_offsets(self._find(), self._options))
+        return self._initial
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the next micro-batch ends; `start` itself when it is not time for one."""
+        begin = offsets_from_dict(start)
+        there = self._within_target(self._extents())
+        end = target(begin, there)
+        waiting = sum(backlog(begin, end, there).values())
+        if not (entering(begin, there) or self._due(waiting)):
+            return offsets_to_dict(begin)
+        admitted = admit(begin, end, there, limit.max_bytes if isinstance(limit, ReadMaxBytes) else None)
+        ends = admitted.with_found(self._find().boundaries(admitted.cuts))
+        self._last = time.monotonic()
+        return offsets_to_dict(ends)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Where logs really end: Spark's progress shows it, and lag with it."""
+        return offsets_to_dict({partition: Position(log.latest) for partition, log in self._seen.items()})
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        tasks = plan(self._find(), self._options, offsets_from_dict(start), offsets_from_dict(end))
+        return [TaskPartition(task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition.value, self._options, self._projection)
+
+    def _find(self) -> Logs:
+        self._logs = self._logs or find_logs(self._options)
+        return self._logs
+
+    def _extents(self) -> dict[TopicPartition, Extent]:
+        self._seen = self._find().extents()
+        return self._seen
+
+    def _within_target(self, there: dict[TopicPartition, Extent]) -> dict[TopicPartition, Extent]:
+        """What there is of what there was when a run with an end began. A log made anew is no longer than it is."""
+        frozen = self._frozen
+        if frozen is None:
+            return there
+        return {
+            partition: log._replace(latest=min(log.latest, max(frozen[partition].latest, log.earliest)))
+            for partition, log in there.items()
+            if partition in frozen
+        }
+
+    def _due(self, waiting: int) -> bool:
+        limits = self._options.limits
+        if self._frozen is not None:  # waiting for more would be waiting for ever
+            limits = replace(limits, min_bytes=0)
+        return due(waiting, limits, now=time.monotonic(), last=self._last)
+
+
+# ---- in Spark's Python workers -------------------------------------------------------------------------------
+
+
+def _read(task: TaskPlan | None, options: SourceOptions, projection: Projection) -> Iterator[pa.RecordBatch]:
+    """The rows of a task; none without one, which is what Spark calls for when there are no tasks at all."""
+    if task is None:
+        return
+    pieces = _from_cluster(task, options) if isinstance(options.where, Cluster) else _from_files(task, options)
+    with closing(pieces):
+        yield from join_small(batch for piece in pieces for batch in projection.batches(piece.partition, piece.rows))
+
+
+def _from_cluster(task: TaskPlan, options: SourceOptions) -> Generator[Piece, None, None]:
+    assert isinstance(options.where, Cluster)
+    with (
+        connected(options.where.url, tuning(options), options.poll_deadline_s) as (portal, cluster),
+        portal.wrap_async_context_manager(Walk(cluster.era, task.ranges, options)) as walk,
+    ):
+        while pieces := portal.call(walk.take):
+            yield from pieces
+
+
+def _from_files(task: TaskPlan, options: SourceOptions) -> Generator[Piece, None, None]:
+    for part in task.ranges:
+        for rows in read_files(part, task.paths[part.partition], options):
+            yield Piece(part.partition, rows)

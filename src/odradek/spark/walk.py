@@ -1,0 +1,285 @@
+"""Ranges of logs on their way from brokers to one task.
+
+Each range is read by one worker from its start, never past its end, and must land on that exactly. Several workers read
+different ranges at the same time, as many as there are fetches to be read ahead; rows of one range keep their order.
+What is read and not taken yet is bounded by `fetchBytes` times `fetchAhead`, reckoned in memory.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from random import random
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import anyio
+import anyio.to_thread
+
+from odradek.client.asking import AGAIN
+from odradek.client.bell import Bell
+from odradek.core.backoff import Backoff
+from odradek.core.fetch_plan import LEAST_BYTES, UNKNOWN_GROWTH
+from odradek.core.interfaces import BrokerApi, Decoder, Era, FetchResult
+from odradek.errors import BrokerError, DeadlineError, OdradekError
+from odradek.spark.boundary import check_landing
+from odradek.spark.brokers import extent_of
+from odradek.spark.gaps import Gap, Loss
+from odradek.spark.options import SourceOptions
+from odradek.spark.planning import Range
+from odradek.spark.rules import decoder_options, explained, lost, skipped
+from odradek.types import Broker, Columns, KiB, Position, TopicPartition
+
+__all__ = ["Piece", "Walk"]
+
+log = logging.getLogger("odradek.spark")
+
+PAUSES = Backoff(first_s=0.05, max_s=1.0)
+
+OPEN_INLINE = 8 * KiB
+"""So many compressed bytes are opened on the loop: a thread hop takes longer."""
+
+FIRST_BYTES = 128 * KiB
+"""Asked for first, as long as nobody knows what a byte of these logs grows to."""
+
+
+class Piece(NamedTuple):
+    """Rows of one partition."""
+
+    partition: TopicPartition
+    rows: Columns
+
+
+class Walk:
+    """Reads ranges; an asynchronous context manager, which ends all reading when it is left.
+
+    Args:
+        era: The cluster.
+        ranges: What to read; they are begun in this order.
+        options: Limits, and what to do about damage and loss.
+    """
+
+    def __init__(self, era: Era, ranges: Sequence[Range], options: SourceOptions) -> None:
+        self.era, self.options = era, options
+        self.room = Room(options.fetch_bytes * options.fetch_ahead)
+        self._growth: float | None = None
+        self._ranges = iter(ranges)
+        self._running = min(options.fetch_ahead, len(ranges))
+        self._pieces: list[Piece] = []
+        self._held = 0
+        self._failure: Exception | None = None
+        self._news = Bell()
+
+    async def __aenter__(self) -> Self:
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        for _ in range(self._running):
+            self._tasks.start_soon(self._work)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._tasks.cancel_scope.cancel()
+        await self._tasks.__aexit__(None, None, None)
+
+    async def _work(self) -> None:
+        try:
+            for part in self._ranges:
+                await _RangeWalk(self, part).run()
+        except Exception as error:
+            self._failure = self._failure or error
+        finally:
+            self._running -= 1
+            self._news.ring()
+
+    def deliver(self, piece: Piece, memory: int) -> None:
+        """Rows, with the memory that was claimed for them."""
+        self._pieces.append(piece)
+        self._held += memory
+        self._news.ring()
+
+    async def take(self) -> list[Piece]:
+        """What has come since the last call, waiting for something; nothing at the end.
+
+        Raises the first error of a range, when all that came before it is taken.
+        """
+        while not self._pieces and self._running and self._failure is None:
+            count = self._news.count
+            await self._news.wait(count)
+        pieces, self._pieces = self._pieces, []
+        self.room.give_back(self._held)
+        self._held = 0
+        if not pieces and self._failure is not None:
+            raise self._failure
+        return pieces
+
+    @property
+    def growth(self) -> float:
+        """What a fetched byte is reckoned to grow to, in memory."""
+        return UNKNOWN_GROWTH if self._growth is None else self._growth
+
+    def learn(self, received: int, memory: int) -> None:
+        """What fetched bytes grew to. It is forgotten slowly: one may be compressed and the next not."""
+        growth = max(1.0, memory / max(received, KiB))
+        self._growth = growth if self._growth is None else max(growth, (7 * self._growth + growth) / 8)
+
+    def size(self) -> int:
+        """Bytes to ask for, as far as the memory goes that they will take."""
+        usual = self.options.fetch_bytes
+        size = min(usual if self._growth is not None else FIRST_BYTES, int(self.room.limit / self.growth))
+        return min(usual, max(size, LEAST_BYTES))
+
+
+class Room:
+    """Bytes of memory that may be held. Claims larger than all there is are granted when nothing else is held."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+        self._bell = Bell()
+
+    async def claim(self, size: int) -> None:
+        while self.held and self.held + size > self.limit:
+            count = self._bell.count
+            await self._bell.wait(count)
+        self.held += size
+
+    def correct(self, claimed: int, size: int) -> None:
+        """It came out otherwise."""
+        self.held += size - claimed
+        if size < claimed:
+            self._bell.ring()
+
+    def give_back(self, size: int) -> None:
+        if size:
+            self.correct(size, 0)
+
+
+class _RangeWalk:
+    """One range."""
+
+    def __init__(self, walk: Walk, part: Range) -> None:
+        self._walk, self._part, self._options = walk, part, walk.options
+        self._start = part.start  # moved on where the log has lost its beginning
+        self._decoder: Decoder | None = None
+        self._attempts = 0
+        self._progress_at = anyio.current_time()
+
+    async def run(self) -> None:
+        """Read it.
+
+        Raises:
+            BoundaryMismatch: It does not end where a message does.
+            CorruptMessage, MessageTooLarge: A message that cannot be read, unless it is left out or handed over raw.
+            DataLoss: The log does not have all of it any more.
+            DeadlineError: The broker has given nothing for too long.
+        """
+        while (decoder := self._decoder) is None or decoder.fetch_position < self._part.end:
+            if not await self._step():
+                return
+        check_landing(self._part.partition, self._start, self._part.end, decoder.position)
+
+    async def _step(self) -> bool:
+        """One fetch. False: there is no more, and that is all right."""
+        broker = await self._broker()
+        api = self._walk.era.broker(broker, purpose="fetch")
+        if self._decoder is None:
+            position = Position(self._start)
+            self._decoder = api.decoder(self._part.partition, position, decoder_options(self._options, defer=True))
+        decoder = self._decoder
+        size = min(self._walk.size(), self._part.end - decoder.fetch_position)
+        claimed = int(size * self._walk.growth)
+        await self._walk.room.claim(claimed)
+        result: FetchResult | None = None
+        try:
+            (result,) = await api.fetch([(decoder, size)])
+        except AGAIN as error:
+            failure = error
+        await self._hand_over(decoder, claimed, 0 if result is None else result.received)
+        if result is None:
+            decoder.reset(decoder.position)  # the log may have been truncated meanwhile
+            await self._wait(broker, failure)
+            return True
+        if result.received:
+            self._attempts, self._progress_at = 0, anyio.current_time()
+            return True
+        return await self._nothing(broker, api, decoder, result.error)
+
+    async def _hand_over(self, decoder: Decoder, claimed: int, received: int) -> None:
+        """Deliver what was decoded, then raise what came in its way."""
+        if decoder.unopened_bytes > OPEN_INLINE:
+            with anyio.CancelScope(shield=True):  # the thread has the decoder
+                await anyio.to_thread.run_sync(decoder.open)
+        elif decoder.unopened_bytes:
+            decoder.open()
+        rows = decoder.take()
+        memory = 0
+        if rows.values:
+            memory = rows.payload_bytes + rows.row_bytes * len(rows.values)
+            self._walk.learn(received, memory)
+        self._walk.room.correct(claimed, memory)
+        if rows.values:
+            self._walk.deliver(Piece(self._part.partition, rows), memory)
+        skipped(decoder.take_reports())
+        if decoder.error is not None:
+            raise explained(decoder.error) from None
+
+    # ---- when nothing comes ----
+
+    async def _broker(self) -> Broker:
+        """Who serves the log, as soon as somebody does."""
+        coordination = self._walk.era.coordination
+        while (broker := coordination.table.leader(self._part.partition)) is None:
+            left = self._progress_at + self._options.poll_deadline_s - anyio.current_time()
+            if left <= 0:
+                raise self._too_long("no live broker serves it")
+            with anyio.move_on_after(left):
+                await coordination.changed(coordination.table.version)
+        return broker
+
+    async def _wait(self, broker: Broker, error: OdradekError) -> None:
+        if anyio.current_time() - self._progress_at >= self._options.poll_deadline_s:
+            raise self._too_long(f"broker {broker.id}: {error}") from error
+        if not self._attempts:
+            log.warning("%s: broker %d at %s: %s; trying again", self._where, broker.id, broker.address, error)
+        await anyio.sleep(PAUSES.delay(self._attempts, random()))
+        self._attempts += 1
+
+    def _too_long(self, why: str) -> DeadlineError:
+        return DeadlineError(f"{self._where}: {why}", self._options.poll_deadline_s)
+
+    @property
+    def _where(self) -> str:
+        position = self._start if self._decoder is None else self._decoder.position
+        return f"{self._part.partition}: reading at {position} of [{self._part.start}, {self._part.end})"
+
+    async def _nothing(self, broker: Broker, api: BrokerApi, decoder: Decoder, error: BrokerError | None) -> bool:
+        """The log does not have what it had when the query was planned, or its broker does not show it (yet)."""
+        if error is not None and error.name not in ("OffsetOutOfRange", "WrongPartition"):
+            raise error
+        decoder.reset(decoder.position)
+        gaps = list(await self._gaps(broker, decoder.position, error))
+        lost(gaps, self._options)
+        if not gaps:
+            await self._wait(broker, error or OdradekError("it sends nothing of what the log has"))
+        elif gaps[0].resumed < self._part.end:
+            self._start = gaps[0].resumed
+            self._decoder = None
+        return not gaps or self._decoder is None
+
+    async def _gaps(self, broker: Broker, position: int, error: BrokerError | None) -> Iterator[Gap]:
+        partition, end = self._part.partition, self._part.end
+        if error is not None and error.name == "WrongPartition":
+            return iter([Gap(partition, Loss.GONE, position, end, -1, -1, end)])
+        try:
+            there = await extent_of(self._walk.era.broker(broker, purpose="control"), partition)
+        except AGAIN:
+            return iter([])
+        earliest, latest, _ = there
+        if position < earliest:
+            behind = min(earliest, end)
+            return iter([Gap(partition, Loss.EXPIRED, position, behind, earliest, latest, behind)])
+        if latest < end:
+            return iter([Gap(partition, Loss.TRUNCATED, max(position, latest), end, earliest, latest, end)])
+        return iter([])

@@ -1,0 +1,40 @@
+"""One Spark for the whole run, and topics for it to read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import odradek
+from odradek.spark.session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SOURCES = str(Path(odradek.__file__).parents[1])
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """local[2]. Its Python processes import the sources that are tested. Tests share it."""
+    settings = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.default.parallelism": "2",
+        "spark.executorEnv.PYTHONPATH": SOURCES,
+        "spark.sql.streaming.stopTimeout": "30s",
+    }
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SOURCES, before]))
+    try:
+        with local_session("odradek-tests", settings=settings) as session:
+            session.sparkContext.setLogLevel("OFF")
+            yield session
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
