@@ -6,14 +6,16 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, repeat
 from typing import Any, NamedTuple
 
 import anyio.to_thread
+import pyarrow as pa
 
-from odradek.pipeline.ledger import DataFile, Entry
+from odradek.pipeline.ledger import Entry
 from odradek.pipeline.logs import Logs
 from odradek.pipeline.tables import Table, batch_ranges, read_rows
-from odradek.pipeline.tally import IDENTITY, Tally, by_log
+from odradek.pipeline.tally import IDENTITY, OUTSIDE, Tally
 from odradek.spark.planning import Extent, Range
 from odradek.types import Columns, MiB, TopicPartition
 
@@ -130,13 +132,12 @@ class Comparison:
         tallies = _Tallies(starts, self._payload)
         await logs.read(ranges, lambda partition, columns: self._take(tallies, partition, columns))
         await anyio.to_thread.run_sync(self._add_files, tallies)
-        places = list(_places(starts, compared, self._known()))
-        await self._judge(places, tallies, logs)
+        await self._judge(_places(starts, compared, self._known()), tallies, logs)
 
     # ---- what is compared ----
 
     def _still_there(self, there: Mapping[TopicPartition, Extent]) -> list[tuple[int, Range]]:
-        """What of the batches' ranges the log still has. Retention takes beginnings; an end that is missing is wrong."""
+        """What of the ranges the log still has. Retention takes beginnings; an end that is missing is wrong."""
         compared: list[tuple[int, Range]] = []
         short: dict[TopicPartition, str] = {}
         for batch, part in self._wanted:
@@ -179,16 +180,16 @@ class Comparison:
         for rows in self._dead_rows(None):
             tallies.dead.add_rows(rows)
 
-    def _rows(self, ranges: Sequence[Range] | None) -> Iterator[Any]:
+    def _rows(self, ranges: Sequence[Range] | None) -> Iterator[pa.Table]:
         return read_rows(self._table.root, self._files, self._columns, ranges=ranges)
 
-    def _dead_rows(self, ranges: Sequence[Range] | None) -> Iterator[Any]:
+    def _dead_rows(self, ranges: Sequence[Range] | None) -> Iterator[pa.Table]:
         root = self._table.dead_root
         return iter(()) if root is None else read_rows(root, self._dead_files, self._columns, ranges=ranges)
 
     # ---- the judgement ----
 
-    async def _judge(self, places: Sequence[Place], tallies: _Tallies, logs: Logs) -> None:
+    async def _judge(self, places: Iterable[Place], tallies: _Tallies, logs: Logs) -> None:
         skipped: Counter[int] = Counter()
         dead: Counter[int] = Counter()
         differing: list[Place] = []
@@ -206,9 +207,8 @@ class Comparison:
         self.findings += _outside(tallies)
         for place in differing[:LOOKED_INTO]:
             skipped[place.batch] += await self._look_into(place, logs)
-        if more := len(differing) - LOOKED_INTO:
-            if more > 0:
-                self.findings.append(Finding("different", f"{more} more stretches of the log", "they differ, too"))
+        if (more := len(differing) - LOOKED_INTO) > 0:
+            self.findings.append(Finding("different", f"{more} more stretches of the log", "they differ as well"))
         self.found.skipped, self.found.dead = skipped.total(), dead.total()
         if not (differing or self.found.expired):
             self._compare_counts(skipped, dead)
@@ -242,14 +242,115 @@ class Comparison:
         return (broken - has).total()
 
 
-class _Tallies(NamedTuple):
-    """Four, by the same stretches."""
+class _Tallies:
+    """Four, by the same stretches: of the log's good and corrupt messages, of the table and of the dead letters."""
 
-    good: Tally
-    corrupt: Tally
-    table: Tally
-    dead: Tally
+    def __init__(self, starts: dict[TopicPartition, list[int]], payload: bool) -> None:
+        self._starts = starts
+        self.good, self.corrupt, self.table, self.dead = self._all = tuple(
+            Tally(starts, payload=payload) for _ in range(4)
+        )
+
+    def __iter__(self) -> Iterator[Tally]:
+        return iter(self._all)
+
+    def cut(self, partition: TopicPartition, columns: Columns) -> None:
+        """Begin a new stretch at a message, where the present one is long enough. Within a range, in order."""
+        starts, positions = self._starts[partition], columns.positions
+        at = 0
+        while True:
+            begun = starts[bisect_right(starts, positions[at]) - 1]
+            at = bisect_left(positions, begun + STRETCH, at)
+            if at == len(positions):
+                return
+            if starts[bisect_right(starts, positions[at]) - 1] == begun:
+                insort(starts, positions[at])
 
 
-def _tallies(starts: Mapping[TopicPartition, Sequence[int]], payload: bool) -> _Tallies:
-    return _Tallies(*(Tally(starts, payload=payload) for _ in range(4)))
+def _places(
+    starts: Mapping[TopicPartition, Sequence[int]], compared: Iterable[tuple[int, Range]], known: Iterable[Range]
+) -> Iterator[Place]:
+    """Every stretch, and what it is."""
+    ours: dict[TopicPartition, list[tuple[int, int, int]]] = {}
+    claimed: dict[TopicPartition, list[tuple[int, int, int]]] = {}
+    for batch, part in compared:
+        ours.setdefault(part.partition, []).append((part.start, part.end, batch))
+    for part in known:
+        claimed.setdefault(part.partition, []).append((part.start, part.end, UNCOMPARED))
+    for partition, mine in starts.items():
+        spans, others = sorted(ours.get(partition, ())), claimed.get(partition, [])
+        for start, end in pairwise([*mine, FOREVER]):
+            batch = _owner(spans, start)
+            yield Place(partition, start, end, batch if batch != UNCLAIMED else _owner(others, start))
+
+
+def _owner(spans: Sequence[tuple[int, int, int]], position: int) -> int:
+    """Whose of these spans a position is in."""
+    at = bisect_right(spans, (position, FOREVER, 0)) - 1
+    return spans[at][2] if at >= 0 and position < spans[at][1] else UNCLAIMED
+
+
+def _outside(tallies: _Tallies) -> Iterator[Finding]:
+    """Rows in front of all that was read, and of logs that were not."""
+    counts: Counter[TopicPartition] = Counter()
+    for tally in (tallies.table, tallies.dead):
+        counts.update({partition: of.rows for (partition, start), of in tally.sums.items() if start == OUTSIDE})
+    for partition, count in counts.items():
+        yield Finding("extra", str(partition), f"{count} rows that no batch has read", count)
+
+
+# ---- rows by themselves --------------------------------------------------------------------------------------
+
+
+def _parted(columns: Columns) -> tuple[Columns, Columns]:
+    """Good messages, and those that cannot be decoded."""
+    if not columns.corrupt:
+        return columns, Columns([], [], [])
+    rows = range(len(columns.values))
+    return (
+        _picked(columns, [row for row in rows if row not in columns.corrupt]),
+        _picked(columns, sorted(columns.corrupt)),
+    )
+
+
+def _picked(columns: Columns, rows: Sequence[int]) -> Columns:
+    values, positions, nexts, inner = columns[:4]
+    return Columns(
+        [values[row] for row in rows],
+        [positions[row] for row in rows],
+        [nexts[row] for row in rows],
+        None if inner is None else [inner[row] for row in rows],
+    )
+
+
+def _of_columns(columns: Columns, payload: bool) -> Iterator[Row]:
+    inner = columns.inner_indexes or repeat(0, len(columns.values))
+    hashes = map(hash, columns.values) if payload else repeat(0)
+    return zip(columns.positions, inner, hashes, strict=False)
+
+
+def _of_rows(rows: pa.Table, payload: bool) -> Iterator[Row]:
+    hashes = map(hash, rows["value"].to_pylist()) if payload else repeat(0)
+    offsets: list[Any] = rows["offset"].to_pylist()
+    indexes: list[Any] = rows["index"].to_pylist()
+    return zip(offsets, indexes, hashes, strict=False)
+
+
+def _differences(
+    where: str, batch: str, good: Counter[Row], broken: Counter[Row], has: Counter[Row]
+) -> Iterator[Finding]:
+    missing, extra = good - has, has - good - broken
+    twice = Counter({row: count for row, count in extra.items() if row in good or row in broken})
+    changed = {row[:2] for row in missing} & {row[:2] for row in extra - twice}
+    groups = (
+        ("missing", "of the log are not in the table", [row for row in missing.elements() if row[:2] not in changed]),
+        ("extra", "are there more than once", list(twice.elements())),
+        ("extra", "are not in the log", [row for row in (extra - twice).elements() if row[:2] not in changed]),
+        ("different", "have another payload than in the log", sorted(changed)),
+    )
+    for kind, what, rows in groups:
+        if rows:
+            named = ", ".join(f"{row[0]}:{row[1]}" for row in sorted(rows)[:NAMED])
+            more = ", ..." if len(rows) > NAMED else ""
+            text = f"{len(rows)} rows of {batch} {what}: at {named}{more} (position:index)"
+            yield Finding(kind, where, text, len(rows))

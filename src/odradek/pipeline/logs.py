@@ -79,7 +79,9 @@ class Logs:
         logs = find_logs(self._options)
         found = logs.extents()
         self._paths = logs.paths(found)
-        return {partition: extent for partition, extent in found.items() if partition in self._options.topics.partitions}
+        return {
+            partition: extent for partition, extent in found.items() if partition in self._options.topics.partitions
+        }
 
     async def read(self, ranges: Sequence[Range], take: Take) -> None:
         """Hand over the messages of these ranges, which `extents` has, in order within each. Of every broker, as many

@@ -122,7 +122,7 @@ def batch_gaps(entry: Entry) -> list[Range]:
 def _spans(start: Offsets, end: Offsets) -> Iterator[tuple[str, str, int, int]]:
     for topic, partitions in end.items():
         for name, position in partitions.items():
-            begin = start.get(topic, {}).get(name, position)  # not in `start`: entered here, and is read from the next on
+            begin = start.get(topic, {}).get(name, position)  # not in `start`: it enters here
             if begin < position:
                 yield topic, name, begin, position
 
@@ -165,7 +165,12 @@ def read_rows(
         there = [name for name in columns if name in dataset.schema.names]
         where = None if ranges is None else _in_ranges(ranges, file, dataset.schema.names)
         scanner = dataset.scanner(
-            columns=there, filter=where, batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False
+            columns=there,
+            filter=where,
+            batch_size=BATCH_ROWS,
+            batch_readahead=1,
+            fragment_readahead=1,
+            use_threads=False,
         )
         for batch in scanner.to_batches():
             if batch.num_rows:

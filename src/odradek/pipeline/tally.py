@@ -1,9 +1,9 @@
 """Order-free checksums of rows: what makes two sets of rows comparable that are too large to lie side by side.
 
-A log is divided into stretches. Each has a count and a sum, modulo 2^64, of one mixed number a row: of its position, its
-index in a wrapper, and the hash of its payload where that is kept. Rows count to the stretch in which they start, in
-whatever order they come. Python's own hash of bytes is used (SipHash, 64 bits), with the key that this process drew: two
-tallies are compared within one process and are never stored.
+A log is divided into stretches. Each has a count and a sum, modulo 2^64, of one mixed number a row: of its position,
+its index in a wrapper, and the hash of its payload where that is kept. Rows count to the stretch in which they start,
+in whatever order they come. Python's own hash of bytes is used (SipHash, 64 bits), with the key that this process drew:
+two tallies are compared within one process and are never stored.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import pyarrow.compute as pc
 
 from odradek.types import Columns, TopicPartition
 
-__all__ = ["IDENTITY", "Sum", "Tally", "by_log", "log_of"]
+__all__ = ["IDENTITY", "OUTSIDE", "Sum", "Tally", "by_log", "log_of"]
 
 Array: TypeAlias = "pa.Array[Any]"
 
 IDENTITY = ("topic", "broker", "partition", "offset", "index")
 """Columns that say where a row stood in the log."""
+
+OUTSIDE = -1
 
 _U64 = pa.uint64()
 _STEP = pa.scalar(0x9E3779B97F4A7C15, _U64)
@@ -51,8 +53,8 @@ class Tally:
     """Counts and sums by stretch.
 
     Args:
-        starts: Where the stretches of each log begin, ascending; the last one has no end. Rows before the first one,
-            and of other logs, count as outside.
+        starts: Where the stretches of each log begin, ascending; the last one has no end. It may grow, as long as no
+            row behind a new start has been counted.
         payload: The payload is part of the sum.
     """
 
@@ -60,14 +62,16 @@ class Tally:
         self._starts = starts
         self.payload = payload
         self.sums: dict[tuple[TopicPartition, int], Sum] = {}
-        """By log and stretch, counted from 0; -1 is outside."""
+        """By log and start of the stretch. Rows before all starts, and of other logs, are at `OUTSIDE`."""
 
-    def of(self, partition: TopicPartition, stretch: int) -> Sum:
-        return self.sums.get((partition, stretch), Sum())
+    def of(self, partition: TopicPartition, start: int) -> Sum:
+        return self.sums.get((partition, start), Sum())
 
     def add_columns(self, partition: TopicPartition, columns: Columns) -> None:
         """Rows as decoders make them: of one log, in order."""
         rows = len(columns.values)
+        if not rows:
+            return
         offsets = _int64(columns.positions)
         indexes = pa.repeat(pa.scalar(0), rows) if columns.inner_indexes is None else _int64(columns.inner_indexes)
         hashes = _hashes(list(columns.values)) if self.payload else None
@@ -83,14 +87,15 @@ class Tally:
     def _add(self, partition: TopicPartition, offsets: Array, mixed: Array) -> None:
         """Offsets ascend."""
         starts = self._starts.get(partition, ())
-        positions = memoryview(offsets.buffers()[1]).cast("q")[offsets.offset : offsets.offset + len(offsets)]
+        data: Any = offsets.buffers()[1]
+        positions = memoryview(data).cast("q")[offsets.offset : offsets.offset + len(offsets)]
         at = 0
         while at < len(positions):
-            stretch = bisect_right(starts, positions[at]) - 1
-            behind = stretch + 1
+            behind = bisect_right(starts, positions[at])
+            start = starts[behind - 1] if behind else OUTSIDE
             stop = bisect_left(positions, starts[behind], at) if behind < len(starts) else len(positions)
             here = Sum(stop - at, pc.sum(mixed.slice(at, stop - at)).as_py())
-            self.sums[partition, stretch] = self.of(partition, stretch) + here
+            self.sums[partition, start] = self.of(partition, start) + here
             at = stop
 
 
@@ -122,14 +127,14 @@ def _stops(table: pa.Table) -> list[int]:
     rows = table.num_rows
     if not rows:
         return []
-    changes = None
+    changes: Any = None
     for name in IDENTITY[:3]:
         column = _chunk(table[name])
         if name == "broker":
             column = column.fill_null(-1)
         change = pc.not_equal(column.slice(1), column.slice(0, rows - 1))
         changes = change if changes is None else pc.or_(changes, change)
-    return [*(place + 1 for place in pc.indices_nonzero(changes).to_pylist()), rows]
+    return [*(place.as_py() + 1 for place in pc.indices_nonzero(changes)), rows]
 
 
 def _ascends(part: pa.Table) -> bool:

@@ -1,9 +1,9 @@
 """Prove that a table is complete: read the log again and compare.
 
 What is proved, of each batch that is checked: the rows of the table and of the dead letters, with what was skipped and
-what had been lost before it was read, are exactly the messages that the log has in the batch's ranges. Rows are compared
-by stretch of the log, as counts and checksums over position, index and, where the table keeps it, payload; stretches
-that differ are then read a second time, row by row.
+what had been lost before it was read, are exactly the messages that the log has in the batch's ranges. Rows are
+compared by stretch of the log, as counts and checksums over position, index and, where the table keeps it, payload;
+stretches that differ are then read a second time, row by row.
 
 Memory: a few batches of rows, 100 bytes for each stretch, and one stretch that differs.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any
 
@@ -80,8 +80,9 @@ async def verify(
     unreadable = {finding.where for finding in findings if finding.kind == "unreadable"}
     chosen = [entry for entry in table.appends if batches is None or entry.batch in batches]
     comparison = Comparison(table, chosen, unreadable, advance)
-    async with open_logs(pipeline.source, comparison.partitions) as logs:
-        await comparison.run(logs)
+    if comparison.partitions:
+        async with open_logs(pipeline.source, comparison.partitions) as logs:
+            await comparison.run(logs)
     return Verdict(
         flow=table.name,
         batches=len(chosen),
