@@ -137,18 +137,23 @@ async def test_corrupt_messages_are_skipped_or_dead_letters(tmp_path: Path, poli
 async def test_a_ledger_that_tells_of_other_counts_is_found_out(tmp_path: Path) -> None:
     made = Made(tmp_path, corrupt="skip")
     made.log(encode_set(ROWS) + damage(encode_set([b"x"])))
-    made.run(corrupt="skip", skipped=0, dead=3)
+    made.run(corrupt="skip", skipped=2, dead=3)
     assert kinds(await verified(made)) == ["skipped", "dead"]
 
 
-async def test_gaps_are_not_looked_for(tmp_path: Path) -> None:
+async def test_a_gap_is_no_excuse_for_what_the_log_still_has(tmp_path: Path) -> None:
     made = Made(tmp_path)
     made.log(ROWS)
     middle = sum(len(row) + 10 for row in ROWS[:50])
     lost = set(ROWS[:50])
     made.run(lose=lambda value: value in lost, gaps=(gap(0, middle),))
     verdict = await verified(made)
-    assert verdict.ok and verdict.gaps == middle
+    assert [(finding.kind, finding.rows) for finding in verdict.findings] == [("missing", 50)]
+    file = made.logs / "orders-0" / f"{0:020}.kafka"
+    (file.parent / f"{middle:020}.kafka").write_bytes(file.read_bytes()[middle:])
+    file.unlink()
+    verdict = await verified(made)
+    assert verdict.ok and (verdict.gaps, verdict.found.expired) == (middle, 0)
 
 
 async def test_what_retention_took_is_said_and_not_held_against_the_table(tmp_path: Path) -> None:

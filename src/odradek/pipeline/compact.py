@@ -20,7 +20,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from odradek._version import __version__
-from odradek.errors import OdradekError
+from odradek.errors import OdradekError, Unsupported
 from odradek.pipeline.config import Flow
 from odradek.pipeline.ledger import GENESIS, DataFile, Entry, Ledger
 from odradek.pipeline.lock import writing
@@ -89,16 +89,19 @@ def compact(name: str, flow: Flow, *, run: str = "compact", now: float | None = 
 
     Raises:
         Busy: Another process is writing this table.
+        Unsupported: It is a Delta table, which has a tool of its own.
         CompactionFailed: What came out is not what went in. Nothing was committed.
         OSError, pyarrow.ArrowException: A file cannot be read or written.
     """
+    if flow.sink.kind != "parquet":
+        raise Unsupported(f"flow {name}: compacting a {flow.sink.kind} table", "its own tool: deltalake's optimize()")
     with writing(flow.sink.path):
         table = open_table(name, flow)
         groups = plan_compaction(table)
         if not groups:
             return None
         batch = len(table.entries)
-        files = tuple(_merge(table, group, f"compact-{batch:08d}-{uuid4().hex}.parquet") for group in groups)
+        files = tuple(_merge(table, group, f"odradek-{name}-{batch:08d}-{uuid4().hex}.parquet") for group in groups)
         entry = Entry(
             flow=name,
             batch=batch,
@@ -141,7 +144,7 @@ def _merge(table: Table, group: Group, name: str) -> DataFile:
 
 
 def _schema(path: Path) -> pa.Schema:
-    """A file's schema as it is written again. Moments that Spark wrote as INT96 are moments, which pyarrow cannot see."""
+    """A file's schema as it is written again. What Spark wrote as INT96 is a moment, which pyarrow cannot know."""
     there = pq.read_metadata(path)
     schema = pq.read_schema(path).remove_metadata()
     old = {there.schema.column(number).name for number in range(len(there.schema)) if _is_int96(there, number)}

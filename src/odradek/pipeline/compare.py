@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from odradek.pipeline.ledger import Entry
 from odradek.pipeline.logs import Logs
-from odradek.pipeline.tables import Table, batch_ranges, read_rows
+from odradek.pipeline.tables import Table, batch_gaps, batch_ranges, read_rows, without
 from odradek.pipeline.tally import IDENTITY, OUTSIDE, Tally
 from odradek.spark.planning import Extent, Range
 from odradek.types import Columns, MiB, TopicPartition
@@ -120,8 +120,7 @@ class Comparison:
         files = table.files_of({entry.batch for entry in chosen})
         self._files = [file for file in files if file.path not in unreadable]
         self._dead_files = [file for entry in chosen for file in entry.dead_files if file.path not in unreadable]
-        self._wanted = [(entry.batch, part) for entry in chosen for part in batch_ranges(entry)]
-        self.partitions = {part.partition for _, part in self._wanted}
+        self.partitions = {part.partition for entry in chosen for part in batch_ranges(entry)}
 
     async def run(self, logs: Logs) -> None:
         """Compare. Raises OdradekError when the log cannot be read, OSError when a file cannot."""
@@ -140,17 +139,20 @@ class Comparison:
         """What of the ranges the log still has. Retention takes beginnings; an end that is missing is wrong."""
         compared: list[tuple[int, Range]] = []
         short: dict[TopicPartition, str] = {}
-        for batch, part in self._wanted:
-            extent = there.get(part.partition)
-            if extent is None:
-                short[part.partition] = "no live broker, and no directory, has this log"
-                continue
-            start, end = max(part.start, extent.earliest), min(part.end, extent.latest)
-            self.found.expired += min(start, part.end) - part.start
-            if extent.latest < part.end:
-                short[part.partition] = f"it ends at {extent.latest}, and the table has read up to {part.end}"
-            if start < end:
-                compared.append((batch, part._replace(start=start, end=end)))
+        for entry in self._chosen:
+            gaps = batch_gaps(entry)
+            for part in batch_ranges(entry):
+                extent = there.get(part.partition)
+                if extent is None:
+                    short[part.partition] = "no live broker, and no directory, has this log"
+                    continue
+                start, end = max(part.start, extent.earliest), min(part.end, extent.latest)
+                before = part._replace(end=min(start, part.end))
+                self.found.expired += sum(left.size for left in without(before, gaps))
+                if without(part._replace(start=max(extent.latest, part.start)), gaps):
+                    short[part.partition] = f"it ends at {extent.latest}, and the table has read up to {part.end}"
+                if start < end:
+                    compared.append((entry.batch, part._replace(start=start, end=end)))
         self.findings += (Finding("log", str(partition), what) for partition, what in short.items())
         return compared
 
@@ -214,9 +216,10 @@ class Comparison:
             self._compare_counts(skipped, dead)
 
     def _compare_counts(self, skipped: Counter[int], dead: Counter[int]) -> None:
+        """The ledger counts what was left out only where it is not a gap of its own."""
         for entry in self._chosen:
             where = f"batch {entry.batch}"
-            if skipped[entry.batch] != entry.skipped:
+            if skipped[entry.batch] < entry.skipped or (skipped[entry.batch] and self._table.flow.corrupt != "skip"):
                 what = f"{skipped[entry.batch]} corrupt messages are in neither; the ledger says {entry.skipped}"
                 self.findings.append(Finding("skipped", where, what, abs(skipped[entry.batch] - entry.skipped)))
             if dead[entry.batch] != entry.dead:

@@ -50,7 +50,7 @@ class Repair:
 
 
 def plan_repair(pipeline: Pipeline, name: str) -> Repair:
-    """Look, and change nothing. Raises LedgerBroken, Unsupported, OSError."""
+    """Look, and change nothing. Raises LedgerBroken, OSError."""
     table = open_table(name, pipeline.flows[name])
     reached = next((entry for entry in reversed(table.entries) if entry.kind == "append"), None)
     directory = place(pipeline.run.checkpoint, name)
@@ -65,7 +65,7 @@ def repair(pipeline: Pipeline, name: str) -> Repair:
 
     Raises:
         Busy: Another process is writing this table.
-        LedgerBroken, Unsupported, OSError: As for `plan_repair`.
+        LedgerBroken, OSError: As for `plan_repair`.
     """
     with writing(pipeline.flows[name].sink.path):
         plan = plan_repair(pipeline, name)

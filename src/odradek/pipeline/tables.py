@@ -14,15 +14,16 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from odradek.errors import Unsupported
 from odradek.pipeline.config import Flow
 from odradek.pipeline.errors import LedgerBroken
-from odradek.pipeline.ledger import DataFile, Entry, Gap, Ledger, Offsets, live_files
+from odradek.pipeline.ledger import DataFile, Entry, Ledger, live_files
 from odradek.spark.offsets import parse_partition
 from odradek.spark.planning import Range
 from odradek.types import TopicPartition
 
-__all__ = ["KINDS", "Table", "batch_gaps", "batch_ranges", "open_table", "partition_of", "read_rows"]
+__all__ = [
+    "KINDS", "Table", "batch_gaps", "batch_ranges", "open_table", "partition_of", "read_rows", "row_counts", "without",
+]  # fmt: skip
 
 BATCH_ROWS = 16_384
 """Rows in memory at a time, from one file."""
@@ -83,10 +84,7 @@ def open_table(name: str, flow: Flow) -> Table:
 
     Raises:
         LedgerBroken: The ledger does not hold together.
-        Unsupported: It is not a table of Parquet files with a ledger.
     """
-    if flow.sink.kind != "parquet":
-        raise Unsupported(f"flow {name}: this command on a {flow.sink.kind} table", "a table of kind parquet")
     entries = Ledger(flow.sink.path, name).entries()
     return Table(name, flow, Path(flow.sink.path), tuple(entries), live_files(entries))
 
@@ -103,38 +101,34 @@ def partition_of(topic: str, name: str) -> TopicPartition:
 
 
 def batch_ranges(entry: Entry) -> list[Range]:
-    """What a batch read of the logs, its gaps left out, in canonical order."""
-    lost: dict[tuple[str, str], list[Gap]] = {}
-    for gap in entry.gaps:
-        lost.setdefault((gap.topic, gap.partition), []).append(gap)
-    found: list[Range] = []
-    for topic, name, start, end in _spans(entry.start, entry.end):
-        whole = Range(partition_of(topic, name), start, end)
-        found += _without(whole, lost.get((topic, name), ()))
-    return sorted(found)
+    """What a batch read of the logs, or had to, in canonical order: gaps are parts of it."""
+    return sorted(
+        Range(partition_of(topic, name), start[name], position)
+        for topic, partitions in entry.end.items()
+        for start in [entry.start.get(topic, {})]
+        for name, position in partitions.items()
+        if name in start and start[name] < position  # else it only enters here
+    )
 
 
 def batch_gaps(entry: Entry) -> list[Range]:
-    """What a batch could not read any more."""
-    return [Range(partition_of(gap.topic, gap.partition), gap.start, gap.end) for gap in entry.gaps]
+    """What a batch found nothing to read of."""
+    gaps = (Range(partition_of(gap.topic, gap.partition), gap.start, gap.end) for gap in entry.gaps)
+    return sorted(gap for gap in gaps if gap.size > 0)
 
 
-def _spans(start: Offsets, end: Offsets) -> Iterator[tuple[str, str, int, int]]:
-    for topic, partitions in end.items():
-        for name, position in partitions.items():
-            begin = start.get(topic, {}).get(name, position)  # not in `start`: it enters here
-            if begin < position:
-                yield topic, name, begin, position
-
-
-def _without(whole: Range, gaps: Iterable[Gap]) -> Iterator[Range]:
+def without(whole: Range, gaps: Iterable[Range]) -> list[Range]:
+    """What is left of a range. The gaps are in canonical order."""
+    left: list[Range] = []
     at = whole.start
-    for gap in sorted(gaps, key=lambda gap: gap.start):
-        if at < gap.start:
-            yield whole._replace(start=at, end=min(gap.start, whole.end))
-        at = max(at, gap.end)
+    for gap in gaps:
+        if gap.partition == whole.partition and gap.start < whole.end and gap.end > at:
+            if at < gap.start:
+                left.append(whole._replace(start=at, end=gap.start))
+            at = gap.end
     if at < whole.end:
-        yield whole._replace(start=at)
+        left.append(whole._replace(start=at))
+    return left
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------
