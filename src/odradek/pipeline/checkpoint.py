@@ -1,5 +1,6 @@
 """What Spark remembers of a streaming query, as far as a pipeline has to know it: read, compared, and begun.
 
+    <checkpoint>/metadata     an id of the query
     <checkpoint>/offsets/7    what micro-batch 7 reads: up to here; written before it begins
     <checkpoint>/commits/7    it is done; written behind it
 
@@ -13,6 +14,7 @@ import json
 import os
 from pathlib import Path
 from typing import NamedTuple
+from uuid import uuid4
 
 from odradek.pipeline.errors import CheckpointMismatch
 from odradek.pipeline.ledger import Offsets
@@ -20,7 +22,6 @@ from odradek.pipeline.ledger import Offsets
 __all__ = ["Checkpoint", "MicroBatch", "place"]
 
 VERSION = "v1"
-KINDS = ("offsets", "commits")
 
 
 class MicroBatch(NamedTuple):
@@ -80,16 +81,18 @@ class Checkpoint:
 
         Only for a checkpoint of which there is nothing yet. What a crash leaves of it is begun again.
         """
-        for kind, lines in (
-            ("offsets", [json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": int(now * 1000), "conf": {}}),
-                         _as_the_source_writes(offsets)]),
-            ("commits", [json.dumps({"nextBatchWatermarkMs": 0})]),
-        ):  # fmt: skip
-            path = self.directory / kind / str(number)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            scratch = path.with_name(f".{path.name}.tmp")
-            scratch.write_text("\n".join([VERSION, *lines]), "utf-8")
-            scratch.replace(path)
+        head = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": int(now * 1000), "conf": {}})
+        end = _as_the_source_writes(offsets)
+        self._write("metadata", json.dumps({"id": str(uuid4())}))
+        self._write(f"offsets/{number}", VERSION, head, end)
+        self._write(f"commits/{number}", VERSION, json.dumps({"nextBatchWatermarkMs": 0}))
+
+    def _write(self, name: str, *lines: str) -> None:
+        path = self.directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = path.with_name(f".{path.name}.tmp")
+        scratch.write_text("\n".join(lines), "utf-8")
+        scratch.replace(path)
 
     def _newest(self, kind: str) -> int | None:
         numbers = [int(path.name) for path in (self.directory / kind).glob("*") if path.name.isdigit()]

@@ -82,7 +82,7 @@ class Entry:
         audit: Time bucket (seconds since the epoch, its start, as text) -> topic -> records.
         micro_batch: What the checkpoint calls it; -1 for what is not read from a log. The two differ as soon as there
             is an entry that is not.
-        bytes: Of payload, in `rows`.
+        payload: Bytes of the payloads in `rows`.
         reasons: Why records are dead -> how many.
         dead_files: What it added to the dead letters; relative to their directory.
         hours: Topic -> hour of the records' times (seconds since the epoch, its start, as text) -> `rows`, `bytes`.
@@ -105,7 +105,7 @@ class Entry:
     gaps: Sequence[Gap] = ()
     audit: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     micro_batch: int = -1
-    bytes: int = 0
+    payload: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
     dead_files: Sequence[DataFile] = ()
     hours: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
