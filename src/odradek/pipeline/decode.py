@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 
 from odradek.errors import ConfigError
 from odradek.pipeline.times import TIME, times_of
@@ -21,6 +21,7 @@ from odradek.pipeline.times import TIME, times_of
 __all__ = [
     "IDENTITY",
     "RECORD_TIME",
+    "STANDING",
     "Dead",
     "DecodeJob",
     "Decoded",
@@ -30,15 +31,19 @@ __all__ = [
     "stored_name",
 ]
 
+pc: Any = pyarrow.compute
 Array: TypeAlias = Any
 """Of pyarrow. Its stubs have a type for each kind of values, and here the kinds are what the data decides."""
 
 IDENTITY = ("topic", "broker", "partition", "offset", "index")
 """Columns of every table: where the row stood in the log."""
 
+STANDING = (*IDENTITY, "nextOffset")
+"""And where reading goes on behind it."""
+
 RECORD_TIME = "record_time"
 
-RESERVED = {*IDENTITY, RECORD_TIME, "date", "hour"}
+RESERVED = {*STANDING, RECORD_TIME, "date", "hour"}
 
 RECORD, MALFORMED, IS_TEXT = "record", "_odradek_malformed", "is_text"
 """Columns that Spark adds for JSON: the fields, with the text in a field of its own if they are not what they should
@@ -122,9 +127,10 @@ def _raw(_job: DecodeJob, batch: pa.RecordBatch, reasons: Array) -> Fields:
 
 
 def _json(_job: DecodeJob, batch: pa.RecordBatch, reasons: Array) -> Fields:
-    reasons = _dead(reasons, pc.equal(pc.binary_length(batch["value"]), 0), Dead.EMPTY)
+    values: Array = batch["value"]
+    reasons = _dead(reasons, pc.equal(pc.binary_length(values), 0), Dead.EMPTY)
     reasons = _dead(reasons, pc.invert(batch[IS_TEXT]), Dead.TEXT)
-    record = batch[RECORD]
+    record: Array = batch[RECORD]
     fields = dict(zip((field.name for field in record.type), record.flatten(), strict=True))
     malformed = fields.pop(MALFORMED)
     reasons = _dead(reasons, pc.or_(pc.is_null(record), pc.is_valid(malformed)), Dead.JSON)
@@ -134,8 +140,11 @@ def _json(_job: DecodeJob, batch: pa.RecordBatch, reasons: Array) -> Fields:
 def _avro(job: DecodeJob, batch: pa.RecordBatch, reasons: Array) -> Fields:
     read = _avro_reader(job.schema)
     fields = avro_fields(job.schema)
-    wanted = pc.is_null(reasons).to_pylist()
-    records = [read(value) if want else None for value, want in zip(batch["value"].to_pylist(), wanted, strict=True)]
+    wanted: Array = pc.is_null(reasons)
+    values: Array = batch["value"]
+    records = [
+        read(value) if want else None for value, want in zip(values.to_pylist(), wanted.to_pylist(), strict=True)
+    ]
     columns: dict[str, Array] = {}
     for name, kind in fields.items():
         columns[name] = pa.array([None if record is None else record[name] for record in records], kind)
@@ -190,15 +199,15 @@ def avro_fields(schema: str) -> dict[str, pa.DataType]:
     if not isinstance(root, dict) or root.get("type") != "record":
         raise ConfigError("it must be the schema of a record")
     named: dict[str, Any] = {}
-    kind = _avro_type(root, named)
+    kind: Any = _avro_type(root, named)
     return {field.name: field.type for field in kind}
 
 
-_PRIMITIVES = {
+_PRIMITIVES: Mapping[str, pa.DataType] = {
     "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64(),
     "bytes": pa.binary(), "string": pa.string(), "null": pa.null(),
 }  # fmt: skip
-_LOGICAL = {
+_LOGICAL: Mapping[str, pa.DataType] = {
     "date": pa.date32(), "timestamp-millis": TIME, "timestamp-micros": TIME,
     "local-timestamp-millis": pa.timestamp("us"), "local-timestamp-micros": pa.timestamp("us"),
     "time-millis": pa.time32("ms"), "time-micros": pa.time64("us"),

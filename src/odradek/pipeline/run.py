@@ -194,7 +194,7 @@ class FlowRun:
         from pyspark.sql.types import StringType, StructType
 
         try:
-            schema = StructType.fromDDL(decode.fields or "")
+            schema: Any = StructType.fromDDL(decode.fields or "")
         except PySparkException as error:
             raise ConfigError(f"fields = {decode.fields!r}: {str(error).splitlines()[0]}") from None
         if decode.time is not None:
@@ -243,7 +243,7 @@ class FlowRun:
             return None
 
 
-_ARROW = {
+_ARROW: Mapping[str, pa.DataType] = {
     "byte": pa.int8(), "short": pa.int16(), "integer": pa.int32(), "long": pa.int64(), "float": pa.float32(),
     "double": pa.float64(), "string": pa.string(), "timestamp": pa.timestamp("us", tz="UTC"),
     "timestamp_ntz": pa.timestamp("us"),
@@ -300,7 +300,7 @@ def run(pipeline: Pipeline, file: str, watch: Watch, *, master: str = "local[*]"
 def execute(
     pipeline: Pipeline, file: str, watch: Watch, with_session: Callable[[Sequence[FlowRun]], None]
 ) -> RunSummary:
-    """As `run`, in a session of the caller's: `with_session` is called with the flows that can run, if there are any."""
+    """As `run`, in a session of the caller's: `with_session` is called with the flows that can run, if any can."""
     started = time.time()
     identity = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(started))}-{os.urandom(3).hex()}"
     minutes = pipeline.run.max_minutes

@@ -45,7 +45,7 @@ class _Writer(DataSourceArrowWriter):
     def __init__(self, job: StageJob, accounts: str) -> None:
         self._job, self._accounts = job, accounts
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
         stager = Stager(self._job)
         try:
             for batch in iterator:

@@ -16,17 +16,18 @@ from urllib.parse import quote
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 import pyarrow.parquet as pq
 
-from odradek.pipeline.decode import IDENTITY, RECORD_TIME, Decoded, DecodeJob, decode
+from odradek.pipeline.decode import RECORD_TIME, STANDING, Decoded, DecodeJob, decode
 from odradek.pipeline.ledger import DataFile
 from odradek.pipeline.times import directories, floor_minutes, local_hours, seconds
 
 __all__ = ["Account", "Run", "StageJob", "Stager", "prefix"]
 
+pc: Any = pyarrow.compute
 Array: TypeAlias = Any
-"""Of pyarrow."""
+"""Of pyarrow: see `decode`."""
 
 GROUP_BYTES = 32 << 20
 """Of a row group, in memory."""
@@ -124,12 +125,13 @@ class Stager:
             return
         self._runs.add(batch)
         decoded = decode(self.job.decode, batch)
-        good = pc.is_null(decoded.reasons)
+        good: Array = pc.is_null(decoded.reasons)
         dead = batch.num_rows - pc.sum(good).as_py()
         if dead:
             self._add_dead(batch.filter(pc.invert(good)), decoded.reasons.drop_null())
         table = _table(batch, decoded)
-        sizes = pc.binary_length(batch["value"])
+        values: Array = batch["value"]
+        sizes = pc.binary_length(values)
         if dead:
             table, sizes = table.filter(good), sizes.filter(good)
         if table.num_rows:
@@ -214,15 +216,15 @@ class Stager:
             return
         if self._dead is None:
             self._dead = _File(self.job.dead_root, self.job, {})
-        names = [*IDENTITY, "value"]
+        names = [*STANDING, "value"]
         self._dead.add(pa.table([*(batch[name] for name in names), reasons], names=[*names, "reason"]))
         if self._dead.held > GROUP_BYTES:
             self._dead.flush()
 
 
 def _table(batch: pa.RecordBatch, decoded: Decoded) -> pa.Table:
-    arrays = [*(batch[name] for name in IDENTITY), decoded.times, *decoded.columns]
-    return pa.table(arrays, names=[*IDENTITY, RECORD_TIME, *decoded.names])
+    arrays = [*(batch[name] for name in STANDING), decoded.times, *decoded.columns]
+    return pa.table(arrays, names=[*STANDING, RECORD_TIME, *decoded.names])
 
 
 def _log(broker: int | None, partition: int) -> str:
@@ -237,7 +239,8 @@ class _File:
     """A file that is being written. Rows are held back until they make a row group."""
 
     def __init__(self, root: str, job: StageJob, partition: Mapping[str, str]) -> None:
-        self._root, self._partition, self._compression = Path(root), partition, job.compression
+        self._root, self._partition = Path(root), partition
+        self._compression: Any = job.compression
         folder = "".join(f"{name}={quote(value, safe='')}/" for name, value in partition.items())
         self.path = f"{folder}{job.prefix}{uuid4().hex[:16]}.parquet"
         self.held = 0
@@ -284,7 +287,7 @@ def _range(footer: pq.FileMetaData) -> tuple[float | None, float | None]:
     if RECORD_TIME not in names:
         return None, None
     column = names.index(RECORD_TIME)
-    found = [footer.row_group(group).column(column).statistics for group in range(footer.num_row_groups)]
+    found: list[Any] = [footer.row_group(group).column(column).statistics for group in range(footer.num_row_groups)]
     return seconds(min(each.min for each in found)), seconds(max(each.max for each in found))
 
 
@@ -332,9 +335,10 @@ class _Runs:
 def _pieces(batch: pa.RecordBatch) -> Sequence[tuple[int, int]]:
     """Rows of one log without holes, as [first, stop)."""
     last = batch.num_rows - 1
-    breaks = pc.not_equal(batch["offset"].slice(1), batch["nextOffset"].slice(0, last))
+    breaks: Array = pc.not_equal(batch["offset"].slice(1), batch["nextOffset"].slice(0, last))
     for name in ("topic", "partition", "broker"):
-        column = pc.fill_null(batch[name], -1) if name == "broker" else batch[name]
+        column: Array = pc.fill_null(batch[name], -1) if name == "broker" else batch[name]
         breaks = pc.or_(breaks, pc.not_equal(column.slice(1), column.slice(0, last)))
-    stops = [*(int(place) + 1 for place in pc.indices_nonzero(breaks).to_pylist()), last + 1]
+    nonzero: Array = pc.indices_nonzero(breaks)
+    stops = [*(place + 1 for place in nonzero.to_pylist()), last + 1]
     return list(zip([0, *stops], stops, strict=False))

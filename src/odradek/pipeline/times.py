@@ -7,15 +7,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 import pyarrow.types as pt
 
 from odradek.errors import ConfigError
 
 __all__ = ["TIME", "check_time", "floor_minutes", "local_hours", "seconds", "times_of"]
 
+pc: Any = pyarrow.compute
 Array: TypeAlias = Any
-"""Of pyarrow."""
+"""Of pyarrow: see `decode`."""
 
 TIME = pa.timestamp("us", tz="UTC")
 
