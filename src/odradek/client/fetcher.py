@@ -112,6 +112,7 @@ class Fetcher:
     # ---- partitions ----
 
     def add(self, cursors: Iterable[Cursor]) -> None:
+        """Begin to read them, if there are any; whoever waits for partitions is woken in any case."""
         table = self.era.coordination.table
         for cursor in cursors:
             if (former := self.cursors.get(cursor.partition)) is not None:
@@ -120,6 +121,7 @@ class Fetcher:
             cursor.owned = True
             self._note(cursor)
             self._lead(cursor, table)
+        self.news.ring()
 
     def clear(self) -> None:
         """Drop every partition with everything read ahead. Answers in flight count for nothing."""
