@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ class Row(NamedTuple):
     broker: int | None
     partition: int
     offset: int
-    index: int
+    index: int  # type: ignore[assignment]  # tuples have a method of this name
     nextOffset: int
     value: bytes
 
@@ -129,6 +129,13 @@ def rows_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
 def batch_rows(**options: object) -> list[Row]:
     reader = batch_reader(**options)
     return read_all(reader, reader.partitions())
+
+
+def eventually(look: Callable[[], Any], good: Callable[[Any], bool]) -> Any:
+    """What ZooKeeper tells takes a moment; the test's time-out ends this."""
+    while not good(found := look()):
+        pass
+    return found
 
 
 # ---- logs that are hard to cut -------------------------------------------------------------------------------

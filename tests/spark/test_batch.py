@@ -6,7 +6,7 @@ import asyncio
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,16 +22,10 @@ from odradek.types import TopicPartition
 from odradek.wire.compression import Codec
 from odradek.wire.kafka07.message_set import encode_set
 
-from .made import append, batch_reader, batch_rows, hard_log, read_all, rows_in, rows_of, write_log
+from .made import append, batch_reader, batch_rows, eventually, hard_log, read_all, rows_in, rows_of, write_log
 
 MOST = 2000
 """Largest message of logs that are cut here."""
-
-
-@pytest.fixture(autouse=True)
-def disconnected() -> Iterator[None]:
-    yield
-    runtime.disconnect()
 
 
 @pytest.fixture
@@ -372,6 +366,15 @@ def test_a_broker_that_stays_away_ends_the_task_in_time(broker: Kafka07Broker) -
     planned = reader.partitions()
     broker.stop()
     with pytest.raises(DeadlineError, match=rf"orders/3-\d: reading at \d+ of .*: broker 3: .*{broker.address}"):
+        read_all(reader, planned)
+
+
+def test_a_broker_that_left_the_cluster_ends_the_task_in_time(broker: Kafka07Broker, odradek_chroot: str) -> None:
+    reader = batch_reader(**in_zookeeper(odradek_chroot), kafkaConsumer_pollTimeoutMs=200)
+    planned = reader.partitions()
+    broker.stop()
+    eventually(lambda: batch_rows(kafka_zk_connect=odradek_chroot, subscribePattern=".*"), lambda rows: rows == [])
+    with pytest.raises(DeadlineError, match=r"orders/3-\d: reading at 0 of .*: no live broker serves it"):
         read_all(reader, planned)
 
 

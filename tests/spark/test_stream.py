@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +11,18 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
 
 from odradek.errors import ConfigError, DeadlineError
-from odradek.spark import admission, runtime
+from odradek.spark import admission
 from odradek.spark.errors import DataLoss
 from odradek.spark.source import StreamReader
 from odradek.testing import Kafka07Broker
 from odradek.wire.kafka07.message_set import encode_set
 
-from .made import Row, append, hard_log, read_all, rows_of, stream_reader, write_log
+from .made import Row, append, eventually, hard_log, read_all, rows_of, stream_reader, write_log
 
 Start = Callable[..., Kafka07Broker]
 ALL = ReadAllAvailable()
 EACH = 12
 """Bytes of an entry with a payload of two."""
-
-
-@pytest.fixture(autouse=True)
-def disconnected() -> Iterator[None]:
-    yield
-    runtime.disconnect()
 
 
 @pytest.fixture
@@ -111,13 +105,6 @@ def test_a_topic_may_come_later(odradek_chroot: str, odradek_kafka07_broker: Sta
     assert count == 2  # it enters with the first, and is read with the second
 
 
-def eventually(look: Callable[[], Any], good: Callable[[Any], bool]) -> Any:
-    """What ZooKeeper tells takes a moment; the test's time-out ends this."""
-    while not good(found := look()):
-        pass
-    return found
-
-
 def test_a_broker_that_comes_later_is_read_from_its_earliest(
     broker: Kafka07Broker, reader: StreamReader, tmp_path_factory: pytest.TempPathFactory, odradek_kafka07_broker: Start
 ) -> None:
@@ -196,6 +183,15 @@ def test_a_run_with_an_end_reads_what_there_was_when_it_began(
     assert lag["topics"]["orders"]["3-0"] == 20 * EACH + 14
 
 
+def test_a_run_with_an_end_that_begins_at_the_latest_has_nothing_to_read(
+    broker: Kafka07Broker, odradek_chroot: str
+) -> None:
+    reader = from_earliest(odradek_chroot, startingOffsets="latest")
+    reader.prepareForTriggerAvailableNow()
+    append(broker, "orders", [b"between"])
+    assert drain(reader, reader.initialOffset()) == (0, [])
+
+
 def test_a_run_with_an_end_resumes_at_an_offset_and_meets_what_is_new(
     broker: Kafka07Broker, odradek_chroot: str, reader: StreamReader
 ) -> None:
@@ -203,6 +199,7 @@ def test_a_run_with_an_end_resumes_at_an_offset_and_meets_what_is_new(
     append(broker, "orders", [b"more"])
     append(broker, "payments", [b"paid"])
     again = from_earliest(odradek_chroot, subscribe="orders,payments")
+    eventually(again._find().extents, lambda found: len(found) == 4)
     again.prepareForTriggerAvailableNow()
     _, rows = drain(again, start)
     assert [row.value for row in rows] == [b"more", b"paid"]
