@@ -50,7 +50,11 @@ def write(served: Broker, frame: Any, options: dict[str, str], topic: str) -> St
 
 def measure(results: Results, spark: Any, served: Broker, rows: int, turns: int) -> None:
     host, port = served.address
-    value = "cast(concat(rpad(cast(id as string), 50, 'the quick brown fox '), substr(sha2(cast(id as string), 256), 1, 50)) as binary)"
+    words, noise = (
+        "rpad(cast(id as string), 50, 'the quick brown fox ')",
+        "substr(sha2(cast(id as string), 256), 1, 50)",
+    )
+    value = f"cast(concat({words}, {noise}) as binary)"
     every = spark.range(0, rows, 1, TASKS).selectExpr("id", f"{value} value").cache()
     assert every.count() == rows
     cases = []
