@@ -23,7 +23,7 @@ from typing import NamedTuple, Self
 import psutil
 
 from _peer import HEAD, PIECE_BYTES
-from _results import Bar, Goal, Results
+from _results import Bar, Results
 
 __all__ = ["Broker", "Case", "Stopwatch", "broker", "compare", "peer", "pull", "push", "spread"]
 
@@ -91,20 +91,18 @@ def compare(
             limit, run = case.limit(), case.run()
             ratios[number].append(limit.cpu / run.cpu if computing else limit.seconds / run.seconds)
             runs[number].append(run)
-    bars, goals, rows = [], [], []
+    bars, rows = [], []
     for case, turned, watches in zip(cases, ratios, runs, strict=True):
         ratio = median(turned)
-        goal = None if case.goal is None else Goal(f"{title}: {case.name}", ratio, case.goal)
+        goal = "" if case.goal is None else results.goal(f"{title}: {case.name}", ratio, case.goal)
         rows.append(_row(case, turned, watches, goal, median(w.cpu if computing else w.seconds for w in watches)))
         bars.append(Bar(case.name, ratio, case.goal))
-        goals += [goal] if goal else []
         results.check(ratio >= case.floor, f"{case.name}: {ratio:.3g} of its limit, less than {case.floor:g}")
     results.table(title, note, ("", "records/s", "MB/s", "busy", "broker", "ratio", "spread", "goal"), rows)
     results.chart(title, "times the limit", bars)
-    results.goals += goals
 
 
-def _row(case: Case, ratios: list[float], runs: list[Stopwatch], goal: Goal | None, seconds: float) -> tuple[str, ...]:
+def _row(case: Case, ratios: list[float], runs: list[Stopwatch], goal: str, seconds: float) -> tuple[str, ...]:
     return (
         case.name,
         f"{case.records / seconds:,.0f}",
@@ -113,7 +111,7 @@ def _row(case: Case, ratios: list[float], runs: list[Stopwatch], goal: Goal | No
         "-" if runs[0].other is None else f"{median(run.other_cpu / run.seconds for run in runs):.0%}",
         f"{median(ratios):.3g}",
         spread(ratios),
-        str(goal or ""),
+        goal,
     )
 
 
@@ -203,4 +201,4 @@ def broker(config: Mapping[str, object], *, zookeeper: bool = False) -> Iterator
             yield Broker(said["cluster"], (host, int(port)), Path(said["log_dir"]), said["pid"])
         finally:
             process.stdin.close()
-            process.wait(30)
+            process.wait(300)  # ten thousand directories take a while to remove

@@ -48,7 +48,8 @@ def commit() -> str:
 
 def page(kept: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     python = f"{platform.python_implementation()} {platform.python_version()}"
-    yield f"Measured on {date.today()} at commit {commit()}: {python}, {machine()}. Written by `scripts/bench`.\n"
+    engine = " and ".join(sorted({file["engine"] for file in kept}))
+    yield f"Measured on {date.today()} at commit {commit()}, {engine} codec: {python}, {machine()}.\n"
     goals = [Goal(**goal) for file in kept for goal in file["goals"]]
     yield "### Goals\n"
     yield from _markdown(("", "measured", "goal", ""), [(g.name, _short(g.value), g.wanted, _met(g)) for g in goals])

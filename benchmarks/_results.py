@@ -1,4 +1,7 @@
-"""What a benchmark has to say: tables, charts and goals, printed as they come and kept for `report.py`."""
+"""What a benchmark has to say: tables, charts and goals, printed as they come and kept for `_report.py`.
+
+Goals and floors are those of the compiled codec; with the pure one everything runs, and nothing is judged.
+"""
 
 from __future__ import annotations
 
@@ -79,6 +82,7 @@ class Results:
 
     name: str
     quick: bool
+    engine: str
     tables: list[Table] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
     goals: list[Goal] = field(default_factory=list)
@@ -88,7 +92,7 @@ class Results:
         """Keep it and print it: the first column to the left, numbers to the right."""
         self.tables.append(Table(title, note, head, rows))
         widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-        print(f"{title} ({codec.active.NAME} codec)")
+        print(title)
         for row in (head, *rows):
             first, *rest = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
             print(
@@ -101,9 +105,20 @@ class Results:
     ) -> None:
         self.charts.append(Chart(title, unit, bars, lines, across))
 
+    @property
+    def judged(self) -> bool:
+        return self.engine == "compiled"
+
+    def goal(self, name: str, value: float, bound: float, *, at_most: bool = False) -> str:
+        """Note what was reached of a goal, and give it as a cell of a table."""
+        if not self.judged:
+            return ""
+        self.goals.append(Goal(name, value, bound, at_most))
+        return str(self.goals[-1])
+
     def check(self, good: bool, fault: str) -> None:
         """Note what no machine has an excuse for; it is said once everything was measured."""
-        if not good:
+        if self.judged and not good:
             self.faults.append(fault)
 
 
@@ -112,9 +127,10 @@ def results(file: str, doc: str | None) -> Iterator[Results]:
     """Read the command line; afterwards keep what was measured, if that was asked for, and fail on faults."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a few seconds, to see that it runs and is not far off")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where to keep tables and charts, for report.py")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to keep tables and charts, for _report.py")
     options = parser.parse_args()
-    found = Results(Path(file).stem, options.quick)
+    found = Results(Path(file).stem, options.quick, codec.active.NAME)
+    print(f"{found.name}, with the {found.engine} codec\n")
     yield found
     if options.json is not None:
         options.json.write_text(json.dumps(asdict(found)))

@@ -29,7 +29,7 @@ REQUEST = b"12345678"
 HELLO = HEAD.pack(len(REQUEST), len(REQUEST))
 IN_FLIGHT = 100
 
-ONE_FLOOR, PIPELINED_FLOOR = 0.06, 0.3
+ONE_FLOOR, PIPELINED_FLOOR = 0.08, 0.6
 
 Way = Callable[[int, int], Awaitable[Stopwatch]]
 

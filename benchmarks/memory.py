@@ -8,7 +8,9 @@ measured in a process of its own, over what it took when it was connected and ha
 **Slow user.** The user takes batch by batch and pauses after each until memory does not grow any more. `passed` is
 what all records together would take in memory, `ahead` the bound that was asked for, and `peak` the most that was
 taken: the read-ahead, the batch in hand, the one before it, and the buffer of the socket. `1st half` and `2nd half` are
-the highest levels in either half of the run: the same, if nothing piles up. `ratio` is peak over ahead.
+the highest levels in either half of the run: the same, if nothing piles up. `ratio` is peak over ahead. All of that is
+measured where the allocator gives back every large piece (MALLOC_MMAP_THRESHOLD_=131072): then it is what odradek
+holds. `as is` is the ratio without: with what glibc keeps for itself of the pieces that were freed, which it may.
 
 **10 GB.** One reader reads the same log again and again, seeking back to its start whenever it is at its end, and one
 producer writes the same values again and again, 1 KB each. The level is taken ten times on the way. `ratio` is the
@@ -20,8 +22,9 @@ To compare two branches run it on each and compare ratios.
 from __future__ import annotations
 
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable
-from itertools import count
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
@@ -29,12 +32,9 @@ import anyio
 import psutil
 
 from _common import Broker, broker
-from _results import Goal, Line, Results, results
+from _results import Line, Results, results
 from codec import payloads
-from odradek import LATEST, connect
-from odradek.batch import Batch
-from odradek.client.consumer import GroupBatch
-from odradek.client.reader import Reader
+from odradek import LATEST, Batch, GroupBatch, Reader, connect
 from odradek.types import EARLIEST, PACKED_ROW_BYTES, MiB
 
 SLOW_SIZE, SIZE = 100, 1000
@@ -49,8 +49,6 @@ SPARE_BYTES = 8 * MiB
 
 FLAT = 1.1
 TENTHS = 10
-
-_groups = count()
 
 
 class Levels(NamedTuple):
@@ -70,6 +68,18 @@ def resident() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
+@contextmanager
+def giving_back() -> Iterator[None]:
+    """Processes that begin inside of it map every large piece of memory by itself, and so give it back when freed. By
+    default glibc stops doing so (mallopt(3), M_MMAP_THRESHOLD), and what it keeps in its heaps varies with the timing.
+    """
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = "131072"
+    try:
+        yield
+    finally:
+        del os.environ["MALLOC_MMAP_THRESHOLD_"]
+
+
 def apart(work: Callable[..., Awaitable[Levels]], *args: Any) -> Levels:
     """In a process of its own."""
     with get_context("spawn").Pool(1) as pool:
@@ -86,7 +96,7 @@ async def reader(cluster: Broker, topic: str, ahead: int, records: int) -> Level
 
 
 async def consumer(cluster: Broker, topic: str, ahead: int, records: int) -> Levels:
-    async with connect(cluster.cluster) as k, k.consumer(topic, group=f"group-{next(_groups)}", ahead=ahead) as c:
+    async with connect(cluster.cluster) as k, k.consumer(topic, group=f"group-{os.getpid()}", ahead=ahead) as c:
         return await read_slowly(c.batches(), records)
 
 
@@ -129,17 +139,23 @@ def slow_user(found: Results, ahead: int, times: int) -> None:
         for codec in ("none", "gzip", "snappy"):
             anyio.run(fill, cluster, codec, codec, SLOW_SIZE, records)
             for way in (reader, consumer):
-                name, levels = f"{way.__name__}, {codec}", apart(way, cluster, codec, ahead, records)
-                first, second = levels.halves
-                numbers = (ahead * times, ahead, max(first, second), first, second)
-                goal = Goal(f"Slow user: {name}", max(first, second) / bound(levels, ahead), 1.0, at_most=True)
-                rows.append(
-                    (name, *(f"{number / MiB:,.1f}" for number in numbers), f"{max(first, second) / ahead:.2f}")
-                )
+                name = f"{way.__name__}, {codec}"
+                as_is = max(apart(way, cluster, codec, ahead, records).levels)
+                with giving_back():
+                    levels = apart(way, cluster, codec, ahead, records)
+                peak, most = max(levels.levels), bound(levels, ahead)
+                numbers = (ahead * times, ahead, peak, *levels.halves)
+                goal = found.goal(f"Slow user: {name}, peak over its bound", peak / most, 1.0, at_most=True)
+                ratios = (f"{peak / ahead:.2f}", f"{as_is / ahead:.2f}", goal)
+                rows.append((name, *(f"{number / MiB:,.1f}" for number in numbers), *ratios))
                 check_slow(found, name, levels, ahead)
-                found.goals.append(goal)
-    note = "Limit: the read-ahead asked for."
-    found.table("Slow user", note, ("MiB", "passed", "ahead", "peak", "1st half", "2nd half", "ratio"), rows)
+                found.check(as_is <= 2 * most, f"{name}: {as_is:,} bytes as it is, the bound is {most:,}")
+    note = (
+        "Limit: the read-ahead asked for. Goal: not more than that, two batches, two buffers of a connection, "
+        f"and {SPARE_BYTES // MiB} MiB to spare."
+    )
+    head = ("MiB", "passed", "ahead", "peak", "1st half", "2nd half", "ratio", "as is", "goal")
+    found.table("Slow user", note, head, rows)
 
 
 def bound(levels: Levels, ahead: int) -> int:
@@ -219,13 +235,12 @@ def much(found: Results, total: int, rows: int) -> None:
         for topic, way, by in ways:
             name, levels = f"{topic}, {by}", apart(way, cluster, topic, rows, total, by)
             first, second = (level + levels.base for level in levels.halves)
-            goal = Goal(f"Passing through: {name}", second / first, FLAT, at_most=True)
+            goal = found.goal(f"Passing through: {name}", second / first, FLAT, at_most=True)
             numbers = (levels.base, levels.levels[0], *levels.halves)
             cells = tuple(f"{number / MiB:,.1f}" for number in numbers)
-            table.append((name, f"{total / 1e9:.3g}", *cells, f"{goal.value:.3f}", str(goal)))
+            table.append((name, f"{total / 1e9:.3g}", *cells, f"{second / first:.3f}", goal))
             lines.append(Line(name, [((i + 1) * total / TENTHS / 1e9, v / MiB) for i, v in enumerate(levels.levels)]))
-            found.goals.append(goal)
-            found.check(goal.value <= 1.5, f"{name}: it grows: {levels.levels}")
+            found.check(second <= 1.5 * first, f"{name}: it grows: {levels.levels}")
     head = ("MiB", "GB", "before", "first tenth", "1st half", "2nd half", "ratio", "goal")
     found.table("Passing through", "Limit: the highest level of the first half.", head, table)
     found.chart("Passing through", "MiB over what was there before", lines=lines, across="GB")

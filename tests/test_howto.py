@@ -69,6 +69,9 @@ async def test_arrow(
         assert [record async for record in r] == []
     assert pl.DataFrame(await names["sizes"](url, "t"))["len"].sum() == 1000
     assert sum([batch.num_rows for batch in await names["batches"](url, "t")]) == 1000
+    await names["copy"](url, "t", "copies")
+    async with od.connect(url) as k, k.reader("copies", until=od.LATEST) as r:
+        assert sorted([record.value async for record in r]) == ROWS
     await archived(names, url, tmp_path)
 
 

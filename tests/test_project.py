@@ -18,19 +18,19 @@ import odradek
 from odradek.cli.app import cli
 
 ROOT = Path(__file__).parent.parent
-SCRIPTS = ["setup", "test", "demo", "docs", "bench"]
-FOLDERS = [".ci", "benchmarks", "docs", "scripts", "src", "tests"]
+SCRIPTS = ["setup", "test", "demo", "docs", "bench", "fuzz"]
+FOLDERS = [".ci", "benchmarks", "docs", "rust", "scripts", "src", "tests"]
 README = (ROOT / "README.md").read_text("utf-8")
 
 
 def texts() -> Iterator[tuple[Path, str]]:
     """Every text file of the project."""
-    files = [file for file in ROOT.iterdir() if file.suffix in (".md", ".toml", ".yaml")]
+    files = [file for file in ROOT.iterdir() if file.suffix in (".in", ".md", ".py", ".toml", ".yaml")]
     for folder in FOLDERS:
         files += (file for file in (ROOT / folder).rglob("*") if file.is_file())
     for file in files:
-        generated = {"_build", "__pycache__"} & set(file.parts)
-        if not generated and file.suffix not in (".gz", ".pyc", ".kafka"):
+        generated = {"_build", "__pycache__", "target"} & set(file.parts)
+        if not generated and file.suffix not in (".gz", ".pyc", ".kafka", ".so", ".pyd"):
             yield file.relative_to(ROOT), file.read_text("utf-8")
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate, chain, repeat
 from typing import Any
 
@@ -81,6 +82,9 @@ def schema(*also: str, large: bool = False) -> pa.Schema:
     return pa.schema([first, *_ALWAYS[1:], *(field for name, field in _SOMETIMES.items() if name in also)])
 
 
+_schema = lru_cache(schema)
+
+
 def record_batch(partition: TopicPartition, columns: Columns, *, errors: bool = False) -> pa.RecordBatch:
     """Columns of one partition as a record batch that shares their buffers.
 
@@ -134,11 +138,9 @@ class _Maker:
 
     def __init__(self, parts: Sequence[Part], errors: bool) -> None:
         self._large = any(_is_large(columns.values) for _, columns in parts)
-        self.schema = schema(*_extra(parts[0][1], errors), large=self._large)
-        names = [list(dict.fromkeys(column)) for column in zip(*(partition for partition, _ in parts), strict=True)]
-        self._dictionaries = [
-            pa.array(column, kind.value_type) for column, kind in zip(names, _LABELS.values(), strict=True)
-        ]
+        self.schema = _schema(*_extra(parts[0][1], errors), large=self._large)
+        names = [tuple(dict.fromkeys(column)) for column in zip(*(partition for partition, _ in parts), strict=True)]
+        self._dictionaries = list(map(_dictionary, _LABELS, names))
         self._numbers = [{name: number for number, name in enumerate(column)} for column in names]
 
     def batch(self, parts: Sequence[Part]) -> pa.RecordBatch:
@@ -165,7 +167,14 @@ class _Maker:
             indices = _integers(memoryview(runs), pa.int32())
         else:
             indices = _zeros(sum(rows))
-        return pa.DictionaryArray.from_arrays(indices, self._dictionaries[which])
+        # The indices were made right here: looking at each of them once more would double the cost of a table.
+        return pa.DictionaryArray.from_arrays(indices, self._dictionaries[which], safe=False)
+
+
+@lru_cache(maxsize=64)  # table after table has the same ones, and making three takes 10 us
+def _dictionary(label: str, names: tuple[str | int, ...]) -> pa.Array[Any]:
+    made: pa.Array[Any] = pa.array(names, _LABELS[label].value_type)
+    return made
 
 
 def _is_large(values: Sequence[bytes]) -> bool:

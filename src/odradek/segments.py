@@ -10,8 +10,8 @@ that a fetch from its start would give, and must end where the next one starts (
 written to when its broker died may end in the middle of a message: reading stops quietly before such a torn tail, as
 a broker's recovery cuts it off; `verify` names it.
 
-Nothing is written, locked or held open between batches; a file still being written to may be read. Files are read, not
-mapped: one that is truncated meanwhile ends early, where a mapping would end the process.
+Nothing is written or locked; a file still being written to may be read. Files are read, not mapped: one that is
+truncated meanwhile ends early, where a mapping would end the process.
 """
 
 from __future__ import annotations

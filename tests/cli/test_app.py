@@ -47,7 +47,7 @@ def breaking() -> Iterator[list[BaseException]]:
 
 
 def test_the_commands_are_these() -> None:
-    assert COMMANDS == ["broker", "cat", "demo", "lag", "log", "ls", "offsets", "put"]
+    assert COMMANDS == ["broker", "cat", "demo", "lag", "log", "ls", "offsets", "pipeline", "put"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -179,7 +179,8 @@ class FakeBroker:
 
     def answer(self, count: int | None = None) -> None:
         """Serve what is pending, in order; a refused part ends the connection and everything on it."""
-        for _ in range(len(self.pending) if count is None else count):
+        left = len(self.pending) if count is None else count
+        while left and self.pending:  # who is told of an answer may send something at once, which is answered here
             exchange = self.pending[0]
             for part in exchange.parts:
                 if self.refuses(part):
@@ -187,6 +188,7 @@ class FakeBroker:
                     return
                 self.log[part.partition] += values(part)
             exchange.applied = True
+            left -= 1
             self.pending.pop(0).end()
 
     def release(self) -> None:
@@ -298,3 +300,9 @@ class FakeEra:
 def era() -> FakeEra:
     """A cluster in memory."""
     return FakeEra()
+
+
+@pytest.fixture(scope="session")
+def make_era() -> type[FakeEra]:
+    """For who needs many."""
+    return FakeEra

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
+from odradek import codec
 from odradek.client.cluster import Cluster, connect
 from odradek.client.consumer import Consumer
 from odradek.client.producer import Producer
@@ -132,6 +133,7 @@ async def test_the_block_opens_and_closes_the_era(era: FakeEra) -> None:
     async with Cluster(era, Tuning()) as k:
         assert (era.opened, era.closed) == (1, 0)
         assert repr(k).startswith("<Cluster <")
+        assert repr(k).endswith(f", {codec.active.NAME} codec>")
     assert era.closed == 1
 
 

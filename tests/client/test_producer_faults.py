@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from time import process_time
@@ -35,7 +37,7 @@ from odradek.errors import (
     Unreachable,
     ZooKeeperError,
 )
-from odradek.types import TopicPartition
+from odradek.types import KiB, TopicPartition
 
 if TYPE_CHECKING:
     from tests.client.conftest import FakeEra
@@ -212,6 +214,52 @@ async def test_what_was_being_compressed_when_the_connection_died_does_not_overt
         era[1].cut(sent=False)
         go_on.set()
     assert era.log[PLACE] == [b"first", *rows]
+
+
+async def test_batches_of_one_partition_are_compressed_at_the_same_time_and_sent_in_their_order(
+    era: FakeEra, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one is not through before the second one is."""
+    encode, second_done = era.encode, threading.Event()
+    rows = [b"%05d" % n * 200 for n in range(140)]
+
+    def slow(part: ProducePart, limit: int) -> ProducePart:
+        if part.records[0] == rows[0]:
+            assert second_done.wait(10)
+            return encode(part, limit)
+        encoded = encode(part, limit)
+        second_done.set()
+        return encoded
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    era.encode = slow  # type: ignore[method-assign, assignment]
+    tuning = Tuning(batch_bytes=64 * KiB)
+    async with Producer(era, codec="gzip", tuning=tuning, latency=0) as out:
+        await out.send("t", b"the topic is known now", partition=PLACE)
+        assert (await out.send_many("t", rows, partition=PLACE)).written == 140
+    assert era.log[PLACE] == [b"the topic is known now", *rows]
+
+
+async def test_many_small_batches_are_compressed_in_a_thread_too(era: FakeEra) -> None:
+    encode, here = era.encode, threading.current_thread()
+    encoded: Counter[bool] = Counter()
+
+    def watched(part: ProducePart, limit: int) -> ProducePart:
+        encoded[threading.current_thread() is here] += 1
+        return encode(part, limit)
+
+    era.encode = watched  # type: ignore[method-assign, assignment]
+    era.coordination.publish("t", b1=1000)
+    places = [TopicPartition("t", 1, n) for n in range(1000)]
+    async with Producer(era, codec="gzip") as out:
+        await out.send("t", b"the topic is known now", partition=PLACE)
+        assert encoded == {True: 1}
+        for place in places:
+            assert out.try_put("t", b"v" * 1000, partition=place)
+        await out.flush()
+        assert encoded[True] <= 66  # what is left of a request, less than is worth a thread
+        assert sum(encoded.values()) == 1001
+    assert era.values() == [b"the topic is known now", *[b"v" * 1000] * 1000]
 
 
 async def test_what_expires_while_it_is_compressed_is_not_sent(era: FakeEra) -> None:

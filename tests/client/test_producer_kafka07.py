@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -349,3 +350,18 @@ async def test_every_send_of_a_run_of_restarts_tells_the_truth() -> None:
         assert all(counts[value] >= 1 for value, result in found.items() if result == "Ack")
         assert all(counts[value] == 0 for value, result in found.items() if result == "NotWritten")
         assert {"Ack", "NotWritten"} <= set(found.values()) <= {"Ack", "NotWritten", "Unknown"}
+
+
+def test_it_runs_on_a_plain_asyncio_loop_where_anyio_knows_nothing_of_callbacks() -> None:
+    """Answers of brokers come in callbacks of the loop, outside of any task: new topics, compression and what waits
+    for room are all dealt with there."""
+
+    async def main(address: str) -> int:
+        async with connect(f"kafka07://{address}") as k, k.producer(codec="gzip", buffer=200_000) as out:
+            acks = await out.send_many("new", [b"%05d" % n * 200 for n in range(2000)])
+            await asyncio.gather(*(out.send("new", b"v") for _ in range(100)))
+            return acks.check().written
+
+    with Kafka07Broker() as broker:
+        assert asyncio.run(main(broker.address)) == 2000
+        assert len(everything(broker, topic="new")) == 2100

@@ -531,12 +531,12 @@ async def test_pain_cancellation_at_every_await(monkeypatch: pytest.MonkeyPatch)
     """Cancel the read at its n-th step, for every n until it gets through; each time the rest follows."""
     monkeypatch.setattr(streams, "PAUSE_ROWS", 1)
     era = LogEra()
-    era.write(tp(0), numbered(50), Codec.SNAPPY)
-    era.write(tp(1), numbered(50, 50))
+    era.write(tp(0), numbered(200), Codec.SNAPPY)
+    era.write(tp(1), numbered(200, 200))
     got: list[bytes] = []
     async with Reader(era, "t", until=LATEST, tuning=Tuning(fetch_bytes=100, fetch_idle=0.001)) as reader:
         steps = 0
-        while len(got) < 100:
+        while len(got) < 400:
             steps += 1
             with anyio.CancelScope() as scope:
                 async with anyio.create_task_group() as tasks:
@@ -547,13 +547,13 @@ async def test_pain_cancellation_at_every_await(monkeypatch: pytest.MonkeyPatch)
                         scope.cancel()
 
                     tasks.start_soon(cancel)
-                    while len(got) < 100:
+                    while len(got) < 400:
                         if steps % 2:
                             got += (await anext(reader.batches(max_records=3))).values
                         else:
                             got.append((await anext(reader)).value)
                     tasks.cancel_scope.cancel()
-    assert sorted(got) == numbered(100)
+    assert sorted(got) == numbered(400)
     assert steps > 5
 
 

@@ -61,6 +61,7 @@ def runs(engine: Engine, data: Buffer, start: int, stop: int, base: int, max_ent
     rows.append(b"raw", -3, -4)
     story.append(outcome(rows.decode_run, data, start, stop, base, max_entry))
     rows.append(memoryview(b"in a wrapper"), 8, 9, 3)
+    story.append(engine.crc32(bytes(data), max_entry & 0xFFFFFFFF))
     return *story, values.tolist(), len(rows), outcome(rows.take), outcome(rows.take), len(rows)
 
 

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from types import ModuleType
+from zlib import crc32
 
 import pytest
 
@@ -179,6 +180,15 @@ def test_positions_that_do_not_fit_are_refused(engine: Engine) -> None:
     assert not len(rows)
     assert rows.decode_run(data, 0, 11, (1 << 63) - 12) == rows.decode_run(data, 0, 11, -(1 << 63)) == 11
     assert list(rows.take()[2]) == [(1 << 63) - 1, -(1 << 63) + 11]
+
+
+def test_a_crc_goes_on_from_another(engine: Engine) -> None:
+    assert engine.crc32(b"") == 0
+    assert engine.crc32(b"123456789") == engine.crc32(b"456789", engine.crc32(b"123")) == 0xCBF43926
+    large = bytes(range(256)) * 1000
+    for cut in (1, 15, 100, 100_000):
+        before = engine.crc32(memoryview(large)[:cut])
+        assert engine.crc32(memoryview(bytearray(large))[cut:], before) == crc32(large)
 
 
 # ---- rows ---------------------------------------------------------------------------------------------------

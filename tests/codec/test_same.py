@@ -27,6 +27,7 @@ def written(fuzz: ModuleType, parts: list[bytes | tuple[object, ...]]) -> bytes:
     return b"".join(part if isinstance(part, bytes) else fuzz.entry(*part) for part in parts)
 
 
+@settings(deadline=None)
 @given(parts=entries, start=st.integers(-1, 40), short=st.integers(-1, 40), limit=st.sampled_from([NO_LIMIT, 60]))
 def test_runs_of_anything(
     fuzz: ModuleType, parts: list[bytes | tuple[object, ...]], start: int, short: int, limit: int
@@ -36,6 +37,7 @@ def test_runs_of_anything(
     assert not fuzz.differ("runs", memoryview(bytearray(data)), 0, len(data), 7, limit)
 
 
+@settings(deadline=None)
 @given(parts=entries, cut=st.integers(0, 400))
 def test_any_split_of_a_set(fuzz: ModuleType, parts: list[bytes | tuple[object, ...]], cut: int) -> None:
     data = written(fuzz, parts)
@@ -52,6 +54,7 @@ def whole(fuzz: ModuleType, engine: object, data: bytes) -> object:
     return fuzz.plain(rows.take())
 
 
+@settings(deadline=None)
 @given(
     values=st.lists(st.binary(max_size=40)),
     start=st.integers(-1, 9),
@@ -63,6 +66,7 @@ def test_lists(fuzz: ModuleType, values: list[bytes], start: int, max_bytes: int
     assert not fuzz.differ("lists", values, start, len(values), (max_bytes, row_bytes, max_row))
 
 
+@settings(deadline=None)
 @given(offsets=st.lists(st.integers(-2, 45), max_size=6), data=st.binary(max_size=40), code=st.sampled_from("iq"))
 def test_strings(fuzz: ModuleType, offsets: list[int], data: bytes, code: str) -> None:
     assert not fuzz.differ("strings", offsets, data, code)

@@ -4,6 +4,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -300,6 +301,21 @@ async def test_replies_before_the_break_are_not_lost_when_writing_breaks_first()
         fourth = ask(connection, b"d")
         outcomes = [await outcome(pending) for pending in (first, second, third, fourth)]
         assert outcomes == [b"1", (ConnectionLost, True), (ConnectionLost, True), (ConnectionLost, False)]
+
+
+async def test_replies_before_a_reset_are_not_lost_when_writing_meets_it_first() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    async with no_leak(), Connection("127.0.0.1", listener.getsockname()[1]) as connection:
+        first = ask(connection, b"a")
+        peer = await anyio.to_thread.run_sync(lambda: listener.accept()[0])
+        assert await anyio.to_thread.run_sync(peer.recv, 1) == b"a"
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.send(b"1")
+        peer.close()
+        second = ask(connection, b"b")  # written before the loop has had a chance to read
+        assert await outcome(first) == b"1"
+        assert await outcome(second) == (ConnectionLost, True)
+    listener.close()
 
 
 async def test_an_idle_connection_closed_by_the_peer_is_noticed_without_noise(net: Net) -> None:
@@ -660,6 +676,138 @@ async def test_ended_at_any_moment_it_leaves_no_task_no_stream_and_no_waiter(net
         while net.peers.statistics().current_buffer_used:
             net.peers.receive_nowait()
     assert connection.statistics().connects == 2  # the last one got to the end
+
+
+# ---- callbacks -----------------------------------------------------------------------------------------------
+
+
+async def test_callbacks_come_in_order_in_the_step_in_which_the_replies_do(net: Net) -> None:
+    async with connected(net) as connection:
+        pendings = [ask(connection, b"a") for _ in range(5)]
+        peer = await net.peers.receive()
+        called: list[tuple[int, bytes]] = []
+        for number, pending in enumerate(pendings):
+            pending.then(lambda number=number, pending=pending: called.append((number, pending.result())))  # type: ignore[misc]
+        await peer.send(b"12345")
+        assert await pendings[0] == b"1"
+        assert called == [(0, b"1"), (1, b"2"), (2, b"3"), (3, b"4"), (4, b"5")]
+        pendings[0].then(lambda: called.append((9, b"")))
+        assert called[-1] == (9, b"")  # at once: it is there
+
+
+async def test_a_callback_submits_in_the_middle_of_a_read_and_keeps_the_order(net: Net) -> None:
+    async with connected(net) as connection:
+        first, second = ask(connection, b"a"), ask(connection, b"b")
+        more: list[Pending[bytes]] = []
+        first.then(lambda: more.append(ask(connection, b"c")))
+        second.then(lambda: more.append(ask(connection, b"d")))
+        peer = await net.peers.receive()
+        await read(peer, 2)
+        await peer.send(b"12")
+        assert await read(peer, 2) == b"cd"
+        await peer.send(b"34")
+        assert [await pending for pending in (first, second, *more)] == [b"1", b"2", b"3", b"4"]
+
+
+async def test_a_callback_closes_in_the_middle_of_a_read(net: Net) -> None:
+    async with connected(net) as connection:
+        first, second, third = ask(connection, b"a"), ask(connection, b"b"), ask(connection, b"c", 2)
+        told: list[str] = []
+        first.then(connection.close)
+        for pending, name in ((second, "second"), (third, "third")):
+            pending.then(lambda name=name: told.append(name))  # type: ignore[misc]
+        await (await net.peers.receive()).send(b"12" + b"3")
+        assert [await outcome(pending) for pending in (first, second, third)] == [
+            b"1",
+            (ConnectionLost, True),
+            (ConnectionLost, True),
+        ]
+        assert told == ["second", "third"]
+        assert connection.state is State.CLOSED
+
+
+async def test_a_loss_calls_back_in_order_whether_sent_or_not_and_what_is_submitted_then_goes_elsewhere() -> None:
+    net = Net(capacity=10)
+    async with connected(net) as connection:
+        told: list[int] = []
+        again: list[Pending[bytes]] = []
+        epoch = connection.epoch
+
+        def lost(number: int) -> None:
+            assert connection.epoch == epoch + 1
+            told.append(number)
+            if number == 1:
+                again.append(ask(connection, b"again"))
+
+        pendings: list[Pending[Any]] = [
+            ask(connection, b"a"),
+            tell(connection, b"x" * JOIN_BYTES),
+            ask(connection, b"b"),
+            tell(connection, b"c"),
+        ]
+        for number, pending in enumerate(pendings):
+            pending.then(lambda number=number: lost(number))  # type: ignore[misc]
+        peer = await net.peers.receive()
+        await wait_all_tasks_blocked()
+        await peer.aclose()
+        sent = [await outcome(pending) for pending in pendings]
+        assert sent == [(ConnectionLost, True)] * 2 + [(ConnectionLost, False)] * 2
+        assert told == [0, 1, 2, 3]
+        peer = await net.peers.receive()
+        assert await read(peer, 5) == b"again"
+        await peer.send(b"1")
+        assert await again[0] == b"1"
+    net.close()
+
+
+async def test_a_deadline_calls_back_in_the_order_of_the_exchanges(net: Net) -> None:
+    async with connected(net) as connection:
+        told: list[str] = []
+        patient, late = ask(connection, b"a"), ask(connection, b"b", deadline_s=0.02)
+        patient.then(lambda: told.append("patient"))
+        late.then(lambda: told.append("late"))
+        assert await outcome(late) == (DeadlineError, True)
+        assert await outcome(patient) == (ConnectionLost, True)
+        assert told == ["patient", "late"]
+
+
+async def test_unconfirmed_exchanges_that_call_for_the_next_one_do_not_pile_up(net: Net) -> None:
+    async with connected(net) as connection:
+        left = 2000
+
+        def go_on() -> None:
+            nonlocal left
+            left -= 1
+            if left:
+                tell(connection, b"x").then(go_on)
+
+        go_on()
+        peer = await net.peers.receive()
+        assert await read(peer, 1999) == b"x" * 1999
+        await wait_all_tasks_blocked()
+        assert left == 0
+
+
+@pytest.mark.parametrize("when", ["a reply", "a loss", "the close"])
+async def test_a_bug_in_a_callback_reaches_the_owner_and_everybody_has_an_outcome(net: Net, when: str) -> None:
+    pendings: list[Pending[bytes]] = []
+    with pytest.raises(ExceptionGroup) as caught:
+        async with Connection("b", 1, dial=net.dial) as connection:
+            pendings += [ask(connection, b"a"), ask(connection, b"b"), ask(connection, b"c")]
+            pendings[0].then(partial(divmod, 1, 0))
+            pendings[1].then([].pop)
+            peer = await net.peers.receive()
+            if when == "a reply":
+                await peer.send(b"12")
+            elif when == "a loss":
+                await peer.aclose()
+            else:
+                await connection.aclose()
+            await anyio.sleep_forever()
+    assert caught.group_contains(ZeroDivisionError, depth=None)
+    outcomes = [await outcome(pending) for pending in pendings]
+    assert outcomes[1:] == [(ConnectionLost, when != "the close" or pendings[1].sent)] * 2
+    assert outcomes[0] == (b"1" if when == "a reply" else outcomes[1])
 
 
 # ---- closing -------------------------------------------------------------------------------------------------

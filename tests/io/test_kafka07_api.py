@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -12,7 +13,7 @@ from anyio.lowlevel import checkpoint
 
 from odradek.codec import Buffer
 from odradek.core.backoff import Backoff
-from odradek.core.interfaces import Decoder, DecoderOptions, Outgoing, ProducePart, Receipt
+from odradek.core.interfaces import Decoder, DecoderOptions, Outcome, Outgoing, ProducePart, Receipt
 from odradek.errors import (
     Closed,
     ConfigError,
@@ -191,6 +192,22 @@ async def test_a_produce_is_confirmed_by_an_empty_multifetch_in_the_same_write(p
         assert stored(peer) == [b"one", b"two"]
         statistics = api.connection.statistics()
         assert (statistics.exchanges, statistics.received_bytes) == (1, 6)
+
+
+async def test_an_outcome_calls_back_in_call_order_and_holds_the_receipt_or_the_error(peer: Peer) -> None:
+    async with running(peer) as api:
+        topics = (P0, P0, TopicPartition("missing", 1, 0), P0)
+        produced: list[Outcome[Receipt]] = [api.produce([part(b"x", partition=to)], confirm=True) for to in topics]
+        told: list[int] = []
+        for number, each in enumerate(produced):
+            assert not each.done
+            each.then(partial(told.append, number))
+        assert await outcome(produced[3]) == (ConnectionLost, True)
+        assert told == [0, 1, 2, 3]
+        assert all(each.done for each in produced)
+        assert produced[0].result() == produced[1].result() == Receipt((None,), confirmed=True)
+        with pytest.raises(ConnectionLost):
+            produced[2].result()
 
 
 async def test_without_confirm_the_outcome_is_there_once_written(peer: Peer) -> None:

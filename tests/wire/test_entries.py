@@ -125,6 +125,7 @@ def decode_run(
     values, positions, nexts, inner = rows.take()
     assert [*positions, end + base] == [start + base, *nexts]
     assert inner is None
+    assert {type(value) for value in values} <= {bytes}
     return list(values), list(nexts)
 
 
@@ -146,7 +147,7 @@ def test_a_run_stops_in_front_of_anything_unusual(entry: MakeEntry) -> None:
             assert decode_run(buffer, 0, len(data), 1000, 100) == ([b"one", b"old", b"two"], [1013, 1025, 1038])
 
 
-@pytest.mark.parametrize("before", [*range(4070, 4100), *range(65510, 65560), 200_000])
+@pytest.mark.parametrize("before", [*range(65480, 65540), 200_000, 300_000])
 def test_a_run_does_not_depend_on_the_kind_of_buffer(before: int, entry: MakeEntry) -> None:
     """Shortest messages and cut ones, wherever one engine or the other may divide a mutable buffer."""
     data = b"".join([entry(b"x" * before), entry(b"", magic=0) * 2, entry(b"y" * 5000), entry(b"")[:-1]])

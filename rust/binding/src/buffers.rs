@@ -1,6 +1,5 @@
-//! Python's memory as Rust sees it. Everything `unsafe` in this crate is here.
+//! Python's memory as Rust sees it: lent by objects, or in objects that are being made.
 
-use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use odradek_engine::{Error, Sink};
@@ -156,15 +155,12 @@ pub fn list_of<'py, 'a>(
     // allows for as long as no Python code sees the list.
     let list = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyList_New(len))?.cast_into_unchecked::<PyList>() };
     let mut places = 0..len;
-    for (place, value) in places.by_ref().zip(values) {
+    for (value, place) in values.zip(&mut places) {
         let value = bytes_of(py, value.map_err(crate::raised)?)?;
         // SAFETY: the place is within the list and empty; the list takes the reference over.
         unsafe { ffi::PyList_SetItem(list.as_ptr(), place, value.into_ptr()) };
     }
-    match places.next() {
-        None => Ok(list),
-        Some(_) => Err(crate::raised(Error::Offsets)),
-    }
+    if places.is_empty() { Ok(list) } else { Err(crate::raised(Error::Offsets)) }
 }
 
 /// A `bytes` that is being written.
@@ -218,49 +214,4 @@ impl Sink for Rest {
         }
         Ok(())
     }
-}
-
-/// Let a consumer of the buffer protocol see memory that `owner` keeps in its place for as long as it lives.
-///
-/// # Safety
-///
-/// `view` is what `__getbuffer__` was given; `items` points to `shape` items, and both it and `shape` stay valid and
-/// unchanged until `owner` is gone.
-pub unsafe fn export(
-    view: *mut ffi::Py_buffer,
-    flags: c_int,
-    owner: Bound<'_, PyAny>,
-    items: *const c_void,
-    layout: &'static Layout,
-    shape: &[isize; 1],
-) -> PyResult<()> {
-    if view.is_null() || flags & ffi::PyBUF_WRITABLE == ffi::PyBUF_WRITABLE {
-        return Err(PyBufferError::new_err("columns are read-only"));
-    }
-    let [count] = *shape;
-    let wanted = |flag: c_int| flags & flag == flag;
-    // SAFETY: `view` is writable; everything it is given outlives it, because it holds a reference to the owner.
-    unsafe {
-        (*view).buf = items.cast_mut();
-        (*view).len = count.saturating_mul(layout.item_bytes);
-        (*view).itemsize = layout.item_bytes;
-        (*view).readonly = 1;
-        (*view).ndim = 1;
-        (*view).format = if wanted(ffi::PyBUF_FORMAT) { layout.format.as_ptr().cast_mut() } else { ptr::null_mut() };
-        (*view).shape = if wanted(ffi::PyBUF_ND) { shape.as_ptr().cast_mut() } else { ptr::null_mut() };
-        (*view).strides =
-            if wanted(ffi::PyBUF_STRIDES) { ptr::from_ref(&layout.item_bytes).cast_mut() } else { ptr::null_mut() };
-        (*view).suboffsets = ptr::null_mut();
-        (*view).internal = ptr::null_mut();
-        (*view).obj = owner.into_ptr();
-    }
-    Ok(())
-}
-
-/// What the items of a buffer are.
-pub struct Layout {
-    /// As the `struct` module names them.
-    pub format: &'static std::ffi::CStr,
-    /// Of one.
-    pub item_bytes: isize,
 }

@@ -1,16 +1,16 @@
-//! Columns that Python sees as memoryviews, without a copy.
+//! Rust's memory as Python sees it: columns that are memoryviews, without a copy.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr;
 
-use odradek_engine::Offsets;
+use odradek_engine::{Offsets, recycle};
+use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyMemoryView, PyType};
 
-use crate::buffers::{Layout, export};
-
-/// Memory that memoryviews look at.
+/// What memoryviews look at. It is made once and never changes.
 #[pyclass(frozen, module = "odradek.codec._compiled")]
 pub struct Column {
     items: Items,
@@ -23,9 +23,15 @@ enum Items {
     Longs(Vec<i64>),
 }
 
-static BYTES: Layout = Layout { format: c"B", item_bytes: 1 };
-static INTS: Layout = Layout { format: c"i", item_bytes: 4 };
-static LONGS: Layout = Layout { format: c"q", item_bytes: 8 };
+/// How Python sees the items of a column: as the `struct` module names them, and how large they are.
+struct Layout {
+    format: &'static CStr,
+    strides: [isize; 1],
+}
+
+static BYTES: Layout = Layout { format: c"B", strides: [1] };
+static INTS: Layout = Layout { format: c"i", strides: [4] };
+static LONGS: Layout = Layout { format: c"q", strides: [8] };
 
 impl Items {
     fn memory(&self) -> (*const c_void, usize, &'static Layout) {
@@ -37,13 +43,44 @@ impl Items {
     }
 }
 
+/// Nobody looks at it any more.
+impl Drop for Column {
+    fn drop(&mut self) {
+        match std::mem::replace(&mut self.items, Items::Bytes(Vec::new())) {
+            Items::Bytes(items) => recycle(items),
+            Items::Ints(items) => recycle(items),
+            Items::Longs(items) => recycle(items),
+        }
+    }
+}
+
 #[pymethods]
 impl Column {
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let wanted = |flag: c_int| flags & flag == flag;
+        if view.is_null() || wanted(ffi::PyBUF_WRITABLE) {
+            return Err(PyBufferError::new_err("columns are read-only"));
+        }
         let column = slf.get();
-        let (items, _, layout) = column.items.memory();
-        // SAFETY: a column is frozen: its vector and its shape stay as they are until it is dropped.
-        unsafe { export(view, flags, slf.clone().into_any(), items, layout, &column.shape) }
+        let (items, _, Layout { format, strides: strides @ [item_bytes] }) = column.items.memory();
+        let [count] = column.shape;
+        // SAFETY: the interpreter gives a view to be filled. What it is filled with belongs to the column or is static,
+        // and the view holds a reference to the column, which is frozen and whose vector stays as it is until it is
+        // dropped. Whoever was told that this is read-only does not write.
+        unsafe {
+            (*view).buf = items.cast_mut();
+            (*view).len = count.saturating_mul(*item_bytes);
+            (*view).itemsize = *item_bytes;
+            (*view).readonly = 1;
+            (*view).ndim = 1;
+            (*view).format = if wanted(ffi::PyBUF_FORMAT) { format.as_ptr().cast_mut() } else { ptr::null_mut() };
+            (*view).shape = if wanted(ffi::PyBUF_ND) { column.shape.as_ptr().cast_mut() } else { ptr::null_mut() };
+            (*view).strides = if wanted(ffi::PyBUF_STRIDES) { strides.as_ptr().cast_mut() } else { ptr::null_mut() };
+            (*view).suboffsets = ptr::null_mut();
+            (*view).internal = ptr::null_mut();
+            (*view).obj = slf.clone().into_ptr();
+        }
+        Ok(())
     }
 }
 

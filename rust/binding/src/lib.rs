@@ -35,7 +35,7 @@ mod _compiled {
     const NAME: &str = "compiled";
 
     #[pymodule_export]
-    use super::lists::{check_run, encode_run, fit, unpack};
+    use super::lists::{check_run, crc32, encode_run, fit, unpack};
     #[pymodule_export]
     use super::rows::{Rows, Values};
 }

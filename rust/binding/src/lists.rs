@@ -1,4 +1,4 @@
-//! The functions over lists of `bytes`, and over `Packed`.
+//! The functions: over buffers, lists of `bytes`, and `Packed`.
 
 use odradek_engine::{self as engine, Error, Limits, NO_LIMIT, packed};
 use pyo3::exceptions::PyValueError;
@@ -32,6 +32,15 @@ pub fn check_run(data: &Bound<'_, PyAny>, start: isize, stop: isize, max_entry: 
     let lent = Lent::new(data)?;
     let (bytes, start) = lent.up_to(start, stop)?;
     run(data.py(), bytes.len().saturating_sub(start), || Ok(engine::check_run(bytes, start, max_entry)))
+}
+
+/// See `interface.Engine.crc32`.
+#[pyfunction]
+#[pyo3(signature = (data, before = 0, /))]
+pub fn crc32(data: &Bound<'_, PyAny>, before: u32) -> PyResult<u32> {
+    let lent = Lent::new(data)?;
+    let bytes = lent.as_slice();
+    run(data.py(), bytes.len(), || Ok(engine::crc32(bytes, before)))
 }
 
 /// See `interface.Engine.encode_run`.

@@ -33,6 +33,14 @@ pub(crate) fn plain_at(data: &[u8], at: usize, max_entry: i64) -> Option<Plain<'
     (crc32fast::hash(payload) == u32::from_be_bytes(crc)).then_some(Plain { payload, end })
 }
 
+/// The CRC-32 of `data`, going on from `before`, that of what stands in front of it.
+#[must_use]
+pub fn crc32(data: &[u8], before: u32) -> u32 {
+    let mut crc = crc32fast::Hasher::new_with_initial(before);
+    crc.update(data);
+    crc.finalize()
+}
+
 /// The index behind the run of plain messages that starts at `start`, and how many they are.
 #[must_use]
 pub fn check_run(data: &[u8], start: usize, max_entry: i64) -> (usize, usize) {

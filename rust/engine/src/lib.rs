@@ -10,12 +10,14 @@ mod encode;
 mod entry;
 mod packed;
 mod rows;
+mod spare;
 mod strings;
 
 pub use encode::{Sink, encode_run, encoded_bytes};
-pub use entry::{NO_LIMIT, check_run};
+pub use entry::{NO_LIMIT, check_run, crc32};
 pub use packed::{Limits, fit, packed};
 pub use rows::{Columns, Rows};
+pub use spare::{Item, recycle};
 pub use strings::{Offset, Offsets, Strings};
 
 /// Why a call failed. It has not changed anything then.

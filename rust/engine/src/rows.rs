@@ -2,6 +2,7 @@
 
 use std::iter::repeat_n;
 
+use crate::spare::{prepare, reserve, trim};
 use crate::strings::Places;
 use crate::{Error, Offsets, Strings};
 
@@ -105,10 +106,10 @@ impl Rows {
 
     /// Room for the places of so many more, and for inner indexes from now on if there are any.
     fn reserve(&mut self, rows: usize, inner: bool) -> Result<(), Error> {
-        self.positions.try_reserve(rows)?;
-        self.next_positions.try_reserve(rows)?;
+        reserve(&mut self.positions, rows)?;
+        reserve(&mut self.next_positions, rows)?;
         if let Some(inner) = &mut self.inner_indexes {
-            inner.try_reserve(rows)?;
+            reserve(inner, rows)?;
         } else if inner {
             let mut zeros = Vec::new();
             zeros.try_reserve(self.positions.len().saturating_add(rows))?;
@@ -123,10 +124,10 @@ impl Rows {
     pub fn take(&mut self) -> Columns {
         let Rows { values, mut positions, mut next_positions, mut inner_indexes } = std::mem::take(self);
         let (data, offsets) = values.into_parts();
-        positions.shrink_to_fit();
-        next_positions.shrink_to_fit();
+        trim(&mut positions);
+        trim(&mut next_positions);
         if let Some(inner) = &mut inner_indexes {
-            inner.shrink_to_fit();
+            trim(inner);
         }
         Columns { data, offsets, positions, next_positions, inner_indexes }
     }
@@ -147,6 +148,14 @@ struct RunPlaces<'a> {
 }
 
 impl Places for RunPlaces<'_> {
+    fn expect(&mut self, rows: usize) {
+        prepare(self.next_positions, rows);
+        prepare(self.positions, rows);
+        if let Some(inner) = &mut self.inner_indexes {
+            prepare(inner, rows);
+        }
+    }
+
     fn reserve(&mut self, rows: usize) -> Result<(), Error> {
         self.next_positions.try_reserve(rows)?;
         // The others are still as they were before the run, and will become as long as this.
@@ -156,6 +165,12 @@ impl Places for RunPlaces<'_> {
             inner.try_reserve(run)?;
         }
         Ok(())
+    }
+
+    fn room(&self) -> usize {
+        let others =
+            self.inner_indexes.as_ref().map_or(usize::MAX, |inner| inner.capacity()).min(self.positions.capacity());
+        others.min(self.next_positions.capacity()).saturating_sub(self.next_positions.len())
     }
 
     #[inline]

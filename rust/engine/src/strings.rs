@@ -1,10 +1,11 @@
 //! Byte strings one behind the other, as Arrow lays them out.
 
 use crate::Error;
-use crate::entry::{LEAST_BYTES, plain_at};
+use crate::entry::{LEAST_BYTES, Plain, plain_at};
+use crate::spare::{Item, prepare, reserve, trim};
 
 /// Where a string ends: 4 or 8 bytes.
-pub trait Offset: Copy + Into<i64> + TryFrom<i64> + TryFrom<usize> {}
+pub trait Offset: Item + Into<i64> + TryFrom<i64> + TryFrom<usize> {}
 
 impl Offset for i32 {}
 impl Offset for i64 {}
@@ -48,16 +49,26 @@ impl Offsets {
 
 /// What keeps the places of messages, beside their payloads.
 pub(crate) trait Places {
+    /// There will be so many more if all are like the first.
+    fn expect(&mut self, rows: usize);
     /// There may be so many more.
     fn reserve(&mut self, rows: usize) -> Result<(), Error>;
+    /// For how many more there is room already.
+    fn room(&self) -> usize;
     /// One more: it ends at this index.
     fn push(&mut self, end: usize);
 }
 
 /// Nobody wants to know them.
 impl Places for () {
+    fn expect(&mut self, _: usize) {}
+
     fn reserve(&mut self, _: usize) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn room(&self) -> usize {
+        usize::MAX
     }
 
     fn push(&mut self, _: usize) {}
@@ -77,7 +88,7 @@ impl Default for Strings {
     }
 }
 
-/// Rows between two looks at the memory for them.
+/// Rows there is made room for when there is none left.
 const CHUNK_ROWS: usize = 1024;
 
 impl Strings {
@@ -141,10 +152,14 @@ impl Strings {
         max_entry: i64,
         places: &mut impl Places,
     ) -> Result<usize, Error> {
-        if plain_at(data, start, max_entry).is_none() {
+        let Some(Plain { end: second, .. }) = plain_at(data, start, max_entry) else {
             return Ok(start); // and nothing is reserved for what is not there
-        }
-        self.reserve(data.len().saturating_sub(start))?;
+        };
+        let size = data.len().saturating_sub(start);
+        self.reserve(size)?;
+        let alike = size.checked_div(second.saturating_sub(start)).unwrap_or(0);
+        either!(&mut self.offsets, ends => prepare(ends, alike));
+        places.expect(alike);
         let (rows, bytes) = (self.len(), self.data.len());
         let run = Run { data, start, max_entry };
         let end = either!(&mut self.offsets, ends => run.decode(&mut self.data, ends, places));
@@ -157,17 +172,17 @@ impl Strings {
 
     /// Room for so many more bytes of data, and offsets that reach to their end.
     fn reserve(&mut self, bytes: usize) -> Result<(), Error> {
-        self.data.try_reserve(bytes)?;
+        reserve(&mut self.data, bytes)?;
         if self.data.len().saturating_add(bytes) > self.narrow_bytes {
             self.offsets.widen()?;
         }
         Ok(())
     }
 
-    /// Data and offsets, without the room for more.
+    /// Data and offsets, without much room for more.
     pub(crate) fn into_parts(mut self) -> (Vec<u8>, Offsets) {
-        self.data.shrink_to_fit();
-        either!(&mut self.offsets, ends => ends.shrink_to_fit());
+        trim(&mut self.data);
+        either!(&mut self.offsets, ends => trim(ends));
         (self.data, self.offsets)
     }
 }
@@ -209,9 +224,13 @@ impl Run<'_> {
         let mut at = self.start;
         loop {
             // Never more than there can be: a row is made of 9 bytes at least.
-            let rows = (self.data.len().saturating_sub(at) / LEAST_BYTES).min(CHUNK_ROWS);
-            ends.try_reserve(rows)?;
-            places.reserve(rows)?;
+            let most = self.data.len().saturating_sub(at) / LEAST_BYTES;
+            let mut rows = most.min(ends.capacity().saturating_sub(ends.len())).min(places.room());
+            if rows == 0 {
+                rows = most.min(CHUNK_ROWS);
+                ends.try_reserve(rows)?;
+                places.reserve(rows)?;
+            }
             for _ in 0..rows {
                 let Some(message) = plain_at(self.data, at, self.max_entry) else {
                     return Ok(at);

@@ -13,11 +13,13 @@ from typing import Any
 import click
 
 import odradek
+from odradek import codec
 from odradek.cli.broker import broker
 from odradek.cli.demo import demo
 from odradek.cli.groups import lag
 from odradek.cli.log import log
 from odradek.cli.messages import cat, put
+from odradek.cli.pipeline import pipeline
 from odradek.cli.topics import ls, offsets
 
 __all__ = ["cli", "run"]
@@ -38,12 +40,12 @@ class _Group(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="--cluster URL or ODRADEK_CLUSTER says which cluster. Every command has examples in its --help.",
 )
-@click.version_option(odradek.__version__, prog_name="odradek")
+@click.version_option(odradek.__version__, message=f"odradek %(version)s (codec: {codec.active.NAME})")
 def cli() -> None:
-    """Look into, read from and write to Kafka 0.7 clusters; run test brokers; see it all work."""
+    """Look into, read from and write to Kafka 0.7 clusters; make tables of them; run test brokers; see it all work."""
 
 
-for command in (demo, ls, cat, put, offsets, lag, log, broker):
+for command in (demo, ls, cat, put, offsets, lag, log, broker, pipeline):
     cli.add_command(command)
 
 

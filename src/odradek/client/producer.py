@@ -30,7 +30,7 @@ from odradek.core.batches import RECORD_OVERHEAD_BYTES, Limits, Topic, outgoing
 from odradek.core.interfaces import Era, Outgoing
 from odradek.core.partitioners import KeyHash, Partitioner
 from odradek.errors import ConfigError, DeliveryError, MessageTooLarge, OdradekError, Rejected, Unsupported
-from odradek.types import MiB, TopicPartition
+from odradek.types import KiB, MiB, TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.arrow_in import Data
@@ -40,8 +40,8 @@ __all__ = ["Producer", "ProducerStatistics"]
 BURST = 128
 """So many records are taken without giving the loop a turn: one turn costs some microseconds, a record about one."""
 
-RUN = 2048
-"""So many rows are taken at once from an iterator of `send_many`."""
+RUN = 512
+"""The same for rows of `send_many`; and so many are taken from an iterator at once."""
 
 Row = bytes | tuple[bytes | None, bytes] | Outgoing
 """What `send_many` takes: a value, a (key, value) pair, or a whole record."""
@@ -168,7 +168,7 @@ class Producer:
             Unknown: It may or may not have been written within `deliver_within`.
             Unsupported: This cluster has no headers, or no time.
         """
-        call = Call()
+        call = Call(self._outbox.loop)
         try:
             admitted = self._admit(topic, value, key, headers, time, partition)
             if not self._outbox.offer_now(*admitted, partition, call):
@@ -274,7 +274,7 @@ class Producer:
         return await self._send_runs(topic, arrow_in.runs(data, value, key), partition)
 
     async def _send_runs(self, topic: str, runs: Iterable[Sequence[Row]], partition: TopicPartition | None) -> Acks:
-        call = Call()
+        call = Call(self._outbox.loop)
         try:
             for run in runs:
                 await self._take_in(topic, run, partition, call)
@@ -286,15 +286,19 @@ class Producer:
 
     async def _take_in(self, topic: str, run: Sequence[Row], partition: TopicPartition | None, call: Call) -> None:
         """Take the rows of a list or a `Packed`: plain values a batch at a time, others one by one."""
-        row = single = 0
+        row = burst = 0
         while row < len(run):
-            end = self._take_batch(topic, run, row, partition, call)
+            first = run[row]
+            end = self._take_batch(topic, run, row, partition, call) if type(first) is bytes else row
             if end == row:
-                await self._enter_row(topic, _outgoing(run[row]), partition, call)
-                end, single = row + 1, single + 1
-            if end > row + 1 or single % BURST == 0:
-                await checkpoint()
+                if (waiter := self._enter_row(topic, first, partition, call)) is not None:
+                    await self._outbox.wait_for_room(waiter)
+                end = row + 1
+            burst += end - row + len(first) // KiB  # large ones take their time, too
             row = end
+            if burst >= RUN:
+                burst = 0
+                await checkpoint()
 
     def _take_batch(self, name: str, run: Sequence[Row], row: int, partition: TopicPartition | None, call: Call) -> int:
         """Take values from a row on, as far as nothing needs a second look at any; where to go on."""
@@ -303,15 +307,16 @@ class Producer:
             return row
         return outbox.offer_run(topic, run, row, self._safe - self._entry_bytes, partition, call)
 
-    async def _enter_row(self, topic: str, row: Outgoing, partition: TopicPartition | None, call: Call) -> None:
+    def _enter_row(self, topic: str, row: Row, partition: TopicPartition | None, call: Call) -> Waiter | None:
+        """Take a row in, or say of it what it died of. Returns who waits for room, if there is none."""
+        fields = _fields(row)
         try:
-            admitted = self._admit(topic, *row, partition)
+            admitted = self._admit(topic, *fields, partition)
         except (DeliveryError, Unsupported) as error:
             call.left += 1
-            call.lost(Failed(row, topic, partition, error))
-            return
-        if not self._outbox.offer(*admitted, partition, call):
-            await self._outbox.wait_for_room(Waiter(*admitted, partition, call))
+            call.lost(Failed(Outgoing(*fields), topic, partition, error))
+            return None
+        return None if self._outbox.offer(*admitted, partition, call) else Waiter(*admitted, partition, call)
 
     async def flush(self) -> None:
         """Wait until everything accepted so far has an outcome; what is waiting for its batch is sent at once.
@@ -337,8 +342,9 @@ class Producer:
             raise TypeError(f"value and key must be bytes, not {type(value).__name__} and {type(key).__name__}")
         topic = self._topics.get(name) or self._new_topic(name)
         record: bytes | Outgoing = value
-        size = self._entry_bytes + len(value)
-        if key is not None or headers or time is not None or type(value) is not bytes:
+        if key is None and not headers and time is None and type(value) is bytes:
+            size = self._entry_bytes + len(value)
+        else:
             record = Outgoing(value, key, headers, time)
             size = self._measure(record)
         if size > self._safe or headers or time is not None:  # a record is never smaller than its payload
@@ -397,14 +403,15 @@ def _runs(rows: Iterable[Row]) -> Iterator[Sequence[Row]]:
         raise error
 
 
-def _outgoing(row: Row) -> Outgoing:
-    if isinstance(row, bytes):
-        return Outgoing(row)
+def _fields(row: Row) -> tuple[bytes, bytes | None, Sequence[tuple[str, bytes]], float | None]:
+    """Value, key, headers and time."""
     if isinstance(row, Outgoing):
         return row
-    if not isinstance(row, tuple) or len(row) != 2:
-        raise TypeError(f"a row is bytes, a (key, value) pair or an Outgoing, not {type(row).__name__}")
-    return Outgoing(row[1], row[0])
+    if isinstance(row, tuple) and len(row) == 2:
+        return row[1], row[0], (), None
+    if isinstance(row, bytes):
+        return row, None, (), None
+    raise TypeError(f"a row is bytes, a (key, value) pair or an Outgoing, not {type(row).__name__}")
 
 
 def _own(failed: Failed) -> OdradekError:

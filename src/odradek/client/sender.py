@@ -169,21 +169,25 @@ class Sender:
         if not self._outstanding or self._line is None:
             return False
         api, epoch = self._line
-        broker = self._accumulator.table.brokers.get(self._broker, api.broker)
-        return api.epoch != epoch or broker != api.broker
+        return api.epoch != epoch or self._moved(api)
+
+    def _moved(self, api: BrokerApi) -> bool:
+        """The broker has another address than this."""
+        return self._accumulator.table.brokers.get(self._broker, api.broker) != api.broker
 
     # ---- encoding ------------------------------------------------------------------------------------------
 
     def _start(self, request: Request) -> None:
         """Encode a request here or, what is slow, in threads: several at a time, also of one partition."""
         batches = tuple(request.batches)
+        if len(batches) == 1 and not self._jobs and batches[0].lane.topic.codec == "none":
+            self._dispatch(request, batches, [self._encode(_part(batches[0]))])
+            return
         job = _Job(request, batches, [None] * len(batches), 0)
         slow: list[tuple[int, ProducePart]] = []
         size = 0
         for row, batch in enumerate(batches):
-            lane = batch.lane
-            assert lane.partition is not None  # lanes without one have no broker
-            part = ProducePart(lane.partition, batch.records, lane.topic.codec)
+            part = _part(batch)
             if part.codec == "none":
                 job.encoded[row] = self._encode(part)
                 continue
@@ -219,31 +223,34 @@ class Sender:
     def _release(self) -> None:
         """Send what is encoded, in the order it was taken."""
         while self._jobs and not self._jobs[0].left:
-            self._dispatch(self._jobs.popleft())
+            job = self._jobs.popleft()
+            self._dispatch(job.request, job.batches, job.encoded)
 
     def _recall(self) -> None:
         """What is being encoded must not overtake what just came back: it queues again, too."""
         while self._jobs:
             self._accumulator.undo(self._jobs.popleft().request)
 
-    def _dispatch(self, job: _Job) -> None:
+    def _dispatch(
+        self, request: Request, batches: Sequence[OutBatch], encoded: Sequence[ProducePart | OdradekError | None]
+    ) -> None:
         # While a thread compressed, time went on: batches may have been settled, and their broker may have gone.
         parts: dict[OutBatch, ProducePart] = {}
-        for batch, encoded in zip(job.batches, job.encoded, strict=True):
+        for batch, part in zip(batches, encoded, strict=True):
             if batch.settled:
                 continue
-            if isinstance(encoded, ProducePart):
-                parts[batch] = encoded
-            elif isinstance(encoded, OdradekError):
-                self._refuse(job.request, batch, encoded)
+            if isinstance(part, ProducePart):
+                parts[batch] = part
+            elif isinstance(part, OdradekError):
+                self._refuse(request, batch, part)
         broker = self._accumulator.table.brokers.get(self._broker)
         if not parts:
-            self._accumulator.done(job.request)
+            self._accumulator.done(request)
         elif broker is None or self._broken():
-            self._accumulator.undo(job.request)
+            self._accumulator.undo(request)
             self._recall()
         else:
-            self._produce(job.request, parts, self._era.broker(broker, purpose="produce"))
+            self._produce(request, parts, self._era.broker(broker, purpose="produce"))
 
     def _refuse(self, request: Request, batch: OutBatch, error: OdradekError) -> None:
         """A batch that cannot be encoded: in halves, perhaps, or not at all."""
@@ -285,7 +292,10 @@ class Sender:
             self.wake()  # soon, and not now: those that failed with it are not all here yet
         else:
             self._written(exchange, receipt)
-            self.pump()
+            if self._line is not None and self._moved(self._line[0]):
+                self.wake()  # a new connection begins in a task, and this may be a callback of the loop
+            else:
+                self.pump()
 
     def _written(self, exchange: _Exchange, receipt: Receipt) -> None:
         self._failures = 0
@@ -313,6 +323,12 @@ class Sender:
         if now >= self._resume_at:
             self._resume_at = now + self._options.backoff.delay(self._failures, random())
             self._failures += 1
+
+
+def _part(batch: OutBatch) -> ProducePart:
+    lane = batch.lane
+    assert lane.partition is not None  # lanes without one have no broker
+    return ProducePart(lane.partition, batch.records, lane.topic.codec)
 
 
 def _answered(probe: Outcome[Receipt] | None) -> bool:

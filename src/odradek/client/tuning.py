@@ -26,7 +26,8 @@ class Tuning:
         in_flight: Produce requests a broker may owe an answer to at one time.
         fetch_bytes: One partition's part of one fetch.
         fetch_idle: Longest pause before a broker that had nothing new is asked again (s). 0.7 has no long polling:
-            this is the worst added latency on a quiet topic, and its inverse the requests an idle consumer makes.
+            this is the worst added latency on a quiet topic, and its inverse the requests an idle consumer makes. Of
+            more than a thousand quiet partitions each is asked after 50 us for each of them at the earliest.
     """
 
     connect_timeout: float = 5.0
@@ -35,7 +36,7 @@ class Tuning:
     backoff: Backoff = Backoff(max_s=1.0)  # noqa: RUF009 - frozen
     batch_bytes: int = 256 * KiB
     request_bytes: int = 1 * MiB
-    in_flight: int = 5
+    in_flight: int = 16
     fetch_bytes: int = 1 * MiB
     fetch_idle: float = 0.1
 

@@ -47,15 +47,26 @@ class Lot(Account):
         super().__init__(budget)
         self.turns = turns
         self.due: deque[Cursor] = deque()
+        self.sealed = 0
+        """So many fetches have brought compressed messages that wait for room to be opened."""
+        self.unsealed = Bell()
+        """Rings when there may be room to open them."""
 
     def stir(self) -> None:
         """Something was taken, or landed: go on if that was what the next one waited for."""
         if self.full and self.relieve():
             self.turns.work.ring()
+        if self.sealed and self.may_open:
+            self.unsealed.ring()
+
+    @property
+    def may_open(self) -> bool:
+        """What was opened before has left room, or nobody else will make any."""
+        return self.free >= 0 or not self.listed
 
 
 def offer(cursor: Cursor, by: Turns | None = None) -> None:
-    """It may be its turn soon, or there is a position to search. `by`: who looks for work next, and need not be told."""
+    """It may be its turn soon, or there is a position to search. `by` looks for work next, and need not be told."""
     lot = cursor.account
     if not (cursor.owned and isinstance(lot, Lot)):
         return
@@ -90,6 +101,8 @@ class Turns:
         self._number = count()
 
     def clear(self) -> None:
+        for lot in self._lots.values():
+            lot.unsealed.ring()
         self._lots.clear()
         self._resting.clear()
         self.searching.clear()

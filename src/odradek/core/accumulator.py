@@ -15,6 +15,7 @@ Pure: the clock comes in as `now` (seconds, any origin), chance as `randrange`. 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -99,13 +100,12 @@ class Accumulator:
             ConfigError: The partitioner chose a partition that is not there; the record was not taken.
         """
         if partition is None:
-            lane = self._choose(topic, record.key if isinstance(record, Outgoing) else None, size)
+            lane = self._choose(topic, record.key if isinstance(record, tuple) else None, size)
         else:
             lane = self._lane(topic, partition)
         batch, limit = lane.open, self.limits.batch_bytes
         if batch is None or batch.size + size > limit or batch.pinned is (partition is None):
             batch = self._begin(lane, now, partition is not None)
-        assert isinstance(batch.records, list)  # a `Packed` is never open
         batch.records.append(record)
         batch.size += size
         self.held += size + RECORD_OVERHEAD_BYTES
@@ -140,7 +140,18 @@ class Accumulator:
             return start
         lane = self._choose(topic, None, size) if partition is None else self._lane(topic, partition)
         batch = self._open(lane, size, now, partition is not None, isinstance(values, Packed))
-        return self._fill(batch, values, start, max_row, tag)
+        stop = self._reach(values, start, size, self.limits.batch_bytes - batch.size)
+        return self._fill(batch, values, start, stop, max_row, tag)
+
+    def _reach(self, values: Sequence[object], start: int, size: int, room: int) -> int:
+        """How far to look at most: the pure engine looks at everything it is given before it says what fits. For a
+        list it is a guess by the first one's size; if too little came of it, the next call goes on in the batch."""
+        if not isinstance(values, Packed):
+            return min(start + max(1, room // size), len(values))
+        offsets, entry = values.offsets, self.entry_bytes
+        base = offsets[start] + entry * start
+        beyond = bisect_right(range(len(offsets)), room + base, start, key=lambda row: offsets[row] + entry * row)
+        return max(start + 1, beyond - 1)
 
     def _open(self, lane: Lane, size: int, now: float, pinned: bool, packed: bool) -> OutBatch:
         """The batch that so many bytes go into."""
@@ -149,11 +160,11 @@ class Accumulator:
             batch = self._begin(lane, now, pinned)
         return batch
 
-    def _fill(self, batch: OutBatch, values: Sequence[object], start: int, max_row: int, tag: object) -> int:
+    def _fill(self, batch: OutBatch, values: Sequence[object], start: int, stop: int, max_row: int, tag: object) -> int:
         """Put values from `start` on into a batch, at least one, and close it if nothing more can come into it."""
         entry, fit = self.entry_bytes, codec.active.fit
         overhead = PACKED_OVERHEAD_BYTES if isinstance(values, Packed) else RECORD_OVERHEAD_BYTES
-        end, size = fit(values, start, len(values), self.limits.batch_bytes - batch.size, entry, max_row)
+        end, size = fit(values, start, stop, self.limits.batch_bytes - batch.size, entry, max_row)
         if end == start:  # larger than a batch: it travels alone
             end, size = fit(values, start, start + 1, self.limits.buffer, entry, max_row)
         if size + (entry + overhead) * (end - start) > self.limits.buffer - self.held:

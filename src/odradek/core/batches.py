@@ -81,7 +81,7 @@ class OutBatch:
 
     def __init__(self, lane: Lane, number: int, born: float, pinned: bool) -> None:
         self.lane, self.number, self.born, self.pinned = lane, number, born, pinned
-        self.records: list[bytes | Outgoing] | Packed = []
+        self.records: Any = []  # list[bytes | Outgoing] | Packed
         self.tags: list[list[Any]] = []
         self.size = self.attempts = self.strikes = 0
         self.queued = self.flying = self.maybe = self.suspect = self.settled = False
@@ -104,8 +104,8 @@ class OutBatch:
         """Take in `records[start:stop]`. A `Packed` only as the first and last thing."""
         if isinstance(records, Packed):
             self.records = records[start:stop]
-        elif isinstance(self.records, list):
-            self.records += records if len(records) == stop - start else records[start:stop]
+        else:
+            self.records += records[start:stop]
 
     def outgoing(self) -> list[Outgoing]:
         """Its records as they are shown to users."""

@@ -6,7 +6,6 @@ whose first batch has changed is filed anew, and what it leaves behind in a queu
 
 from __future__ import annotations
 
-from enum import IntEnum
 from heapq import heappop, heappush
 from itertools import count
 
@@ -18,10 +17,7 @@ REQUEST_PARTS = 10_000
 """Most partitions in one request: 0.7 counts them in a signed i16 (specification 1.1)."""
 
 
-class _Kind(IntEnum):
-    SUSPECT = 0
-    CLOSED = 1
-    OPEN = 2
+_SUSPECT, _CLOSED, _OPEN = _KINDS = range(3)
 
 
 _Entry = tuple[int, int, int, OutBatch]
@@ -33,12 +29,12 @@ class Link:
 
     def __init__(self) -> None:
         self.flying: list[Request] = []
-        self._queues: tuple[list[_Entry], ...] = tuple([] for _ in _Kind)
+        self._queues: tuple[list[_Entry], ...] = tuple([] for _ in _KINDS)
         self._filings = count()
 
     def file(self, lane: Lane, head: OutBatch) -> bool:
         """`head` is what the lane wants to send next. Returns whether that is news."""
-        kind = _Kind.SUSPECT if head.suspect else _Kind.OPEN if lane.open is head else _Kind.CLOSED
+        kind = _SUSPECT if head.suspect else _OPEN if lane.open is head else _CLOSED
         filed = lane.filed
         if filed is not None and filed[3] is head and filed[2] == kind:
             return False
@@ -54,22 +50,23 @@ class Link:
     @property
     def suspect(self) -> OutBatch | None:
         """The oldest batch that has to go alone."""
-        entry = self._first(_Kind.SUSPECT)
+        entry = self._first(_SUSPECT)
         return None if entry is None else entry[3]
 
     def due(self, latency: float) -> float | None:
         """When a batch is due that is not a suspect: closed ones were when they were born."""
-        entry = self._first(_Kind.CLOSED)
+        entry = self._first(_CLOSED)
         if entry is not None:
             return entry[3].born
-        entry = self._first(_Kind.OPEN)
+        entry = self._first(_OPEN)
         return None if entry is None else entry[3].born + latency
 
     def portion(self, size: int) -> list[OutBatch]:
         """The oldest batches that are no suspects, up to so many bytes, but at least one; they are filed no more."""
         portion: list[OutBatch] = []
         while len(portion) < REQUEST_PARTS:
-            entry = min(filter(None, (self._first(_Kind.CLOSED), self._first(_Kind.OPEN))), default=None)
+            closed, opened = self._first(_CLOSED), self._first(_OPEN)
+            entry = opened if closed is None or (opened is not None and opened < closed) else closed
             if entry is None or (portion and entry[3].size > size):
                 break
             batch = entry[3]
@@ -79,7 +76,7 @@ class Link:
             size -= batch.size
         return portion
 
-    def _first(self, kind: _Kind) -> _Entry | None:
+    def _first(self, kind: int) -> _Entry | None:
         queue = self._queues[kind]
         while queue and queue[0][3].lane.filed is not queue[0]:
             heappop(queue)

@@ -12,7 +12,7 @@ import anyio
 from odradek.codec import Buffer
 from odradek.errors import OdradekError
 
-__all__ = ["JOIN_BYTES", "Pending", "Reply", "joined"]
+__all__ = ["JOIN_BYTES", "Pending", "Reply", "joined", "wake"]
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -94,7 +94,7 @@ class Pending(Generic[T]):
         """
         if not self.done and self._loop is not None:
             waiter = self._loop.create_future()
-            self.then(partial(_wake, waiter))
+            self.then(partial(wake, waiter))
             yield from waiter
         elif not self.done:
             event = anyio.Event()
@@ -127,7 +127,8 @@ class Pending(Generic[T]):
             callback()
 
 
-def _wake(waiter: asyncio.Future[None]) -> None:
+def wake(waiter: asyncio.Future[None]) -> None:
+    """Whoever waits for it may go on."""
     if not waiter.done():  # it was cancelled
         waiter.set_result(None)
 

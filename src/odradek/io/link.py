@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import mmap
+import os
+import socket
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Protocol, cast
 
 import anyio
@@ -23,6 +26,11 @@ from odradek.codec import Buffer
 from odradek.io.exchange import joined
 
 __all__ = ["Link", "LinkUser", "ProtocolLink", "SocketLink", "StreamLink", "on_asyncio"]
+
+try:
+    from sniffio import current_async_library_cvar as _loop_name
+except ImportError:  # then anyio asks asyncio
+    _loop_name = ContextVar("_loop_name")
 
 READ_BYTES = 1 << 20
 """Most bytes taken in one read."""
@@ -87,7 +95,9 @@ class ProtocolLink(asyncio.BufferedProtocol):
         self._buffer = _receive_buffer()
         self._user: LinkUser | None = None  # while it runs
         self._pieces: Iterator[Buffer] = iter(())  # of the burst under way, not yet handed to the transport
+        self._early = 0  # bytes that came before it ran
         self._full = self._busy = self._woken = False
+        self._why = ""
 
     async def run(self, user: LinkUser) -> None:
         self._user = user
@@ -95,8 +105,10 @@ class ProtocolLink(asyncio.BufferedProtocol):
             if not self._transport.is_closing():  # lost already: asyncio says so in the next turn
                 self._transport.resume_reading()
                 self.write()
+            if self._early:
+                self.buffer_updated(0)
             await self._gone.wait()
-            self._lose(ENDED)  # uvloop may have said so before there was anybody to tell
+            self._lose(self._why)  # if that was before it ran
         finally:
             await self.aclose()
 
@@ -122,6 +134,7 @@ class ProtocolLink(asyncio.BufferedProtocol):
             await self._gone.wait()
 
     def _wake(self) -> None:
+        _outside_of_tasks()
         self._woken = False
         self.write()
 
@@ -135,7 +148,8 @@ class ProtocolLink(asyncio.BufferedProtocol):
             self._user.written()
 
     def _go_on(self) -> None:
-        if self._busy and not self._full and self._user is not None:
+        _outside_of_tasks()
+        if self._busy and not self._full and not self._transport.is_closing():
             self._hand_over()
 
     # ---- what asyncio calls ----------------------------------------------------------------------------------
@@ -146,17 +160,27 @@ class ProtocolLink(asyncio.BufferedProtocol):
         self._transport.pause_reading()  # nobody takes anything before it runs
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer
+        return self._buffer[self._early :] if self._early else self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
+        _outside_of_tasks()
+        size, self._early = self._early + nbytes, 0
         if self._user is not None:
-            self._user.received(self._buffer[:nbytes])
+            self._user.received(self._buffer[:size])
+        elif not self._transport.is_closing():  # uvloop reads once although it is paused
+            self._early = size
+            self._transport.pause_reading()
 
     def eof_received(self) -> None:
+        _outside_of_tasks()
         self._lose(ENDED)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lose(str(exc or ENDED))
+        _outside_of_tasks()
+        if exc is not None:
+            self._read_the_rest()
+        self._why = str(exc or ENDED)
+        self._lose(self._why)
         self._gone.set()
 
     def pause_writing(self) -> None:
@@ -166,6 +190,13 @@ class ProtocolLink(asyncio.BufferedProtocol):
         # Not now: asyncio calls this in the middle of a write, and loses its count when a transport is closed there.
         self._full = False
         self._loop.call_soon(self._go_on)
+
+    def _read_the_rest(self) -> None:
+        """Replies may have arrived before writing broke. asyncio reads no more then, but its socket is still open."""
+        number = self._transport.get_extra_info("socket").fileno()
+        with suppress(OSError), socket.socket(fileno=os.dup(number)) as rest:
+            while self._user is not None and (size := rest.recv_into(self._buffer)):
+                self._user.received(self._buffer[:size])
 
     def _lose(self, why: str) -> None:
         user, self._user = self._user, None
@@ -192,6 +223,7 @@ class StreamLink:
         try:
             with self._scope:
                 async with anyio.create_task_group() as group:
+                    self.write()
                     group.start_soon(self._send)
                     why = await self._receive()
                     if self._user is not None:
@@ -290,9 +322,9 @@ class SocketLink(StreamLink):
                 await anyio.wait_writable(self._socket)
                 self._hand_over()
             else:
-                self.write()
                 await self._work.wait()
                 self._work = anyio.Event()
+                self.write()
 
     async def _receive_some(self) -> memoryview:
         while True:
@@ -307,6 +339,12 @@ def on_asyncio() -> bool:
         return asyncio.current_task() is not None
     except RuntimeError:
         return False
+
+
+def _outside_of_tasks() -> None:
+    """asyncio calls us in no task, and whom we call may start one: anyio then asks sniffio which loop this is, and that
+    knows it from a task or from this variable, which whoever began with plain `asyncio.run` has not set."""
+    _loop_name.set("asyncio")
 
 
 def _receive_buffer() -> memoryview:

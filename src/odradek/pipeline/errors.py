@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from odradek.errors import OdradekError
 
-__all__ = ["LedgerBroken", "LedgerConflict"]
+__all__ = ["Busy", "CheckpointMismatch", "LedgerBroken", "LedgerConflict", "NotExact", "TooManyDead"]
 
 
 class LedgerBroken(OdradekError):
@@ -42,3 +42,81 @@ class LedgerConflict(OdradekError):
 
     def message(self) -> str:
         return f"flow {self.flow}, batch {self.batch}: {self.why}"
+
+
+class CheckpointMismatch(OdradekError):
+    """What Spark remembers does not belong to what the ledger says was committed.
+
+    Args:
+        place: Which checkpoint.
+        why: What does not fit.
+    """
+
+    hint = "`odradek pipeline repair FILE` makes a checkpoint that goes on where the ledger ends"
+
+    def __init__(self, place: str, why: str) -> None:
+        super().__init__(place, why)
+        self.place, self.why = place, why
+
+    def message(self) -> str:
+        return f"{self.place}: {self.why}"
+
+
+class Busy(OdradekError):
+    """Somebody else is writing this table.
+
+    Args:
+        place: Its lock.
+    """
+
+    hint = "wait for the other run, or end it"
+
+    def __init__(self, place: str) -> None:
+        super().__init__(place)
+        self.place = place
+
+    def message(self) -> str:
+        return f"{self.place} is held: another run is writing this table"
+
+
+class TooManyDead(OdradekError):
+    """More records of a batch could not be decoded than `run.max_error_percent` allows. It was not committed.
+
+    Args:
+        flow: Of which flow.
+        dead: Records that could not be decoded.
+        rows: Records that could.
+        most: What is allowed (percent).
+        examples: Some of them, with reason and place.
+    """
+
+    hint = "mend the decoding, or raise run.max_error_percent; the next run reads the same batch again"
+
+    def __init__(self, flow: str, dead: int, rows: int, most: float, examples: str) -> None:
+        super().__init__(flow, dead, rows, most, examples)
+        self.flow, self.dead, self.rows, self.most, self.examples = flow, dead, rows, most, examples
+
+    def message(self) -> str:
+        share = 100 * self.dead / (self.dead + self.rows)
+        return (
+            f"flow {self.flow}: {self.dead} of {self.dead + self.rows} records could not be decoded: {share:.3g} %, "
+            f"where {self.most:g} % are allowed; {self.examples}"
+        )
+
+
+class NotExact(OdradekError):
+    """What was read is not what was to be read. Nothing of it was committed.
+
+    Args:
+        flow: Of which flow.
+        why: What is missing, or there twice.
+    """
+
+    hint = "run it again; should it stay, the log is not what it was when the batch was planned"
+
+    def __init__(self, flow: str, why: str) -> None:
+        super().__init__(flow, why)
+        self.flow, self.why = flow, why
+
+    def message(self) -> str:
+        return f"flow {self.flow}: {self.why}"

@@ -80,6 +80,12 @@ class Entry:
         skipped: Corrupt messages that were left out.
         gaps: What was lost before it could be read.
         audit: Time bucket (seconds since the epoch, its start, as text) -> topic -> records.
+        micro_batch: What the checkpoint calls it; -1 for what is not read from a log. The two differ as soon as there
+            is an entry that is not.
+        payload: Bytes of the payloads in `rows`.
+        reasons: Why records are dead -> how many.
+        dead_files: What it added to the dead letters; relative to their directory.
+        hours: Topic -> hour of the records' times (seconds since the epoch, its start, as text) -> `rows`, `bytes`.
         run: Who wrote it: identifies the run.
         code: Version of odradek.
         written: When, seconds since the epoch.
@@ -98,6 +104,11 @@ class Entry:
     skipped: int = 0
     gaps: Sequence[Gap] = ()
     audit: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    micro_batch: int = -1
+    payload: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    dead_files: Sequence[DataFile] = ()
+    hours: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
     run: str = ""
     code: str = ""
     written: float = 0.0
@@ -117,9 +128,9 @@ class Entry:
         if not isinstance(body, dict) or body.pop("v", None) != VERSION:
             raise ValueError(f"not a ledger entry of version {VERSION}")
         try:
-            files = tuple(DataFile(**file) for file in body.pop("files"))
+            files, dead_files = (tuple(DataFile(**file) for file in body.pop(name)) for name in ("files", "dead_files"))
             gaps = tuple(Gap(**gap) for gap in body.pop("gaps"))
-            entry = cls(files=files, gaps=gaps, removed=tuple(body.pop("removed")), **body)
+            entry = cls(files=files, dead_files=dead_files, gaps=gaps, removed=tuple(body.pop("removed")), **body)
         except (TypeError, KeyError) as error:
             raise ValueError(f"not a ledger entry: {error}") from None
         if entry.encode() != data:
@@ -139,7 +150,7 @@ class Entry:
 
 def _without_author(entry: Entry) -> dict[str, Any]:
     body = asdict(entry)
-    for name in ("files", "run", "code", "written"):  # file names are new in every attempt
+    for name in ("files", "dead_files", "run", "code", "written"):  # file names are new in every attempt
         del body[name]
     return body
 
@@ -196,6 +207,14 @@ class Ledger:
     def files(self) -> list[DataFile]:
         """The files of the table now, in the order they were added."""
         return list(live_files(self.entries()).values())
+
+    def dead_files(self) -> list[DataFile]:
+        """The files of the dead letters, relative to their directory, in the order they were added."""
+        return [file for entry in self.entries() for file in entry.dead_files]
+
+    def reached(self) -> Entry | None:
+        """The newest entry that was read from logs: its `end` is where the table ends. None: there is none yet."""
+        return next((entry for entry in reversed(self.entries()) if entry.kind == "append"), None)
 
     def _paths(self) -> list[Path]:
         if not self.directory.is_dir():

@@ -23,7 +23,14 @@ from odradek.types import Anchor, AtTime, Broker, Position, TopicPartition
 from odradek.wire.compression import Codec
 from odradek.wire.kafka07.message_set import SetDecoder, encode_set, entry_bytes
 from odradek.wire.kafka07.requests import Fetch, MultiFetch, MultiProduce, Offsets, Produce, encode_request
-from odradek.wire.kafka07.responses import FetchReply, MultiFetchReply, OffsetsReply, PartResult, broker_error
+from odradek.wire.kafka07.responses import (
+    EmptyReply,
+    FetchReply,
+    MultiFetchReply,
+    OffsetsReply,
+    PartResult,
+    broker_error,
+)
 
 __all__ = ["ApiOptions", "Kafka07Api", "encode_part"]
 
@@ -106,11 +113,11 @@ class Kafka07Api:
         Raises:
             MessageTooLarge, LocalProtocolError, Closed: Nothing was queued.
         """
-        produces = tuple(self._produce(part) for part in parts)
-        buffers = encode_request(produces[0] if len(produces) == 1 else MultiProduce(produces))
+        request = self._produce(parts[0]) if len(parts) == 1 else MultiProduce(tuple(map(self._produce, parts)))
+        buffers = encode_request(request)
         pending = self.connection.submit(
             buffers + CONFIRM if confirm else buffers,
-            MultiFetchReply((), 0) if confirm else None,
+            EmptyReply() if confirm else None,
             deadline_s=self.options.request_timeout_s,
         )
         return _Produced(pending, Receipt((None,) * len(parts), confirm))

@@ -136,7 +136,7 @@ class Kafka07Era:
 
         Raises Closed outside the block."""
         api = self._apis.get((broker.id, purpose))
-        if api is not None and api.broker == broker:
+        if api is not None and (api.broker is broker or api.broker == broker):
             return api
         if self._tasks is None:
             raise Closed(f"{self!r}: use it in `async with`")
@@ -183,7 +183,7 @@ class Kafka07Era:
         return entry_bytes(len(record.value))
 
     def encode(self, part: ProducePart, max_message_bytes: int) -> ProducePart:
-        return part._replace(encoded=encode_part(part, max_message_bytes))
+        return ProducePart(part.partition, part.records, part.codec, encode_part(part, max_message_bytes))
 
     # ---- groups ---------------------------------------------------------------------------------------------
 

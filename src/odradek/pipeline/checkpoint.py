@@ -1,0 +1,114 @@
+"""What Spark remembers of a streaming query, as far as a pipeline has to know it: read, compared, and begun.
+
+    <checkpoint>/metadata     an id of the query
+    <checkpoint>/offsets/7    what micro-batch 7 reads: up to here; written before it begins
+    <checkpoint>/commits/7    it is done; written behind it
+
+Spark does not write down where its first batch begins: run again after a crash, it would ask anew, and `latest` or the
+earliest message may have moved. So a checkpoint is begun with a batch 0 that reads nothing and is done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
+
+from odradek.pipeline.errors import CheckpointMismatch
+from odradek.pipeline.ledger import Offsets
+
+__all__ = ["Checkpoint", "MicroBatch", "place"]
+
+VERSION = "v1"
+
+
+class MicroBatch(NamedTuple):
+    """What one of Spark's batches reads.
+
+    Args:
+        number: Spark's.
+        start, end: Between these positions.
+        planned: When it was planned, seconds since the epoch. It stays when the batch is run again.
+    """
+
+    number: int
+    start: Offsets
+    end: Offsets
+    planned: float
+
+
+def place(root: str | os.PathLike[str], flow: str) -> Path:
+    """The checkpoint of a flow, in the directory that the pipeline's file names."""
+    return Path(root) / flow
+
+
+class Checkpoint:
+    """A query's checkpoint on this machine's file system."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = Path(directory)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.directory}>"
+
+    @property
+    def planned(self) -> int | None:
+        """The newest batch that was planned; None: nothing has begun."""
+        return self._newest("offsets")
+
+    @property
+    def done(self) -> int | None:
+        """The newest batch that Spark knows to be done."""
+        return self._newest("commits")
+
+    def offsets(self, number: int) -> Offsets:
+        """Where a batch ends.
+
+        Raises:
+            CheckpointMismatch: It is not there, or not as Spark and the data source write it.
+        """
+        return self._read(number)[1]
+
+    def batch(self, number: int) -> MicroBatch:
+        """What a batch reads. Raises as `offsets`."""
+        (when, end), (_, start) = self._read(number), self._read(number - 1)
+        return MicroBatch(number, start, end, when)
+
+    def begin(self, number: int, offsets: Offsets, now: float) -> None:
+        """Let the query go on behind these offsets: as if it had done the batch of this number.
+
+        Only for a checkpoint of which there is nothing yet. What a crash leaves of it is begun again.
+        """
+        head = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": int(now * 1000), "conf": {}})
+        end = _as_the_source_writes(offsets)
+        self._write("metadata", json.dumps({"id": str(uuid4())}))
+        self._write(f"offsets/{number}", VERSION, head, end)
+        self._write(f"commits/{number}", VERSION, json.dumps({"nextBatchWatermarkMs": 0}))
+
+    def _write(self, name: str, *lines: str) -> None:
+        path = self.directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = path.with_name(f".{path.name}.tmp")
+        scratch.write_text("\n".join(lines), "utf-8")
+        scratch.replace(path)
+
+    def _newest(self, kind: str) -> int | None:
+        numbers = [int(path.name) for path in (self.directory / kind).glob("*") if path.name.isdigit()]
+        return max(numbers, default=None)
+
+    def _read(self, number: int) -> tuple[float, Offsets]:
+        path = self.directory / "offsets" / str(number)
+        try:
+            version, head, offsets = path.read_text("utf-8").split("\n")
+            if version != VERSION:
+                raise ValueError(f"of version {version}")
+            return json.loads(head)["batchTimestampMs"] / 1000, json.loads(offsets)["topics"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointMismatch(str(path), f"this is not what Spark plans batches with: {error}") from error
+
+
+def _as_the_source_writes(offsets: Offsets) -> str:
+    """Character for character: Spark compares offsets as text, and runs an empty batch when they differ."""
+    return json.dumps({"v": 1, "topics": {topic: dict(sorted(offsets[topic].items())) for topic in sorted(offsets)}})

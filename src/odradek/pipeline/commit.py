@@ -1,0 +1,227 @@
+"""One batch of one flow: staged, judged, committed. And what a run that was killed left behind, put right.
+
+    1. rows are written to files that nobody reads yet            Stager, in Spark's tasks
+    2. what was read is compared with what was to be read; dead records are counted against their limit
+    3. Delta only: a commit to the table's log, with the entry in it
+    4. the ledger's entry
+
+A run that is killed before the last of these that applies has changed nothing for readers, and the next one does the
+batch again; one that is killed behind it finds the batch done. Between 3 and 4 the entry is in Delta's log.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from odradek._version import __version__
+from odradek.pipeline.checkpoint import Checkpoint, MicroBatch
+from odradek.pipeline.config import Flow
+from odradek.pipeline.delta import DeltaLog
+from odradek.pipeline.errors import CheckpointMismatch, LedgerConflict, NotExact, TooManyDead
+from odradek.pipeline.ledger import GENESIS, DataFile, Entry, Gap, Ledger, Offsets
+from odradek.pipeline.staging import Account, Run, prefix
+
+__all__ = ["Table", "gaps_of", "log_bytes"]
+
+EMPTY_WRAPPER = 64
+"""Bytes of log that may have no row: a compressed message with none in it."""
+
+Stage = Callable[[str], Account]
+"""Writes the rows of a batch to files whose names begin so."""
+
+
+class Table:
+    """The table of one flow, and its dead letters.
+
+    Args:
+        name: Of the flow.
+        flow: Its settings.
+        max_error_percent: Of the run's settings.
+    """
+
+    def __init__(self, name: str, flow: Flow, max_error_percent: float = 0.0) -> None:
+        self.name, self.flow = name, flow
+        self.root = Path(flow.sink.path)
+        self.dead_root = Path(flow.dead.path) if flow.dead else None
+        self.ledger = Ledger(self.root, name)
+        self._most_dead = max_error_percent
+        self._delta = DeltaLog(self.root, name, flow.sink.partition_by) if flow.sink.kind == "delta" else None
+
+    # ---- before a run ----------------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Finish what a killed run left undone, and remove files that it did not commit. Holds for the one writer of
+        the table."""
+        if self._delta is not None:
+            newest, tail = self._delta.newest(), self.ledger.tail()
+            if newest is not None and newest.batch > (tail.batch if tail else -1):
+                self.ledger.commit(newest)
+        entries = self.ledger.entries()
+        listed = {file.path for entry in entries for file in entry.files}
+        dead = {file.path for entry in entries for file in entry.dead_files}
+        self._remove_unlisted(self.root, listed)
+        if self.dead_root is not None:
+            self._remove_unlisted(self.dead_root, dead)
+
+    def _remove_unlisted(self, root: Path, listed: Iterable[str]) -> None:
+        known = {root / path for path in listed}
+        for path in root.rglob(f"odradek-{self.name}-*.parquet"):
+            if path not in known:
+                path.unlink()
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        """Raise CheckpointMismatch unless the checkpoint goes on where the ledger ends."""
+        reached, done, planned = self.ledger.reached(), checkpoint.done, checkpoint.planned
+        place = str(checkpoint.directory)
+        if reached is None:
+            if planned is not None and planned > 1:
+                raise CheckpointMismatch(place, f"it is at batch {planned}, but the ledger of {self.root} is empty")
+            return
+        if planned is None:
+            raise CheckpointMismatch(place, f"it is gone, or another one; the ledger is at batch {reached.batch}")
+        if reached.end not in [checkpoint.offsets(number) for number in {done, planned} if number is not None]:
+            raise CheckpointMismatch(
+                place, f"it is at batch {planned}, and not where batch {reached.batch} of the ledger ended"
+            )
+
+    # ---- a batch ---------------------------------------------------------------------------------------------
+
+    def commit(self, batch: MicroBatch, stage: Stage, run: str) -> Entry | None:
+        """Make a batch part of the table.
+
+        Args:
+            batch: What Spark plans to read.
+            stage: Writes its rows to files.
+            run: Who writes.
+
+        Returns:
+            What was committed now. None: it was committed before, or there was nothing to be read.
+
+        Raises:
+            LedgerConflict: It does not follow what was committed.
+            NotExact: Not exactly the batch was read.
+            TooManyDead: More records are dead than may be.
+        """
+        reached = self.ledger.reached()
+        if batch.start == batch.end or (reached is not None and (reached.start, reached.end) == batch[1:3]):
+            return None
+        self._check_follows(batch, reached)
+        tail = self.ledger.tail()
+        number = tail.batch + 1 if tail else 0
+        names = prefix(self.name, number, os.urandom(4).hex())
+        try:
+            account = stage(names)
+            gaps = self._judge(batch, account)
+        except BaseException:
+            self._drop(names)
+            raise
+        entry = self._entry(batch, account, gaps)
+        entry = replace(entry, batch=number, previous=tail.digest if tail else GENESIS, run=run)
+        if self._delta is not None:
+            self._delta.commit(entry)
+        return self.ledger.commit(entry)
+
+    def _check_follows(self, batch: MicroBatch, reached: Entry | None) -> None:
+        for topic, partitions in (reached.end if reached else {}).items():
+            for name, end in partitions.items():
+                start = batch.start.get(topic, {}).get(name)
+                if start != end:
+                    raise LedgerConflict(
+                        self.name, batch.number, f"it reads {topic}/{name} from {start}, but the table ends at {end}"
+                    )
+
+    def _judge(self, batch: MicroBatch, account: Account) -> list[Gap]:
+        gaps = gaps_of(self.name, batch, account.runs, self._reason())
+        if self.flow.data_loss == "fail" and self.flow.corrupt != "skip":
+            for gap in gaps:
+                if gap.end - gap.start > EMPTY_WRAPPER:
+                    where = f"{gap.topic}/{gap.partition} between {gap.start} and {gap.end}"
+                    raise NotExact(self.name, f"nothing was read of {where}")
+            gaps = []
+        total = account.rows + account.dead
+        if total and 100 * account.dead > self._most_dead * total:
+            raise TooManyDead(self.name, account.dead, account.rows, self._most_dead, "; ".join(account.examples))
+        return gaps
+
+    def _reason(self) -> str:
+        lost, corrupt = "the log no longer had it", "corrupt messages were left out"
+        if self.flow.corrupt == "skip":
+            return corrupt if self.flow.data_loss == "fail" else f"{lost}, or {corrupt}"
+        return lost
+
+    def _drop(self, names: str) -> None:
+        """Remove the files of an attempt."""
+        for root in filter(None, (self.root, self.dead_root)):
+            for path in root.rglob(f"{names}*.parquet"):
+                path.unlink()
+
+    def _entry(self, batch: MicroBatch, account: Account, gaps: Sequence[Gap]) -> Entry:
+        audit: dict[str, dict[str, int]] = {}
+        for (bucket, topic), rows in account.audit.items():
+            audit.setdefault(str(bucket), {})[topic] = rows
+        hours: dict[str, dict[str, dict[str, int]]] = {}
+        for (topic, hour, what), amount in account.hours.items():
+            hours.setdefault(topic, {}).setdefault(str(hour), {"rows": 0, "bytes": 0})[what] = amount
+        return Entry(
+            flow=self.name, batch=0, start=batch.start, end=batch.end, files=_in_order(account.files),
+            rows=account.rows, dead=account.dead, gaps=tuple(gaps), audit=audit, micro_batch=batch.number,
+            payload=account.payload, reasons=dict(account.reasons), dead_files=_in_order(account.dead_files),
+            hours=hours, code=__version__, written=time.time(),
+        )  # fmt: skip
+
+
+def _in_order(files: Iterable[DataFile]) -> tuple[DataFile, ...]:
+    return tuple(sorted(files, key=lambda file: file.path))
+
+
+def log_bytes(start: Offsets, end: Offsets) -> int:
+    """Bytes of log between them."""
+    return sum(max(0, last - first) for _, _, first, last in _ranges(start, end))
+
+
+def _ranges(start: Offsets, end: Offsets) -> Iterable[tuple[str, str, int, int]]:
+    """What is read of each partition. One that `start` does not have is only entered."""
+    for topic, partitions in end.items():
+        for name, last in partitions.items():
+            first = start.get(topic, {}).get(name, last)
+            if first != last:
+                yield topic, name, first, last
+
+
+def gaps_of(flow: str, batch: MicroBatch, runs: Iterable[Run], reason: str) -> list[Gap]:
+    """What of a batch's ranges nothing was read of.
+
+    Raises:
+        NotExact: Something was read that was not to be read, or twice.
+    """
+    read: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for run in runs:
+        read.setdefault((run.topic, run.partition), []).append((run.start, run.end))
+    gaps: list[Gap] = []
+    for topic, name, first, last in _ranges(batch.start, batch.end):
+        gaps += _holes(flow, Gap(topic, name, first, last, reason), sorted(read.pop((topic, name), [])))
+    if read:
+        raise NotExact(flow, f"rows came of {'/'.join(next(iter(read)))}, which is not in this batch")
+    return gaps
+
+
+def _holes(flow: str, part: Gap, runs: Sequence[tuple[int, int]]) -> Iterable[Gap]:
+    where = f"{part.topic}/{part.partition}"
+    reached = part.start
+    if part.start > part.end:  # the log was made anew
+        yield part
+        reached = runs[0][0] if runs else part.end
+    for start, end in runs:
+        if start < reached:
+            raise NotExact(flow, f"{where}: what is between {start} and {reached} came twice")
+        if start > reached:
+            yield replace(part, start=reached, end=start)
+        reached = end
+    if reached > part.end:
+        raise NotExact(flow, f"{where}: rows came from {part.end} up to {reached}, behind the end of the batch")
+    if reached < part.end:
+        yield replace(part, start=reached)

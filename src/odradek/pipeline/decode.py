@@ -1,0 +1,255 @@
+"""From a record's bytes to columns, a batch at a time: which rows can be decoded, and why the others cannot.
+
+Rows come as the data source gives them. JSON is decoded by Spark itself before they come (`from_json`), Avro here, by
+fastavro.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute
+
+from odradek.errors import ConfigError
+from odradek.pipeline.times import TIME, times_of
+
+__all__ = [
+    "IDENTITY",
+    "RECORD_TIME",
+    "STANDING",
+    "Dead",
+    "DecodeJob",
+    "Decoded",
+    "avro_fields",
+    "decode",
+    "load_avro",
+    "stored_name",
+]
+
+pc: Any = pyarrow.compute
+Array: TypeAlias = Any
+"""Of pyarrow. Its stubs have a type for each kind of values, and here the kinds are what the data decides."""
+
+IDENTITY = ("topic", "broker", "partition", "offset", "index")
+"""Columns of every table: where the row stood in the log."""
+
+STANDING = (*IDENTITY, "nextOffset")
+"""And where reading goes on behind it."""
+
+RECORD_TIME = "record_time"
+
+RESERVED = {*STANDING, RECORD_TIME, "date", "hour"}
+
+RECORD, MALFORMED, IS_TEXT = "record", "_odradek_malformed", "is_text"
+"""Columns that Spark adds for JSON: the fields, with the text in a field of its own if they are not what they should
+be; and whether the value is UTF-8 at all."""
+
+
+class Dead:
+    """Why records are dead: few words, since they are counted."""
+
+    CORRUPT = "corrupt message"
+    EMPTY = "empty"
+    TEXT = "not UTF-8"
+    JSON = "not JSON of these fields"
+    AVRO = "not Avro of this schema"
+    TIME = "no time that can be used"
+
+
+class DecodeJob(NamedTuple):
+    """What is to be done with values. Pickled into tasks.
+
+    Args:
+        kind: `raw`, `json` or `avro`.
+        schema: Avro: the writer's schema, as JSON.
+        time: The field with the record's time; None: they have none.
+        time_format: As in the pipeline's file.
+        read_at: The time of records that have none, microseconds since the epoch.
+    """
+
+    kind: str
+    schema: str = ""
+    time: str | None = None
+    time_format: str = "ms"
+    read_at: int = 0
+
+
+class Decoded(NamedTuple):
+    """All rows of a batch.
+
+    Args:
+        names, columns: What was decoded; null in dead rows.
+        times: Of records.
+        reasons: Why a row is dead; null where it is not.
+    """
+
+    names: Sequence[str]
+    columns: Sequence[Array]
+    times: Array
+    reasons: Array
+
+
+def stored_name(field: str) -> str:
+    """What a field is called in the table, which has columns of its own."""
+    return f"{field}_" if field in RESERVED else field
+
+
+def decode(job: DecodeJob, batch: pa.RecordBatch) -> Decoded:
+    """Decode the rows of a batch."""
+    reasons: Array = pa.nulls(batch.num_rows, pa.string())
+    if "headers" in batch.schema.names:  # only rows that could not be read from the log have any
+        reasons = _dead(reasons, pc.is_valid(batch["headers"]), Dead.CORRUPT)
+    fields, reasons = _DECODERS[job.kind](job, batch, reasons)
+    times: Array
+    if job.time is None:
+        times = pa.repeat(pa.scalar(job.read_at, pa.int64()), batch.num_rows).cast(TIME)
+    else:
+        times = times_of(fields[job.time], job.time_format)
+        reasons = _dead(reasons, pc.is_null(times), Dead.TIME)
+    return Decoded([stored_name(name) for name in fields], list(fields.values()), times, reasons)
+
+
+def _dead(reasons: Array, which: Array, why: str) -> Array:
+    """The first reason counts."""
+    return pc.if_else(pc.and_(which, pc.is_null(reasons)), pa.scalar(why), reasons)
+
+
+Fields = tuple[Mapping[str, Array], Array]
+
+
+def _raw(_job: DecodeJob, batch: pa.RecordBatch, reasons: Array) -> Fields:
+    return {"value": batch["value"]}, reasons
+
+
+def _json(_job: DecodeJob, batch: pa.RecordBatch, reasons: Array) -> Fields:
+    values: Array = batch["value"]
+    reasons = _dead(reasons, pc.equal(pc.binary_length(values), 0), Dead.EMPTY)
+    reasons = _dead(reasons, pc.invert(batch[IS_TEXT]), Dead.TEXT)
+    record: Array = batch[RECORD]
+    fields = dict(zip((field.name for field in record.type), record.flatten(), strict=True))
+    malformed = fields.pop(MALFORMED)
+    reasons = _dead(reasons, pc.or_(pc.is_null(record), pc.is_valid(malformed)), Dead.JSON)
+    return fields, reasons
+
+
+def _avro(job: DecodeJob, batch: pa.RecordBatch, reasons: Array) -> Fields:
+    read = _avro_reader(job.schema)
+    fields = avro_fields(job.schema)
+    wanted: Array = pc.is_null(reasons)
+    values: Array = batch["value"]
+    records = [
+        read(value) if want else None for value, want in zip(values.to_pylist(), wanted.to_pylist(), strict=True)
+    ]
+    columns: dict[str, Array] = {}
+    for name, kind in fields.items():
+        columns[name] = pa.array([None if record is None else record[name] for record in records], kind)
+    reasons = _dead(reasons, pa.array([record is None for record in records]), Dead.AVRO)
+    return columns, reasons
+
+
+_DECODERS: Mapping[str, Callable[[DecodeJob, pa.RecordBatch, Array], Fields]] = {
+    "raw": _raw, "json": _json, "avro": _avro
+}  # fmt: skip
+
+
+# ---- Avro ----------------------------------------------------------------------------------------------------
+
+
+def _avro_reader(schema: str) -> Callable[[bytes], Mapping[str, Any] | None]:
+    import fastavro
+
+    parsed = fastavro.parse_schema(json.loads(schema))
+
+    def read(value: bytes) -> Mapping[str, Any] | None:
+        data = io.BytesIO(value)
+        try:
+            record = fastavro.schemaless_reader(data, parsed, None)
+        except Exception:  # whatever hostile bytes lead to, in many kinds
+            return None
+        return record if data.tell() == len(value) else None  # type: ignore[return-value]
+
+    return read
+
+
+def load_avro(path: str | Path) -> str:
+    """A schema file's text.
+
+    Raises:
+        ConfigError: It cannot be read, is no schema of a record, or has what tables cannot have.
+    """
+    import fastavro
+
+    try:
+        text = Path(path).read_text("utf-8")
+        fastavro.parse_schema(json.loads(text))
+        avro_fields(text)
+    except (OSError, ValueError, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
+        raise ConfigError(f"schema_file {path}: {error}") from None
+    return text
+
+
+def avro_fields(schema: str) -> dict[str, pa.DataType]:
+    """Field -> Arrow type. Raises ConfigError for what has none."""
+    root = json.loads(schema)
+    if not isinstance(root, dict) or root.get("type") != "record":
+        raise ConfigError("it must be the schema of a record")
+    named: dict[str, Any] = {}
+    kind: Any = _avro_type(root, named)
+    return {field.name: field.type for field in kind}
+
+
+_PRIMITIVES: Mapping[str, pa.DataType] = {
+    "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64(),
+    "bytes": pa.binary(), "string": pa.string(), "null": pa.null(),
+}  # fmt: skip
+_LOGICAL: Mapping[str, pa.DataType] = {
+    "date": pa.date32(), "timestamp-millis": TIME, "timestamp-micros": TIME,
+    "local-timestamp-millis": pa.timestamp("us"), "local-timestamp-micros": pa.timestamp("us"),
+    "time-millis": pa.time32("ms"), "time-micros": pa.time64("us"),
+}  # fmt: skip
+
+
+def _avro_type(node: Any, named: dict[str, pa.DataType]) -> pa.DataType:
+    if isinstance(node, list):
+        kinds = [kind for kind in node if kind != "null"]
+        if len(kinds) != 1:
+            raise ConfigError(f"a union of {len(kinds)} types has no column type: {node}")
+        return _avro_type(kinds[0], named)
+    if isinstance(node, str):
+        if node in _PRIMITIVES:
+            return _PRIMITIVES[node]
+        if node not in named:
+            raise ConfigError(f"type {node!r} is not known here, or contains itself")
+        return named[node]
+    return _avro_complex(node, named)
+
+
+def _avro_complex(node: Mapping[str, Any], named: dict[str, pa.DataType]) -> pa.DataType:
+    kind: pa.DataType
+    match node["type"]:
+        case "record":
+            kind = pa.struct([pa.field(field["name"], _avro_type(field["type"], named)) for field in node["fields"]])
+        case "enum":
+            kind = pa.string()
+        case "fixed" if node.get("logicalType") != "decimal":
+            kind = pa.binary(node["size"])
+        case "array":
+            kind = pa.list_(_avro_type(node["items"], named))
+        case "map":
+            kind = pa.map_(pa.string(), _avro_type(node["values"], named))
+        case _ if node.get("logicalType") == "decimal":
+            kind = pa.decimal128(node["precision"], node.get("scale", 0))
+        case _ if node.get("logicalType") in _LOGICAL:
+            kind = _LOGICAL[node["logicalType"]]
+        case inner:
+            kind = _avro_type(inner, named)
+    if "name" in node:
+        named[node["name"]] = kind
+        if "namespace" in node:
+            named[f"{node['namespace']}.{node['name']}"] = kind
+    return kind

@@ -1,0 +1,100 @@
+"""Commits to a Delta table, through delta-rs. Spark takes no part in them.
+
+The ledger's entry is in the commit, as its metadata: of the two the commit is what makes a batch part of the table, and
+an entry that a crash kept from being written is taken from there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from odradek.errors import ConfigError
+from odradek.pipeline.ledger import DataFile, Entry
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+__all__ = ["DeltaLog"]
+
+METADATA = "odradek"
+"""Key of the entry in a commit."""
+
+COLUMNS = {"topic": pa.string(), "date": pa.date32(), "hour": pa.int32()}
+
+
+class DeltaLog:
+    """The log of a Delta table that one flow writes.
+
+    Args:
+        root: Directory of the table.
+        flow: Name of the flow; its batches are transactions of the application `odradek:<flow>`.
+        partition_by: The table's partition columns.
+    """
+
+    def __init__(self, root: Path, flow: str, partition_by: Sequence[str]) -> None:
+        self.root, self.application, self.partition_by = root, f"odradek:{flow}", list(partition_by)
+
+    def newest(self) -> Entry | None:
+        """The entry of the newest commit of this flow. None: there is none."""
+        table = self._table()
+        if table is None or table.transaction_version(self.application) is None:
+            return None
+        for commit in table.history():
+            if METADATA in commit:
+                return Entry.decode(commit[METADATA].encode())
+        return None
+
+    def files(self) -> set[str]:
+        """Paths of the table's files now."""
+        table = self._table()
+        return set() if table is None else {Path(path).as_posix() for path in table.file_uris()}
+
+    def commit(self, entry: Entry) -> None:
+        """Make the files of an entry part of the table. Does nothing when that was done before, or there are none."""
+        from deltalake import CommitProperties, Transaction
+        from deltalake.transaction import create_table_with_add_actions
+
+        if not entry.files:
+            return
+        properties = CommitProperties(
+            custom_metadata={METADATA: entry.encode().decode()},
+            app_transactions=[Transaction(self.application, entry.batch)],
+        )
+        actions = [_add(file, int(entry.written * 1000)) for file in entry.files]
+        schema = self._schema(entry.files[0])
+        table = self._table()
+        if table is None:
+            create_table_with_add_actions(
+                str(self.root), schema, actions, "error", self.partition_by, commit_properties=properties
+            )
+        elif (table.transaction_version(self.application) or -1) < entry.batch:
+            table.create_write_transaction(actions, "append", schema, self.partition_by, commit_properties=properties)
+
+    def _table(self) -> DeltaTable | None:
+        try:
+            from deltalake import DeltaTable
+        except ImportError:
+            raise ConfigError("deltalake is not installed: pip install odradek[pipeline]") from None
+        return DeltaTable(str(self.root)) if DeltaTable.is_deltatable(str(self.root)) else None
+
+    def _schema(self, file: DataFile) -> Any:
+        from deltalake import Schema
+
+        fields = {field.name: field for field in pq.read_schema(self.root / file.path)}
+        fields |= {name: pa.field(name, COLUMNS[name]) for name in self.partition_by}
+        return Schema.from_arrow(pa.schema(list(fields.values())))
+
+
+def _add(file: DataFile, when: int) -> Any:
+    from deltalake.transaction import AddAction
+
+    partition: Mapping[str, str | None] = dict(file.partition)
+    stats = json.dumps({"numRecords": file.rows})
+    return AddAction(quote(file.path, safe="/="), file.size, partition, when, True, stats)

@@ -1,0 +1,30 @@
+"""One writer a table."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from odradek.pipeline.errors import Busy
+
+__all__ = ["writing"]
+
+
+@contextmanager
+def writing(root: str | os.PathLike[str]) -> Iterator[None]:
+    """Hold the lock of the table in this directory. The system gives it back when this process ends, however it ends.
+
+    Raises:
+        Busy: Somebody has it.
+    """
+    path = Path(root) / "_odradek" / "lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Busy(str(path)) from None
+        yield

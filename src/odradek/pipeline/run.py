@@ -1,0 +1,349 @@
+"""A run of a pipeline: each flow a streaming query that ends where its logs ended when it began."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from odradek._version import __version__
+from odradek.errors import ConfigError, OdradekError
+from odradek.pipeline.checkpoint import Checkpoint, MicroBatch, place
+from odradek.pipeline.commit import Table, log_bytes
+from odradek.pipeline.config import Decode, Flow, Pipeline
+from odradek.pipeline.decode import IS_TEXT, MALFORMED, RECORD, DecodeJob, avro_fields, load_avro
+from odradek.pipeline.ledger import Entry
+from odradek.pipeline.lock import writing
+from odradek.pipeline.sources import first_offsets, look, options_of
+from odradek.pipeline.staging import Account, StageJob
+from odradek.pipeline.summary import BatchSummary, FlowSummary, RunSummary, Volume
+from odradek.pipeline.times import check_time
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Budget", "FlowRun", "Watch", "execute", "run"]
+
+AT_ONCE = 4
+"""Flows that run at the same time: while one plans and commits, others read."""
+
+SETTINGS = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    "spark.sql.streaming.stopTimeout": "60s",
+}
+
+Watch = Callable[[str, BatchSummary], None]
+"""Is told of each commit: the name of its flow, and what it was. Called from several threads."""
+
+
+class _Enough(Exception):
+    """The run has done what it may do. Spark knows no other way to end a query between two batches from inside."""
+
+
+@dataclass
+class Budget:
+    """How much a run may still do. Every flow that has begun does a batch.
+
+    Args:
+        max_bytes: Of log; None: any number.
+        ends: When it ends (`time.monotonic`); None: never.
+    """
+
+    max_bytes: int | None = None
+    ends: float | None = None
+    used: int = 0
+
+    @property
+    def spent(self) -> bool:
+        out_of_bytes = self.max_bytes is not None and self.used >= self.max_bytes
+        return out_of_bytes or (self.ends is not None and time.monotonic() >= self.ends)
+
+
+@dataclass
+class FlowRun:
+    """One flow in one run.
+
+    Args:
+        name: Of the flow.
+        flow: Its settings.
+        pipeline: It is of this one.
+        budget: Of the run.
+        run: Identifies the run.
+        watch: Is told of each commit.
+    """
+
+    name: str
+    flow: Flow
+    pipeline: Pipeline
+    budget: Budget
+    run: str
+    watch: Watch = lambda _flow, _batch: None
+    started: float = field(default_factory=time.time)
+    lag_before: int | None = None
+    error: str = ""
+    _entries: list[Entry] = field(default_factory=list)
+    _batches: list[BatchSummary] = field(default_factory=list)
+    _failure: BaseException | None = None
+    _query: Any = None
+
+    def __post_init__(self) -> None:
+        self.table = Table(self.name, self.flow, self.pipeline.run.max_error_percent)
+        self.checkpoint = Checkpoint(place(self.pipeline.run.checkpoint, self.name))
+        self.options = options_of(self.pipeline, self.flow)
+
+    # ---- before Spark ----------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Put right what a killed run left, and see that everything fits together. Needs the table's lock."""
+        self.table.recover()
+        self.table.check(self.checkpoint)
+        self._avro = load_avro(self.flow.decode.schema_file) if self.flow.decode.schema_file else ""
+        if self._avro and self.flow.decode.time:
+            _check_time(self.flow.decode, avro_fields(self._avro))
+        if self.checkpoint.done is None and self.checkpoint.planned in (None, 0):
+            self.checkpoint.begin(0, first_offsets(self.options), time.time())
+        self.lag_before = self._lag()
+
+    def _lag(self) -> int:
+        done = self.checkpoint.done
+        reached = self.table.ledger.reached()
+        ends = reached.end if reached else self.checkpoint.offsets(done or 0)
+        return sum(log.waiting for log in look(self.options, ends))
+
+    # ---- with Spark ------------------------------------------------------------------------------------------
+
+    def execute(self, spark: SparkSession) -> None:
+        """Run the query to its end. What goes wrong is put down in `error`."""
+        from odradek.pipeline.stage_sink import StageSink
+
+        if self.budget.spent:
+            return
+        try:
+            self._columns = self._spark_columns(spark)
+            spark.dataSource.register(StageSink)  # a query runs in a copy of the session, made when it starts
+            rows = spark.readStream.format("odradek").options(**self.options).load()
+            writer = rows.writeStream.foreachBatch(self._batch).trigger(availableNow=True)
+            self._query = writer.option("checkpointLocation", str(self.checkpoint.directory.absolute())).start()
+            self._query.awaitTermination()
+        except Exception as error:
+            cause = self._failure or error
+            if not isinstance(cause, _Enough):
+                self.error = _words(cause)
+
+    def stop(self) -> None:
+        """End the query, if it is running."""
+        if self._query is not None:
+            self._query.stop()
+
+    def _batch(self, rows: DataFrame, number: int) -> None:
+        """Called by Spark for each micro-batch. Spark takes it for done when this returns."""
+        began = time.time()
+        try:
+            if self.budget.spent and self._batches:
+                raise _Enough
+            batch = self.checkpoint.batch(number)
+            entry = self.table.commit(batch, lambda names: self._stage(rows, batch, names), self.run)
+        except BaseException as error:
+            self._failure = error
+            raise
+        if entry is not None:
+            self._committed(entry, began)
+
+    def _stage(self, rows: DataFrame, batch: MicroBatch, names: str) -> Account:
+        from odradek.pipeline.stage_sink import FORMAT, collect, options_of
+
+        job = self._job(batch, names)
+        accounts = self.table.root.absolute() / "_odradek" / "stage" / names.rstrip("-")
+        accounts.parent.mkdir(parents=True, exist_ok=True)
+        chosen = rows.select("*", *self._columns)
+        chosen.write.format(FORMAT).mode("append").options(**options_of(job, accounts)).save()
+        return collect(accounts)
+
+    def _job(self, batch: MicroBatch, names: str) -> StageJob:
+        flow = self.flow
+        decode = DecodeJob(
+            flow.decode.kind, self._avro, flow.decode.time, flow.decode.time_format, int(batch.planned * 1_000_000)
+        )
+        return StageJob(
+            root=str(self.table.root.absolute()),
+            dead_root=str(self.table.dead_root.absolute()) if self.table.dead_root else "",
+            prefix=names,
+            decode=decode,
+            partition_by=tuple(flow.sink.partition_by),
+            zone=flow.sink.zone,
+            compression=flow.sink.compression,
+            bucket_minutes=flow.audit.bucket_minutes,
+        )
+
+    def _spark_columns(self, spark: SparkSession) -> Sequence[Any]:
+        """What Spark adds to the rows."""
+        decode = self.flow.decode
+        if decode.kind != "json":
+            return ()
+        from pyspark.errors import PySparkException
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import StringType, StructType
+
+        try:
+            schema: Any = StructType.fromDDL(decode.fields or "")
+        except PySparkException as error:
+            raise ConfigError(f"fields = {decode.fields!r}: {str(error).splitlines()[0]}") from None
+        if decode.time is not None:
+            known = {each.name: _ARROW.get(each.dataType.typeName(), pa.null()) for each in schema.fields}
+            _check_time(decode, known)
+        text = F.col("value").cast("string")
+        how = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": MALFORMED, "allowSingleQuotes": "false"}
+        record = F.from_json(text, schema.add(MALFORMED, StringType()), how)
+        return record.alias(RECORD), F.is_valid_utf8(text).alias(IS_TEXT)
+
+    # ---- what came of it -------------------------------------------------------------------------------------
+
+    def _committed(self, entry: Entry, began: float) -> None:
+        size = log_bytes(entry.start, entry.end)
+        self.budget.used += size
+        self._entries.append(entry)
+        done = sum(batch.log_bytes for batch in self._batches) + size
+        lag = None if self.lag_before is None else max(0, self.lag_before - done)
+        now = time.time()
+        self._batches.append(BatchSummary(entry.batch, now, now - began, entry.rows, size, entry.dead, lag))
+        self.watch(self.name, self._batches[-1])
+
+    def summary(self) -> FlowSummary:
+        """What was done."""
+        hours: dict[str, dict[int, Volume]] = {}
+        reasons: dict[str, int] = {}
+        for entry in self._entries:
+            for topic, volumes in entry.hours.items():
+                mine = hours.setdefault(topic, {})
+                for hour, amount in volumes.items():
+                    mine[int(hour)] = mine.get(int(hour), Volume()) + Volume(**amount)
+            for reason, count in entry.reasons.items():
+                reasons[reason] = reasons.get(reason, 0) + count
+        files = [file for entry in self._entries for file in entry.files]
+        return FlowSummary(
+            name=self.name, started=self.started, ended=time.time(), batches=tuple(self._batches),
+            bytes=sum(entry.payload for entry in self._entries), reasons=reasons, lag_before=self.lag_before,
+            lag_after=self._lag_now(), hours=hours, gaps=tuple(gap for entry in self._entries for gap in entry.gaps),
+            files=len(files), file_bytes=sum(file.size for file in files), error=self.error,
+        )  # fmt: skip
+
+    def _lag_now(self) -> int | None:
+        try:
+            return self._lag() if self.lag_before is not None else None
+        except (OdradekError, OSError):
+            return None
+
+
+_ARROW: Mapping[str, pa.DataType] = {
+    "byte": pa.int8(), "short": pa.int16(), "integer": pa.int32(), "long": pa.int64(), "float": pa.float32(),
+    "double": pa.float64(), "string": pa.string(), "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}  # fmt: skip
+"""Spark's types that can be times."""
+
+
+def _check_time(decode: Decode, known: Mapping[str, pa.DataType]) -> None:
+    assert decode.time is not None
+    if decode.time not in known:
+        raise ConfigError(f'time = "{decode.time}": there is no such field; there are {", ".join(known)}')
+    check_time(known[decode.time], decode.time_format, decode.time)
+
+
+_OURS = re.compile(r"\bodradek\.[a-z_.]+\.([A-Z]\w+): (.+)")
+
+
+def _words(error: BaseException) -> str:
+    """What to tell of an error: ours, also when it comes as a text inside of Spark's."""
+    if isinstance(error, OdradekError):
+        return str(error)
+    found = _OURS.findall(str(error))
+    return found[-1][1] if found else f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+
+
+# ---- all flows -----------------------------------------------------------------------------------------------
+
+
+def run(pipeline: Pipeline, file: str, watch: Watch, *, master: str = "local[*]") -> RunSummary:
+    """Run every flow until it has read what there was when it began, or the run's limits are reached.
+
+    Args:
+        pipeline: The checked file.
+        file: Its name.
+        watch: Is told of each commit.
+        master: Spark's.
+
+    Returns:
+        What was done; a flow that failed says why, and does not keep the others from running.
+
+    Raises:
+        ConfigError: Spark cannot be started.
+    """
+    from odradek.spark.session import local_session
+
+    def with_session(flows: Sequence[FlowRun]) -> None:
+        with local_session("odradek-pipeline", master=master, settings=SETTINGS) as spark:
+            spark.sparkContext.setLogLevel("OFF")  # what goes wrong is told once, at the end
+            _run_all(flows, spark)
+
+    return execute(pipeline, file, watch, with_session)
+
+
+def execute(
+    pipeline: Pipeline, file: str, watch: Watch, with_session: Callable[[Sequence[FlowRun]], None]
+) -> RunSummary:
+    """As `run`, in a session of the caller's: `with_session` is called with the flows that can run, if any can."""
+    started = time.time()
+    identity = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(started))}-{os.urandom(3).hex()}"
+    minutes = pipeline.run.max_minutes
+    budget = Budget(pipeline.run.max_bytes, None if minutes is None else time.monotonic() + 60 * minutes)
+    flows = [FlowRun(name, flow, pipeline, budget, identity, watch) for name, flow in pipeline.flows.items()]
+    with ExitStack() as locks:
+        ready = [flow for flow in flows if _prepared(flow, locks)]
+        if ready:
+            with_session(sorted(ready, key=_newest))
+        summaries = tuple(flow.summary() for flow in flows)
+    return RunSummary(identity, file, __version__, started, time.time(), summaries)
+
+
+def _prepared(flow: FlowRun, locks: ExitStack) -> bool:
+    try:
+        locks.enter_context(writing(flow.table.root))
+        flow.prepare()
+    except (OdradekError, OSError) as error:
+        flow.error = str(error)
+    return not flow.error
+
+
+def _newest(flow: FlowRun) -> float:
+    """Whoever has waited longest comes first: limits may end a run before everybody had a turn."""
+    tail = flow.table.ledger.tail()
+    return tail.written if tail else 0.0
+
+
+def _run_all(flows: Sequence[FlowRun], spark: SparkSession) -> None:
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="odradek-flow") as pool:
+        running = [pool.submit(flow.execute, spark) for flow in flows]
+        try:
+            wait(running)
+        except BaseException:
+            for future in running:
+                future.cancel()
+            for flow in flows:
+                flow.stop()
+            raise
+        for future in running:
+            future.result()
+
+
+def report_path(pipeline: Pipeline, summary: RunSummary) -> Path:
+    """Where the report of a run is written unless somebody says otherwise."""
+    return Path(pipeline.run.checkpoint) / "reports" / f"{summary.run}.html"

@@ -1,0 +1,123 @@
+"""What a flow reads, in the words of the data source, and what there is of it: without Spark."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from odradek.pipeline.config import Flow, Pipeline, Run, Source
+from odradek.pipeline.ledger import Offsets
+from odradek.spark.admission import backlog, target
+from odradek.spark.gaps import Gap
+from odradek.spark.logs import Logs, find_logs
+from odradek.spark.offsets import offsets_from_dict, offsets_to_dict
+from odradek.spark.options import SourceOptions, parse_source
+from odradek.spark.planning import Extent, settle
+from odradek.spark.queries import start_offsets
+from odradek.types import Position, TopicPartition
+
+__all__ = ["Outlook", "batch_bytes", "first_offsets", "look", "options_of"]
+
+CORRUPT = {"fail": "fail", "skip": "skip-message", "dead": "dead"}
+
+
+def batch_bytes(run: Run) -> int:
+    """Most bytes of log in one batch."""
+    return min(run.batch_bytes, run.max_bytes or run.batch_bytes)
+
+
+def options_of(pipeline: Pipeline, flow: Flow) -> dict[str, str]:
+    """Options of the data source. The positions in a checkpoint go before the one that says where to begin."""
+    source = pipeline.source
+    return {
+        **_where(source),
+        **_topics(flow),
+        "startingOffsets": flow.start,
+        "failOnDataLoss": str(flow.data_loss == "fail").lower(),
+        "corrupt": CORRUPT[flow.corrupt],
+        "includeHeaders": str(flow.corrupt == "dead").lower(),
+        "maxFetchersPerBroker": str(source.fetchers_per_broker),
+        "maxBytesPerTrigger": str(batch_bytes(pipeline.run)),
+    }
+
+
+def _where(source: Source) -> Mapping[str, str]:
+    if source.zookeeper is not None:
+        return {"kafka.zk.connect": source.zookeeper}
+    if source.brokers is not None:
+        return {"kafka.broker.list": source.brokers}
+    return {"path": json.dumps(source.logs)}
+
+
+def _topics(flow: Flow) -> Mapping[str, str]:
+    if flow.topics is not None:
+        return {"subscribe": ",".join(topic for topic in flow.topics if topic not in flow.exclude)}
+    excluded = "|".join(map(re.escape, flow.exclude))
+    return {"subscribePattern": f"(?!(?:{excluded})$)(?:{flow.pattern})" if excluded else flow.pattern or ""}
+
+
+# ---- what there is -------------------------------------------------------------------------------------------
+
+
+class Outlook(NamedTuple):
+    """What one partition has that is not in the table.
+
+    Args:
+        partition: The log.
+        reached: Up to where it was read; None: it is new.
+        earliest, latest: What the log has.
+        waiting: Bytes that are to be read.
+        gap: What was lost before it could be read; None: nothing.
+    """
+
+    partition: TopicPartition
+    reached: Position | None
+    earliest: int
+    latest: int
+    waiting: int
+    gap: Gap | None
+
+
+def first_offsets(options: Mapping[str, str]) -> Offsets:
+    """Where a flow begins that has not begun yet. Raises OdradekError when logs give no answer."""
+    parsed = parse_source(options, streaming=True)
+    topics: Offsets = offsets_to_dict(start_offsets(find_logs(parsed), parsed))["topics"]
+    return topics
+
+
+def look(options: Mapping[str, str], reached: Offsets | None) -> list[Outlook]:
+    """What a flow has still to read.
+
+    Args:
+        options: Of the data source.
+        reached: Where the table ends; None: the flow has not begun.
+
+    Raises:
+        OdradekError: There is no answer from the logs.
+    """
+    parsed = parse_source(options, streaming=True)
+    logs = find_logs(parsed)
+    there = logs.extents()
+    start = _start(logs, parsed, reached)
+    return _outlooks(start, there)
+
+
+def _start(logs: Logs, options: SourceOptions, reached: Offsets | None) -> dict[TopicPartition, Position]:
+    return start_offsets(logs, options) if reached is None else offsets_from_dict({"v": 1, "topics": reached})
+
+
+def _outlooks(start: Mapping[TopicPartition, Position], there: Mapping[TopicPartition, Extent]) -> list[Outlook]:
+    new = {partition: Position(log.earliest) for partition, log in there.items() if partition not in start}
+    begin = {**start, **new}
+    end = target(begin, there)
+    waiting = backlog(begin, end, there)
+    gaps = {gap.partition: gap for gap in settle(begin, end, there, fail_on_data_loss=False).gaps}
+    return [
+        Outlook(
+            partition, start.get(partition), *there.get(partition, Extent(-1, -1))[:2],
+            waiting.get(partition, 0), gaps.get(partition),
+        )
+        for partition in sorted(end)
+    ]  # fmt: skip

@@ -1,0 +1,84 @@
+"""Where Spark hands over the rows of a batch: a data source of its own, whose files are committed by the ledger alone.
+
+Spark's commit protocol is used for one thing: of the attempts at a task only one counts. What those wrote is put down
+in a file, which the driver reads; Spark's file sink would leave more behind than its own readers know to leave out, and
+`mapInArrow`, the other way to get at Arrow batches, needs pandas.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from odradek.pipeline.staging import Account, StageJob, Stager
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["FORMAT", "StageSink", "collect", "options_of"]
+
+FORMAT = "odradek-stage"
+
+
+class _Done(WriterCommitMessage):
+    def __init__(self, account: Account) -> None:
+        self.account = account
+
+
+class StageSink(DataSource):
+    """Takes rows of a micro-batch; options: `options_of`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return _Writer(pickle.loads(bytes.fromhex(self.options["job"])), self.options["accounts"])
+
+
+class _Writer(DataSourceArrowWriter):
+    def __init__(self, job: StageJob, accounts: str) -> None:
+        self._job, self._accounts = job, accounts
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
+        stager = Stager(self._job)
+        try:
+            for batch in iterator:
+                stager.add(batch)
+            return _Done(stager.finish())
+        except BaseException:
+            stager.abandon()
+            raise
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        total = Account()
+        for message in messages:
+            assert isinstance(message, _Done)
+            total.add(message.account)
+        place = Path(self._accounts)
+        scratch = place.with_name(place.name + ".tmp")
+        scratch.write_bytes(pickle.dumps(total))
+        scratch.replace(place)
+
+
+def options_of(job: StageJob, accounts: Path) -> dict[str, str]:
+    """The options of a write.
+
+    Args:
+        job: What is to be done.
+        accounts: A file of the driver's machine: there is what was done, when the write is over (`collect`).
+    """
+    return {"job": pickle.dumps(job).hex(), "accounts": str(accounts)}
+
+
+def collect(accounts: Path) -> Account:
+    """What a write did; its file is removed."""
+    account = pickle.loads(accounts.read_bytes())
+    accounts.unlink()
+    assert isinstance(account, Account)
+    return account

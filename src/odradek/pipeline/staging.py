@@ -1,0 +1,344 @@
+"""The files of one task: rows in, Parquet files under names that nobody else has, and an account of them.
+
+Files lie in the directories of the table from the start, but are not part of it before the ledger lists them. What is
+open at the same time, and what is held back to make row groups of a useful size, is bounded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import quote
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.parquet as pq
+
+from odradek.pipeline.decode import RECORD_TIME, STANDING, Decoded, DecodeJob, decode
+from odradek.pipeline.ledger import DataFile
+from odradek.pipeline.times import directories, floor_minutes, local_hours, seconds
+
+__all__ = ["Account", "Run", "StageJob", "Stager", "prefix"]
+
+pc: Any = pyarrow.compute
+Array: TypeAlias = Any
+"""Of pyarrow: see `decode`."""
+
+GROUP_BYTES = 32 << 20
+"""Of a row group, in memory."""
+
+HELD_BYTES = 128 << 20
+"""Of rows that wait for their row group, in all files together."""
+
+OPEN_FILES = 64
+
+EXAMPLES = 3
+
+
+class StageJob(NamedTuple):
+    """What is to be done with the rows of a batch. Pickled into tasks.
+
+    Args:
+        root: Directory of the table.
+        dead_root: Directory of the dead letters; "" when there are none.
+        prefix: What names of files begin with: of one attempt at one batch.
+        decode: How values become columns.
+        partition_by: Columns that make directories.
+        zone: Whose dates and hours.
+        compression: Of Parquet's pages.
+        bucket_minutes: Length of the buckets that are counted.
+    """
+
+    root: str
+    dead_root: str
+    prefix: str
+    decode: DecodeJob
+    partition_by: tuple[str, ...]
+    zone: str
+    compression: str
+    bucket_minutes: int
+
+
+class Run(NamedTuple):
+    """A part of a log of which every byte was read: messages from `start` up to `end`."""
+
+    topic: str
+    partition: str
+    start: int
+    end: int
+
+
+@dataclass
+class Account:
+    """What a task wrote, and what it saw."""
+
+    files: list[DataFile] = field(default_factory=list)
+    dead_files: list[DataFile] = field(default_factory=list)
+    rows: int = 0
+    payload: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+    audit: Counter[tuple[int, str]] = field(default_factory=Counter)
+    hours: Counter[tuple[str, int, str]] = field(default_factory=Counter)
+    runs: list[Run] = field(default_factory=list)
+
+    @property
+    def dead(self) -> int:
+        return self.reasons.total()
+
+    def add(self, other: Account) -> None:
+        """Another task's."""
+        self.files += other.files
+        self.dead_files += other.dead_files
+        self.rows += other.rows
+        self.payload += other.payload
+        self.reasons += other.reasons
+        self.examples = (self.examples + other.examples)[:EXAMPLES]
+        self.audit += other.audit
+        self.hours += other.hours
+        self.runs += other.runs
+
+
+def prefix(flow: str, batch: int, attempt: str) -> str:
+    """Of the names of an attempt's files. With another batch or attempt it is never the same."""
+    return f"odradek-{flow}-{batch:08}-{attempt}-"
+
+
+class Stager:
+    """Writes one task's rows. Use `add` for each batch, then `finish`; or `abandon`."""
+
+    def __init__(self, job: StageJob) -> None:
+        self.job = job
+        self.account = Account()
+        self._files: dict[tuple[str, ...], _File] = {}
+        self._dead: _File | None = None
+        self._runs = _Runs(self.account.runs)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Rows as the data source makes them, in the order of their log."""
+        if not batch.num_rows:
+            return
+        self._runs.add(batch)
+        decoded = decode(self.job.decode, batch)
+        good: Array = pc.is_null(decoded.reasons)
+        dead = batch.num_rows - pc.sum(good).as_py()
+        if dead:
+            self._add_dead(batch.filter(pc.invert(good)), decoded.reasons.drop_null())
+        table = _table(batch, decoded)
+        values: Array = batch["value"]
+        sizes = pc.binary_length(values)
+        if dead:
+            table, sizes = table.filter(good), sizes.filter(good)
+        if table.num_rows:
+            self._count(table, sizes)
+            self._add_good(table)
+
+    def finish(self) -> Account:
+        """Close all files; they are on disk when this returns."""
+        for values in list(self._files):
+            self._close(values)
+        if self._dead is not None:
+            self.account.dead_files.append(self._dead.close())
+        self._runs.close()
+        return self.account
+
+    def abandon(self) -> None:
+        """Remove what was written."""
+        for file in [*self._files.values(), *([self._dead] if self._dead else [])]:
+            file.remove()
+        for root, files in ((self.job.root, self.account.files), (self.job.dead_root, self.account.dead_files)):
+            for done in files:
+                (Path(root) / done.path).unlink(missing_ok=True)
+
+    # ---- good rows -------------------------------------------------------------------------------------------
+
+    def _count(self, table: pa.Table, sizes: Array) -> None:
+        account, times = self.account, table[RECORD_TIME].combine_chunks()
+        account.rows += table.num_rows
+        account.payload += pc.sum(sizes).as_py()
+        counted = pa.table({
+            "topic": table["topic"], "size": sizes,
+            "bucket": floor_minutes(times, self.job.bucket_minutes), "hour": floor_minutes(times, 60),
+        })  # fmt: skip
+        for row in counted.group_by(["bucket", "topic"]).aggregate([([], "count_all")]).to_pylist():
+            account.audit[row["bucket"], row["topic"]] += row["count_all"]
+        for row in counted.group_by(["hour", "topic"]).aggregate([([], "count_all"), ("size", "sum")]).to_pylist():
+            account.hours[row["topic"], row["hour"], "rows"] += row["count_all"]
+            account.hours[row["topic"], row["hour"], "bytes"] += row["size_sum"]
+
+    def _add_good(self, table: pa.Table) -> None:
+        hours = local_hours(table[RECORD_TIME].combine_chunks(), self.job.zone)
+        if "hour" not in self.job.partition_by:
+            hours = pc.floor_temporal(hours, unit="day")
+        keys = pa.table({"topic": table["topic"], "hour": hours}).combine_chunks()
+        groups = keys.group_by(["topic", "hour"]).aggregate([]).to_pylist()
+        for group in groups:
+            part = table
+            if len(groups) > 1:
+                mine = pc.and_(pc.equal(keys["topic"], group["topic"]), pc.equal(keys["hour"], group["hour"]))
+                part = table.filter(mine)
+            self._file(directories(group["hour"], group["topic"], self.job.partition_by)).add(part)
+        self._bound()
+
+    def _file(self, partition: Mapping[str, str]) -> _File:
+        values = tuple(partition.values())
+        file = self._files.pop(values, None)
+        if file is None:
+            if len(self._files) >= OPEN_FILES:
+                self._close(next(iter(self._files)))
+            file = _File(self.job.root, self.job, partition)
+        self._files[values] = file  # the last one used is last
+        return file
+
+    def _close(self, values: tuple[str, ...]) -> None:
+        self.account.files.append(self._files.pop(values).close())
+
+    def _bound(self) -> None:
+        while sum(file.held for file in self._files.values()) > HELD_BYTES:
+            max(self._files.values(), key=lambda file: file.held).flush()
+
+    # ---- dead rows -------------------------------------------------------------------------------------------
+
+    def _add_dead(self, batch: pa.RecordBatch, reasons: Array) -> None:
+        account = self.account
+        account.reasons.update(reasons.to_pylist())
+        if len(account.examples) < EXAMPLES:
+            account.examples += [
+                f"{why}: {row['topic']}/{_log(row['broker'], row['partition'])} at {row['offset']}"
+                for row, why in zip(batch.slice(0, EXAMPLES).to_pylist(), reasons[:EXAMPLES].to_pylist(), strict=True)
+            ]
+        if not self.job.dead_root:
+            return
+        if self._dead is None:
+            self._dead = _File(self.job.dead_root, self.job, {})
+        names = [*STANDING, "value"]
+        self._dead.add(pa.table([*(batch[name] for name in names), reasons], names=[*names, "reason"]))
+        if self._dead.held > GROUP_BYTES:
+            self._dead.flush()
+
+
+def _table(batch: pa.RecordBatch, decoded: Decoded) -> pa.Table:
+    arrays = [*(batch[name] for name in STANDING), decoded.times, *decoded.columns]
+    return pa.table(arrays, names=[*STANDING, RECORD_TIME, *decoded.names])
+
+
+def _log(broker: int | None, partition: int) -> str:
+    """A log's name, as offsets have it."""
+    return str(partition) if broker is None or broker < 0 else f"{broker}-{partition}"
+
+
+# ---- one file ------------------------------------------------------------------------------------------------
+
+
+class _File:
+    """A file that is being written. Rows are held back until they make a row group."""
+
+    def __init__(self, root: str, job: StageJob, partition: Mapping[str, str]) -> None:
+        self._root, self._partition = Path(root), partition
+        self._compression: Any = job.compression
+        folder = "".join(f"{name}={quote(value, safe='')}/" for name, value in partition.items())
+        self.path = f"{folder}{job.prefix}{uuid4().hex[:16]}.parquet"
+        self.held = 0
+        self._waiting: list[pa.Table] = []
+        self._writer: pq.ParquetWriter | None = None
+
+    def add(self, rows: pa.Table) -> None:
+        self._waiting.append(rows)
+        self.held += rows.nbytes
+        if self.held >= GROUP_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        if not self._waiting:
+            return
+        rows = pa.concat_tables(self._waiting)
+        self._waiting, self.held = [], 0
+        if self._writer is None:
+            place = self._root / self.path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = pq.ParquetWriter(place, rows.schema, compression=self._compression)
+        self._writer.write_table(rows, row_group_size=rows.num_rows)
+
+    def close(self) -> DataFile:
+        """What its own footer says about it."""
+        self.flush()
+        assert self._writer is not None
+        self._writer.close()
+        place = self._root / self.path
+        _to_disk(place, self._root)
+        footer = pq.read_metadata(place)
+        least, most = _range(footer)
+        return DataFile(self.path, footer.num_rows, place.stat().st_size, self._partition, least, most)
+
+    def remove(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            (self._root / self.path).unlink(missing_ok=True)
+
+
+def _range(footer: pq.FileMetaData) -> tuple[float | None, float | None]:
+    """The smallest and the largest time."""
+    names = [footer.schema.column(index).path for index in range(footer.num_columns)]
+    if RECORD_TIME not in names:
+        return None, None
+    column = names.index(RECORD_TIME)
+    found: list[Any] = [footer.row_group(group).column(column).statistics for group in range(footer.num_row_groups)]
+    return seconds(min(each.min for each in found)), seconds(max(each.max for each in found))
+
+
+def _to_disk(file: Path, root: Path) -> None:
+    """A ledger must not list what a loss of power takes away: neither the bytes, nor the names on the way to them."""
+    for place in (file, *file.parents):
+        handle = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        if place == root:
+            return
+
+
+# ---- what was read -------------------------------------------------------------------------------------------
+
+
+class _Runs:
+    """Joins rows to parts of logs without holes. Each row says where the next one begins; in a compressed wrapper all
+    but the last say where it begins itself."""
+
+    def __init__(self, runs: list[Run]) -> None:
+        self._runs = runs
+        self._last: Run | None = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        for first, stop in _pieces(batch):
+            row = {name: batch[name][first].as_py() for name in ("topic", "broker", "partition", "offset")}
+            end = batch["nextOffset"][stop - 1].as_py()
+            name = _log(row["broker"], row["partition"])
+            last = self._last
+            if last is not None and last[:2] == (row["topic"], name) and last.end == row["offset"]:
+                self._last = last._replace(end=end)
+            else:
+                self.close()
+                self._last = Run(row["topic"], name, row["offset"], end)
+
+    def close(self) -> None:
+        if self._last is not None:
+            self._runs.append(self._last)
+            self._last = None
+
+
+def _pieces(batch: pa.RecordBatch) -> Sequence[tuple[int, int]]:
+    """Rows of one log without holes, as [first, stop)."""
+    last = batch.num_rows - 1
+    breaks: Array = pc.not_equal(batch["offset"].slice(1), batch["nextOffset"].slice(0, last))
+    for name in ("topic", "partition", "broker"):
+        column: Array = pc.fill_null(batch[name], -1) if name == "broker" else batch[name]
+        breaks = pc.or_(breaks, pc.not_equal(column.slice(1), column.slice(0, last)))
+    nonzero: Array = pc.indices_nonzero(breaks)
+    stops = [*(place + 1 for place in nonzero.to_pylist()), last + 1]
+    return list(zip([0, *stops], stops, strict=False))

@@ -1,0 +1,97 @@
+"""What there is to say about a pipeline without running it: from its ledgers, its checkpoints and its logs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from odradek.errors import OdradekError
+from odradek.pipeline.checkpoint import Checkpoint, place
+from odradek.pipeline.config import Pipeline
+from odradek.pipeline.ledger import Ledger, Offsets, live_files
+from odradek.pipeline.sources import Outlook, batch_bytes, look, options_of
+
+__all__ = ["Plan", "Status", "outlook", "plan", "status"]
+
+PATIENCE_MS = 5000
+"""How long `status` tries to learn how far behind a flow is."""
+
+
+class Status(NamedTuple):
+    """How a flow stands.
+
+    Args:
+        flow: Its name.
+        batches: Committed.
+        rows: In the table.
+        files: Of the table now.
+        size: Bytes of those.
+        dead: Records that could not be decoded.
+        gaps: How often something was lost before it could be read.
+        last: When the newest batch was committed, seconds since the epoch; None: never.
+        lag: Bytes of log that are not in the table; None: not known.
+    """
+
+    flow: str
+    batches: int
+    rows: int
+    files: int
+    size: int
+    dead: int
+    gaps: int
+    last: float | None
+    lag: int | None
+
+
+class Plan(NamedTuple):
+    """What a run would read for a flow.
+
+    Args:
+        flow: Its name.
+        logs: What each partition has.
+        waiting: Bytes that are to be read, in all.
+        batches: Commits that it takes, at least.
+    """
+
+    flow: str
+    logs: Sequence[Outlook]
+    waiting: int
+    batches: int
+
+
+def reached(pipeline: Pipeline, name: str) -> Offsets | None:
+    """Up to where a flow has read; None: it has not begun. Raises LedgerBroken, CheckpointMismatch."""
+    entry = Ledger(pipeline.flows[name].sink.path, name).reached()
+    if entry is not None:
+        return entry.end
+    checkpoint = Checkpoint(place(pipeline.run.checkpoint, name))
+    return None if checkpoint.done is None else checkpoint.offsets(checkpoint.done)
+
+
+def outlook(pipeline: Pipeline, name: str, **options: str) -> list[Outlook]:
+    """What a flow has still to read. Raises OdradekError: no answer from the logs, or a broken ledger."""
+    return look({**options_of(pipeline, pipeline.flows[name]), **options}, reached(pipeline, name))
+
+
+def plan(pipeline: Pipeline, name: str) -> Plan:
+    """What a run would read. Raises as `outlook`."""
+    logs = outlook(pipeline, name)
+    waiting = sum(log.waiting for log in logs)
+    return Plan(name, logs, waiting, -(-waiting // batch_bytes(pipeline.run)))
+
+
+def status(pipeline: Pipeline, name: str) -> Status:
+    """How a flow stands. Raises LedgerBroken."""
+    entries = Ledger(pipeline.flows[name].sink.path, name).entries()
+    files = live_files(entries)
+    appended = [entry for entry in entries if entry.kind == "append"]
+    try:
+        logs: Sequence[Outlook] | None = outlook(pipeline, name, **{"fetchOffset.deadlineMs": str(PATIENCE_MS)})
+    except (OdradekError, OSError):
+        logs = None
+    return Status(
+        name, len(appended), sum(file.rows for file in files.values()), len(files),
+        sum(file.size for file in files.values()), sum(entry.dead for entry in appended),
+        sum(len(entry.gaps) for entry in appended),
+        appended[-1].written if appended else None, None if logs is None else sum(log.waiting for log in logs),
+    )  # fmt: skip

@@ -1,0 +1,531 @@
+"""The way in: messages opened in threads, two fetches under way, turns, and what is held meanwhile."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from odradek.client import link
+from odradek.client.consumer import Consumer
+from odradek.client.reader import Reader
+from odradek.client.tuning import Tuning
+from odradek.core.backoff import Backoff
+from odradek.core.interfaces import Decoder, DecoderOptions, FetchResult
+from odradek.errors import ConnectionLost, CorruptMessage
+from odradek.types import LATEST, ROW_BYTES, Broker, Columns, KiB, MiB, Position, TopicPartition
+from odradek.wire.compression import Codec
+from odradek.wire.kafka07.message_set import SetDecoder, encode_set
+
+from .consuming import LogBroker, LogEra, tp
+
+pytestmark = pytest.mark.anyio
+
+QUICK = Backoff(first_s=0.0001, max_s=0.001)
+LONG_S = 20.0
+
+
+def numbered(count: int, first: int = 0) -> list[bytes]:
+    return [b"%06d" % n for n in range(first, first + count)]
+
+
+class Gate:
+    """Holds threads up in `open`, and knows who is in there."""
+
+    def __init__(self) -> None:
+        self._free = threading.Event()
+        self._free.set()
+        self.inside: list[TopicPartition] = []
+        self.threads: set[int] = set()
+        self.opened: list[int] = []
+
+    def shut(self) -> None:
+        self._free.clear()
+
+    def open(self) -> None:
+        self._free.set()
+
+    def go_through(self, partition: TopicPartition, size: int) -> None:
+        self.inside.append(partition)
+        self.threads.add(threading.get_ident())
+        assert self._free.wait(LONG_S)
+        self.opened.append(size)
+        self.inside.remove(partition)
+
+
+class GatedDecoder(SetDecoder):
+    """Fails loudly when anybody touches it while a thread is in `open`."""
+
+    def __init__(self, partition: TopicPartition, position: Position, options: DecoderOptions, gate: Gate) -> None:
+        self._gate, self._worker = gate, 0
+        super().__init__(partition, position, options)
+
+    def open(self) -> None:
+        self._worker = threading.get_ident()
+        try:
+            self._gate.go_through(self.partition, self.unopened_bytes)
+            super().open()
+        finally:
+            self._worker = 0
+
+    def _untouched(self) -> None:
+        assert self._worker in (0, threading.get_ident()), "touched while a thread works on it"
+
+    @property
+    def position(self) -> Position:
+        self._untouched()
+        return super().position
+
+    @property
+    def fetch_position(self) -> Position:
+        self._untouched()
+        return super().fetch_position
+
+    @property
+    def pending_bytes(self) -> int:
+        self._untouched()
+        return super().pending_bytes
+
+    def feed(self, data: memoryview) -> None:
+        self._untouched()
+        super().feed(data)
+
+    def take(self) -> Columns:
+        self._untouched()
+        return super().take()
+
+    def reset(self, position: Position) -> None:
+        self._untouched()
+        super().reset(position)
+
+
+class GatedBroker(LogBroker):
+    def __init__(self, broker: Broker, era: GatedEra) -> None:
+        super().__init__(broker, era)
+        self._gated = era.gate
+        self.under_way: list[set[TopicPartition]] = []
+        self.most_under_way = 0
+
+    def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> Decoder:
+        return GatedDecoder(partition, position, options, self._gated)
+
+    async def fetch(self, wants: Sequence[tuple[Decoder, int]]) -> Sequence[FetchResult]:
+        mine = {decoder.partition for decoder, _ in wants}
+        assert not any(mine & others for others in self.under_way), "a partition in two fetches at a time"
+        self.under_way.append(mine)
+        self.most_under_way = max(self.most_under_way, len(self.under_way))
+        try:
+            return await super().fetch(wants)
+        finally:
+            self.under_way.remove(mine)
+
+
+class GatedEra(LogEra):
+    def __init__(self, **counts: int) -> None:
+        self.gate = Gate()
+        super().__init__(**counts)
+
+    def broker(self, broker: Broker, *, purpose: str) -> LogBroker:
+        return self.brokers.setdefault(broker, GatedBroker(broker, self))
+
+    @property
+    def gated(self) -> GatedBroker:
+        broker = self.b1
+        assert isinstance(broker, GatedBroker)
+        return broker
+
+
+@pytest.fixture(autouse=True)
+def everything_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "OPEN_INLINE", 0)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with anyio.fail_after(LONG_S):
+        while not condition():
+            await anyio.lowlevel.checkpoint()
+
+
+@asynccontextmanager
+async def shut(gate: Gate) -> AsyncIterator[None]:
+    """Whatever goes wrong, no thread stays behind."""
+    gate.shut()
+    try:
+        yield
+    finally:
+        gate.open()
+
+
+async def values_of(reader: Reader) -> list[bytes]:
+    return [record.value async for record in reader]
+
+
+def make_era(partitions: int = 2, each: int = 200, codec: Codec = Codec.GZIP) -> GatedEra:
+    """Partition n has the numbers from 1000 n on, in wrappers of 20."""
+    era = GatedEra(t=partitions)
+    for n in range(partitions):
+        for first in range(0, each, 20):
+            era.write(tp(n), numbered(20, 1000 * n + first), codec)
+    return era
+
+
+# ---- off the loop -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY])
+async def test_compressed_messages_are_opened_in_threads_in_order(codec: Codec) -> None:
+    era = make_era(codec=codec)
+    async with Reader(era, "t", until=LATEST, tuning=Tuning(fetch_bytes=300)) as reader:
+        values = await values_of(reader)
+    for n in range(2):
+        assert [v for v in values if int(v) // 1000 == n] == numbered(200, 1000 * n)
+    assert era.gate.threads and threading.get_ident() not in era.gate.threads
+
+
+async def test_little_is_opened_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "OPEN_INLINE", 1 << 20)
+    era = make_era()
+    async with Reader(era, "t", until=LATEST) as reader:
+        assert len(await values_of(reader)) == 400
+    assert era.gate.threads == {threading.get_ident()}
+
+
+async def test_what_is_not_compressed_needs_no_thread() -> None:
+    era = make_era(codec=Codec.NONE)
+    async with Reader(era, "t", until=LATEST) as reader:
+        assert len(await values_of(reader)) == 400
+    assert not era.gate.threads
+
+
+async def test_other_partitions_go_on_meanwhile() -> None:
+    era = make_era(1)
+    era.publish("t", 2)
+    era.write(tp(1), numbered(3000, 5000))
+    async with Reader(era, "t", tuning=Tuning(fetch_bytes=1000)) as reader, shut(era.gate):
+        await until(lambda: era.gate.inside)
+        others = [(await anext(reader)).value for _ in range(3000)]
+        assert others == numbered(3000, 5000) and era.gate.inside == [tp(0)]
+        era.gate.open()
+        assert [(await anext(reader)).value for _ in range(200)] == numbered(200)
+
+
+async def test_places_are_known_while_a_thread_works() -> None:
+    era = make_era(1)
+    async with Reader(era, {tp(): 0}) as reader, shut(era.gate):
+        await until(lambda: era.gate.inside)
+        assert reader.positions() == {tp(): 0}
+        assert (await reader.lag())[tp()] == len(era.logs[tp()])
+        token = reader.bookmark()
+        era.gate.open()
+        assert [(await anext(reader)).value for _ in range(200)] == numbered(200)
+    async with Reader(era, {tp(): 0}, start=token, until=LATEST) as reader:
+        assert await values_of(reader) == numbered(200)
+
+
+async def test_seek_while_a_thread_works_drops_what_it_makes() -> None:
+    era = make_era(1)
+    plain = era.write(tp(), [])
+    era.write(tp(), numbered(30, 500))
+    async with Reader(era, "t", until=LATEST) as reader, shut(era.gate):
+        await until(lambda: era.gate.inside)
+        reader.seek(tp(), Position(plain))
+        reader.seek(tp(), Position(plain))
+        await anyio.wait_all_tasks_blocked()
+        era.gate.open()
+        assert await values_of(reader) == numbered(30, 500)
+
+
+async def test_seek_while_a_refusal_is_on_its_way() -> None:
+    era = make_era(1, codec=Codec.NONE)
+    era.starts[tp()] = 16 * 100
+    era.b1.gate = gate = anyio.Event()
+    async with Reader(era, "t", start=0, until=LATEST) as reader:
+        await until(lambda: era.gated.under_way)
+        reader.seek(tp(), Position(16 * 150))
+        await anyio.wait_all_tasks_blocked()
+        gate.set()
+        assert await values_of(reader) == numbered(50, 150)
+
+
+async def test_pause_while_a_thread_works_delivers_nothing_until_resumed() -> None:
+    era = make_era(1)
+    async with Reader(era, "t", until=LATEST) as reader, shut(era.gate):
+        await until(lambda: era.gate.inside)
+        reader.pause()
+        era.gate.open()
+        await until(lambda: not era.gate.inside)
+        with anyio.move_on_after(0.02) as waited:
+            await anext(reader)
+        assert waited.cancelled_caught
+        reader.resume()
+        assert await values_of(reader) == numbered(200)
+
+
+async def test_cancelling_the_reader_of_what_a_thread_makes_loses_nothing() -> None:
+    era = make_era(1)
+    async with Reader(era, "t", until=LATEST) as reader, shut(era.gate):
+        await until(lambda: era.gate.inside)
+        with anyio.move_on_after(0.01) as waited:
+            await anext(reader)
+        assert waited.cancelled_caught
+        era.gate.open()
+        assert await values_of(reader) == numbered(200)
+
+
+@pytest.mark.parametrize("how", ["leave", "cancel", "raise"])
+async def test_leaving_waits_for_the_thread_and_leaves_nothing_behind(how: str) -> None:
+    era = make_era(1)
+    era.gate.shut()
+    helper = threading.Timer(0.05, era.gate.open)
+    with anyio.CancelScope() as scope:
+        try:
+            async with Reader(era, "t", until=LATEST):
+                await until(lambda: era.gate.inside)
+                helper.start()
+                if how == "cancel":
+                    scope.cancel()
+                    await anyio.sleep_forever()
+                if how == "raise":
+                    raise ValueError("mine")
+        except ValueError:
+            assert how == "raise"
+    assert not era.gate.inside, "a thread is still at it"
+    helper.join()
+    gc.collect()  # a task or coroutine left behind would warn here
+
+
+async def test_revoked_while_a_thread_works_nothing_of_it_is_delivered_and_the_next_owner_gets_all() -> None:
+    era = make_era(1)
+    era.initial = {tp(): 0}
+    async with Consumer(era, "t", group="g", commit_every=None) as consumer, shut(era.gate):
+        await until(lambda: era.gate.inside)
+        await era.member.revoke()
+        await era.member.assign(tp())
+        era.gate.open()
+        values = [(await anext(consumer)).value for _ in range(200)]
+        assert values == numbered(200)
+        with anyio.move_on_after(0.02) as waited:
+            await anext(consumer)
+        assert waited.cancelled_caught
+
+
+async def test_a_session_lost_while_a_thread_works() -> None:
+    era = make_era(1)
+    era.initial = {tp(): 0}
+    async with Consumer(era, "t", group="g", commit_every=None) as consumer, shut(era.gate):
+        await until(lambda: era.gate.inside)
+        await era.member.expire()
+        era.gate.open()
+        await until(lambda: not era.gate.inside)
+        await anyio.wait_all_tasks_blocked()
+        assert consumer.partitions == [] and not consumer._fetcher.take_some(None, MiB)
+
+
+async def test_damage_inside_comes_behind_what_is_good() -> None:
+    era = make_era(1, each=60)
+    era.logs[tp()][-1] ^= 1
+    values: list[bytes] = []
+    async with Reader(era, "t", until=LATEST) as reader:
+        with pytest.raises(CorruptMessage):
+            async for record in reader:
+                values.append(record.value)
+    assert values == numbered(40)
+
+
+async def test_a_connection_lost_in_the_middle_keeps_whole_messages_that_were_not_opened_yet() -> None:
+    """Otherwise a line that breaks every few kilobytes would never get on."""
+    era = make_era(1, each=2000)
+    async with Reader(era, "t", until=LATEST, tuning=Tuning(backoff=QUICK, fetch_idle=0.001)) as reader:
+        for _ in range(3):
+            before = len(era.b1.fetches)
+            era.b1.cut_after = 1000
+            await until(lambda before=before: len(era.b1.fetches) > before)  # type: ignore[misc]
+        era.b1.cut_after = None
+        assert await values_of(reader) == numbered(2000)
+
+
+async def test_a_connection_lost_while_a_thread_works_on_another_partition() -> None:
+    era = make_era(2)
+    gate = anyio.Event()
+    async with Reader(era, "t", until=LATEST, tuning=Tuning(fetch_bytes=400, backoff=QUICK)) as reader, shut(era.gate):
+        await until(lambda: era.gate.inside)
+        era.b1.gate, era.b1.down = gate, True
+        gate.set()
+        await anyio.sleep(0.005)
+        era.b1.down = False
+        era.gate.open()
+        assert sorted(await values_of(reader)) == sorted(numbered(200) + numbered(200, 1000))
+
+
+async def test_a_bug_in_a_thread_raises_in_async_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    era = make_era(1)
+
+    def broken(self: SetDecoder) -> None:
+        raise ZeroDivisionError("a bug of ours")
+
+    monkeypatch.setattr(GatedDecoder, "open", broken)
+    async with Reader(era, "t") as reader:
+        with pytest.raises(ZeroDivisionError):
+            await anext(reader)
+
+
+# ---- two fetches at a time ----------------------------------------------------------------------------------
+
+
+async def test_two_fetches_are_under_way_and_no_partition_is_in_both() -> None:
+    era = make_era(4, each=2000, codec=Codec.NONE)
+    async with Reader(era, "t", until=LATEST, tuning=Tuning(fetch_bytes=1000)) as reader:
+        values = await values_of(reader)
+    assert sorted(values) == sorted(v for n in range(4) for v in numbered(2000, 1000 * n))
+    assert era.gated.most_under_way == 2
+
+
+async def test_one_partition_is_in_one_fetch_at_a_time() -> None:
+    era = make_era(1, each=2000, codec=Codec.NONE)
+    async with Reader(era, "t", until=LATEST, tuning=Tuning(fetch_bytes=1000)) as reader:
+        assert await values_of(reader) == numbered(2000)
+    assert era.gated.most_under_way == 1
+
+
+async def test_quiet_partitions_share_a_request() -> None:
+    era = make_era(20, each=0)
+    async with Reader(era, "t", tuning=Tuning(fetch_idle=0.01)):
+        await until(lambda: len(era.b1.fetches) >= 10)
+    assert all(len(fetch) == 20 for fetch in era.b1.fetches[1:9])
+
+
+async def test_a_loss_that_both_fetches_meet_counts_once(caplog: pytest.LogCaptureFixture) -> None:
+    era = make_era(4, each=2000, codec=Codec.NONE)
+    later = Backoff(first_s=0.2, max_s=0.2)
+    async with Reader(era, "t", until=LATEST, tuning=Tuning(fetch_bytes=1000, backoff=later)) as reader:
+        await anext(reader)
+        era.b1.gate = gate = anyio.Event()
+        await until(lambda: len(era.gated.under_way) == 2)
+        era.b1.down = True
+        gate.set()
+        await until(lambda: not era.gated.under_way)
+        (loop,) = reader._fetcher._links.values()
+        failures = loop._failures
+        era.b1.down = False
+        assert len(await values_of(reader)) == 4 * 2000 - 1
+    assert failures == 1
+    assert caplog.text.count("Connection refused") == 1
+
+
+async def test_a_broker_that_leaves_while_fetches_are_under_way() -> None:
+    era = make_era(4, each=2000, codec=Codec.NONE)
+    async with Reader(era, "t", until=LATEST, tuning=Tuning(fetch_bytes=1000, backoff=QUICK)) as reader:
+        first = await anext(reader)
+        era.b1.gate = gate = anyio.Event()
+        await until(lambda: len(era.gated.under_way) == 2)
+        era.live()
+        await anyio.wait_all_tasks_blocked()
+        era.b1.fatal = ConnectionLost("b1", "reset", True)
+        gate.set()
+        await until(lambda: not era.gated.under_way)
+        era.b1.fatal = None
+        era.live(1)
+        values = [first.value, *await values_of(reader)]
+    assert sorted(values) == sorted(v for n in range(4) for v in numbered(2000, 1000 * n))
+
+
+# ---- turns and room -----------------------------------------------------------------------------------------
+
+
+def held(reader: Reader | Consumer) -> int:
+    return sum(cursor.holding.held for cursor in reader._fetcher.cursors.values())
+
+
+async def test_many_partitions_take_turns_within_the_budget() -> None:
+    """A share of the budget is less than a request: only some partitions hold something at a time, all in turn."""
+    era = make_era(100, each=2000, codec=Codec.NONE)
+    ahead, tuning = 256 * KiB, Tuning(fetch_bytes=8 * KiB)
+    seen: list[TopicPartition] = []
+    async with Reader(era, "t", until=LATEST, ahead=ahead, tuning=tuning) as reader:
+        async for batch in reader.batches():
+            assert held(reader) <= ahead
+            seen.append(batch.partition)
+    assert len(set(seen)) == 100
+    rounds = len(seen) // 100
+    assert len(set(seen[:300])) == 100 and rounds >= 4, "nobody was left waiting while others came again and again"
+
+
+async def test_what_a_turn_costs_does_not_depend_on_how_many_partitions_there_are() -> None:
+    era = make_era(300, each=0)
+    for n in range(3):
+        era.write(tp(n), [b"x" * 1000] * 200)
+    reader = Reader(era, "t", ahead=160 * KiB, tuning=Tuning(fetch_bytes=10_000))
+    quiet = Backoff(first_s=60, max_s=60)
+    reader._fetcher.settings = dataclasses.replace(reader._fetcher.settings, idle=quiet)
+    async with reader:
+        await anyio.wait_all_tasks_blocked()
+        before = len(era.b1.fetches)
+        rows = 0
+        while rows < 600:
+            rows += len(await anext(reader.batches()))
+        later = era.b1.fetches[before:]
+    assert later and all(set(fetch) <= {tp(0), tp(1), tp(2)} for fetch in later)
+
+
+async def test_a_stream_nobody_reads_does_not_starve_the_other() -> None:
+    era = make_era(40, each=2000, codec=Codec.NONE)
+    era.initial = {tp(n): n % 2 for n in range(40)}
+    async with Consumer(
+        era, "t", group="g", streams=2, commit_every=None, ahead=128 * KiB, tuning=Tuning(fetch_bytes=4 * KiB)
+    ) as consumer:
+        rows = 0
+        with anyio.fail_after(LONG_S):
+            async for batch in consumer.streams[1].batches():
+                batch.done()
+                rows += len(batch)
+                assert held(consumer) <= 128 * KiB
+                if rows == 20 * 2000:
+                    break
+
+
+async def test_partitions_that_are_held_back_with_all_the_room_do_not_starve_the_others() -> None:
+    era = make_era(40, each=2000, codec=Codec.NONE)
+    async with Reader(era, "t", ahead=64 * KiB, tuning=Tuning(fetch_bytes=4 * KiB)) as reader:
+        await anyio.wait_all_tasks_blocked()
+        full = [p for p, cursor in reader._fetcher.cursors.items() if cursor.rows]
+        reader.pause(*full)
+        rows = 0
+        with anyio.fail_after(LONG_S):
+            while rows < (40 - len(full)) * 2000:
+                rows += len(await anext(reader.batches()))
+        assert 0 < len(full) < 40
+
+
+def swelling(size: int, grown: int) -> bytes:
+    """A wrapper of about `size` bytes that opens to `grown` ones."""
+    noise = b"".join(n.to_bytes(8, "big") * 0 + bytes([n * 197 % 251, n * n % 253]) for n in range(size // 8))
+    return encode_set([noise, *[bytes(grown // 60)] * 60], Codec.GZIP)
+
+
+async def test_wrappers_that_swell_are_opened_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data that grew by nothing so far turns into wrappers hundreds of times their size: of all that arrives at once,
+    only as many are opened as threads can be at it, before the reader takes what came of the first."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    partitions, ahead, grown = 8, 4 * MiB, 6 * MiB
+    wrapper = swelling(64 * KiB, grown)
+    era = GatedEra(t=partitions)
+    for n in range(partitions):
+        era.write(tp(n), [bytes(1000)] * 200)
+        era.logs[tp(n)] += wrapper * 3
+    most = rows = 0
+    async with Reader(era, "t", until=LATEST, ahead=ahead) as reader:
+        async for batch in reader.batches():
+            await anyio.wait_all_tasks_blocked()
+            await until(lambda: reader._fetcher.hands.value == 2)  # no thread is at it
+            most = max(most, held(reader))
+            rows += len(batch)
+    assert rows == partitions * (200 + 3 * 61)
+    assert min(era.gate.opened) >= link.OPEN_TOGETHER or len(era.gate.opened) > partitions, "none shared a thread hop"
+    assert grown < most <= ahead + 2 * 3 * (grown + 64 * KiB + 61 * ROW_BYTES)
