@@ -142,6 +142,22 @@ def test_what_cannot_be_written_says_why(
     assert not values(broker)
 
 
+def test_what_an_aborted_query_has_written_stays_and_is_reported(
+    spark: SparkSession, broker: Kafka07Broker, odradek_chroot: str, tmp_path: Path
+) -> None:
+    frame = spark.range(0, 20_000, 1, 1).selectExpr(
+        "nullif(repeat(cast(id as string), 200), repeat('19999', 200)) value"
+    )
+    report = tmp_path / "report"
+    said = raised(lambda: save(frame, odradek_chroot, topic="t", reportPath=str(report)))
+    assert "row 19999 of the task: value is null" in said
+    found = values(broker)
+    assert 0 < len(found) < 20_000
+    assert set(found.values()) == {1}
+    (line,) = lines(report)
+    assert (line["outcome"], line["tasks"], line["lost"], line["rows"]) == ("aborted", 0, 1, 0)
+
+
 def test_only_appending_works(spark: SparkSession, odradek_chroot: str) -> None:
     writer = spark.range(1).selectExpr("'x' value").write.format("odradek").option("kafka.zk.connect", odradek_chroot)
     said = raised(writer.option("topic", "t").mode("overwrite").save)

@@ -136,7 +136,7 @@ def _attempt() -> Attempt:
     task = TaskContext.get()
     if task is None:
         return Attempt(-1, 0)
-    if task.getLocalProperty("spark.speculation") == "true":
+    if (task.getLocalProperty("spark.speculation") or "").lower() == "true":
         raise ConfigError(
             "spark.speculation is true: a task that runs twice at the same time writes its rows twice. Set it to false"
         )
