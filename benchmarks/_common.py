@@ -100,7 +100,7 @@ def compare(
         best = max(turned)  # others who use the machine can spoil a turn, but not make one better
         results.check(best >= case.floor, f"{case.name}: at best {best:.3g} of its limit, less than {case.floor:g}")
     results.table(title, note, ("", "records/s", "MB/s", "busy", "broker", "ratio", "spread", "goal"), rows)
-    results.chart(title, "times the limit", bars)
+    results.chart(title, "speed, times that of the limit", bars)
 
 
 def _row(case: Case, ratios: list[float], runs: list[Stopwatch], goal: str, seconds: float) -> tuple[str, ...]:

@@ -152,7 +152,7 @@ def flatness(found: Results, title: str, counts: Sequence[int], ways: Mapping[st
             rows.append((who, f"{median(ns):,.0f}", f"{ratio:.2f}", spread(ratios), goal))
             points.append((float(number), median(ns)))
             found.check(min(ratios) <= AT_MOST, f"{title}: {who}: at best {min(ratios):.1f} times the cost with one")
-        lines.append(Line(name, points))
+        lines.append(Line(name, points, FLAT * points[0][1]))
     note = "Limit: the same with one partition. Processor time of this process, set-up left out."
     found.table(title, note, ("way, partitions", "ns a record", "ratio", "spread", "goal"), rows)
     found.chart(title, "ns a record", lines=lines, across="partitions")
