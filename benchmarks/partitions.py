@@ -169,7 +169,7 @@ def topics(counts: Sequence[int]) -> Iterator[Broker]:
 def main() -> None:
     with results(__file__, __doc__) as found:
         counts = (1, 100) if found.quick else (1, 10, 100, 1000, 10_000)
-        records, turns = (400_000, 3) if found.quick else (2_000_000, 5)
+        records, turns = (200_000, 3) if found.quick else (2_000_000, 5)
         with topics(counts) as cluster:
             for number in counts:
                 fill(cluster, f"of-{number}", number, records)
