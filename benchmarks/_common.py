@@ -58,7 +58,7 @@ class Case(NamedTuple):
         records, size: How many records it moves, and how many bytes they are on the wire.
         run: Does it once; checks itself that everything was moved.
         limit: Does what it is compared with.
-        floor: The ratio that no machine has an excuse to stay below.
+        floor: The ratio that no machine has an excuse to stay below in every turn.
         goal: The ratio to reach; None: there is none.
     """
 
@@ -97,9 +97,10 @@ def compare(
         goal = "" if case.goal is None else results.goal(f"{title}: {case.name}", ratio, case.goal)
         rows.append(_row(case, turned, watches, goal, median(w.cpu if computing else w.seconds for w in watches)))
         bars.append(Bar(case.name, ratio, case.goal))
-        results.check(ratio >= case.floor, f"{case.name}: {ratio:.3g} of its limit, less than {case.floor:g}")
+        best = max(turned)  # others who use the machine can spoil a turn, but not make one better
+        results.check(best >= case.floor, f"{case.name}: at best {best:.3g} of its limit, less than {case.floor:g}")
     results.table(title, note, ("", "records/s", "MB/s", "busy", "broker", "ratio", "spread", "goal"), rows)
-    results.chart(title, "times the limit", bars)
+    results.chart(title, "speed, times that of the limit", bars)
 
 
 def _row(case: Case, ratios: list[float], runs: list[Stopwatch], goal: str, seconds: float) -> tuple[str, ...]:

@@ -59,10 +59,11 @@ class Bar:
 
 @dataclass(frozen=True)
 class Line:
-    """Several values of a chart, at x."""
+    """Several values of a chart, at x, and the goal for all of them."""
 
     name: str
     points: Sequence[tuple[float, float]]
+    goal: float | None = None
 
 
 @dataclass(frozen=True)

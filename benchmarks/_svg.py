@@ -16,7 +16,7 @@ __all__ = ["svg"]
 
 WIDTH, MARGIN = 760, 16
 TITLE, ROW, BAR = 34, 22, 14
-NAMES, NUMBERS = 230, 64
+NAMES, NUMBERS, NUMBER = 230, 64, 40
 PLOT = 280
 """Height of a chart of lines."""
 
@@ -43,8 +43,9 @@ def _text(x: float, y: float, text: str, anchor: str = "start", weight: str = "n
     return f"<text x='{x:.1f}' y='{y:.1f}' {style}>{escape(text)}</text>\n"
 
 
-def _rule(x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1) -> str:
-    return f"<line x1='{x1:.1f}' y1='{y1:.1f}' x2='{x2:.1f}' y2='{y2:.1f}' stroke='{colour}' stroke-width='{width}'/>\n"
+def _rule(x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1, dashes: str = "none") -> str:
+    style = f"stroke='{colour}' stroke-width='{width}' stroke-dasharray='{dashes}'"
+    return f"<line x1='{x1:.1f}' y1='{y1:.1f}' x2='{x2:.1f}' y2='{y2:.1f}' {style}/>\n"
 
 
 # ---- bars ---------------------------------------------------------------------------------------------------
@@ -68,11 +69,12 @@ def _bar(bar: Bar, top: float, left: float, scale: float) -> Iterable[str]:
     y = top + (ROW - BAR) / 2
     yield _text(left - 8, top + 15, bar.name, "end")
     yield f"<rect x='{left}' y='{y:.1f}' width='{bar.value * scale:.1f}' height='{BAR}' fill='{FILL}'/>\n"
-    far = bar.value
+    end = left + bar.value * scale
     if bar.goal is not None:
-        far, x = max(far, bar.goal), left + bar.goal * scale
+        x = left + bar.goal * scale
         yield _rule(x, y - 3, x, y + BAR + 3, GOAL, 2.5)
-    yield _text(left + far * scale + 6, top + 15, f"{bar.value:.2g}" if bar.value < 10 else f"{bar.value:.0f}")
+        end = x if end < x < end + NUMBER else end
+    yield _text(end + 6, top + 15, f"{bar.value:.2g}" if bar.value < 10 else f"{bar.value:.0f}")
 
 
 # ---- lines --------------------------------------------------------------------------------------------------
@@ -82,7 +84,8 @@ def _lines(chart: Chart) -> tuple[int, list[str]]:
     left, right, top, bottom = MARGIN + 60, WIDTH - MARGIN - 130, TITLE + 10, TITLE + PLOT
     points = [point for line in chart.lines for point in line.points]
     least_x, most_x = min(x for x, _ in points), max(x for x, _ in points)
-    most_y, wide = max(y for _, y in points) or 1.0, most_x > 50 * least_x
+    goals = [line.goal for line in chart.lines if line.goal is not None]
+    most_y, wide = max(*(y for _, y in points), *goals) or 1.0, most_x > 50 * least_x
 
     def across(x: float) -> float:
         part = log10(x / least_x) / log10(most_x / least_x) if wide else (x - least_x) / (most_x - least_x or 1)
@@ -105,7 +108,10 @@ def _lines(chart: Chart) -> tuple[int, list[str]]:
         body.append(f"<polyline points='{path}' fill='none' stroke='{colour}' stroke-width='2'/>\n")
         body += [f"<circle cx='{across(x):.1f}' cy='{up(y):.1f}' r='3' fill='{colour}'/>\n" for x, y in line.points]
         body.append(_text(right + 10, label, line.name, fill=colour))
-    return bottom + 48, body
+        if line.goal is not None:
+            body.append(_rule(left, up(line.goal), right, up(line.goal), colour, 1.5, "3 5"))
+    key = "dotted: the goal, not to be crossed" if goals else ""
+    return bottom + 48, [*body, _text(WIDTH - MARGIN, 22, key, "end", fill=GOAL)]
 
 
 def _apart(places: Sequence[float]) -> list[float]:

@@ -13,7 +13,7 @@ copyright = author
 version = release = odradek.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.intersphinx", "generated"]
-exclude_patterns = ["_build", "_ext"]
+exclude_patterns = ["_build", "_ext", "topics/performance-results.md"]  # performance.md includes it
 myst_enable_extensions = ["deflist", "fieldlist", "colon_fence"]
 myst_heading_anchors = 3
 nitpicky = False
