@@ -1,0 +1,230 @@
+"""Few large files out of many small ones, as one entry of the ledger.
+
+What a kill leaves behind, step by step: files that no entry lists, which readers never see and `repair` removes; or the
+entry, and then the old files are only not deleted yet. They are kept until whoever still reads an older state of the
+table is done with them: `delete_retired` is a step of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from odradek._version import __version__
+from odradek.errors import OdradekError, Unsupported
+from odradek.pipeline.config import Flow
+from odradek.pipeline.ledger import GENESIS, DataFile, Entry, Ledger
+from odradek.pipeline.lock import writing
+from odradek.pipeline.tables import BATCH_ROWS, Table, open_table, read_rows
+from odradek.pipeline.tally import IDENTITY, Tally
+from odradek.types import MiB
+
+__all__ = ["Group", "compact", "delete_retired", "plan_compaction", "retired"]
+
+ROW_GROUP_BYTES, ROW_GROUP_ROWS = 64 * MiB, 1 << 20
+"""In memory; so much is written together."""
+
+
+class CompactionFailed(OdradekError):
+    """What was written is not what was read. The table is as it was."""
+
+    hint = "nothing was committed; `odradek pipeline verify` tells whether the table's files are sound"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Files of one of the table's partitions that become one."""
+
+    files: tuple[DataFile, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the files; what comes out is usually less."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def directory(self) -> str:
+        """Where they are, relative to the table."""
+        return self.files[0].path.rpartition("/")[0]
+
+
+def plan_compaction(table: Table) -> list[Group]:
+    """What would be made one: files of less than half of `sink.file_bytes`, up to about that size together."""
+    most = table.flow.sink.file_bytes
+    by_partition: dict[tuple[tuple[str, str], ...], list[DataFile]] = {}
+    for file in table.live.values():
+        if file.size < most / 2:
+            by_partition.setdefault(tuple(sorted(file.partition.items())), []).append(file)
+    return [Group(tuple(files)) for small in by_partition.values() for files in _filled(small, most) if len(files) > 1]
+
+
+def _filled(files: Iterable[DataFile], most: int) -> Iterator[list[DataFile]]:
+    group: list[DataFile] = []
+    for file in files:
+        if group and sum(each.size for each in group) + file.size > most:
+            yield group
+            group = []
+        group.append(file)
+    if group:
+        yield group
+
+
+def compact(name: str, flow: Flow, *, run: str = "compact", now: float | None = None) -> Entry | None:
+    """Compact a flow's table; None: there was nothing to do. Old files stay where they are.
+
+    Memory: one row group, 64 MiB.
+
+    Raises:
+        Busy: Another process is writing this table.
+        Unsupported: It is a Delta table, which has a tool of its own.
+        CompactionFailed: What came out is not what went in. Nothing was committed.
+        OSError, pyarrow.ArrowException: A file cannot be read or written.
+    """
+    if flow.sink.kind != "parquet":
+        raise Unsupported(f"flow {name}: compacting a {flow.sink.kind} table", "its own tool: deltalake's optimize()")
+    with writing(flow.sink.path):
+        table = open_table(name, flow)
+        groups = plan_compaction(table)
+        if not groups:
+            return None
+        batch = len(table.entries)
+        files = tuple(_merge(table, group, f"odradek-{name}-{batch:08d}-{uuid4().hex}.parquet") for group in groups)
+        entry = Entry(
+            flow=name,
+            batch=batch,
+            start={},
+            end={},
+            files=files,
+            kind="replace",
+            removed=tuple(file.path for group in groups for file in group.files),
+            rows=sum(file.rows for file in files),
+            run=run,
+            code=__version__,
+            written=time.time() if now is None else now,
+            previous=table.entries[-1].digest if table.entries else GENESIS,
+        )
+        return Ledger(flow.sink.path, name).commit(entry)
+
+
+# ---- one file ------------------------------------------------------------------------------------------------
+
+
+def _merge(table: Table, group: Group, name: str) -> DataFile:
+    path = f"{group.directory}/{name}" if group.directory else name
+    place = table.root / path
+    schema = pa.unify_schemas([_schema(table.root / file.path) for file in group.files], promote_options="permissive")
+    compression = table.flow.sink.compression
+    with pq.ParquetWriter(place, schema, compression=compression, coerce_timestamps="us") as writer:
+        for rows in _row_groups(_batches(table.root, group.files, schema), schema):
+            writer.write_table(rows, row_group_size=rows.num_rows)
+    _sync(place)
+    made = DataFile(
+        path,
+        pq.read_metadata(place).num_rows,
+        place.stat().st_size,
+        group.files[0].partition,
+        min((file.least for file in group.files if file.least is not None), default=None),
+        max((file.most for file in group.files if file.most is not None), default=None),
+    )
+    _check(table, group, made)
+    return made
+
+
+def _schema(path: Path) -> pa.Schema:
+    """A file's schema as it is written again. What Spark wrote as INT96 is a moment, which pyarrow cannot know."""
+    there = pq.read_metadata(path)
+    schema = pq.read_schema(path).remove_metadata()
+    old = {there.schema.column(number).name for number in range(len(there.schema)) if _is_int96(there, number)}
+    kind = pa.timestamp("us", tz="UTC")
+    return pa.schema([field.with_type(kind) if field.name in old else field for field in schema])
+
+
+def _is_int96(there: pq.FileMetaData, number: int) -> bool:
+    return there.schema.column(number).physical_type == "INT96"
+
+
+def _batches(root: Path, files: Sequence[DataFile], schema: pa.Schema) -> Iterator[pa.Table]:
+    for file in files:
+        dataset = ds.dataset(root / file.path, format="parquet", partitioning=None)
+        scanner = dataset.scanner(batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False)
+        for batch in scanner.to_batches():
+            if batch.num_rows:
+                yield pa.Table.from_batches([batch])
+
+
+def _row_groups(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.Table]:
+    held: list[pa.Table] = []
+    rows = size = 0
+    for table in tables:
+        held.append(_as(table, schema))
+        rows, size = rows + table.num_rows, size + table.nbytes
+        if rows >= ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES:
+            yield pa.concat_tables(held)
+            held, rows, size = [], 0, 0
+    if held:
+        yield pa.concat_tables(held)
+
+
+def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """With columns that came later as nulls."""
+    columns: list[Any] = [
+        table[field.name].cast(field.type, safe=False)
+        if field.name in table.schema.names
+        else pa.nulls(table.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _check(table: Table, group: Group, made: DataFile) -> None:
+    """Read again what was written: the same rows, by their places in the log, and by payload where there is one."""
+    payload = table.flow.decode.kind == "raw"
+    columns = [*IDENTITY, *(["value"] if payload else [])]
+    before, after = (Tally({}, payload=payload) for _ in range(2))
+    for files, tally in ((group.files, before), ((made,), after)):
+        for rows in read_rows(table.root, files, columns):
+            tally.add_rows(rows)
+    if before.sums != after.sums or made.rows != group.rows:
+        raise CompactionFailed(f"{made.path} has other rows than the {len(group.files)} files it was made of")
+
+
+def _sync(path: Path) -> None:
+    for place in (path, path.parent):
+        handle = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+# ---- old files -----------------------------------------------------------------------------------------------
+
+
+def retired(table: Table) -> Mapping[str, float]:
+    """Files on disk that a compaction has replaced -> when, seconds since the epoch."""
+    gone = {path: entry.written for entry in table.entries for path in entry.removed}
+    return {path: when for path, when in gone.items() if (table.root / path).exists()}
+
+
+def delete_retired(name: str, flow: Flow, *, older_than: float, now: float | None = None) -> list[str]:
+    """Delete what compactions have replaced longer ago than this (s); returns the paths. Raises Busy, OSError."""
+    moment = time.time() if now is None else now
+    with writing(flow.sink.path):
+        table = open_table(name, flow)
+        old = sorted(path for path, when in retired(table).items() if moment - when >= older_than)
+        for path in old:
+            (table.root / path).unlink(missing_ok=True)
+    return old

@@ -1,0 +1,359 @@
+"""Rows of a table beside the messages of the log: where they differ, stretch by stretch."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, repeat
+from typing import Any, NamedTuple
+
+import anyio.to_thread
+import pyarrow as pa
+
+from odradek.pipeline.ledger import Entry
+from odradek.pipeline.logs import Logs
+from odradek.pipeline.tables import Table, batch_gaps, batch_ranges, read_rows, without
+from odradek.pipeline.tally import IDENTITY, OUTSIDE, Tally
+from odradek.spark.planning import Extent, Range
+from odradek.types import Columns, MiB, TopicPartition
+
+__all__ = ["Comparison", "Finding", "Found", "joined"]
+
+STRETCH = 8 * MiB
+"""Of log, about: so much is read again where something differs."""
+
+LOOKED_INTO = 20
+"""So many stretches that differ are read again; more are only counted."""
+
+NAMED = 5
+"""So many rows of a finding are named."""
+
+Advance = Callable[[int], None]
+Row = tuple[int, int, int]
+"""Offset, index, and the payload's hash where it counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it should be.
+
+    Args:
+        kind: `ledger`; `file`, `unreadable`; `log`: it is not the log the table was made of; `missing`, `extra` and
+            `different` rows; `skipped` and `dead`: they are not as many as the ledger says.
+        where: Batch, file, or stretch of a log, in words.
+        what: In words.
+        rows: How many rows it is about, where that is known.
+    """
+
+    kind: str
+    where: str
+    what: str
+    rows: int | None = None
+
+
+@dataclass(slots=True)
+class Found:
+    """What a comparison counted.
+
+    Args:
+        ranges: Ranges of logs that were read again.
+        size: Bytes of log in them.
+        rows: In the table.
+        dead: In the dead letters.
+        skipped: Corrupt messages of the log that are in neither.
+        expired: Bytes of log that retention has taken since, so that nothing can be said about them.
+    """
+
+    ranges: int = 0
+    size: int = 0
+    rows: int = 0
+    dead: int = 0
+    skipped: int = 0
+    expired: int = 0
+
+
+class Place(NamedTuple):
+    """A stretch of one log; `batch` is -1 where it is not compared, and -2 where no batch has read it."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+    batch: int
+
+    def __str__(self) -> str:
+        return f"{self.partition} [{self.start}, {self.end})"
+
+
+UNCOMPARED, UNCLAIMED = -1, -2
+FOREVER = 1 << 63
+
+
+def joined(ranges: Iterable[Range]) -> list[Range]:
+    """The same bytes, in canonical order, with ranges that touch made one."""
+    found: list[Range] = []
+    for part in sorted(ranges):
+        if found and found[-1].partition == part.partition and part.start <= found[-1].end:
+            found[-1] = found[-1]._replace(end=max(found[-1].end, part.end))
+        else:
+            found.append(part)
+    return found
+
+
+class Comparison:
+    """Of the log with what became of it, for some batches of a table. Used once.
+
+    Args:
+        table: The table.
+        chosen: The entries of those batches.
+        unreadable: Files that need not be tried.
+        advance: Called with bytes of log that were read.
+    """
+
+    def __init__(self, table: Table, chosen: Sequence[Entry], unreadable: Collection[str], advance: Advance) -> None:
+        self.found = Found()
+        self.findings: list[Finding] = []
+        self._table, self._chosen, self._advance = table, chosen, advance
+        self._payload = table.flow.decode.kind == "raw"
+        self._columns = [*IDENTITY, *(["value"] if self._payload else [])]
+        files = table.files_of({entry.batch for entry in chosen})
+        self._files = [file for file in files if file.path not in unreadable]
+        self._dead_files = [file for entry in chosen for file in entry.dead_files if file.path not in unreadable]
+        self.partitions = {part.partition for entry in chosen for part in batch_ranges(entry)}
+
+    async def run(self, logs: Logs) -> None:
+        """Compare. Raises OdradekError when the log cannot be read, OSError when a file cannot."""
+        compared = self._still_there(await logs.extents())
+        ranges = joined(part for _, part in compared)
+        self.found.ranges, self.found.size = len(ranges), sum(part.size for part in ranges)
+        starts = self._starts(compared)
+        tallies = _Tallies(starts, self._payload)
+        await logs.read(ranges, lambda partition, columns: self._take(tallies, partition, columns))
+        await anyio.to_thread.run_sync(self._add_files, tallies)
+        await self._judge(_places(starts, compared, self._known()), tallies, logs)
+
+    # ---- what is compared ----
+
+    def _still_there(self, there: Mapping[TopicPartition, Extent]) -> list[tuple[int, Range]]:
+        """What of the ranges the log still has. Retention takes beginnings; an end that is missing is wrong."""
+        compared: list[tuple[int, Range]] = []
+        short: dict[TopicPartition, str] = {}
+        for entry in self._chosen:
+            gaps = batch_gaps(entry)
+            for part in batch_ranges(entry):
+                extent = there.get(part.partition)
+                if extent is None:
+                    short[part.partition] = "no live broker, and no directory, has this log"
+                    continue
+                start, end = max(part.start, extent.earliest), min(part.end, extent.latest)
+                before = part._replace(end=min(start, part.end))
+                self.found.expired += sum(left.size for left in without(before, gaps))
+                if without(part._replace(start=max(extent.latest, part.start)), gaps):
+                    short[part.partition] = f"it ends at {extent.latest}, and the table has read up to {part.end}"
+                if start < end:
+                    compared.append((entry.batch, part._replace(start=start, end=end)))
+        self.findings += (Finding("log", str(partition), what) for partition, what in short.items())
+        return compared
+
+    def _known(self) -> list[Range]:
+        """All that any batch has read."""
+        return joined(part for entry in self._table.appends for part in batch_ranges(entry))
+
+    def _starts(self, compared: Iterable[tuple[int, Range]]) -> dict[TopicPartition, list[int]]:
+        """Where stretches begin as far as that is known before the log is read: it adds more, at messages."""
+        cuts: dict[TopicPartition, set[int]] = {}
+        for part in (*self._known(), *(part for _, part in compared)):
+            cuts.setdefault(part.partition, set()).update((part.start, part.end))
+        return {partition: sorted(places) for partition, places in cuts.items()}
+
+    # ---- the two sides ----
+
+    def _take(self, tallies: _Tallies, partition: TopicPartition, columns: Columns) -> None:
+        tallies.cut(partition, columns)
+        good, broken = _parted(columns)
+        tallies.good.add_columns(partition, good)
+        tallies.corrupt.add_columns(partition, broken)
+        self._advance(columns.next_positions[-1] - columns.positions[0])
+
+    def _add_files(self, tallies: _Tallies) -> None:
+        for rows in self._rows(None):
+            tallies.table.add_rows(rows)
+        for rows in self._dead_rows(None):
+            tallies.dead.add_rows(rows)
+
+    def _rows(self, ranges: Sequence[Range] | None) -> Iterator[pa.Table]:
+        return read_rows(self._table.root, self._files, self._columns, ranges=ranges)
+
+    def _dead_rows(self, ranges: Sequence[Range] | None) -> Iterator[pa.Table]:
+        root = self._table.dead_root
+        return iter(()) if root is None else read_rows(root, self._dead_files, self._columns, ranges=ranges)
+
+    # ---- the judgement ----
+
+    async def _judge(self, places: Iterable[Place], tallies: _Tallies, logs: Logs) -> None:
+        skipped: Counter[int] = Counter()
+        dead: Counter[int] = Counter()
+        differing: list[Place] = []
+        for place in places:
+            good, broken, rows, letters = (tally.of(place.partition, place.start) for tally in tallies)
+            if place.batch >= 0:
+                self.found.rows += rows.rows
+                dead[place.batch] += letters.rows
+                if rows + letters == good:
+                    skipped[place.batch] += broken.rows
+                elif rows + letters != good + broken:
+                    differing.append(place)
+            elif place.batch == UNCLAIMED and (count := rows.rows + letters.rows):
+                self.findings.append(Finding("extra", str(place), f"{count} rows that no batch has read", count))
+        self.findings += _outside(tallies)
+        for place in differing[:LOOKED_INTO]:
+            skipped[place.batch] += await self._look_into(place, logs)
+        if (more := len(differing) - LOOKED_INTO) > 0:
+            self.findings.append(Finding("different", f"{more} more stretches of the log", "they differ as well"))
+        self.found.skipped, self.found.dead = skipped.total(), dead.total()
+        if not (differing or self.found.expired):
+            self._compare_counts(skipped, dead)
+
+    def _compare_counts(self, skipped: Counter[int], dead: Counter[int]) -> None:
+        """The ledger counts what was left out only where it is not a gap of its own."""
+        for entry in self._chosen:
+            where = f"batch {entry.batch}"
+            if skipped[entry.batch] < entry.skipped or (skipped[entry.batch] and self._table.flow.corrupt != "skip"):
+                what = f"{skipped[entry.batch]} corrupt messages are in neither; the ledger says {entry.skipped}"
+                self.findings.append(Finding("skipped", where, what, abs(skipped[entry.batch] - entry.skipped)))
+            if dead[entry.batch] != entry.dead:
+                what = f"{dead[entry.batch]} dead letters; the ledger says {entry.dead}"
+                self.findings.append(Finding("dead", where, what, abs(dead[entry.batch] - entry.dead)))
+
+    async def _look_into(self, place: Place, logs: Logs) -> int:
+        """Compare row by row; how many corrupt messages were left out."""
+        part = Range(place.partition, place.start, place.end)
+        good: Counter[Row] = Counter()
+        broken: Counter[Row] = Counter()
+
+        def take(_: TopicPartition, columns: Columns) -> None:
+            for rows, mine in zip(_parted(columns), (good, broken), strict=True):
+                mine.update(_of_columns(rows, self._payload))
+
+        await logs.read([part], take)
+        has: Counter[Row] = Counter()
+        for source in (self._rows([part]), self._dead_rows([part])):
+            for rows in source:
+                has.update(_of_rows(rows, self._payload))
+        self.findings += _differences(str(place), f"batch {place.batch}", good, broken, has)
+        return (broken - has).total()
+
+
+class _Tallies:
+    """Four, by the same stretches: of the log's good and corrupt messages, of the table and of the dead letters."""
+
+    def __init__(self, starts: dict[TopicPartition, list[int]], payload: bool) -> None:
+        self._starts = starts
+        self.good, self.corrupt, self.table, self.dead = self._all = tuple(
+            Tally(starts, payload=payload) for _ in range(4)
+        )
+
+    def __iter__(self) -> Iterator[Tally]:
+        return iter(self._all)
+
+    def cut(self, partition: TopicPartition, columns: Columns) -> None:
+        """Begin a new stretch at a message, where the present one is long enough. Within a range, in order."""
+        starts, positions = self._starts[partition], columns.positions
+        at = 0
+        while True:
+            begun = starts[bisect_right(starts, positions[at]) - 1]
+            at = bisect_left(positions, begun + STRETCH, at)
+            if at == len(positions):
+                return
+            if starts[bisect_right(starts, positions[at]) - 1] == begun:
+                insort(starts, positions[at])
+
+
+def _places(
+    starts: Mapping[TopicPartition, Sequence[int]], compared: Iterable[tuple[int, Range]], known: Iterable[Range]
+) -> Iterator[Place]:
+    """Every stretch, and what it is."""
+    ours: dict[TopicPartition, list[tuple[int, int, int]]] = {}
+    claimed: dict[TopicPartition, list[tuple[int, int, int]]] = {}
+    for batch, part in compared:
+        ours.setdefault(part.partition, []).append((part.start, part.end, batch))
+    for part in known:
+        claimed.setdefault(part.partition, []).append((part.start, part.end, UNCOMPARED))
+    for partition, mine in starts.items():
+        spans, others = sorted(ours.get(partition, ())), claimed.get(partition, [])
+        for start, end in pairwise([*mine, FOREVER]):
+            batch = _owner(spans, start)
+            yield Place(partition, start, end, batch if batch != UNCLAIMED else _owner(others, start))
+
+
+def _owner(spans: Sequence[tuple[int, int, int]], position: int) -> int:
+    """Whose of these spans a position is in."""
+    at = bisect_right(spans, (position, FOREVER, 0)) - 1
+    return spans[at][2] if at >= 0 and position < spans[at][1] else UNCLAIMED
+
+
+def _outside(tallies: _Tallies) -> Iterator[Finding]:
+    """Rows in front of all that was read, and of logs that were not."""
+    counts: Counter[TopicPartition] = Counter()
+    for tally in (tallies.table, tallies.dead):
+        counts.update({partition: of.rows for (partition, start), of in tally.sums.items() if start == OUTSIDE})
+    for partition, count in counts.items():
+        yield Finding("extra", str(partition), f"{count} rows that no batch has read", count)
+
+
+# ---- rows by themselves --------------------------------------------------------------------------------------
+
+
+def _parted(columns: Columns) -> tuple[Columns, Columns]:
+    """Good messages, and those that cannot be decoded."""
+    if not columns.corrupt:
+        return columns, Columns([], [], [])
+    rows = range(len(columns.values))
+    return (
+        _picked(columns, [row for row in rows if row not in columns.corrupt]),
+        _picked(columns, sorted(columns.corrupt)),
+    )
+
+
+def _picked(columns: Columns, rows: Sequence[int]) -> Columns:
+    values, positions, nexts, inner = columns[:4]
+    return Columns(
+        [values[row] for row in rows],
+        [positions[row] for row in rows],
+        [nexts[row] for row in rows],
+        None if inner is None else [inner[row] for row in rows],
+    )
+
+
+def _of_columns(columns: Columns, payload: bool) -> Iterator[Row]:
+    inner = columns.inner_indexes or repeat(0, len(columns.values))
+    hashes = map(hash, columns.values) if payload else repeat(0)
+    return zip(columns.positions, inner, hashes, strict=False)
+
+
+def _of_rows(rows: pa.Table, payload: bool) -> Iterator[Row]:
+    hashes = map(hash, rows["value"].to_pylist()) if payload else repeat(0)
+    offsets: list[Any] = rows["offset"].to_pylist()
+    indexes: list[Any] = rows["index"].to_pylist()
+    return zip(offsets, indexes, hashes, strict=False)
+
+
+def _differences(
+    where: str, batch: str, good: Counter[Row], broken: Counter[Row], has: Counter[Row]
+) -> Iterator[Finding]:
+    missing, extra = good - has, has - good - broken
+    twice = Counter({row: count for row, count in extra.items() if row in good or row in broken})
+    changed = {row[:2] for row in missing} & {row[:2] for row in extra - twice}
+    groups = (
+        ("missing", "of the log are not in the table", [row for row in missing.elements() if row[:2] not in changed]),
+        ("extra", "are there more than once", list(twice.elements())),
+        ("extra", "are not in the log", [row for row in (extra - twice).elements() if row[:2] not in changed]),
+        ("different", "have another payload than in the log", sorted(changed)),
+    )
+    for kind, what, rows in groups:
+        if rows:
+            named = ", ".join(f"{row[0]}:{row[1]}" for row in sorted(rows)[:NAMED])
+            more = ", ..." if len(rows) > NAMED else ""
+            text = f"{len(rows)} rows of {batch} {what}: at {named}{more} (position:index)"
+            yield Finding(kind, where, text, len(rows))

@@ -1,0 +1,127 @@
+"""The logs that a pipeline's tables came from: how far they go, and ranges of them, read again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import anyio
+import anyio.to_thread
+from anyio.lowlevel import checkpoint
+
+from odradek.client.cluster import Cluster, connect
+from odradek.io.kafka07.coordination import together
+from odradek.pipeline.config import Source
+from odradek.spark import options as given
+from odradek.spark.brokers import extent_of, tuning
+from odradek.spark.directories import read_files
+from odradek.spark.logs import find_logs
+from odradek.spark.options import SourceOptions, parse_source
+from odradek.spark.planning import Extent, Range
+from odradek.spark.walk import Walk
+from odradek.types import Columns, TopicPartition
+
+__all__ = ["Logs", "cluster_url", "open_logs"]
+
+Take = Callable[[TopicPartition, Columns], None]
+
+
+def source_options(source: Source, partitions: Iterable[TopicPartition]) -> SourceOptions:
+    """How these partitions are read, corrupt messages as they are. Raises ConfigError."""
+    if source.logs is not None:
+        where = {"path": json.dumps(source.logs)}
+    elif source.zookeeper is not None:
+        where = {"kafka.zk.connect": source.zookeeper}
+    else:
+        where = {"kafka.broker.list": source.brokers or ""}
+    options = parse_source({**where, "subscribePattern": ".*"}, streaming=False)
+    topics = given.Topics(partitions=tuple(sorted(partitions)))
+    return replace(options, topics=topics, corrupt="raw", fetch_ahead=source.fetchers_per_broker)
+
+
+def cluster_url(source: Source) -> str | None:
+    """The cluster, as `odradek.connect` takes it; None: the source is log directories."""
+    where = source_options(source, ()).where
+    return where.url if isinstance(where, given.Cluster) else None
+
+
+class Logs:
+    """What the source has of some partitions, made by `open_logs`.
+
+    Args:
+        options: How they are read.
+        cluster: Where; None: log directories.
+    """
+
+    def __init__(self, options: SourceOptions, cluster: Cluster | None) -> None:
+        self._options, self._cluster = options, cluster
+        self._paths: Mapping[TopicPartition, str] = {}
+
+    async def extents(self) -> dict[TopicPartition, Extent]:
+        """What each has now; those of a broker that is away, or that do not exist, are left out."""
+        if self._cluster is None:
+            return await anyio.to_thread.run_sync(self._on_disk)
+        era = self._cluster.era
+        for topic in sorted({partition.topic for partition in self._options.topics.partitions}):
+            await era.coordination.topic(topic)
+        served = {p: broker for p in self._options.topics.partitions if (broker := era.coordination.table.leader(p))}
+        limiter = anyio.CapacityLimiter(64)
+
+        async def ask(partition: TopicPartition) -> Extent:
+            async with limiter:
+                return await extent_of(era.broker(served[partition], purpose="control"), partition)
+
+        return dict(zip(served, await together(ask, served), strict=True))
+
+    def _on_disk(self) -> dict[TopicPartition, Extent]:
+        logs = find_logs(self._options)
+        found = logs.extents()
+        self._paths = logs.paths(found)
+        return {
+            partition: extent for partition, extent in found.items() if partition in self._options.topics.partitions
+        }
+
+    async def read(self, ranges: Sequence[Range], take: Take) -> None:
+        """Hand over the messages of these ranges, which `extents` has, in order within each. Of every broker, as many
+        ranges are read at a time as the source's `fetchers_per_broker` says.
+
+        Raises:
+            BoundaryMismatch: A range does not begin or end where a message does.
+            DataLoss, TransportError, DeadlineError, OSError: It cannot be read any more, or not now.
+        """
+        if self._cluster is None:
+            for part in ranges:
+                for columns in read_files(part, self._paths[part.partition], self._options):
+                    take(part.partition, columns)
+                    await checkpoint()
+            return
+        async with anyio.create_task_group() as tasks:
+            for broker in {part.partition.broker for part in ranges}:
+                mine = [part for part in ranges if part.partition.broker == broker]
+                tasks.start_soon(self._read_broker, mine, take)
+
+    async def _read_broker(self, ranges: Sequence[Range], take: Take) -> None:
+        assert self._cluster is not None
+        async with Walk(self._cluster.era, ranges, self._options) as walk:
+            while pieces := await walk.take():
+                for piece in pieces:
+                    take(piece.partition, piece.rows)
+                    await checkpoint()
+
+
+@asynccontextmanager
+async def open_logs(source: Source, partitions: Iterable[TopicPartition]) -> AsyncIterator[Logs]:
+    """The logs of these partitions.
+
+    Raises:
+        ConfigError: The source cannot be what its keys say.
+        Unreachable, ZooKeeperError: The cluster does not answer.
+    """
+    options = source_options(source, partitions)
+    if not isinstance(options.where, given.Cluster):
+        yield Logs(options, None)
+        return
+    async with connect(options.where.url, tuning=tuning(options)) as cluster:
+        yield Logs(options, cluster)

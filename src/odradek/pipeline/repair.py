@@ -1,0 +1,141 @@
+"""What a lost checkpoint and killed runs leave to be put right.
+
+A checkpoint is rebuilt from the ledger: the newest entry that was read from logs says which of Spark's micro-batches it
+was and where it ended, and Spark goes on with the next one. Spark asks for two batches of offsets in a row.
+
+Orphans are data files that no entry lists: of runs, and compactions, that were killed before their commit.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from odradek.pipeline.checkpoint import Checkpoint, place
+from odradek.pipeline.config import Pipeline
+from odradek.pipeline.errors import CheckpointMismatch
+from odradek.pipeline.ledger import Entry
+from odradek.pipeline.lock import writing
+from odradek.pipeline.tables import Table, open_table
+
+__all__ = ["Repair", "plan_repair", "repair"]
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What is to be done for one flow.
+
+    Args:
+        flow: Its name.
+        checkpoint: Where it is.
+        why: What is wrong with the checkpoint; "" when it is sound, or when there is nothing to make one of.
+        entry: What it is rebuilt from; None: it is not.
+        orphans: Files to be removed.
+        size: Bytes of those.
+    """
+
+    flow: str
+    checkpoint: Path
+    why: str
+    entry: Entry | None
+    orphans: tuple[Path, ...]
+    size: int
+
+    @property
+    def needed(self) -> bool:
+        return bool(self.entry or self.orphans)
+
+
+def plan_repair(pipeline: Pipeline, name: str) -> Repair:
+    """Look, and change nothing. Raises LedgerBroken, OSError."""
+    table = open_table(name, pipeline.flows[name])
+    reached = next((entry for entry in reversed(table.entries) if entry.kind == "append"), None)
+    directory = place(pipeline.run.checkpoint, name)
+    why = _wrong(Checkpoint(directory), reached) if reached else ""
+    orphans = tuple(sorted(_orphans(table, _places(pipeline))))
+    size = sum(path.stat().st_size for path in orphans)
+    return Repair(name, directory, why, reached if why else None, orphans, size)
+
+
+def repair(pipeline: Pipeline, name: str) -> Repair:
+    """Do it; returns what was done. A checkpoint that was wrong is kept beside the new one, under another name.
+
+    Raises:
+        Busy: Another process is writing this table.
+        LedgerBroken, OSError: As for `plan_repair`.
+    """
+    with writing(pipeline.flows[name].sink.path):
+        plan = plan_repair(pipeline, name)
+        if plan.entry is not None:
+            _rebuild(plan.checkpoint, plan.entry)
+        for path in plan.orphans:
+            path.unlink(missing_ok=True)
+    return plan
+
+
+# ---- the checkpoint ------------------------------------------------------------------------------------------
+
+
+def _wrong(checkpoint: Checkpoint, reached: Entry) -> str:
+    """What does not fit between a checkpoint and the newest entry that was read from logs; "" if nothing."""
+    planned, done, number = checkpoint.planned, checkpoint.done, reached.micro_batch
+    if planned is None:
+        return "there is no checkpoint"
+    try:
+        if planned < number or checkpoint.offsets(number) != reached.end:
+            return f"it does not have batch {reached.batch} of the ledger, which is its micro-batch {number}"
+        checkpoint.offsets(planned)
+        checkpoint.offsets(planned - 1)
+    except CheckpointMismatch as error:
+        return error.message()
+    if planned > number + 1 or done is None or done not in (planned, planned - 1) or done > number:
+        return f"it has planned up to micro-batch {planned} and done {done}; the ledger ends with {number}"
+    return ""
+
+
+def _rebuild(directory: Path, entry: Entry) -> None:
+    """Whole, beside the old one, and then in its place."""
+    scratch = directory.with_name(f".{directory.name}.new")
+    shutil.rmtree(scratch, ignore_errors=True)
+    made = Checkpoint(scratch)
+    for number, offsets in ((entry.micro_batch - 1, entry.start), (entry.micro_batch, entry.end)):
+        if number >= 0:
+            made.begin(number, offsets, entry.written)
+    if directory.exists():
+        directory.rename(directory.with_name(f"{directory.name}.wrong-{time.time_ns()}"))
+    scratch.rename(directory)
+
+
+# ---- orphans -------------------------------------------------------------------------------------------------
+
+
+def _places(pipeline: Pipeline) -> set[Path]:
+    """Every directory that some flow writes to."""
+    return {
+        Path(path).absolute()
+        for flow in pipeline.flows.values()
+        for path in (flow.sink.path, *([flow.dead.path] if flow.dead else []))
+    }
+
+
+def _orphans(table: Table, places: Collection[Path]) -> Iterator[Path]:
+    """Data files that no entry has ever listed, of the table and of its dead letters. Files that were replaced are not
+    among them, nor is what lies in a directory of another flow, or in a table of its own inside of this one."""
+    listed = {file.path for entry in table.entries for file in entry.files}
+    letters = {file.path for entry in table.entries for file in entry.dead_files}
+    for root, known in ((table.root, listed), (table.dead_root, letters)):
+        if root is not None and root.is_dir():
+            others = {place for place in places if place != root.absolute()}
+            yield from (path for path in _files(root, others) if path.relative_to(root).as_posix() not in known)
+
+
+def _files(directory: Path, others: Collection[Path]) -> Iterator[Path]:
+    for path in directory.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            if path.name != "_odradek" and path.absolute() not in others and not (path / "_odradek").exists():
+                yield from _files(path, others)
+        elif path.suffix == ".parquet":
+            yield path

@@ -1,0 +1,204 @@
+"""A finished table as its ledger has it: batches, files, and their rows in bounded memory. Needs no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from odradek.pipeline.config import Flow
+from odradek.pipeline.errors import LedgerBroken
+from odradek.pipeline.ledger import DataFile, Entry, Ledger, live_files
+from odradek.spark.offsets import parse_partition
+from odradek.spark.planning import Range
+from odradek.types import TopicPartition
+
+__all__ = [
+    "KINDS", "Table", "batch_gaps", "batch_ranges", "open_table", "partition_of", "read_rows", "row_counts", "without",
+]  # fmt: skip
+
+BATCH_ROWS = 16_384
+"""Rows in memory at a time, from one file."""
+
+KINDS: Mapping[str, pa.DataType] = {
+    "topic": pa.string(),
+    "broker": pa.int32(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "index": pa.int32(),
+    "nextOffset": pa.int64(),
+}
+"""Columns that every table has, whatever is in its rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A flow's table.
+
+    Args:
+        name: Of the flow.
+        flow: What the pipeline's file says about it.
+        root: The table's directory.
+        entries: Its ledger, oldest first.
+        live: Path -> file, of all that is in the table now.
+    """
+
+    name: str
+    flow: Flow
+    root: Path
+    entries: tuple[Entry, ...]
+    live: Mapping[str, DataFile]
+
+    @property
+    def appends(self) -> list[Entry]:
+        """The entries that brought rows from the log."""
+        return [entry for entry in self.entries if entry.kind == "append"]
+
+    @property
+    def dead_root(self) -> Path | None:
+        """The directory of the dead letters."""
+        return Path(self.flow.dead.path) if self.flow.dead else None
+
+    def files_of(self, batches: Collection[int]) -> list[DataFile]:
+        """The files in which the rows of these batches are now: their own, or what those were compacted into."""
+        wanted: dict[str, DataFile] = {}
+        for entry in self.entries:
+            hit = entry.kind == "append" and entry.batch in batches
+            for path in entry.removed:
+                hit |= wanted.pop(path, None) is not None
+            if hit:
+                wanted.update((file.path, file) for file in entry.files)
+        return list(wanted.values())
+
+
+def open_table(name: str, flow: Flow) -> Table:
+    """The table of a flow, its ledger read and checked.
+
+    Raises:
+        LedgerBroken: The ledger does not hold together.
+    """
+    entries = Ledger(flow.sink.path, name).entries()
+    return Table(name, flow, Path(flow.sink.path), tuple(entries), live_files(entries))
+
+
+# ---- ranges --------------------------------------------------------------------------------------------------
+
+
+def partition_of(topic: str, name: str) -> TopicPartition:
+    """The partition that a ledger calls so. Raises LedgerBroken."""
+    partition = parse_partition(topic, name)
+    if partition is None:
+        raise LedgerBroken(f"topic {topic}", f"{name!r} is not the name of a partition")
+    return partition
+
+
+def batch_ranges(entry: Entry) -> list[Range]:
+    """What a batch read of the logs, or had to, in canonical order: gaps are parts of it."""
+    return sorted(
+        Range(partition_of(topic, name), start[name], position)
+        for topic, partitions in entry.end.items()
+        for start in [entry.start.get(topic, {})]
+        for name, position in partitions.items()
+        if name in start and start[name] < position  # else it only enters here
+    )
+
+
+def batch_gaps(entry: Entry) -> list[Range]:
+    """What a batch found nothing to read of."""
+    gaps = (Range(partition_of(gap.topic, gap.partition), gap.start, gap.end) for gap in entry.gaps)
+    return sorted(gap for gap in gaps if gap.size > 0)
+
+
+def without(whole: Range, gaps: Iterable[Range]) -> list[Range]:
+    """What is left of a range. The gaps are in canonical order."""
+    left: list[Range] = []
+    at = whole.start
+    for gap in gaps:
+        if gap.partition == whole.partition and gap.start < whole.end and gap.end > at:
+            if at < gap.start:
+                left.append(whole._replace(start=at, end=gap.start))
+            at = gap.end
+    if at < whole.end:
+        left.append(whole._replace(start=at))
+    return left
+
+
+# ---- rows ----------------------------------------------------------------------------------------------------
+
+
+def read_rows(
+    root: Path,
+    files: Iterable[DataFile],
+    columns: Sequence[str],
+    *,
+    ranges: Sequence[Range] | None = None,
+    done: Callable[[DataFile], None] = lambda file: None,
+) -> Iterator[pa.Table]:
+    """Rows of Parquet files, a batch at a time.
+
+    Args:
+        root: What the files' paths are relative to.
+        files: Which.
+        columns: Which; those that are directories' names are filled in.
+        ranges: Only rows that start in one of these.
+        done: Called with each file that was read.
+
+    Raises:
+        OSError, pyarrow.ArrowException: A file is missing, damaged or without one of the columns.
+    """
+    for file in files:
+        dataset = ds.dataset(root / file.path, format="parquet", partitioning=None)
+        there = [name for name in columns if name in dataset.schema.names]
+        where = None if ranges is None else _in_ranges(ranges, file, dataset.schema.names)
+        scanner = dataset.scanner(
+            columns=there,
+            filter=where,
+            batch_size=BATCH_ROWS,
+            batch_readahead=1,
+            fragment_readahead=1,
+            use_threads=False,
+        )
+        for batch in scanner.to_batches():
+            if batch.num_rows:
+                yield _filled(batch, file, columns)
+        done(file)
+
+
+def _filled(batch: pa.RecordBatch, file: DataFile, columns: Sequence[str]) -> pa.Table:
+    """With the columns that are in the file's path alone, and all in the types they have in memory."""
+    arrays: list[Any] = []
+    for name in columns:
+        kind = KINDS.get(name)
+        if name in batch.schema.names:
+            array = batch.column(name)
+        else:
+            array = pa.repeat(pa.scalar(file.partition[name]), batch.num_rows)
+        arrays.append(array if kind is None or array.type == kind else array.cast(kind))
+    return pa.table(arrays, names=list(columns))
+
+
+def _in_ranges(ranges: Sequence[Range], file: DataFile, names: Collection[str]) -> ds.Expression:
+    return reduce(or_, (_in_range(part, file, names) for part in ranges), pc.scalar(False))
+
+
+def _in_range(part: Range, file: DataFile, names: Collection[str]) -> ds.Expression:
+    topic, broker, partition = part.partition
+    inside = (pc.field("partition") == partition) & (pc.field("offset") >= part.start) & (pc.field("offset") < part.end)
+    inside &= pc.field("broker").is_null() if broker < 0 else pc.field("broker") == broker
+    if "topic" in names:
+        return inside & (pc.field("topic") == topic)
+    return inside if file.partition.get("topic") == topic else pc.scalar(False)
+
+
+def row_counts(root: Path, file: DataFile) -> tuple[int, int]:
+    """Bytes and rows of a file as it is on disk. Raises OSError, pyarrow.ArrowException."""
+    place = root / file.path
+    return place.stat().st_size, pq.read_metadata(place).num_rows
