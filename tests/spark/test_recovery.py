@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
 
 from odradek.pipeline.compact import compact, delete_retired
 from odradek.pipeline.config import load
@@ -103,3 +104,5 @@ async def test_a_delta_table_verifies(spark: SparkSession, tmp_path: Path) -> No
     made.log(ROWS)
     ran(made, spark)
     assert (await verified(made)).found.rows == 500
+    DeltaTable(made.root / "table").delete()
+    assert [finding.kind for finding in (await verify(made.pipeline, made.table)).findings] == ["file"]
