@@ -35,10 +35,6 @@ def filled(root: Path, batches: int = 3) -> Made:
     return made
 
 
-def flow(made: Made) -> object:
-    return made.pipeline.flows["orders"]
-
-
 def contents(made: Made) -> Counter[tuple[int, int, bytes]]:
     """What a reader of the ledger sees: with pyarrow, and with DuckDB."""
     rows: Counter[tuple[int, int, bytes]] = Counter()
@@ -47,8 +43,9 @@ def contents(made: Made) -> Counter[tuple[int, int, bytes]]:
         table = pq.read_table(path, partitioning=None)
         rows.update(zip(*(table[name].to_pylist() for name in ("offset", "index", "value")), strict=True))
     if paths:
-        seen = duckdb.sql(f'select "offset", "index", value from read_parquet({paths})').fetchall()
-        assert Counter(seen) == rows
+        with duckdb.connect() as database:
+            database.execute(f'select "offset", "index", value from read_parquet({paths})')
+            assert Counter(database.fetchall()) == rows
     return rows
 
 
@@ -164,7 +161,8 @@ def mined(call):
 
 flow = load(sys.argv[1]).flows["orders"]
 os.fsync, os.link, Path.unlink = mined(os.fsync), mined(os.link), mined(Path.unlink)
-pq.ParquetWriter.write_table, pq.ParquetWriter.close = mined(pq.ParquetWriter.write_table), mined(pq.ParquetWriter.close)
+pq.ParquetWriter.write_table = mined(pq.ParquetWriter.write_table)
+pq.ParquetWriter.close = mined(pq.ParquetWriter.close)
 compact("orders", flow)
 delete_retired("orders", flow, older_than=0)
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,9 +10,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+import odradek as od
 from odradek.pipeline import compare
 from odradek.pipeline.ledger import DataFile, Entry
 from odradek.pipeline.verify import Verdict, verify
+from odradek.testing import Kafka07Broker
 from odradek.wire.compression import Codec
 from odradek.wire.kafka07.message_set import encode_set
 
@@ -59,6 +62,33 @@ async def test_a_complete_table_is_complete(tmp_path: Path, decode: str) -> None
     assert verdict.findings == ()
     assert (verdict.batches, verdict.of, verdict.found.rows, verdict.found.dead) == (2, 2, 399, 1)
     assert verdict.found.size == sum(path.stat().st_size for path in made.logs.rglob("*.kafka"))
+
+
+async def test_a_cluster_is_asked_as_directories_are(
+    tmp_path: Path, odradek_chroot: str, odradek_kafka07_broker: Callable[..., Kafka07Broker]
+) -> None:
+    made = Made(tmp_path)
+    for partition in range(6):
+        made.log(ROWS, partition=partition)
+        made.log(encode_set(ROWS, Codec.SNAPPY), topic="clicks", partition=partition)
+    made.run()
+    made.log(ROWS)
+    made.run(lose=lambda value: value == ROWS[99])
+    keys = {"log.flush.interval": "1", "num.partitions": "6"}
+    broker = odradek_kafka07_broker(log_dir=made.logs, broker_id=1, config=keys)
+    for source in (f'zookeeper = "{odradek_chroot}"', f'brokers = "1@{broker.address}"'):
+        there = Made(tmp_path, source=source)
+        verdict = await verified(there)
+        assert (verdict.found.rows, [finding.rows for finding in verdict.findings]) == (1299, [1])
+        assert verdict.found.size == sum(path.stat().st_size for path in made.logs.rglob("*.kafka"))
+
+
+async def test_a_broker_that_is_away_is_no_proof(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    made.log(ROWS)
+    made.run()
+    with pytest.raises(od.OdradekError):
+        await verified(Made(tmp_path, source='brokers = "1@127.0.0.1:1"'))
 
 
 async def test_an_empty_table_is_complete(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from odradek.cli.groups import lag
 from odradek.cli.log import log
 from odradek.cli.messages import cat, put
 from odradek.cli.pipeline import pipeline
+from odradek.cli.pipeline_tools import COMMANDS as ON_TABLES
 from odradek.cli.topics import ls, offsets
 
 __all__ = ["cli", "run"]
@@ -47,6 +48,8 @@ def cli() -> None:
 
 for command in (demo, ls, cat, put, offsets, lag, log, broker, pipeline):
     cli.add_command(command)
+for command in ON_TABLES:
+    pipeline.add_command(command)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

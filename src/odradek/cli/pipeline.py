@@ -86,6 +86,7 @@ def run(file: str, master: str, as_lines: bool, quiet: bool) -> int:
     Exit code 1 when a flow failed; the others do not stop for it. Whatever ends a run, the next one goes on exactly
     where the last commit ended.
     """
+    from odradek.pipeline.run import report_path
     from odradek.pipeline.run import run as run_pipeline
 
     loaded = _load(file)
@@ -96,6 +97,7 @@ def run(file: str, master: str, as_lines: bool, quiet: bool) -> int:
             echo_json(_as_json(summary, flow))
     elif not quiet:
         click.echo(_run_table(summary))
+        click.echo(f"report: {report_path(loaded, summary)}")
     for flow in summary.flows:
         if flow.error:
             click.echo(f"odradek: {flow.name}: {flow.error}", err=True)

@@ -25,46 +25,35 @@ __all__ = ["COMMANDS"]
 
 FLOW = click.option("--flow", "flows", multiple=True, metavar="NAME", help="Only this flow; may be given again.")
 BATCH = click.option(
-    "--batch", "numbers", multiple=True, metavar="N|A:B", help="Only these batches, as 7, 3:9, 3: or :9; again for more."
+    "--batch",
+    "numbers",
+    multiple=True,
+    metavar="N|A:B",
+    help="Only these batches, as 7, 3:9, 3: or :9; again for others.",
 )
 APPLY = click.option("--apply", is_flag=True, help="Do it. Without, say what would be done.")
 
 
-class _Moment(click.ParamType):
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        return value if isinstance(value, float) else moment(value)
-
-
-class _Duration(click.ParamType):
-    """Seconds, from `90s`, `15m`, `12h` or `7d`."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        match = re.fullmatch(r"(\d{1,9})([smhd])", value)
-        if match is None:
-            self.fail(f"{value!r}: expected a time such as 90s, 15m, 12h or 7d", param, ctx)
-        return float(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
+def _duration(text: str) -> float:
+    """Seconds, from `90s`, `15m`, `12h` or `7d`. Raises click.BadParameter."""
+    match = re.fullmatch(r"(\d{1,9})([smhd])", text, re.ASCII)
+    if match is None:
+        raise click.BadParameter(f"{text!r}: expected a time such as 90s, 15m, 12h or 7d")
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
 
 
-class _Size(click.ParamType):
-    """Bytes, from `1048576`, `64k`, `1m`."""
+def _size(text: str) -> int:
+    """Bytes, from `1048576`, `64k` or `1m`. Raises click.BadParameter."""
+    from odradek.spark.values import parse_bytes
 
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from odradek.spark.values import parse_bytes
-
-        try:
-            return parse_bytes(value, "rate")
-        except ConfigError:
-            self.fail(f"{value!r}: expected a number of bytes such as 1048576, 64k or 1m", param, ctx)
+    try:
+        return parse_bytes(text, "rate")
+    except ConfigError:
+        raise click.BadParameter(f"{text!r}: expected a number of bytes such as 1048576, 64k or 1m") from None
 
 
-SINCE = click.option("--since", type=_Moment(), metavar="TIME", help="Only batches committed at or after this time.")
-UNTIL = click.option("--until", type=_Moment(), metavar="TIME", help="Only batches committed before this time.")
+SINCE = click.option("--since", type=moment, metavar="TIME", help="Only batches committed at or after this time.")
+UNTIL = click.option("--until", type=moment, metavar="TIME", help="Only batches committed before this time.")
 
 
 def _load(file: str, flows: Iterable[str]) -> tuple[Pipeline, list[str]]:
@@ -137,7 +126,18 @@ def verify(
             for finding in verdict.findings:
                 click.echo(f"{name}: {finding.kind}: {finding.where}: {finding.what}")
     if not as_lines and not quiet:
-        head = ["flow", "checked", "rows", "dead", "skipped", "log bytes", "lost before", "expired", "seconds", "result"]
+        head = [
+            "flow",
+            "checked",
+            "rows",
+            "dead",
+            "skipped",
+            "log bytes",
+            "lost before",
+            "expired",
+            "seconds",
+            "result",
+        ]
         click.echo(table(head, [_verdict_row(verdict) for verdict in verdicts]))
     return 0 if all(verdict.ok for verdict in verdicts) else 1
 
@@ -169,7 +169,7 @@ def _verdict_row(verdict: Verdict) -> list[object]:
 @CLUSTER
 @click.option("--value", default="value", show_default=True, metavar="COLUMN", help="What is sent.")
 @click.option("--key", metavar="COLUMN", help="Chooses the partition. Without, each log goes to one, in order.")
-@click.option("--rate", type=_Size(), metavar="SIZE", help="Most bytes of payload a second, such as 10m.")
+@click.option("--rate", type=_size, metavar="SIZE", help="Most bytes of payload a second, such as 10m.")
 @click.option(
     "--state",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -273,7 +273,7 @@ def _say_replay(plan: Replay, done: Any, sent: int, applied: bool, as_lines: boo
 @click.option(
     "--delete-older-than",
     "older_than",
-    type=_Duration(),
+    type=_duration,
     metavar="TIME",
     help="Delete files that were replaced longer ago than this, such as 12h or 7d. Without, they stay.",
 )
@@ -289,13 +289,14 @@ def compact(
     read before; delete them when no reader can be that old. A run cannot write the table meanwhile.
     """
     from odradek.pipeline import compact as module
+    from odradek.pipeline.tables import open_table
 
     loaded, names = _load(file, flows)
     rows: list[list[object]] = []
     for name in names:
         flow = loaded.flows[name]
         if dry_run:
-            groups = module.plan_compaction(module.open_table(name, flow))
+            groups = module.plan_compaction(open_table(name, flow))
             before, after, count = sum(len(group.files) for group in groups), len(groups), sum(g.rows for g in groups)
             deleted = 0
         else:

@@ -25,7 +25,7 @@ from odradek.pipeline.errors import CheckpointMismatch, LedgerConflict, NotExact
 from odradek.pipeline.ledger import GENESIS, DataFile, Entry, Gap, Ledger, Offsets
 from odradek.pipeline.staging import Account, Run, prefix
 
-__all__ = ["Table", "gaps_of", "log_bytes"]
+__all__ = ["Stage", "Table", "gaps_of", "log_bytes"]
 
 EMPTY_WRAPPER = 64
 """Bytes of log that may have no row: a compressed message with none in it."""

@@ -16,7 +16,6 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from odradek._version import __version__
@@ -128,7 +127,7 @@ def _merge(table: Table, group: Group, name: str) -> DataFile:
     schema = pa.unify_schemas([_schema(table.root / file.path) for file in group.files], promote_options="permissive")
     compression = table.flow.sink.compression
     with pq.ParquetWriter(place, schema, compression=compression, coerce_timestamps="us") as writer:
-        for rows in _row_groups(_batches(table.root, group.files, schema), schema):
+        for rows in _row_groups(_batches(table.root, group.files), schema):
             writer.write_table(rows, row_group_size=rows.num_rows)
     _sync(place)
     made = DataFile(
@@ -156,12 +155,10 @@ def _is_int96(there: pq.FileMetaData, number: int) -> bool:
     return there.schema.column(number).physical_type == "INT96"
 
 
-def _batches(root: Path, files: Sequence[DataFile], schema: pa.Schema) -> Iterator[pa.Table]:
+def _batches(root: Path, files: Sequence[DataFile]) -> Iterator[pa.Table]:
     for file in files:
-        dataset = ds.dataset(root / file.path, format="parquet", partitioning=None)
-        scanner = dataset.scanner(batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False)
-        for batch in scanner.to_batches():
-            if batch.num_rows:
+        with pq.ParquetFile(root / file.path, pre_buffer=False) as there:
+            for batch in there.iter_batches(BATCH_ROWS, use_threads=False):
                 yield pa.Table.from_batches([batch])
 
 

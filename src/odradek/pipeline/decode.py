@@ -148,7 +148,7 @@ def _avro(job: DecodeJob, batch: pa.RecordBatch, reasons: Array) -> Fields:
     columns: dict[str, Array] = {}
     for name, kind in fields.items():
         columns[name] = pa.array([None if record is None else record[name] for record in records], kind)
-    reasons = _dead(reasons, pa.array([record is None for record in records]), Dead.AVRO)
+    reasons = _dead(reasons, pa.array([record is None for record in records], pa.bool_()), Dead.AVRO)
     return columns, reasons
 
 
@@ -182,20 +182,23 @@ def load_avro(path: str | Path) -> str:
     Raises:
         ConfigError: It cannot be read, is no schema of a record, or has what tables cannot have.
     """
-    import fastavro
-
     try:
         text = Path(path).read_text("utf-8")
-        fastavro.parse_schema(json.loads(text))
         avro_fields(text)
-    except (OSError, ValueError, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
+    except (OSError, ValueError) as error:  # which ConfigError is, too
         raise ConfigError(f"schema_file {path}: {error}") from None
     return text
 
 
 def avro_fields(schema: str) -> dict[str, pa.DataType]:
     """Field -> Arrow type. Raises ConfigError for what has none."""
-    root = json.loads(schema)
+    import fastavro
+    from fastavro.schema import SchemaParseException, UnknownType
+
+    try:
+        root: Any = fastavro.parse_schema(json.loads(schema))  # every name in full
+    except (SchemaParseException, UnknownType) as error:
+        raise ConfigError(f"not a schema: {error!r}") from None
     if not isinstance(root, dict) or root.get("type") != "record":
         raise ConfigError("it must be the schema of a record")
     named: dict[str, Any] = {}
@@ -250,6 +253,4 @@ def _avro_complex(node: Mapping[str, Any], named: dict[str, pa.DataType]) -> pa.
             kind = _avro_type(inner, named)
     if "name" in node:
         named[node["name"]] = kind
-        if "namespace" in node:
-            named[f"{node['namespace']}.{node['name']}"] = kind
     return kind

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from odradek.pipeline.config import Flow
@@ -155,21 +154,36 @@ def read_rows(
         OSError, pyarrow.ArrowException: A file is missing, damaged or without one of the columns.
     """
     for file in files:
-        dataset = ds.dataset(root / file.path, format="parquet", partitioning=None)
-        there = [name for name in columns if name in dataset.schema.names]
-        where = None if ranges is None else _in_ranges(ranges, file, dataset.schema.names)
-        scanner = dataset.scanner(
-            columns=there,
-            filter=where,
-            batch_size=BATCH_ROWS,
-            batch_readahead=1,
-            fragment_readahead=1,
-            use_threads=False,
-        )
-        for batch in scanner.to_batches():
-            if batch.num_rows:
-                yield _filled(batch, file, columns)
+        with pq.ParquetFile(root / file.path, pre_buffer=False) as there:  # which would hold a file's columns whole
+            yield from _rows_of(there, file, columns, ranges)
         done(file)
+
+
+def _rows_of(
+    there: pq.ParquetFile, file: DataFile, columns: Sequence[str], ranges: Sequence[Range] | None
+) -> Iterator[pa.Table]:
+    names = there.schema_arrow.names
+    groups = [number for number in range(there.num_row_groups) if _may_have(there.metadata.row_group(number), ranges)]
+    where = None if ranges is None else _in_ranges(ranges)
+    wanted = columns if ranges is None else list(dict.fromkeys([*columns, *KINDS]))
+    inside = [name for name in wanted if name in names]
+    for batch in there.iter_batches(BATCH_ROWS, row_groups=groups, columns=inside, use_threads=False):
+        table = _filled(batch, file, [name for name in wanted if name in names or name in file.partition])
+        if where is not None:
+            table = table.filter(where).select(list(columns))
+        if table.num_rows:
+            yield table
+
+
+def _may_have(group: pq.RowGroupMetaData, ranges: Sequence[Range] | None) -> bool:
+    """Whether a row group can have rows of these ranges, as far as its statistics say."""
+    for number in range(group.num_columns if ranges is not None else 0):
+        column = group.column(number)
+        known = column.statistics
+        if column.path_in_schema == "offset" and known is not None and known.has_min_max:
+            least, most = cast(int, known.min), cast(int, known.max)
+            return any(part.start <= most and least < part.end for part in ranges or ())
+    return True
 
 
 def _filled(batch: pa.RecordBatch, file: DataFile, columns: Sequence[str]) -> pa.Table:
@@ -177,6 +191,7 @@ def _filled(batch: pa.RecordBatch, file: DataFile, columns: Sequence[str]) -> pa
     arrays: list[Any] = []
     for name in columns:
         kind = KINDS.get(name)
+        array: Any
         if name in batch.schema.names:
             array = batch.column(name)
         else:
@@ -185,17 +200,15 @@ def _filled(batch: pa.RecordBatch, file: DataFile, columns: Sequence[str]) -> pa
     return pa.table(arrays, names=list(columns))
 
 
-def _in_ranges(ranges: Sequence[Range], file: DataFile, names: Collection[str]) -> ds.Expression:
-    return reduce(or_, (_in_range(part, file, names) for part in ranges), pc.scalar(False))
+def _in_ranges(ranges: Sequence[Range]) -> pc.Expression:
+    return reduce(or_, map(_in_range, ranges), pc.scalar(False))
 
 
-def _in_range(part: Range, file: DataFile, names: Collection[str]) -> ds.Expression:
+def _in_range(part: Range) -> pc.Expression:
     topic, broker, partition = part.partition
-    inside = (pc.field("partition") == partition) & (pc.field("offset") >= part.start) & (pc.field("offset") < part.end)
-    inside &= pc.field("broker").is_null() if broker < 0 else pc.field("broker") == broker
-    if "topic" in names:
-        return inside & (pc.field("topic") == topic)
-    return inside if file.partition.get("topic") == topic else pc.scalar(False)
+    where = pc.field("broker").is_null() if broker < 0 else pc.field("broker") == broker
+    where &= (pc.field("topic") == topic) & (pc.field("partition") == partition)
+    return where & (pc.field("offset") >= part.start) & (pc.field("offset") < part.end)
 
 
 def row_counts(root: Path, file: DataFile) -> tuple[int, int]:

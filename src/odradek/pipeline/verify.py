@@ -76,7 +76,7 @@ async def verify(
         OdradekError: The log could not be read.
     """
     begun = time.monotonic()
-    findings = [*_of_ledger(table), *_of_files(table)]
+    findings = [*_of_ledger(table), *_of_files(table), *_of_delta(table)]
     unreadable = {finding.where for finding in findings if finding.kind == "unreadable"}
     chosen = [entry for entry in table.appends if batches is None or entry.batch in batches]
     comparison = Comparison(table, chosen, unreadable, advance)
@@ -114,3 +114,18 @@ def _of_files(table: Table) -> Iterator[Finding]:
         if (size, rows) != (file.size, file.rows):
             what = f"the file has {rows} rows and {size} bytes; the ledger says {file.rows} and {file.size}"
             yield Finding("file", file.path, what, abs(rows - file.rows) or None)
+
+
+def _of_delta(table: Table) -> Iterator[Finding]:
+    """A Delta table has a log of its own, which lists the same files."""
+    if table.flow.sink.kind != "delta":
+        return
+    from odradek.pipeline.delta import DeltaLog
+
+    root = table.root.absolute()
+    there = DeltaLog(root, table.name, table.flow.sink.partition_by).files()
+    listed = {(root / path).as_posix() for path in table.live}
+    for path in sorted(listed - there):
+        yield Finding("file", path, "the ledger lists it, and the Delta table does not")
+    for path in sorted(there - listed):
+        yield Finding("file", path, "the Delta table lists it, and the ledger does not")
