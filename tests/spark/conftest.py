@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import odradek
+from odradek.spark import runtime
 from odradek.spark.session import local_session
 
 if TYPE_CHECKING:
@@ -38,3 +39,10 @@ def spark() -> Iterator[SparkSession]:
             del os.environ["PYTHONPATH"]
         else:
             os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture(autouse=True)
+def disconnected() -> Iterator[None]:
+    """Connections that a test made in this process do not outlive what they lead to."""
+    yield
+    runtime.disconnect()

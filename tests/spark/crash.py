@@ -16,7 +16,6 @@ from typing import Any
 
 import psutil
 
-from odradek.pipeline import ledger
 from odradek.pipeline.checkpoint import Checkpoint
 from odradek.pipeline.commit import Table
 from odradek.pipeline.config import load
@@ -73,7 +72,7 @@ STEPS: dict[str, Callable[[], None]] = {
     "staged": lambda: behind(FlowRun, "_stage"),
     "judged": lambda: behind(Table, "_judge"),
     "delta": lambda: behind(DeltaLog, "commit"),
-    "linking": lambda: before(ledger.os, "link"),
+    "linking": lambda: before(os, "link"),
     "ledger": lambda: behind(Ledger, "commit"),
     "committed": lambda: behind(FlowRun, "_committed"),
     "never": lambda: None,

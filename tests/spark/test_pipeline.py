@@ -21,7 +21,7 @@ import odradek as od
 from odradek.pipeline.checkpoint import Checkpoint
 from odradek.pipeline.config import load
 from odradek.pipeline.ledger import Ledger, check_ranges
-from odradek.pipeline.run import _run_all, execute
+from odradek.pipeline.run import execute, run_flows
 from odradek.pipeline.summary import BatchSummary, FlowSummary, RunSummary
 from odradek.testing import Kafka07Broker
 from odradek.wire.kafka07.message_set import encode_set
@@ -77,7 +77,7 @@ class Place:
         def watch(flow: str, batch: BatchSummary) -> None:
             self.watched.append((flow, batch))
 
-        return execute(load(self.file()), "pipeline.toml", watch, lambda flows: _run_all(flows, self.spark))
+        return execute(load(self.file()), "pipeline.toml", watch, lambda flows: run_flows(flows, self.spark))
 
     def done(self, flow: str) -> FlowSummary:
         """Run; this flow must have got to its end."""
@@ -88,7 +88,7 @@ class Place:
     def ledger(self, flow: str) -> Ledger:
         return Ledger(self.root / flow, flow)
 
-    def table(self, flow: str) -> pa.Table:
+    def table(self, flow: str) -> Any:
         """By pyarrow, in the order of the log."""
         paths = [self.root / flow / file.path for file in self.ledger(flow).files()]
         parts = [pq.read_table(path, partitioning=None) for path in paths]
@@ -102,7 +102,8 @@ class Place:
         with duckdb.connect() as connection:
             connection.execute("set timezone = 'UTC'")
             t = connection.read_parquet(paths, hive_partitioning=True)
-            return t.query("t", query).fetchall()
+            found: Any = t.query("t", query)
+            return found.fetchall()
 
     def dead(self, flow: str) -> list[dict[str, Any]]:
         root = self.root / f"{flow}-dead"

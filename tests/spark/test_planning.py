@@ -290,7 +290,7 @@ def test_a_hundred_thousand_partitions_are_planned_in_moments() -> None:
     logs = {p: Extent(0, 1000 + n * 997 % 50_000_000) for n, p in enumerate(partitions)}
     end = {p: Position(log.latest) for p, log in logs.items()}
     began = time.process_time()
-    ranges = settle({}, end, logs, fail_on_data_loss=True).ranges
+    ranges = settle(dict.fromkeys(end, Position(0)), end, logs, fail_on_data_loss=True).ranges
     work = task_count(sum(r.size for r in ranges), max_bytes=128 * MiB, min_tasks=1, max_tasks=400)
     cuts = propose_cuts(ranges, logs, work.piece)
     packed = pack(divide(ranges, [(cut.partition, cut.position) for cut in cuts]), work.tasks)

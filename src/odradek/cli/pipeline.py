@@ -86,21 +86,18 @@ def run(file: str, master: str, as_lines: bool, quiet: bool) -> int:
     Exit code 1 when a flow failed; the others do not stop for it. Whatever ends a run, the next one goes on exactly
     where the last commit ended.
     """
-    from odradek.pipeline.report import write_report
     from odradek.pipeline.run import report_path
     from odradek.pipeline.run import run as run_pipeline
 
     loaded = _load(file)
     with _shown(quiet) as watch:
         summary = run_pipeline(loaded, file, watch, master=master)
-    report = report_path(loaded, summary)
-    write_report(summary, report)
     if as_lines:
         for flow in summary.flows:
             echo_json(_as_json(summary, flow))
     elif not quiet:
         click.echo(_run_table(summary))
-        click.echo(f"report: {report}")
+        click.echo(f"report: {report_path(loaded, summary)}")
     for flow in summary.flows:
         if flow.error:
             click.echo(f"odradek: {flow.name}: {flow.error}", err=True)

@@ -1,7 +1,7 @@
 """Counts of what was committed, sent to a topic: for whoever compares them with what was produced.
 
-They are sent when a flow is done, from the ledger, and how far that came is put down afterwards: a run that is killed in
-between has the next one send them again. A count that comes twice has the same flow and batch.
+They are sent when a flow is done, from the ledger, and how far that came is put down afterwards: after a run that is
+killed in between, the next one sends them again. A count that comes twice has the same flow and batch.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from odradek.pipeline.config import Decode, Flow, Pipeline
 from odradek.pipeline.decode import IS_TEXT, MALFORMED, RECORD, DecodeJob, avro_fields, load_avro
 from odradek.pipeline.ledger import Entry
 from odradek.pipeline.lock import writing
+from odradek.pipeline.report import write_report
 from odradek.pipeline.sources import first_offsets, look, options_of
 from odradek.pipeline.staging import Account, StageJob
 from odradek.pipeline.summary import BatchSummary, FlowSummary, RunSummary, Volume
@@ -31,7 +32,7 @@ from odradek.pipeline.times import check_time
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Budget", "FlowRun", "Watch", "execute", "run"]
+__all__ = ["Budget", "FlowRun", "Watch", "execute", "report_path", "run", "run_flows"]
 
 AT_ONCE = 4
 """Flows that run at the same time: while one plans and commits, others read."""
@@ -300,13 +301,14 @@ def run(pipeline: Pipeline, file: str, watch: Watch, *, master: str = "local[*]"
 
     Raises:
         ConfigError: Spark cannot be started.
+        OSError: The report of the run cannot be written.
     """
     from odradek.spark.session import local_session
 
     def with_session(flows: Sequence[FlowRun]) -> None:
         with local_session("odradek-pipeline", master=master, settings=SETTINGS) as spark:
             spark.sparkContext.setLogLevel("OFF")  # what goes wrong is told once, at the end
-            _run_all(flows, spark)
+            run_flows(flows, spark)
 
     return execute(pipeline, file, watch, with_session)
 
@@ -325,7 +327,9 @@ def execute(
         if ready:
             with_session(sorted(ready, key=_newest))
         summaries = tuple(flow.summary() for flow in flows)
-    return RunSummary(identity, file, __version__, started, time.time(), summaries)
+    summary = RunSummary(identity, file, __version__, started, time.time(), summaries)
+    write_report(summary, report_path(pipeline, summary))
+    return summary
 
 
 def _prepared(flow: FlowRun, locks: ExitStack) -> bool:
@@ -343,7 +347,8 @@ def _newest(flow: FlowRun) -> float:
     return tail.written if tail else 0.0
 
 
-def _run_all(flows: Sequence[FlowRun], spark: SparkSession) -> None:
+def run_flows(flows: Sequence[FlowRun], spark: SparkSession) -> None:
+    """Run flows that are prepared, a few at the same time. What ends this ends their queries."""
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="odradek-flow") as pool:
         running = [pool.submit(flow.execute, spark) for flow in flows]
         try:
@@ -359,5 +364,5 @@ def _run_all(flows: Sequence[FlowRun], spark: SparkSession) -> None:
 
 
 def report_path(pipeline: Pipeline, summary: RunSummary) -> Path:
-    """Where the report of a run is written unless somebody says otherwise."""
+    """Where the report of a run lies."""
     return Path(pipeline.run.checkpoint) / "reports" / f"{summary.run}.html"

@@ -124,7 +124,7 @@ class Packing:
     Args:
         max_bytes: A task reads at most about so many bytes of log, as far as `max_tasks` allows.
         min_tasks: At least so many tasks, if there is something to divide.
-        max_tasks: At most so many tasks; None: four for each core.
+        max_tasks: At most so many tasks; None: four for each core of the machine that plans (the driver's).
         fetchers: At most so many tasks read from one broker; None: any number.
     """
 

@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from odradek.errors import ConfigError
+from odradek.errors import ConfigError, TransportError
 from odradek.spark.logs import Logs
 from odradek.spark.offsets import Offsets, Place
 from odradek.spark.options import SourceOptions
@@ -73,9 +73,8 @@ def plan(logs: Logs, options: SourceOptions, start: Offsets, end: Offsets) -> li
     return _divide(logs, options, start, end, logs.extents())
 
 
-def start_offsets(logs: Logs, options: SourceOptions) -> dict[TopicPartition, Position]:
-    """Where a streaming query begins. Raises as `plan_all`."""
-    there = logs.extents()
+def start_offsets(logs: Logs, options: SourceOptions, there: Extents) -> dict[TopicPartition, Position]:
+    """Where a streaming query begins that has just found these logs. Raises as `plan_all`."""
     found = _resolve(logs, place_of_each(there, options.start, "startingOffsets"), there, "startingOffsets")
     return dict(sorted(found.items()))
 
@@ -99,7 +98,10 @@ def _check_topics(options: SourceOptions, there: Extents) -> None:
 def _resolve(
     logs: Logs, places: Mapping[TopicPartition, Place], there: Extents, option: str
 ) -> dict[TopicPartition, Position]:
-    found = logs.at({partition: place for partition, place in places.items() if isinstance(place, AtTime)})
+    times = {partition: place for partition, place in places.items() if isinstance(place, AtTime)}
+    found = logs.at(times)
+    for partition in sorted(times.keys() - found.keys()):
+        raise TransportError(f"{partition}: its broker has just gone")
     known = {partition: found.get(partition, place) for partition, place in places.items()}
     _check_positions(logs, {p: place for p, place in known.items() if isinstance(place, int)}, there, option)
     return positions({p: place for p, place in known.items() if not isinstance(place, AtTime)}, there)

@@ -26,7 +26,7 @@ from odradek.client.tuning import Tuning
 from odradek.core.backoff import Backoff
 from odradek.errors import DeadlineError, OdradekError
 
-__all__ = ["Connected", "connected", "patiently"]
+__all__ = ["Connected", "connected", "disconnect", "patiently"]
 
 T = TypeVar("T")
 
@@ -100,6 +100,13 @@ def connected(url: str, tuning: Tuning, deadline_s: float) -> Iterator[Connected
         if mine:
             _close(found, error)
         raise
+
+
+def disconnect() -> None:
+    """Close everything that this process has open, as long as nothing uses it. Raises what closing raises."""
+    with _process.lock:
+        while _process.clusters:
+            _process.clusters.popitem()[1].block.__exit__(None, None, None)
 
 
 def _open(key: _Key, deadline_s: float) -> _Open:

@@ -125,9 +125,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._frozen = self._extents()
 
     def initialOffset(self) -> dict[str, Any]:
-        """Asked for twice by Spark: the same both times, though `latest` moves on."""
+        """Asked for twice by Spark: the same both times, though `latest` moves on; and never behind the target."""
         if self._initial is None:
-            self._initial = offsets_to_dict(start_offsets(self._find(), self._options))
+            there = self._extents() if self._frozen is None else self._frozen
+            self._initial = offsets_to_dict(start_offsets(self._find(), self._options, there))
         return self._initial
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:

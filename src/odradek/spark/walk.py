@@ -8,7 +8,7 @@ What is read and not taken yet is bounded by `fetchBytes` times `fetchAhead`, re
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from random import random
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -19,8 +19,8 @@ import anyio.to_thread
 from odradek.client.asking import AGAIN
 from odradek.client.bell import Bell
 from odradek.core.backoff import Backoff
-from odradek.core.fetch_plan import LEAST_BYTES, UNKNOWN_GROWTH
-from odradek.core.interfaces import BrokerApi, Decoder, Era, FetchResult
+from odradek.core.fetch_plan import LEAST_BYTES
+from odradek.core.interfaces import Decoder, Era, FetchResult
 from odradek.errors import BrokerError, DeadlineError, OdradekError
 from odradek.spark.boundary import check_landing
 from odradek.spark.brokers import extent_of
@@ -39,8 +39,10 @@ PAUSES = Backoff(first_s=0.05, max_s=1.0)
 OPEN_INLINE = 8 * KiB
 """So many compressed bytes are opened on the loop: a thread hop takes longer."""
 
-FIRST_BYTES = 128 * KiB
-"""Asked for first, as long as nobody knows what a byte of these logs grows to."""
+OUT_OF_RANGE, WRONG_PARTITION = "OffsetOutOfRange", "WrongPartition"
+
+FIRST_BYTES = 4 * LEAST_BYTES
+"""Of a topic, asked for first."""
 
 
 class Piece(NamedTuple):
@@ -62,7 +64,7 @@ class Walk:
     def __init__(self, era: Era, ranges: Sequence[Range], options: SourceOptions) -> None:
         self.era, self.options = era, options
         self.room = Room(options.fetch_bytes * options.fetch_ahead)
-        self._growth: float | None = None
+        self._growth: dict[str, float] = {}
         self._ranges = iter(ranges)
         self._running = min(options.fetch_ahead, len(ranges))
         self._pieces: list[Piece] = []
@@ -114,21 +116,19 @@ class Walk:
             raise self._failure
         return pieces
 
-    @property
-    def growth(self) -> float:
-        """What a fetched byte is reckoned to grow to, in memory."""
-        return UNKNOWN_GROWTH if self._growth is None else self._growth
+    def learn(self, topic: str, size: int, memory: int) -> None:
+        """What so many bytes of log grew to. It is forgotten slowly: one may be compressed and the next not."""
+        growth = max(1.0, memory / max(size, KiB))
+        self._growth[topic] = max(growth, (7 * self._growth.get(topic, growth) + growth) / 8)
 
-    def learn(self, received: int, memory: int) -> None:
-        """What fetched bytes grew to. It is forgotten slowly: one may be compressed and the next not."""
-        growth = max(1.0, memory / max(received, KiB))
-        self._growth = growth if self._growth is None else max(growth, (7 * self._growth + growth) / 8)
-
-    def size(self) -> int:
-        """Bytes to ask for, as far as the memory goes that they will take."""
-        usual = self.options.fetch_bytes
-        size = min(usual if self._growth is not None else FIRST_BYTES, int(self.room.limit / self.growth))
-        return min(usual, max(size, LEAST_BYTES))
+    def ask(self, topic: str, left: int) -> tuple[int, int]:
+        """Bytes to ask for, of those that are left, and the memory to claim for what they become. As long as nobody
+        knows that of a topic (gzip can make 1000 of a byte), little is asked for, and nothing else meanwhile."""
+        growth = self._growth.get(topic)
+        if growth is None:
+            return min(FIRST_BYTES, self.options.fetch_bytes, left), self.room.limit
+        size = min(max(int(self.room.limit / growth), LEAST_BYTES), self.options.fetch_bytes, left)
+        return size, int(size * growth)
 
 
 class Room:
@@ -139,11 +139,12 @@ class Room:
         self.held = 0
         self._bell = Bell()
 
-    async def claim(self, size: int) -> None:
-        while self.held and self.held + size > self.limit:
-            count = self._bell.count
-            await self._bell.wait(count)
-        self.held += size
+    def fits(self, size: int) -> bool:
+        return not self.held or self.held + size <= self.limit
+
+    async def changed(self) -> None:
+        """Wait until something is given back."""
+        await self._bell.wait(self._bell.count)
 
     def correct(self, claimed: int, size: int) -> None:
         """It came out otherwise."""
@@ -187,39 +188,43 @@ class _RangeWalk:
         if self._decoder is None:
             position = Position(self._start)
             self._decoder = api.decoder(self._part.partition, position, decoder_options(self._options, defer=True))
-        decoder = self._decoder
-        size = min(self._walk.size(), self._part.end - decoder.fetch_position)
-        claimed = int(size * self._walk.growth)
-        await self._walk.room.claim(claimed)
+        decoder, begin = self._decoder, self._decoder.position
+        size, claimed = await self._claim(self._part.end - decoder.fetch_position)
         result: FetchResult | None = None
         try:
             (result,) = await api.fetch([(decoder, size)])
         except AGAIN as error:
             failure = error
-        await self._hand_over(decoder, claimed, 0 if result is None else result.received)
+        await self._hand_over(decoder, begin, claimed)
+        if decoder.position > begin or (result is not None and result.received):
+            self._attempts, self._progress_at = 0, anyio.current_time()
         if result is None:
             decoder.reset(decoder.position)  # the log may have been truncated meanwhile
             await self._wait(broker, failure)
-            return True
-        if result.received:
-            self._attempts, self._progress_at = 0, anyio.current_time()
-            return True
-        return await self._nothing(broker, api, decoder, result.error)
+        elif not result.received:
+            return await self._nothing(broker, decoder, result.error)
+        return True
 
-    async def _hand_over(self, decoder: Decoder, claimed: int, received: int) -> None:
-        """Deliver what was decoded, then raise what came in its way."""
+    async def _claim(self, left: int) -> tuple[int, int]:
+        """What to ask for, once there is room for it."""
+        topic = self._part.partition.topic
+        while (asked := self._walk.ask(topic, left)) and not self._walk.room.fits(asked[1]):
+            await self._walk.room.changed()
+        self._walk.room.held += asked[1]
+        return asked
+
+    async def _hand_over(self, decoder: Decoder, begin: int, claimed: int) -> None:
+        """Deliver what was decoded from `begin` on, then raise what came in its way."""
         if decoder.unopened_bytes > OPEN_INLINE:
             with anyio.CancelScope(shield=True):  # the thread has the decoder
                 await anyio.to_thread.run_sync(decoder.open)
         elif decoder.unopened_bytes:
             decoder.open()
         rows = decoder.take()
-        memory = 0
-        if rows.values:
-            memory = rows.payload_bytes + rows.row_bytes * len(rows.values)
-            self._walk.learn(received, memory)
+        memory = rows.payload_bytes + rows.row_bytes * len(rows.values)
         self._walk.room.correct(claimed, memory)
         if rows.values:
+            self._walk.learn(self._part.partition.topic, decoder.position - begin, memory)
             self._walk.deliver(Piece(self._part.partition, rows), memory)
         skipped(decoder.take_reports())
         if decoder.error is not None:
@@ -254,32 +259,35 @@ class _RangeWalk:
         position = self._start if self._decoder is None else self._decoder.position
         return f"{self._part.partition}: reading at {position} of [{self._part.start}, {self._part.end})"
 
-    async def _nothing(self, broker: Broker, api: BrokerApi, decoder: Decoder, error: BrokerError | None) -> bool:
+    async def _nothing(self, broker: Broker, decoder: Decoder, error: BrokerError | None) -> bool:
         """The log does not have what it had when the query was planned, or its broker does not show it (yet)."""
-        if error is not None and error.name not in ("OffsetOutOfRange", "WrongPartition"):
+        if error is not None and error.name not in (OUT_OF_RANGE, WRONG_PARTITION):
             raise error
+        in_message = decoder.fetch_position != decoder.position
         decoder.reset(decoder.position)
-        gaps = list(await self._gaps(broker, decoder.position, error))
-        lost(gaps, self._options)
-        if not gaps:
+        if in_message and error is not None:
+            return True  # the message boundary may still be there
+        gap = await self._gap(broker, decoder.position, error)
+        if gap is None:
             await self._wait(broker, error or OdradekError("it sends nothing of what the log has"))
-        elif gaps[0].resumed < self._part.end:
-            self._start = gaps[0].resumed
-            self._decoder = None
-        return not gaps or self._decoder is None
+            return True
+        lost([gap], self._options)
+        self._start, self._decoder = gap.resumed, None
+        return gap.resumed < self._part.end
 
-    async def _gaps(self, broker: Broker, position: int, error: BrokerError | None) -> Iterator[Gap]:
+    async def _gap(self, broker: Broker, position: int, error: BrokerError | None) -> Gap | None:
+        """What is lost; None when nothing is, as far as the broker says."""
         partition, end = self._part.partition, self._part.end
-        if error is not None and error.name == "WrongPartition":
-            return iter([Gap(partition, Loss.GONE, position, end, -1, -1, end)])
+        if error is not None and error.name == WRONG_PARTITION:
+            return Gap(partition, Loss.GONE, position, end, -1, -1, end)
         try:
             there = await extent_of(self._walk.era.broker(broker, purpose="control"), partition)
         except AGAIN:
-            return iter([])
+            return None
         earliest, latest, _ = there
         if position < earliest:
             behind = min(earliest, end)
-            return iter([Gap(partition, Loss.EXPIRED, position, behind, earliest, latest, behind)])
+            return Gap(partition, Loss.EXPIRED, position, behind, earliest, latest, behind)
         if latest < end:
-            return iter([Gap(partition, Loss.TRUNCATED, max(position, latest), end, earliest, latest, end)])
-        return iter([])
+            return Gap(partition, Loss.TRUNCATED, max(position, latest), end, earliest, latest, end)
+        return None

@@ -1,0 +1,404 @@
+"""Batch queries, as Spark's processes run them, without Spark: every row exactly once, or an error that says why."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from odradek.errors import ConfigError, CorruptMessage, DeadlineError, MessageTooLarge, Unsupported
+from odradek.spark import planning, runtime
+from odradek.spark.errors import BoundaryMismatch, DataLoss
+from odradek.spark.planning import Range
+from odradek.spark.queries import TaskPlan
+from odradek.spark.source import BatchReader, StreamReader, TaskPartition
+from odradek.testing import FaultProxy, Kafka07Broker
+from odradek.types import TopicPartition
+from odradek.wire.compression import Codec
+from odradek.wire.kafka07.message_set import encode_set
+
+from .made import append, batch_reader, batch_rows, eventually, hard_log, read_all, rows_in, rows_of, write_log
+
+MOST = 2000
+"""Largest message of logs that are cut here."""
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    return tmp_path / "logs"
+
+
+@pytest.fixture
+def broker(log_dir: Path, odradek_kafka07_broker: Callable[..., Kafka07Broker]) -> Kafka07Broker:
+    """Broker 3 over what is in `log_dir`: orders with two partitions of several segments, and others."""
+    orders = [encode_set([b"%d-%d" % (number, n) for n in range(100)]) for number in range(6)]
+    write_log(log_dir, "orders", 0, *orders[:3])
+    write_log(log_dir, "orders", 1, orders[3], encode_set([b"z"] * 9, Codec.GZIP) + orders[4])
+    write_log(log_dir, "payments", 0, orders[5])
+    write_log(log_dir, "payments", 1)
+    return odradek_kafka07_broker(log_dir=log_dir, broker_id=3, config={"num.partitions": "2"})
+
+
+def in_zookeeper(chroot: str, **options: object) -> dict[str, object]:
+    return {"kafka_zk_connect": chroot, "subscribe": "orders", **options}
+
+
+# ---- what is read --------------------------------------------------------------------------------------------
+
+
+def test_every_message_is_a_row_through_zookeeper(broker: Kafka07Broker, odradek_chroot: str) -> None:
+    rows = batch_rows(**in_zookeeper(odradek_chroot))
+    assert rows == rows_of(broker.log_dir, 3, "orders")
+    assert len(rows) == 509
+
+
+def test_every_message_is_a_row_through_a_list_of_brokers(broker: Kafka07Broker) -> None:
+    rows = batch_rows(kafka_broker_list=f"3:{broker.address}", subscribe="orders,payments")
+    assert rows == rows_of(broker.log_dir, 3)
+
+
+def test_every_message_is_a_row_from_its_directory(broker: Kafka07Broker) -> None:
+    assert batch_rows(path=f"3@{broker.log_dir}") == rows_of(broker.log_dir, 3)
+    assert batch_rows(path=f"{broker.log_dir}/orders-*", subscribe="orders") == rows_of(broker.log_dir, None, "orders")
+
+
+def test_topics_are_chosen_by_pattern(broker: Kafka07Broker, odradek_chroot: str) -> None:
+    rows = batch_rows(kafka_zk_connect=odradek_chroot, subscribePattern="pay.*")
+    assert rows == rows_of(broker.log_dir, 3, "payments")
+    assert batch_rows(kafka_zk_connect=odradek_chroot, subscribePattern="ay.*") == []
+
+
+def test_partitions_are_assigned(broker: Kafka07Broker, odradek_chroot: str) -> None:
+    rows = batch_rows(kafka_zk_connect=odradek_chroot, assign='{"orders":["3-1"]}')
+    assert rows == [row for row in rows_of(broker.log_dir, 3, "orders") if row.partition == 1]
+    assert batch_rows(path=f"3@{broker.log_dir}", assign='{"orders":["3-1"]}') == rows
+
+
+def test_a_pattern_needs_zookeeper(broker: Kafka07Broker) -> None:
+    with pytest.raises(Unsupported, match="ZooKeeper"):
+        batch_rows(kafka_broker_list=f"3:{broker.address}", subscribePattern=".*")
+
+
+@pytest.mark.parametrize("options", [{"subscribe": "orders,odrers"}, {"assign": '{"odrers":["3-0"],"orders":["3-0"]}'}])
+def test_what_is_not_there_is_named(broker: Kafka07Broker, odradek_chroot: str, options: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"nothing has odrers.* now"):
+        batch_rows(kafka_zk_connect=odradek_chroot, **options)
+    assert batch_rows(kafka_zk_connect=odradek_chroot, failOnDataLoss="false", **options)
+
+
+def test_a_query_is_what_there_was_when_it_was_planned(broker: Kafka07Broker, odradek_chroot: str) -> None:
+    reader = batch_reader(**in_zookeeper(odradek_chroot))
+    planned = reader.partitions()
+    before = rows_of(broker.log_dir, 3, "orders")
+    append(broker, "orders", [b"late"])
+    assert read_all(reader, planned) == before
+    assert len(batch_rows(**in_zookeeper(odradek_chroot))) == len(before) + 1
+
+
+def test_a_reader_and_its_tasks_are_pickled(broker: Kafka07Broker, odradek_chroot: str) -> None:
+    reader: BatchReader = pickle.loads(pickle.dumps(batch_reader(**in_zookeeper(odradek_chroot))))
+    planned = pickle.loads(pickle.dumps(reader.partitions()))
+    assert len(read_all(reader, planned)) == 509
+
+
+def test_without_anything_to_read_there_are_no_tasks_and_no_rows(broker: Kafka07Broker, odradek_chroot: str) -> None:
+    reader = batch_reader(kafka_zk_connect=odradek_chroot, assign='{"payments":["3-1"]}')
+    assert reader.partitions() == []
+    assert list(reader.read(TaskPartition(None))) == []  # type: ignore[arg-type]  # as Spark calls it
+
+
+def test_readers_do_not_take_filters() -> None:
+    """Spark 4.1 to 4.3 let pushed filters stick to the DataFrame: whoever takes them gives wrong results."""
+    for reader in (BatchReader, StreamReader):
+        assert not any("pushFilters" in kind.__dict__ for kind in reader.__mro__[:-2] if "odradek" in kind.__module__)
+
+
+# ---- from where to where -------------------------------------------------------------------------------------
+
+
+def test_reading_begins_and_ends_where_options_say(broker: Kafka07Broker, odradek_chroot: str) -> None:
+    first, second = ([r for r in rows_of(broker.log_dir, 3, "orders") if r.partition == n] for n in (0, 1))
+    rows = batch_rows(
+        **in_zookeeper(odradek_chroot),
+        startingOffsets=f'{{"orders":{{"3-0":{first[7].offset},"3-1":-2}}}}',
+        endingOffsets=f'{{"orders":{{"3-0":{first[150].offset},"3-1":{second[60].offset}}}}}',
+    )
+    assert rows == first[7:150] + second[:60]
+
+
+def test_places_must_be_given_for_exactly_what_is_read(broker: Kafka07Broker, odradek_chroot: str) -> None:
+    with pytest.raises(ConfigError, match="startingOffsets says nothing about orders/3-1"):
+        batch_rows(**in_zookeeper(odradek_chroot), startingOffsets='{"orders":{"3-0":0}}')
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_an_offset_inside_a_message_is_refused(broker: Kafka07Broker, odradek_chroot: str, option: str) -> None:
+    offset = rows_of(broker.log_dir, 3, "orders")[7].offset
+    with pytest.raises(ConfigError, match=f"{option}: orders/3-0 has no message boundary at {offset - 1}.*at {offset}"):
+        batch_rows(**in_zookeeper(odradek_chroot, **{option: f'{{"orders":{{"3-0":{offset - 1},"3-1":0}}}}'}))
+
+
+def test_times_choose_segments(broker: Kafka07Broker, odradek_chroot: str) -> None:
+    rows = [row for row in rows_of(broker.log_dir, 3, "orders") if row.partition == 0]
+    for number, file in enumerate(sorted((broker.log_dir / "orders-0").glob("*.kafka"))):
+        os.utime(file, (1000 + number, 1000 + number))
+    begin = int(sorted((broker.log_dir / "orders-0").glob("*.kafka"))[1].stem)
+    for where in ({"kafka_zk_connect": odradek_chroot}, {"path": f"3@{broker.log_dir}"}):
+        options = {**where, "assign": '{"orders":["3-0"]}'}
+        assert batch_rows(**options, startingTimestamp=1001_500) == [row for row in rows if row.offset >= begin]
+        assert batch_rows(**options, endingTimestamp=1001_500) == [row for row in rows if row.offset < begin]
+        assert batch_rows(**options, startingTimestamp=999_000) == rows
+
+
+# ---- damage --------------------------------------------------------------------------------------------------
+
+
+def damage(log_dir: Path, offset: int) -> bytes:
+    """A bit of a message's payload. Returns its entry as it stands there then."""
+    with (log_dir / "orders-0" / f"{0:020}.kafka").open("r+b") as file:
+        file.seek(offset)
+        entry = bytearray(file.read(4 + int.from_bytes(file.peek(4)[:4], "big")))
+        entry[-1] ^= 1
+        file.seek(offset)
+        file.write(entry)
+    return bytes(entry)
+
+
+@pytest.mark.parametrize("way", ["zookeeper", "directory"])
+def test_corrupt_messages_fail_or_are_skipped_or_are_dead(broker: Kafka07Broker, odradek_chroot: str, way: str) -> None:
+    good = rows_of(broker.log_dir, 3, "orders")
+    bad = good[50]
+    raw = damage(broker.log_dir, bad.offset)
+    where = {"kafka_zk_connect": odradek_chroot} if way == "zookeeper" else {"path": f"3@{broker.log_dir}"}
+    options = {**where, "subscribe": "orders"}
+    with pytest.raises(CorruptMessage, match=rf"orders/3-0 at {bad.offset}: "):
+        batch_rows(**options)
+    assert batch_rows(**options, corrupt="skip-message") == good[:50] + good[51:]
+    reader = batch_reader(**options, corrupt="dead", includeHeaders="true")
+    batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+    found = sorted(rows_in(batches), key=lambda row: row[:5])
+    assert found == [*good[:50], bad._replace(value=raw), *good[51:]]
+    headers = {
+        (number, offset): header
+        for batch in batches
+        for number, offset, header in zip(
+            *(batch.column(n).to_pylist() for n in ("partition", "offset", "headers")), strict=True
+        )
+    }
+    assert [place for place, header in headers.items() if header] == [(0, bad.offset)]
+    assert headers[0, bad.offset][0]["key"] == "error"
+
+
+def test_a_message_that_is_too_large_names_the_option(broker: Kafka07Broker, odradek_chroot: str) -> None:
+    append(broker, "orders", [bytes(3000)])
+    for where in ({"kafka_zk_connect": odradek_chroot}, {"path": f"3@{broker.log_dir}"}):
+        with pytest.raises(MessageTooLarge, match="raise maxMessageBytes"):
+            batch_rows(**where, subscribe="orders", maxMessageBytes=2500)
+
+
+def test_a_range_must_end_where_a_message_does(broker: Kafka07Broker, odradek_chroot: str) -> None:
+    partition = TopicPartition("orders", 3, 0)
+    end = rows_of(broker.log_dir, 3, "orders")[5].offset
+    for where in ({"kafka_zk_connect": odradek_chroot}, {"path": f"3@{broker.log_dir}"}):
+        reader = batch_reader(**where, subscribe="orders")
+        paths = {partition: str(broker.log_dir / "orders-0")}
+        for wrong in (end - 1, end + 1, end + 5):
+            with pytest.raises(
+                BoundaryMismatch, match=rf"orders/3-0: the messages from 0 on end at \d+, not at {wrong}"
+            ):
+                list(reader.read(TaskPartition(TaskPlan((Range(partition, 0, wrong),), paths))))
+
+
+# ---- loss ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def expiring(log_dir: Path, odradek_kafka07_broker: Callable[..., Kafka07Broker]) -> Kafka07Broker:
+    """A broker that deletes all but the last two segments, of four, at the next clean-up."""
+    files = [encode_set([b"%d-%d" % (number, n) for n in range(100)]) for number in range(4)]
+    write_log(log_dir, "orders", 0, *files)
+    size = sum(map(len, files[2:]))
+    return odradek_kafka07_broker(
+        log_dir=log_dir, broker_id=3, config={"log.retention.size": str(size), "log.cleanup.interval.mins": "1000"}
+    )
+
+
+@pytest.mark.parametrize("way", ["zookeeper", "directory"])
+@pytest.mark.parametrize("strict", [True, False])
+def test_what_expires_between_planning_and_reading(
+    expiring: Kafka07Broker, odradek_chroot: str, way: str, strict: bool
+) -> None:
+    where = {"kafka_zk_connect": odradek_chroot} if way == "zookeeper" else {"path": f"3@{expiring.log_dir}"}
+    reader = batch_reader(**where, subscribe="orders", failOnDataLoss=str(strict).lower())
+    planned = reader.partitions()
+    expiring.run_cleanup()
+    left = rows_of(expiring.log_dir, 3)
+    assert len(left) == 200
+    if strict:
+        with pytest.raises(DataLoss, match=rf"orders/3-0: deleted by retention: wanted \[0, {left[0].offset}\)"):
+            read_all(reader, planned)
+    else:
+        assert read_all(reader, planned) == left
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_places_that_the_log_does_not_have(expiring: Kafka07Broker, odradek_chroot: str, strict: bool) -> None:
+    expiring.run_cleanup()
+    left = rows_of(expiring.log_dir, 3)
+    behind = left[-1].nextOffset + 1000
+    options = {"kafka_zk_connect": odradek_chroot, "subscribe": "orders", "failOnDataLoss": str(strict).lower()}
+    asked = {
+        r"deleted by retention: wanted \[0, ": {"startingOffsets": '{"orders":{"3-0":0}}'},
+        rf"cut off at the end.*wanted \[{left[-1].nextOffset}, {behind}\)": {
+            "endingOffsets": f'{{"orders":{{"3-0":{behind}}}}}'
+        },
+    }
+    for message, more in asked.items():
+        if strict:
+            with pytest.raises(DataLoss, match=message):
+                batch_rows(**options, **more)
+        else:
+            assert batch_rows(**options, **more) == left
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_log_that_is_cut_off_between_planning_and_reading(
+    log_dir: Path, odradek_kafka07_broker: Callable[..., Kafka07Broker], odradek_chroot: str, strict: bool
+) -> None:
+    kept = encode_set([b"kept"] * 50)
+    write_log(log_dir, "orders", 0, kept + encode_set([b"lost"] * 50))
+    broker = odradek_kafka07_broker(log_dir=log_dir, broker_id=3)
+    reader = batch_reader(kafka_zk_connect=odradek_chroot, subscribe="orders", failOnDataLoss=str(strict).lower())
+    planned = reader.partitions()
+    broker.stop()
+    os.truncate(log_dir / "orders-0" / f"{0:020}.kafka", len(kept))
+    broker.start()
+    if strict:
+        with pytest.raises(DataLoss, match=rf"cut off at the end.*wanted \[{len(kept)}, {2 * len(kept)}\)"):
+            read_all(reader, planned)
+    else:
+        assert [row.value for row in read_all(reader, planned)] == [b"kept"] * 50
+
+
+# ---- cutting and packing -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_log_of_message_sets_in_payloads_is_cut_exactly(
+    log_dir: Path,
+    odradek_kafka07_broker: Callable[..., Kafka07Broker],
+    odradek_chroot: str,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+) -> None:
+    monkeypatch.setattr(planning, "LEAST_PIECE", 500)
+    write_log(log_dir, "orders", 0, hard_log(seed, 200, MOST - 10), hard_log(seed + 100, 100, MOST - 10))
+    write_log(log_dir, "orders", 1, hard_log(seed + 200, 200, MOST - 10))
+    odradek_kafka07_broker(log_dir=log_dir, broker_id=3, config={"num.partitions": "2"})
+    for where in ({"kafka_zk_connect": odradek_chroot}, {"path": f"3@{log_dir}"}):
+        reader = batch_reader(
+            **where, subscribe="orders", maxMessageBytes=MOST, minPartitions=12, maxPartitions=12, fetchBytes=700
+        )
+        planned = reader.partitions()
+        assert len(planned) == 12
+        assert read_all(reader, planned) == rows_of(log_dir, 3)
+
+
+def test_a_thousand_partitions_of_a_hundred_topics_are_one_query_of_few_tasks(
+    log_dir: Path, odradek_kafka07_broker: Callable[..., Kafka07Broker], odradek_chroot: str
+) -> None:
+    for topic in range(100):
+        for number in range(10):
+            write_log(log_dir, f"t{topic:02}", number, encode_set([b"%d-%d" % (topic, number)] * (number + 1)))
+    odradek_kafka07_broker(log_dir=log_dir, broker_id=3, config={"num.partitions": "10"})
+    reader = batch_reader(kafka_zk_connect=odradek_chroot, subscribePattern="t..", minPartitions=4)
+    began = time.monotonic()
+    planned = reader.partitions()
+    assert time.monotonic() - began < 10  # 0.6 s; this is about not asking one after the other
+    assert len(planned) == 4
+    sizes = [sum(part.size for part in task.value.ranges) for task in planned]
+    assert max(sizes) - min(sizes) < sum(sizes) / 100
+    batches = [list(reader.read(task)) for task in planned]
+    assert sum(map(len, batches)) == 4  # rows of hundreds of partitions come together
+    assert sorted(row for some in batches for row in rows_in(some)) == sorted(rows_of(log_dir, 3))
+
+
+# ---- connections ---------------------------------------------------------------------------------------------
+
+
+def test_a_task_given_up_leaves_nothing_running(broker: Kafka07Broker, odradek_chroot: str) -> None:
+    append(broker, "orders", [bytes(100_000)] * 200)
+    reader = batch_reader(**in_zookeeper(odradek_chroot), fetchBytes="100k", fetchAhead=1)
+    (task,) = reader.partitions()
+    list(reader.read(task))
+    portal = runtime._process.portal
+    assert portal is not None
+
+    async def tasks() -> int:
+        return len(asyncio.all_tasks())
+
+    before = portal.call(tasks)
+    rows = reader.read(task)
+    assert next(rows).num_rows
+    rows.close()  # type: ignore[attr-defined]
+    assert portal.call(tasks) == before
+    assert len(rows_of(broker.log_dir, 3, "orders")) == sum(batch.num_rows for batch in reader.read(task))
+
+
+def test_a_line_that_breaks_is_mended(
+    broker: Kafka07Broker, odradek_fault_proxy: Callable[[str, int], FaultProxy]
+) -> None:
+    proxy = odradek_fault_proxy(broker.host, broker.port)
+    reader = batch_reader(kafka_broker_list=f"3:{proxy.address}", subscribe="orders", fetchBytes=300, fetchAhead=2)
+    planned = reader.partitions()
+    proxy.cut_after(server_bytes=2000)
+    assert read_all(reader, planned) == rows_of(broker.log_dir, 3, "orders")
+    assert proxy.statistics().connections > 2
+
+
+def test_a_broker_that_stays_away_ends_the_task_in_time(broker: Kafka07Broker) -> None:
+    reader = batch_reader(kafka_broker_list=f"3:{broker.address}", subscribe="orders", kafkaConsumer_pollTimeoutMs=200)
+    planned = reader.partitions()
+    broker.stop()
+    with pytest.raises(DeadlineError, match=rf"orders/3-\d: reading at \d+ of .*: broker 3: .*{broker.address}"):
+        read_all(reader, planned)
+
+
+def test_a_broker_that_left_the_cluster_ends_the_task_in_time(broker: Kafka07Broker, odradek_chroot: str) -> None:
+    reader = batch_reader(**in_zookeeper(odradek_chroot), kafkaConsumer_pollTimeoutMs=200)
+    planned = reader.partitions()
+    broker.stop()
+    eventually(lambda: batch_rows(kafka_zk_connect=odradek_chroot, subscribePattern=".*"), lambda rows: rows == [])
+    with pytest.raises(DeadlineError, match=r"orders/3-\d: reading at 0 of .*: no live broker serves it"):
+        read_all(reader, planned)
+
+
+def test_a_broker_that_is_not_there_ends_planning_in_time() -> None:
+    with pytest.raises(DeadlineError, match=r"looking at the logs: .*127\.0\.0\.1:9"):
+        batch_reader(kafka_broker_list="3:127.0.0.1:9", subscribe="orders", fetchOffset_deadlineMs=200).partitions()
+
+
+def test_a_connection_is_kept_from_task_to_task(broker: Kafka07Broker) -> None:
+    options = {"kafka_broker_list": f"3:{broker.address}", "subscribe": "orders"}
+    batch_rows(**options)
+    total = broker.statistics().connections_total
+    batch_rows(**options)
+    assert broker.statistics().connections_total == total
+
+
+def test_a_forked_process_connects_anew(broker: Kafka07Broker) -> None:
+    reader = batch_reader(kafka_broker_list=f"3:{broker.address}", subscribe="orders")
+    planned = reader.partitions()
+    child = os.fork()
+    if not child:
+        try:
+            os._exit(0 if len(read_all(reader, planned)) == 509 else 1)
+        finally:
+            os._exit(2)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
