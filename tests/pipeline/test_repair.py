@@ -58,6 +58,9 @@ def test_one_that_is_sound_is_left_alone(made: Made) -> None:
     there.begin(3, {"orders": {"1-0": end["orders"]["1-0"] + 10}}, 0.0)
     (there.directory / "commits" / "3").unlink()
     assert not plan_repair(made.pipeline, "orders").needed  # a batch was planned, and not committed
+    for number in (3, 4):
+        there.begin(number, end, 0.0)
+    assert not plan_repair(made.pipeline, "orders").needed  # batches that read nothing
 
 
 @pytest.mark.parametrize("harm", ["behind", "elsewhere", "ahead", "torn", "lonely"])

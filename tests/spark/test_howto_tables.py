@@ -39,6 +39,7 @@ def commands(page: str) -> list[tuple[list[str], int]]:
     return [(shlex.split(line, comments=True), 1 if "# exit code 1" in line else 0) for line in lines]
 
 
+@pytest.mark.slow
 def test_recovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     made = Made(tmp_path)
@@ -54,6 +55,7 @@ def test_recovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest
     assert made.table.appends[-1].rows == 100
 
 
+@pytest.mark.slow
 def test_backfill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     made = Made(tmp_path)

@@ -64,6 +64,7 @@ async def test_a_run_goes_on_exactly_with_a_rebuilt_checkpoint(spark: SparkSessi
     assert len(made.ledger.entries()) == before  # nothing new, nothing committed
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_runs_compactions_and_repairs_in_turn(spark: SparkSession, tmp_path: Path) -> None:

@@ -80,19 +80,19 @@ def repair(pipeline: Pipeline, name: str) -> Repair:
 
 
 def _wrong(checkpoint: Checkpoint, reached: Entry) -> str:
-    """What does not fit between a checkpoint and the newest entry that was read from logs; "" if nothing."""
-    planned, done, number = checkpoint.planned, checkpoint.done, reached.micro_batch
+    """What does not fit between a checkpoint and the newest entry that was read from logs; "" if nothing. Batches that
+    read nothing have no entry, so numbers say little: offsets do."""
+    planned, done = checkpoint.planned, checkpoint.done
     if planned is None:
         return "there is no checkpoint"
+    if done not in (planned, planned - 1):
+        return f"it has planned micro-batch {planned} and done {done}"
     try:
-        if planned < number or checkpoint.offsets(number) != reached.end:
-            return f"it does not have batch {reached.batch} of the ledger, which is its micro-batch {number}"
-        checkpoint.offsets(planned)
-        checkpoint.offsets(planned - 1)
+        ends = [checkpoint.offsets(number) for number in (planned, planned - 1) if number >= 0]
     except CheckpointMismatch as error:
         return error.message()
-    if planned > number + 1 or done is None or done not in (planned, planned - 1) or done > number:
-        return f"it has planned up to micro-batch {planned} and done {done}; the ledger ends with {number}"
+    if reached.end not in (ends if done != planned else ends[:1]):
+        return f"micro-batch {planned} is not where batch {reached.batch} of the ledger ends"
     return ""
 
 
