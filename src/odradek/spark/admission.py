@@ -8,17 +8,32 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from odradek.spark.offsets import Offsets
-from odradek.spark.options import Limits
 from odradek.spark.planning import Cut, Extent
 from odradek.types import MiB, Position, TopicPartition
 
-__all__ = ["LEAST_SHARE", "Admission", "admit", "backlog", "due", "entering", "target"]
+__all__ = ["LEAST_SHARE", "Admission", "Limits", "admit", "backlog", "due", "entering", "target"]
 
 LEAST_SHARE = 16 * MiB
 """A partition is not given less, if it has more: finding where its share ends takes 1 to 3 MiB (`boundary`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a micro-batch reads.
+
+    Args:
+        max_bytes: At most about so many bytes of log; None: all there is.
+        min_bytes: Wait until so many are there,
+        max_delay_s: but no longer than this (s).
+    """
+
+    max_bytes: int | None = None
+    min_bytes: int = 0
+    max_delay_s: float = 900.0
 
 
 class Admission(NamedTuple):

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from odradek.client.cluster import connect
 from odradek.errors import ConfigError, OdradekError, Unsupported
+from odradek.spark.admission import Limits
 from odradek.spark.given import Given
 from odradek.spark.offsets import Places, parse_assign, parse_places, parse_time, parse_times
 from odradek.spark.values import (
@@ -102,21 +103,6 @@ class Topics:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """How much a micro-batch reads.
-
-    Args:
-        max_bytes: At most about so many bytes of log; None: all there is.
-        min_bytes: Wait until so many are there,
-        max_delay_s: but no longer than this (s).
-    """
-
-    max_bytes: int | None = None
-    min_bytes: int = 0
-    max_delay_s: float = 900.0
-
-
-@dataclass(frozen=True, slots=True)
 class Packing:
     """How work is divided into tasks.
 
@@ -158,7 +144,7 @@ class SourceOptions:
     topics: Topics
     start: Places
     end: Places = LATEST
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     packing: Packing = Packing()
     fail_on_data_loss: bool = True
     max_message: int = 1_000_000
