@@ -459,6 +459,7 @@ def test_a_cluster_through_zookeeper(
 
 
 def test_counts_can_only_be_sent_to_a_cluster(here: Place) -> None:
+    here.log("t", numbered(1))
     here.flow("t")
     here.flows += '[flows.t.audit]\ntopic = "counts"\n'
     (flow,) = here.run().flows
