@@ -203,7 +203,9 @@ class Flow(_Table):
     topics: list[str] | None = Field(default=None, min_length=1, description="these topics; or `pattern`")
     pattern: str | None = Field(default=None, description="every topic this regular expression matches as a whole")
     exclude: list[str] = Field(default=[], description="but not these")
-    start: Literal["earliest", "latest"] = Field(default="earliest", description="where partitions begin that are new")
+    start: Literal["earliest", "latest"] = Field(
+        default="earliest", description="where the first run begins; what is new later is read from its beginning"
+    )
     data_loss: Literal["fail", "skip"] = Field(
         default="fail",
         description="what to do when the log no longer has what comes next: skip records the gap",
