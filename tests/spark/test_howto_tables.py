@@ -27,7 +27,7 @@ def one_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """`run` uses the session of the tests, instead of starting and stopping one."""
 
     def run_here(pipeline: Any, file: str, watch: Any, **_: Any) -> Any:
-        return module.execute(pipeline, file, watch, lambda flows: module._run_all(flows, spark))
+        return module.execute(pipeline, file, watch, lambda flows: module.run_flows(flows, spark))
 
     monkeypatch.setattr(module, "run", run_here)
 

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from odradek.pipeline.compact import compact, delete_retired
 from odradek.pipeline.config import load
 from odradek.pipeline.repair import plan_repair, repair
-from odradek.pipeline.run import _run_all, execute
+from odradek.pipeline.run import execute, run_flows
 from odradek.pipeline.summary import RunSummary
 from odradek.pipeline.tables import open_table
 from odradek.pipeline.verify import Verdict, verify
@@ -29,7 +29,7 @@ ROWS = [b'{"id": %d}' % number for number in range(500)]
 
 
 def ran(made: Made, spark: SparkSession) -> RunSummary:
-    summary = execute(load(made.file), str(made.file), lambda *_: None, lambda flows: _run_all(flows, spark))
+    summary = execute(load(made.file), str(made.file), lambda *_: None, lambda flows: run_flows(flows, spark))
     assert not summary.failed, summary.flows[0].error
     return summary
 
