@@ -433,10 +433,16 @@ def test_a_cluster_through_zookeeper(
 
     async def send(values: Sequence[bytes]) -> None:
         async with od.connect(f"kafka07+zk://{odradek_chroot}") as k, k.producer(codec="gzip") as out:
-            await out.send_many("t", values)
+            for first in range(0, len(values), 50):  # each chooses a partition by chance
+                await out.send_many("t", values[first : first + 50])
+
+    async def counts() -> list[dict[str, Any]]:
+        async with od.connect(f"kafka07+zk://{odradek_chroot}") as k, k.reader("counts", until=od.LATEST) as r:
+            return [json.loads(record.value) async for record in r]
 
     here.source = f'zookeeper = "{odradek_chroot}"'
     here.flow("t")
+    here.flows += '[flows.t.audit]\ntopic = "counts"\n'
     od.run(send, numbered(2000))
     here.done("t")
     od.run(send, numbered(1000, 2000))
@@ -445,6 +451,18 @@ def test_a_cluster_through_zookeeper(
     table = here.table("t")
     assert sorted(table["value"].to_pylist()) == numbered(3000)
     assert set(table["broker"].to_pylist()) == {1, 2} and max(table["index"].to_pylist()) > 0
+    entries = here.ledger("t").entries()
+    sent = sorted(od.run(counts), key=lambda each: int(each["batch"]))
+    assert [(each["flow"], each["batch"], each["counts"]) for each in sent] == [
+        ("t", entry.batch, entry.audit) for entry in entries
+    ]
+
+
+def test_counts_can_only_be_sent_to_a_cluster(here: Place) -> None:
+    here.flow("t")
+    here.flows += '[flows.t.audit]\ntopic = "counts"\n'
+    (flow,) = here.run().flows
+    assert 'audit.topic = "counts": log directories take no messages' in flow.error
 
 
 def test_checkpoints_begin_where_reading_begins(here: Place) -> None:

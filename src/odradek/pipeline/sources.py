@@ -11,9 +11,9 @@ from odradek.pipeline.config import Flow, Pipeline, Run, Source
 from odradek.pipeline.ledger import Offsets
 from odradek.spark.admission import backlog, target
 from odradek.spark.gaps import Gap
-from odradek.spark.logs import Logs, find_logs
+from odradek.spark.logs import find_logs
 from odradek.spark.offsets import offsets_from_dict, offsets_to_dict
-from odradek.spark.options import SourceOptions, parse_source
+from odradek.spark.options import parse_source
 from odradek.spark.planning import Extent, settle
 from odradek.spark.queries import start_offsets
 from odradek.types import Position, TopicPartition
@@ -83,7 +83,8 @@ class Outlook(NamedTuple):
 def first_offsets(options: Mapping[str, str]) -> Offsets:
     """Where a flow begins that has not begun yet. Raises OdradekError when logs give no answer."""
     parsed = parse_source(options, streaming=True)
-    topics: Offsets = offsets_to_dict(start_offsets(find_logs(parsed), parsed))["topics"]
+    logs = find_logs(parsed)
+    topics: Offsets = offsets_to_dict(start_offsets(logs, parsed, logs.extents()))["topics"]
     return topics
 
 
@@ -100,12 +101,8 @@ def look(options: Mapping[str, str], reached: Offsets | None) -> list[Outlook]:
     parsed = parse_source(options, streaming=True)
     logs = find_logs(parsed)
     there = logs.extents()
-    start = _start(logs, parsed, reached)
+    start = start_offsets(logs, parsed, there) if reached is None else offsets_from_dict({"v": 1, "topics": reached})
     return _outlooks(start, there)
-
-
-def _start(logs: Logs, options: SourceOptions, reached: Offsets | None) -> dict[TopicPartition, Position]:
-    return start_offsets(logs, options) if reached is None else offsets_from_dict({"v": 1, "topics": reached})
 
 
 def _outlooks(start: Mapping[TopicPartition, Position], there: Mapping[TopicPartition, Extent]) -> list[Outlook]:
