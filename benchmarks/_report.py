@@ -26,6 +26,13 @@ from _svg import svg
 ROOT = Path(__file__).parent.parent
 FIGURES = "figures"
 
+QUIET = 1.5
+"""A file leaves a load of about 1 to the next one."""
+
+BUSY = """.
+**Others used the machine as well**: ratios of elapsed time, all but those of decoding, encoding, memory and partitions,
+are lower and less certain than they would be"""
+
 
 def machine() -> str:
     model = platform.processor() or platform.machine()
@@ -49,7 +56,9 @@ def commit() -> str:
 def page(kept: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     python = f"{platform.python_implementation()} {platform.python_version()}"
     engine = " and ".join(sorted({file["engine"] for file in kept}))
-    yield f"Measured on {date.today()} at commit {commit()}, {engine} codec: {python}, {machine()}.\n"
+    yield f"Measured on {date.today()} at commit {commit()}, {engine} codec: {python}, {machine()}."
+    load = max(file["load"] for file in kept)
+    yield f"Load average before each file: at most {load:.1f}{BUSY if load > QUIET else ''}.\n"
     goals = [Goal(**goal) for file in kept for goal in file["goals"]]
     yield "### Goals\n"
     yield from _markdown(("", "measured", "goal", ""), [(g.name, _short(g.value), g.wanted, _met(g)) for g in goals])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -79,11 +80,13 @@ class Chart:
 
 @dataclass
 class Results:
-    """Of one file. `quick`: a few seconds, to see that it runs and is not far off."""
+    """Of one file. `quick`: a few seconds, to see that it runs and is not far off. `load`: how many processes wanted a
+    core in the minute before."""
 
     name: str
     quick: bool
     engine: str
+    load: float
     tables: list[Table] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
     goals: list[Goal] = field(default_factory=list)
@@ -130,7 +133,7 @@ def results(file: str, doc: str | None) -> Iterator[Results]:
     parser.add_argument("--quick", action="store_true", help="a few seconds, to see that it runs and is not far off")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to keep tables and charts, for _report.py")
     options = parser.parse_args()
-    found = Results(Path(file).stem, options.quick, codec.active.NAME)
+    found = Results(Path(file).stem, options.quick, codec.active.NAME, os.getloadavg()[0])
     print(f"{found.name}, with the {found.engine} codec\n")
     yield found
     if options.json is not None:
