@@ -149,6 +149,18 @@ def test_too_many_dead_records_are_refused(make: Maker) -> None:
     assert make.paths() == set()
 
 
+def test_an_entry_is_in_deltas_log_once_however_often_it_is_committed(tmp_path: Path) -> None:
+    make = Maker(tmp_path, "delta")
+    table = make.table()
+    for number in (0, 1):
+        first, last = 10 * number, 10 * number + 10
+        entry = table.commit(batch(number + 1, first, last), make.stage(first, last), "r")
+        assert entry is not None
+        DeltaLog(table.root, "f", ["topic", "date"]).commit(entry)
+        assert DeltaTable(str(table.root)).version() == number
+    assert delta_values(table) == numbered(20)
+
+
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
     with writing(tmp_path), pytest.raises(Busy, match="another run is writing"), writing(tmp_path):
         raise AssertionError("both have it")

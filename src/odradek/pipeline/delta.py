@@ -74,8 +74,12 @@ class DeltaLog:
             create_table_with_add_actions(
                 str(self.root), schema, actions, "error", self.partition_by, commit_properties=properties
             )
-        elif (table.transaction_version(self.application) or -1) < entry.batch:
+        elif self._version(table) < entry.batch:
             table.create_write_transaction(actions, "append", schema, self.partition_by, commit_properties=properties)
+
+    def _version(self, table: DeltaTable) -> int:
+        version = table.transaction_version(self.application)
+        return -1 if version is None else version
 
     def _table(self) -> DeltaTable | None:
         try:

@@ -213,8 +213,10 @@ class Ledger:
         return [file for entry in self.entries() for file in entry.dead_files]
 
     def reached(self) -> Entry | None:
-        """The newest entry that was read from logs: its `end` is where the table ends. None: there is none yet."""
-        return next((entry for entry in reversed(self.entries()) if entry.kind == "append"), None)
+        """The newest entry that was read from logs: its `end` is where the table ends. None: there is none yet. Only
+        entries from there on are read."""
+        newest = map(self._read, reversed(self._paths()))
+        return next((entry for entry in newest if entry.kind == "append"), None)
 
     def _paths(self) -> list[Path]:
         if not self.directory.is_dir():
