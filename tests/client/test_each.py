@@ -212,9 +212,13 @@ async def test_what_waits_is_bounded_in_bytes() -> None:
         await gate.wait()
 
     async with make(era, ahead=100_000) as consumer, running(consumer, handle, parallel=20):
-        await anyio.sleep(0.05)
-        in_hand = sum(progress.in_hand for progress in consumer._progress.values())
-        assert 100 <= in_hand <= 100 + 40 + 8
+
+        def in_hand() -> int:
+            return sum(progress.in_hand for progress in consumer._progress.values())
+
+        await until(lambda: in_hand() >= 100)
+        await anyio.wait_all_tasks_blocked()
+        assert in_hand() <= 100 + 40 + 8
         gate.set()
         await until(lambda: all(progress.position == 50 * 1010 for progress in consumer._progress.values()))
 
