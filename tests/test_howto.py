@@ -61,6 +61,7 @@ async def test_arrow(
     assert names["found"] == [(933, 933 * 5)]
     async with od.connect(url) as k, k.producer() as out:
         await out.send_many("t", ROWS)
+    await published(url, "t", len(ROWS))
     file = tmp_path / "t.parquet"
     bookmark = await names["save"](url, "t", file)
     table = pq.read_table(file)
@@ -70,9 +71,19 @@ async def test_arrow(
     assert pl.DataFrame(await names["sizes"](url, "t"))["len"].sum() == 1000
     assert sum([batch.num_rows for batch in await names["batches"](url, "t")]) == 1000
     await names["copy"](url, "t", "copies")
+    await published(url, "copies", len(ROWS))
     async with od.connect(url) as k, k.reader("copies", until=od.LATEST) as r:
         assert sorted([record.value async for record in r]) == ROWS
     await archived(names, url, tmp_path)
+
+
+async def published(url: str, topic: str, count: int) -> None:
+    """The broker tells ZooKeeper of a new topic's partitions a moment after it has appended to them."""
+    with anyio.fail_after(30):
+        found = 0
+        while found < count:
+            async with od.connect(url) as k, k.reader(topic, until=od.LATEST) as r:
+                found = len([record async for record in r])
 
 
 async def archived(names: dict[str, Any], url: str, folder: Path) -> None:
