@@ -306,3 +306,19 @@ def era() -> FakeEra:
 def make_era() -> type[FakeEra]:
     """For who needs many."""
     return FakeEra
+
+
+class Clock:
+    """A producer's. It stands still unless the test moves it, so that nothing is late on a slow machine."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("odradek.client.outbox.time", clock)
+    return clock

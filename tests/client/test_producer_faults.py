@@ -40,7 +40,7 @@ from odradek.errors import (
 from odradek.types import KiB, TopicPartition
 
 if TYPE_CHECKING:
-    from tests.client.conftest import FakeEra
+    from tests.client.conftest import Clock, FakeEra
 
 pytestmark = pytest.mark.anyio
 
@@ -70,6 +70,17 @@ class Sends:
 
         self._tasks.start_soon(one)
         await wait_all_tasks_blocked()
+
+
+async def late(era: FakeEra, clock: Clock, out: Producer) -> Any:
+    """What becomes of a record whose time is up when it was tried once."""
+    async with anyio.create_task_group() as tasks:
+        sends = Sends(out, tasks)
+        await sends.start(b"v", partition=PLACE)
+        await era[1].sent(1)
+        await wait_all_tasks_blocked()
+        clock.now += 1
+    return sends.outcomes[b"v"]
 
 
 # ---- connections lost ------------------------------------------------------------------------------------------
@@ -138,12 +149,12 @@ async def test_a_broker_that_is_away_for_a_while_costs_nothing_but_time(era: Fak
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.__name__,
 )
 async def test_when_time_is_up_the_error_says_truthfully_what_is_known(
-    era: FakeEra, error: OdradekError, kind: type[OdradekError]
+    era: FakeEra, clock: Clock, error: OdradekError, kind: type[OdradekError]
 ) -> None:
     era[1].down = error
     once = Tuning(backoff=Backoff(10, 1, 10))
     async with Producer(era, tuning=once, deliver_within=0.05) as out:
-        found = await outcome(out, partition=PLACE)
+        found = await late(era, clock, out)
         assert type(found) is kind
         assert isinstance(found, DeliveryError)
         assert found.records == [Outgoing(b"v")]
@@ -151,10 +162,10 @@ async def test_when_time_is_up_the_error_says_truthfully_what_is_known(
         assert f"not delivered within 0.05 s (t/1-0; 1 attempt, the last failed: {error})" in str(found)
 
 
-async def test_a_request_nobody_answers_is_unknown_when_time_is_up(era: FakeEra) -> None:
+async def test_a_request_nobody_answers_is_unknown_when_time_is_up(era: FakeEra, clock: Clock) -> None:
     era[1].holding = True
     async with Producer(era, deliver_within=0.05) as out:
-        found = await outcome(out, partition=PLACE)
+        found = await late(era, clock, out)
         assert type(found) is Unknown
         assert "1 attempt)" in str(found)
         era[1].release()  # too late: it was told already
@@ -640,13 +651,15 @@ async def test_pain_cancellation_at_every_await_of_send(era: FakeEra, call: str)
     assert not cancelled[24]
 
 
-async def test_pain_cancellation_the_outcome_of_a_cancelled_send_goes_to_failures(era: FakeEra) -> None:
+async def test_pain_cancellation_the_outcome_of_a_cancelled_send_goes_to_failures(era: FakeEra, clock: Clock) -> None:
     era[1].holding = True
     async with Producer(era, deliver_within=0.05) as out:
-        with anyio.move_on_after(0.01) as scope:
-            await out.send("t", b"v", partition=PLACE)
-        assert scope.cancelled_caught
+        async with anyio.create_task_group() as tasks:
+            await Sends(out, tasks).start(b"v", partition=PLACE)
+            await era[1].sent(1)
+            tasks.cancel_scope.cancel()
         assert len(out.failures) == 0
+        clock.now += 1
         await out.flush()
         (failed,) = out.failures.take()
         assert (failed.record.value, type(failed.error)) == (b"v", Unknown)

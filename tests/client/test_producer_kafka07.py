@@ -172,7 +172,7 @@ async def test_pain_trickle_is_delivered_while_other_requests_are_in_flight(
                 await out.put("t", b"%d" % n)
                 await anyio.sleep(0.005)
             await out.flush()
-            assert time.perf_counter() - begun < 3
+            assert time.perf_counter() - begun < 10
         assert len(everything(broker)) == 51
 
 
@@ -186,7 +186,7 @@ async def test_pain_exit_while_cluster_is_away() -> None:
                 for n in range(100):
                     await out.put("t", b"%d" % n)
                 begun = time.perf_counter()
-        assert time.perf_counter() - begun < 3
+        assert time.perf_counter() - begun < 10
         assert sorted(failed.record.value for failed in caught.value.records) == sorted(b"%d" % n for n in range(100))
         assert everything(broker) == [b"written"]
 
@@ -206,14 +206,14 @@ async def test_pain_exit_while_zookeeper_is_away_too() -> None:
 
 async def test_pain_send_while_cluster_is_away_ends_in_time() -> None:
     with Kafka07Broker() as broker:
-        async with connect(f"kafka07://{broker.address}") as k, k.producer(deliver_within=0.3) as out:
+        async with connect(f"kafka07://{broker.address}") as k, k.producer(deliver_within=1) as out:
             await out.send("t", b"written")
             broker.kill()
             begun = time.perf_counter()
             # Unknown if the first attempt was on the old connection before its end was noticed.
             with pytest.raises((NotWritten, Unknown), match="the last failed: cannot connect to"):
                 await out.send("t", b"away")
-            assert time.perf_counter() - begun < 3
+            assert time.perf_counter() - begun < 10
 
 
 # ---- faults ---------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from odradek.errors import ConfigError, MessageTooLarge, Rejected, Unknown
 from odradek.types import KiB, TopicPartition
 
 if TYPE_CHECKING:
-    from tests.client.conftest import FakeEra
+    from tests.client.conftest import Clock, FakeEra
 
 pytestmark = pytest.mark.anyio
 
@@ -194,9 +194,16 @@ async def test_rows_that_are_too_large_fail_alone_and_are_shown_as_records(era: 
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip"])
-async def test_rows_that_nobody_answers_are_unknown_and_shown_as_records(era: FakeEra, codec: str) -> None:
+async def test_rows_that_nobody_answers_are_unknown_and_shown_as_records(
+    era: FakeEra, clock: Clock, codec: str
+) -> None:
+    async def late() -> None:
+        await era[1].sent(1)
+        clock.now += 1
+
     era[1].holding = True
-    async with Producer(era, deliver_within=0.05, codec=codec) as out:
+    async with Producer(era, deliver_within=0.05, codec=codec) as out, anyio.create_task_group() as tasks:
+        tasks.start_soon(late)
         acks = await out.send_arrow("t", pa.array(["a", "b"]), partition=PLACE)
         assert [(failed.record, type(failed.error)) for failed in acks.failed] == [
             (Outgoing(b"a"), Unknown),

@@ -180,6 +180,7 @@ def test_an_installed_pyspark_has_the_newest(tmp_path: Path, monkeypatch: pytest
     (directory.parent / "__init__.py").touch()
     for name in [*wanted, "curator-client-5.7.1", "zookeeper-3.9.3"]:
         (directory / f"{name}.jar").touch()
+    monkeypatch.delitem(sys.modules, "pyspark", raising=False)  # the one that another test may have imported
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    assert [path.stem for path in zookeeper_jars("3.9.5")] == wanted
+    assert zookeeper_jars("3.9.5") == [directory / f"{name}.jar" for name in wanted]
     assert "pyspark" not in sys.modules
