@@ -1,11 +1,15 @@
-"""Topics into Spark, with local[2]: from the embedded broker and from its log directories.
+"""Topics into Spark, with local[2]: from the embedded broker and from its log directories, and on into Parquet.
 
     python benchmarks/spark.py [--quick]
 
-Four partitions of 100-byte messages go to Spark's `noop` sink. The limit is a source that yields the same Arrow batches
-out of memory: what Spark's way from Python to Java lets through at most. The broker is in a process of its own and has
-to share the cores with Spark, which the limit has for itself. Memory is the largest of a Python worker of Spark while
-it reads (resident set, with the pages that it shares with others).
+Four partitions of 100-byte messages go to Spark's `noop` sink, to its Parquet sink, and through a flow of the pipeline
+into a table. The limit is a source that yields the same Arrow batches out of memory into the same sink (for the flow:
+into Spark's Parquet sink): what Spark lets through at most. The broker is in a process of its own and has to share the
+cores with Spark, which the limit has for itself.
+
+**Memory** is the largest of a Python worker of Spark, and of its Java process, while they read (resident set, with the
+pages that are shared with others): first of a log of an eighth of the size, then of a log of 1 GiB. `ratio` is that of
+the workers: about 1, if what is held depends on the options and not on what waits to be read.
 
 To compare two branches run it on each, in turns, and compare ratios; differences within the spread are noise.
 """
@@ -14,13 +18,14 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import pyarrow as pa
@@ -29,6 +34,8 @@ from _common import Broker, Case, Stopwatch, broker, compare
 from _results import Results, results
 from _spark_memory import MemorySource
 from odradek import segments
+from odradek.pipeline.config import load
+from odradek.pipeline.run import execute, run_flows
 from odradek.spark.schema import COLUMNS, Projection, join_small
 from odradek.spark.session import local_session
 from odradek.types import MiB
@@ -40,12 +47,19 @@ VALUE_BYTES = 100
 TOGETHER = 200
 """Messages that are compressed together."""
 
-GOALS = {
-    ("broker", "plain"): 0.5,
-    ("broker", "snappy"): 0.35,
-    ("directories", "plain"): 0.6,
-    ("directories", "snappy"): None,
-}
+INTO_NOOP = {"broker, plain": 0.5, "broker, snappy": 0.35, "directories, plain": 0.6, "directories, snappy": None}
+INTO_PARQUET = {"broker, plain": 0.6, "broker, snappy": None, "directories, plain": 0.6, "directories, snappy": None}
+
+FLOW = """
+[source]
+logs = ["1@{logs}"]
+[run]
+checkpoint = "{root}/checkpoint"
+[flows.benchmark]
+topics = ["{topic}"]
+[flows.benchmark.sink]
+path = "{root}/table"
+"""
 
 
 def write_logs(log_dir: Path, topic: str, rows: int, compression: Codec) -> None:
@@ -75,26 +89,33 @@ def write_batches(log_dir: Path, topic: str, place: Path) -> None:
                     file.write_batch(batch)
 
 
-def run(spark: Any, served: Broker, name: str, options: dict[str, str]) -> Stopwatch:
-    frame = spark.read.format(name).options(**options).load()
-    with Stopwatch(served.pid) as watch:
-        frame.write.format("noop").mode("overwrite").save()
-    return watch
+class Peaks(NamedTuple):
+    """The largest resident sets (bytes) of one Python worker of Spark, and of its Java."""
+
+    worker: int = 0
+    java: int = 0
+
+
+def resident() -> Peaks:
+    found = Peaks()
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            size = process.memory_info().rss
+            if process.name() == "java":
+                found = found._replace(java=max(found.java, size))
+            elif "pyspark" in " ".join(process.cmdline()):
+                found = found._replace(worker=max(found.worker, size))
+    return found
 
 
 @contextmanager
-def peak_memory() -> Iterator[list[int]]:
-    """The largest resident set of a Python process below this one while the block runs, in bytes."""
-    found, done = [0], threading.Event()
+def peaks() -> Iterator[list[Peaks]]:
+    """What is resident again and again, while the block runs."""
+    found, done = [Peaks()], threading.Event()
 
     def watch() -> None:
         while not done.wait(0.05):
-            for process in psutil.Process().children(recursive=True):
-                try:
-                    if process.name().startswith("python") and "pyspark" in " ".join(process.cmdline()):
-                        found[0] = max(found[0], process.memory_info().rss)
-                except psutil.Error:
-                    continue
+            found.append(resident())
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -105,56 +126,123 @@ def peak_memory() -> Iterator[list[int]]:
         thread.join()
 
 
-def cases(spark: Any, served: Broker, log_dir: Path, rows: int) -> Iterator[Case]:
-    host, port = served.address
-    ways = {"broker": {"kafka.broker.list": f"1:{host}:{port}"}, "directories": {"path": f"1@{log_dir}"}}
+class Place(NamedTuple):
+    """Where everything is: Spark, the broker, and a directory with the broker's logs in it."""
+
+    spark: Any
+    served: Broker
+    root: Path
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def ways(self) -> dict[str, dict[str, str]]:
+        host, port = self.served.address
+        return {"broker": {"kafka.broker.list": f"1:{host}:{port}"}, "directories": {"path": f"1@{self.logs}"}}
+
+    def rows(self, name: str, options: dict[str, str]) -> Any:
+        return self.spark.read.format(name).options(**options).load()
+
+    def into_noop(self, name: str, options: dict[str, str]) -> Stopwatch:
+        rows = self.rows(name, options)
+        with Stopwatch(self.served.pid) as watch:
+            rows.write.format("noop").mode("overwrite").save()
+        return watch
+
+    def into_parquet(self, name: str, options: dict[str, str]) -> Stopwatch:
+        rows = self.rows(name, options)
+        with tempfile.TemporaryDirectory(dir=self.root) as table, Stopwatch(self.served.pid) as watch:
+            rows.write.mode("overwrite").parquet(table, compression="zstd")
+        return watch
+
+    def through_flow(self, topic: str, rows: int) -> Stopwatch:
+        with tempfile.TemporaryDirectory(dir=self.root) as root:
+            file = Path(root, "pipeline.toml")
+            file.write_text(FLOW.format(logs=self.logs, root=root, topic=topic))
+            pipeline = load(str(file))
+            with Stopwatch() as watch:
+                summary = execute(pipeline, str(file), lambda *_: None, lambda flows: run_flows(flows, self.spark))
+            (flow,) = summary.flows
+            assert not flow.error, flow.error
+            assert sum(batch.rows for batch in flow.batches) == rows
+        return watch
+
+
+def measure_rates(found: Results, place: Place, rows: int, turns: int) -> None:
+    noop, parquet, flow = [], [], []
     for topic in ("plain", "snappy"):
-        place = log_dir.with_name(f"{topic}.batches")
-        write_batches(log_dir, topic, place)
-        for way, options in ways.items():
+        batches = {"path": str(place.root / f"{topic}.batches")}
+        write_batches(place.logs, topic, Path(batches["path"]))
+        for way, options in place.ways.items():
             options = {**options, "subscribe": topic, "minPartitions": str(PARTITIONS)}
-            assert spark.read.format("odradek").options(**options).load().count() == rows
-            yield Case(
-                f"{way}, {topic}",
-                rows,
-                rows * (VALUE_BYTES + 10),
-                partial(run, spark, served, "odradek", options),
-                partial(run, spark, served, "memory", {"path": str(place)}),
-                0.05,
-                GOALS[way, topic],
-            )
+            assert place.rows("odradek", options).count() == rows
+            name, size = f"{way}, {topic}", rows * (VALUE_BYTES + 10)
+            for into, sink, goals in (
+                (noop, place.into_noop, INTO_NOOP),
+                (parquet, place.into_parquet, INTO_PARQUET),
+            ):
+                run, limit = partial(sink, "odradek", options), partial(sink, "memory", batches)
+                into.append(Case(name, rows, size, run, limit, 0.05, goals[name]))
+        limit = partial(place.into_parquet, "memory", batches)
+        flow.append(Case(f"directories, {topic}", rows, size, partial(place.through_flow, topic, rows), limit, 0.02))
+        place.into_noop("memory", batches)  # from now on its batches are in memory
+    compare(found, "Into Spark, to `noop`", NOTE, noop, turns)
+    compare(found, "Into Spark, to Parquet", f"{NOTE} Both write Parquet with zstd.", parquet, turns)
+    compare(found, "Through a flow of the pipeline", FLOW_NOTE, flow, turns)
 
 
-def measure(found: Results, spark: Any, served: Broker, log_dir: Path, rows: int, turns: int) -> None:
-    chosen, peaks = [], []
-    for case in cases(spark, served, log_dir, rows):
-        with peak_memory() as peak:
-            case.run()
-        chosen.append(case)
-        peaks.append((case.name, f"{peak[0] / MiB:.0f} MiB"))
-    found.table("Memory of a Python worker", "", ("", "resident"), peaks)
-    for case in chosen:
-        case.limit()  # its batches are in memory from now on
-    compare(found, "Into Spark, to `noop`", NOTE, chosen, turns)
+def measure_memory(found: Results, place: Place, sizes: Sequence[int]) -> None:
+    table = []
+    for way, options in place.ways.items():
+        for codec in (Codec.NONE, Codec.SNAPPY):
+            most = []
+            for size in sizes:
+                topic = f"{way}-{codec.name}-{size}".lower()
+                rows = size // (VALUE_BYTES + 10)
+                write_logs(place.logs, topic, rows, codec)
+                with peaks() as seen:
+                    place.into_noop("odradek", {**options, "subscribe": topic, "minPartitions": str(PARTITIONS)})
+                most.append(Peaks(*map(max, zip(*seen, strict=True))))
+                for log in place.logs.glob(f"{topic}-*"):
+                    shutil.rmtree(log)
+            name, ratio = f"{way}, {codec.name.lower()}", most[-1].worker / most[0].worker
+            goal = found.goal(f"Memory of an executor: {name}", ratio, FLAT, at_most=True)
+            sizes_seen = [f"{each / MiB:.0f} MiB" for peak in most for each in peak]
+            table.append((name, *sizes_seen, f"{ratio:.2f}", goal))
+    head = [f"{what}, {size / MiB:.0f} MiB" for size in sizes for what in ("worker", "Java")]
+    found.table("Memory of an executor", MEMORY_NOTE, ("", *head, "ratio", "goal"), table)
 
 
 NOTE = "Rows of 100 bytes with all columns, local[2]; the limit yields the same batches out of memory."
+FLOW_NOTE = (
+    "A run of one flow: plan, read, count, checksum, write Parquet (zstd), commit. The limit only writes the same rows "
+    "out of memory, with Spark's own Parquet sink."
+)
+MEMORY_NOTE = (
+    "While logs of two sizes are read to `noop`, four partitions, two tasks at a time; defaults of all options."
+)
+FLAT = 1.15
 
 
 def main() -> None:
-    with results(__file__, __doc__) as found:
+    with results(__file__, __doc__) as found, tempfile.TemporaryDirectory() as scratch:
         rows = 200_000 if found.quick else 4_000_000
-        with tempfile.TemporaryDirectory() as scratch:
-            log_dir = Path(scratch, "logs")
-            write_logs(log_dir, "plain", rows, Codec.NONE)
-            write_logs(log_dir, "snappy", rows, Codec.SNAPPY)
-            os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-            with (
-                broker({"log.dir": log_dir, "num.partitions": PARTITIONS, "brokerid": 1}) as served,
-                local_session("benchmark") as spark,
-            ):
-                spark.dataSource.register(MemorySource)
-                measure(found, spark, served, log_dir, rows, 2 if found.quick else 5)
+        logs = Path(scratch, "logs")
+        write_logs(logs, "plain", rows, Codec.NONE)
+        write_logs(logs, "snappy", rows, Codec.SNAPPY)
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+        with (
+            broker({"log.dir": logs, "num.partitions": PARTITIONS, "brokerid": 1}) as served,
+            local_session("benchmark", settings={"spark.ui.showConsoleProgress": "false"}) as spark,
+        ):
+            spark.sparkContext.setLogLevel("ERROR")
+            spark.dataSource.register(MemorySource)
+            place = Place(spark, served, Path(scratch))
+            most = (64 if found.quick else 1024) * MiB
+            measure_memory(found, place, (most // 8, most))
+            measure_rates(found, place, rows, 2 if found.quick else 5)
 
 
 if __name__ == "__main__":
