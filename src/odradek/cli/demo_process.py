@@ -92,6 +92,13 @@ class Child:
             self.kill()
             await process.wait()
 
+    async def terminate(self) -> None:
+        """As `end`, for one that does not read its standard input: with SIGTERM."""
+        if self._process is not None and self._process.returncode is None:
+            self._expected = True
+            self._process.terminate()
+        await self.end()
+
     async def _listen(self, process: Process) -> None:
         assert process.stdout is not None
         lines = BufferedByteReceiveStream(process.stdout)

@@ -120,7 +120,7 @@ class Lines(Silent):
         click.echo(self.scene.news[-1])
 
     def refresh(self) -> None:
-        if self.scene.age() < self._next:
+        if self.scene.age() < self._next or self.scene.handled == self.scene.messages:
             return
         self._next = self.scene.age() + LINE_SECONDS
         busy = [actor for actor in self.scene.actors.values() if actor.meter is not None and actor.meter.total]
