@@ -74,7 +74,7 @@ def demo(messages: int | None, source: str | None, zookeeper: str | None, as_lin
     if as_lines:
         echo_json(asdict(account))
     else:
-        click.echo(report(account))
+        click.echo(("" if quiet else "\n") + report(account))
     wrong = list(differences(account))
     for difference in wrong:
         click.echo(f"odradek: {difference}", err=True)
@@ -117,7 +117,7 @@ async def _play(show: Show, given: str | None) -> Made | None:
         await show.play(stack, tasks, zookeeper)
         if show.complete:
             source = Source(zookeeper, [f"{number}@{show.log_dir(number)}" for number in BROKERS], TOPICS)
-            made = await make_table(show.scene, show.view, show.place, source, tasks)
+            made = await make_table(show.scene, show.view, show.place, source)
     return made
 
 

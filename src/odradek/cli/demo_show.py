@@ -162,9 +162,10 @@ class Show:
 
     def _on_assigned(self, actor: Actor, partitions: int) -> None:
         self._owned[actor.name] = partitions
-        self._result.rebalances += 1
         actor.state = f"has {partitions} partitions"
-        self.view.event(f"{actor.name} is given {partitions} partitions")
+        if partitions:  # in the middle of a rebalance it has none
+            self._result.rebalances += 1
+            self.view.event(f"{actor.name} is given {partitions} partitions")
 
     # ---- counting -------------------------------------------------------------------------------------------
 
@@ -180,15 +181,9 @@ class Show:
                 meter = self.scene.actors[name].meter
                 assert meter is not None
                 meter.update(len(one) - one.count(0), now)
-            self._still(now)
+            self.scene.pass_time(now)
             self._count(self.scene.messages - missing(list(counts.values())), now)
         self.view.refresh()
-
-    def _still(self, now: float) -> None:
-        """The producer tells its progress now and then; in between, time goes on."""
-        producer = self.scene.actors.get("producer")
-        if producer is not None and producer.meter is not None:
-            producer.meter.update(producer.meter.total, now)
 
     def _count(self, handled: int, now: float) -> None:
         if handled > self._handled.total:

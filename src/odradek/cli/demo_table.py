@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 import anyio.to_thread
-from anyio.abc import TaskGroup
 
 from odradek.cli.demo_account import Made
-from odradek.cli.demo_process import Child
+from odradek.cli.demo_process import run_logged
 from odradek.cli.demo_view import Actor, Meter, Scene, View
 from odradek.errors import ConfigError
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from odradek.pipeline.tables import Table
     from odradek.pipeline.verify import Verdict
 
-__all__ = ["Source", "check_installed", "make_table"]
+__all__ = ["Source", "check_installed", "count_rows", "make_table"]
 
 NEEDED = ("pyspark", "pyarrow", "pydantic")
 LOOK_SECONDS = 0.1
@@ -76,14 +75,13 @@ def check_installed() -> None:
         raise ConfigError(f"{', '.join(missing)}: not installed: pip install 'odradek[pipeline,testing]'")
 
 
-async def make_table(scene: Scene, view: View, place: Path, source: Source, tasks: TaskGroup) -> Made:
+async def make_table(scene: Scene, view: View, place: Path, source: Source) -> Made:
     """Make the table, verify it, and count what is in it.
 
     Args:
         scene, view: Where it shows.
         place: A directory for everything.
         source: What is read.
-        tasks: Listens to the run.
 
     Raises:
         Died: The run failed.
@@ -91,11 +89,11 @@ async def make_table(scene: Scene, view: View, place: Path, source: Source, task
     file = place / "pipeline.toml"
     file.write_text(_file(place, source), "utf-8")
     began = time.monotonic()
-    await _run(scene, view, file, tasks)
+    await _run(scene, view, file)
     seconds = time.monotonic() - began
     view.event(f"odradek pipeline verify {file}")
     table, verdict = await _verify(file)
-    rows, distinct = await anyio.to_thread.run_sync(_count, table, scene.messages)
+    rows, distinct = await anyio.to_thread.run_sync(count_rows, table, scene.messages)
     (report,) = (place / "checkpoint" / "reports").glob("*.html")
     return Made(
         rows=rows,
@@ -122,33 +120,28 @@ def _file(place: Path, source: Source) -> str:
     return FILE.format(**{name: json.dumps(value, ensure_ascii=False) for name, value in values.items()})
 
 
-async def _run(scene: Scene, view: View, file: Path, tasks: TaskGroup) -> None:
+async def _run(scene: Scene, view: View, file: Path) -> None:
     """Run the pipeline to its end, and show each commit."""
     from odradek.pipeline.ledger import Ledger
 
     command = ["pipeline", "run", str(file), "--master", "local[2]"]
-    log, ledger = file.with_name("pipeline.log"), Ledger(file.with_name("table"), FLOW)
-    meter = Meter()
-    actor = scene.actors["pipeline"] = Actor("pipeline", "starting Spark", meter)
-    child = Child("pipeline", ["-m", "odradek.cli", *command, "--json", "--quiet"], log, lambda _, __: None)
     view.event(f"odradek {' '.join(command)}")
-    rows = batches = 0
-    try:
-        await child.start(tasks)
-        running = True
-        while running:
-            running = not child.ended.is_set()  # asked first: what it committed before it ended is in the ledger then
-            for entry in ledger.entries()[batches:]:
-                rows, batches = rows + entry.rows, batches + 1
-                actor.state = f"has committed batch {entry.batch}"
-                view.event(
-                    f"pipeline has committed batch {entry.batch}: {entry.rows:,} rows in {len(entry.files)} files"
-                )
-            meter.update(rows, time.monotonic())
-            view.refresh()
-            await anyio.sleep(LOOK_SECONDS)
-    finally:
-        await child.terminate()
+    ledger, meter, seen = Ledger(file.with_name("table"), FLOW), Meter(), 0
+    actor = scene.actors["pipeline"] = Actor("pipeline", "starting Spark", meter)
+
+    async def look() -> None:
+        nonlocal seen
+        entries = ledger.entries()
+        for entry in entries[seen:]:
+            actor.state = f"has committed batch {entry.batch}"
+            view.event(f"{actor.name} {actor.state}: {entry.rows:,} rows in {len(entry.files)} files")
+        seen = len(entries)
+        meter.update(sum(entry.rows for entry in entries), time.monotonic())
+        scene.pass_time(time.monotonic())
+        view.refresh()
+        await anyio.sleep(LOOK_SECONDS)
+
+    await run_logged("pipeline run", ["-m", "odradek.cli", *command, "--quiet"], file.with_name("pipeline.log"), look)
     actor.state = "done"
 
 
@@ -162,13 +155,14 @@ async def _verify(file: Path) -> tuple[Table, Verdict]:
     return table, await verify(pipeline, table)
 
 
-def _count(table: Table, messages: int) -> tuple[int, int]:
-    """Rows, and different ones among those that are of a message of this demo: read by pyarrow, through the ledger."""
+def count_rows(table: Table, messages: int) -> tuple[int, int]:
+    """Rows, and different messages among them, of those that were written; read by pyarrow, through the ledger."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     from odradek.pipeline.tables import read_rows
 
-    numbers = pa.concat_tables(read_rows(table.root, table.live.values(), ["n"])).column("n")
-    ours = numbers.filter(pc.and_(pc.greater_equal(numbers, pa.scalar(0)), pc.less(numbers, pa.scalar(messages))))
-    return len(numbers), pc.count_distinct(ours).as_py()
+    parts = read_rows(table.root, table.live.values(), ["n"])
+    numbers = pa.chunked_array([chunk for part in parts for chunk in part.column("n").chunks], pa.int64())
+    written = pc.and_(pc.greater_equal(numbers, pa.scalar(0)), pc.less(numbers, pa.scalar(messages)))
+    return len(numbers), pc.count_distinct(numbers.filter(written)).as_py()
