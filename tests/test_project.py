@@ -16,6 +16,7 @@ import yaml
 
 import odradek
 from odradek.cli.app import cli
+from odradek.pipeline.config import load
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = ["setup", "test", "demo", "docs", "bench", "fuzz"]
@@ -61,6 +62,14 @@ def test_the_first_screen_says_what_to_run() -> None:
     screen = "\n".join(README.splitlines()[:40])
     for needed in ("Kafka 0.7", "scripts/demo", "scripts/test", "```python"):
         assert needed in screen
+
+
+def test_the_pipeline_of_the_readme_is_one_in_12_lines(tmp_path: Path) -> None:
+    found = re.search(r"^```toml\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    assert found is not None and len(found[1].splitlines()) == 12
+    file = tmp_path / "pipeline.toml"
+    file.write_text(found[1], "utf-8")
+    assert list(load(file).flows) == ["orders"]
 
 
 def test_the_links_of_the_readme_lead_somewhere() -> None:

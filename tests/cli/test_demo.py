@@ -4,24 +4,41 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-from itertools import islice
+import tempfile
+import time
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from odradek.cli import demo as module
 from odradek.cli.app import run
-from odradek.cli.demo import Account
+from odradek.cli.demo_account import Account, Made, differences, report
 from odradek.cli.demo_count import numbered
+from odradek.cli.demo_table import count_rows
 from odradek.cli.demo_view import Meter
-from odradek.cli.demo_worker import texts
+from odradek.cli.demo_worker import texts, times
+from odradek.pipeline.config import Flow, Sink
+from odradek.pipeline.ledger import DataFile, Entry, Ledger
+from odradek.pipeline.tables import open_table
 
+MADE = Made(1000, 1000, 0, 4, 5000, 1, 16, 60_000, [], 20.0, "/t", "/t/ledger", "/r.html", "/p.toml")
+RIGHT = Account(1000, 1.0, 1.0, table=MADE, directory="/d")
 DEMO = [sys.executable, "-m", "odradek.cli", "demo"]
+
+
+def below(scratch: Path) -> dict[str, str]:
+    """An environment whose temporary files are there."""
+    return {**os.environ, "TMPDIR": os.fspath(scratch)}
 
 
 def started_by(process: psutil.Process) -> list[psutil.Process]:
@@ -29,50 +46,109 @@ def started_by(process: psutil.Process) -> list[psutil.Process]:
 
 
 @pytest.mark.slow
-def test_the_demo_handles_every_message(tmp_path: Path) -> None:
-    done = subprocess.run([*DEMO, "--messages", "20000", "--json"], stdout=subprocess.PIPE, check=True, timeout=110)
-    account = json.loads(done.stdout)
-    assert (account["messages"], account["lost"], account["first_lost"]) == (20_000, 0, [])
-    assert account["rebalances"] >= 3
-    assert account["duplicates"] < 20_000
-
-
-@pytest.mark.slow
-def test_the_demo_takes_the_lines_of_a_file_and_tells_its_story(tmp_path: Path) -> None:
-    file = tmp_path / "lines"
-    file.write_bytes(b"".join(b"line %d\n" % n for n in range(1500)))
-    done = subprocess.run([*DEMO, "--input", os.fspath(file)], capture_output=True, check=True, timeout=110, text=True)
-    for told in ("consumer c is given", "consumer b is killed", "written     1,500 messages", "lost        0\n"):
-        assert told in done.stdout
-    assert done.stderr == ""
-
-
-@pytest.mark.slow
-def test_a_demo_that_is_terminated_leaves_nothing_running() -> None:
-    with subprocess.Popen([*DEMO], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        while b"consumer a is given" not in process.stdout.readline():
-            continue
-        children = started_by(psutil.Process(process.pid))
-        assert len(children) >= 5
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
-    assert process.returncode == 143
-    assert psutil.wait_procs(children, timeout=30)[1] == []
-
-
-@pytest.mark.parametrize(("lost", "code"), [(0, 0), (1, 1)])
-def test_the_exit_code_says_whether_something_was_lost(
-    lost: int, code: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_the_demo_takes_the_lines_of_a_file_through_to_a_table(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    async def perform(*_: Any) -> Account:
-        return Account(1000, 1.0, 1.0, lost=lost, first_lost=[17][:lost])
+    lines = [b'line %d \t"quoted" \xff\xe2\x82\xac' % n for n in range(1500)]
+    file = tmp_path / "lines"
+    file.write_bytes(b"\r\n".join(lines))
+    done = subprocess.run(
+        [*DEMO, "--input", os.fspath(file)],
+        capture_output=True,
+        timeout=170,
+        text=True,
+        check=False,
+        env=below(tmp_path),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    for told in (
+        "consumer c is given", "consumer b is killed", "pipeline has committed batch 0: 1,500 rows",
+        "written     1,500 messages", "lost        0\n", "table       1,500 rows in ", "dead        0 ", ": complete\n",
+    ):  # fmt: skip
+        assert told in done.stdout
+    place = {name: Path(path) for name, path in re.findall(r"^(report|rows in|pipeline)  +(/.*)$", done.stdout, re.M)}
+    assert "<h2" in place["report"].read_text("utf-8")
+    files = [place["rows in"] / file.path for file in Ledger(place["rows in"], "messages").files()]
+    assert all({"topic", "date", "hour"} == {name.partition("=")[0] for name in path.parts[-4:-1]} for path in files)
+    there = Counter(text for path in files for text in pq.ParquetFile(path).read(["text"]).column("text").to_pylist())
+    assert there == Counter(line.decode(errors="replace") for line in lines)
+    # The brokers are gone, and their logs are there.
+    text = place["pipeline"].read_text("utf-8")
+    place["pipeline"].write_text(re.sub("^zookeeper.*$", "", text, flags=re.M).replace("# logs =", "logs ="), "utf-8")
+    assert run(["pipeline", "verify", os.fspath(place["pipeline"])]) == 0
+    assert "1 of 1 batches  1500" in capfd.readouterr().out
 
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("moment", "programs"), [(b"consumer a is given", 5), (b"odradek pipeline run", 6)])
+def test_a_demo_that_is_terminated_leaves_nothing(moment: bytes, programs: int, tmp_path: Path) -> None:
+    command = [*DEMO, "--messages", "1000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=below(tmp_path)) as process:
+        assert process.stdout is not None
+        while moment not in process.stdout.readline():
+            continue
+        deadline = time.monotonic() + 60
+        while len(children := started_by(psutil.Process(process.pid))) < programs:  # the last one is Spark's
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (143, b"")
+    assert psutil.wait_procs(children, timeout=60)[1] == []
+    assert list(tmp_path.glob("odradek-demo-*")) == []
+
+
+def test_what_is_not_installed_is_named_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    assert run(["demo"]) == 2
+    told = capfd.readouterr()
+    assert (told.out, "pyspark: not installed: pip install 'odradek[pipeline,testing]'" in told.err) == ("", True)
+
+
+@pytest.mark.parametrize(("lost", "rows", "code"), [(0, 1000, 0), (1, 1000, 1), (0, 999, 1)])
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_the_exit_code_says_whether_something_was_lost(
+    lost: int, rows: int, code: int, form: list[str],
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path,
+) -> None:  # fmt: skip
+    async def perform(*_: Any) -> Account:
+        return replace(RIGHT, lost=lost, first_lost=[17][:lost], table=replace(MADE, rows=rows, distinct=rows))
+
+    monkeypatch.setenv("TMPDIR", os.fspath(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(module, "_perform", perform)
-    assert run(["demo"]) == code
-    told = capfd.readouterr().out
-    assert f"lost        {lost}" in told
-    assert ("17" in told) is bool(lost)
+    assert run(["demo", *form]) == code
+    told = capfd.readouterr()
+    assert (told.err == "") is (code == 0)
+    if form:
+        account = json.loads(told.out)
+        assert (account["lost"], account["table"]["rows"], account["messages"]) == (lost, rows, 1000)
+    else:
+        assert f"lost        {lost}" in told.out and ("17" in told.out) is bool(lost)
+
+
+@pytest.mark.parametrize(
+    ("account", "told"),
+    [
+        (RIGHT, []),
+        (replace(RIGHT, table=None), ["no table was made"]),
+        (replace(RIGHT, table=replace(MADE, rows=1001)), ["1 rows of the table repeat others, or"]),
+        (replace(RIGHT, table=replace(MADE, rows=999, distinct=999)), ["1 of 1,000 messages are not in the table"]),
+        (replace(RIGHT, table=replace(MADE, distinct=998)), ["2 of 1,000 messages are not", "2 rows of the table"]),
+        (replace(RIGHT, table=replace(MADE, dead=3)), ["3 messages could not be decoded"]),
+        (replace(RIGHT, table=replace(MADE, findings=["missing: t: rows"])), ["missing: t: rows"]),
+    ],
+)
+def test_every_difference_is_told(account: Account, told: list[str]) -> None:
+    found = list(differences(account))
+    assert len(found) == len(told) and all(each.startswith(part) for each, part in zip(found, told, strict=True))
+
+
+def test_a_table_that_is_not_complete_is_not_called_so() -> None:
+    assert "NOT COMPLETE" in report(replace(RIGHT, table=replace(MADE, findings=["missing: t: rows"])))
+    assert report(replace(RIGHT, table=None)).endswith("see         /d")
 
 
 def test_too_few_lines_are_wrong_usage(tmp_path: Path) -> None:
@@ -82,8 +158,34 @@ def test_too_few_lines_are_wrong_usage(tmp_path: Path) -> None:
 
 
 def test_made_up_messages_have_about_100_bytes() -> None:
-    sizes = [len(numbered(number, text)) for number, text in enumerate(islice(texts(None), 2000))]
-    assert 90 <= sum(sizes) / len(sizes) <= 100
+    made = list(map(numbered, range(2000), times(2000, 1_795_255_200.0), texts(None)))
+    assert 90 <= sum(map(len, made)) / len(made) <= 100
+    assert [json.loads(each)["n"] for each in made] == list(range(2000))
+
+
+def test_made_up_messages_fill_the_day_before_with_most_of_them_in_its_middle() -> None:
+    now = 1_795_255_200.0
+    made = [(time_ms / 1000 - now) / 3600 + 24 for time_ms in times(10_000, now)]
+    assert made == sorted(made) and made[0] == 0.0 and 23.9 < made[-1] < 24.0
+    hours = Counter(map(int, made))
+    assert sorted(hours) == list(range(24))
+    assert min(hours.values()) > 200 and hours[12] > 2 * hours[0]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "counted"), [([0, 1, 2], (3, 3)), ([0, 1, 1], (3, 2)), ([0, 1, 7, -1, None], (5, 2)), ([], (0, 0))]
+)
+def test_rows_are_counted_and_so_are_the_different_messages_among_them(
+    numbers: list[int | None], counted: tuple[int, int], tmp_path: Path
+) -> None:
+    files = []
+    for number, part in enumerate((numbers[:2], numbers[2:])):
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(pa.table({"n": pa.array(part, pa.int64())}), path)
+        files.append(DataFile(path.name, len(part), path.stat().st_size))
+    pq.write_table(pa.table({"n": [5]}), tmp_path / "orphan.parquet")
+    Ledger(tmp_path, "messages").commit(Entry("messages", 0, {}, {}, tuple(files), rows=len(numbers)))
+    assert count_rows(open_table("messages", Flow(topics=["t"], sink=Sink(path=os.fspath(tmp_path)))), 3) == counted
 
 
 def test_a_meter_tells_the_rate_of_the_last_second() -> None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.cli.demo_count import Tally, judge, missing, number_of, numbered
 
 
-def test_a_message_carries_its_number() -> None:
-    assert number_of(numbered(1234567, b"some text")) == 1234567
-    assert numbered(7, b"x") == b"0000000007 x"
+@pytest.mark.parametrize("number", [0, 7, 1234567, 9_999_999_999])
+def test_a_message_carries_its_number_and_is_json(number: int) -> None:
+    message = numbered(number, 1_795_255_200_000, b'"some text"')
+    assert number_of(message) == number
+    assert json.loads(message) == {"n": number, "ts": 1_795_255_200_000, "text": "some text"}
 
 
 @given(st.lists(st.lists(st.integers(0, 19), max_size=40), min_size=1, max_size=4))
@@ -32,21 +36,21 @@ def test_lost_and_duplicates_are_counted_exactly(handled: list[list[int]]) -> No
 def test_counts_add_up_over_two_lives_of_a_file(tmp_path: Path) -> None:
     for _ in range(2):
         with Tally(tmp_path / "a", 3) as tally:
-            tally.add([numbered(1, b""), numbered(2, b"")])
+            tally.add([numbered(number, 0, b'""') for number in (1, 2)])
             told = tally.counts()
     assert told == bytes([0, 2, 2])
 
 
 def test_a_count_does_not_overflow(tmp_path: Path) -> None:
     with Tally(tmp_path / "a", 1) as tally:
-        tally.add([numbered(0, b"")] * 300)
+        tally.add([numbered(0, 0, b'""')] * 300)
         assert tally.counts() == b"\xff"
 
 
 def test_what_a_killed_process_counted_is_kept(tmp_path: Path) -> None:
     code = (
         "import os, sys\nfrom pathlib import Path\nfrom odradek.cli.demo_count import Tally, numbered\n"
-        "tally = Tally(Path(sys.argv[1]), 4)\ntally.add([numbered(3, b'')])\nos.kill(os.getpid(), 9)\n"
+        "tally = Tally(Path(sys.argv[1]), 4)\ntally.add([numbered(3, 0, b'')])\nos.kill(os.getpid(), 9)\n"
     )
     ended = subprocess.run([sys.executable, "-c", code, os.fspath(tmp_path / "a")], check=False)
     assert ended.returncode == -signal.SIGKILL

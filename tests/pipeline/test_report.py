@@ -145,6 +145,16 @@ def test_it_fits_the_window(browser: Browser, tmp_path: Path, width: int) -> Non
     assert int(content) <= int(window)
 
 
+def test_no_text_is_cut_off_at_the_end_of_a_plot(browser: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    write_report(summary(flow(hours=25)), page)  # the last of 25 hours has a label
+    probe = """<script>document.title = Math.max(...[...document.querySelectorAll("svg text")].map(
+        text => text.getBBox().x + text.getBBox().width - text.ownerSVGElement.viewBox.baseVal.width
+    ))</script></body>"""
+    page.write_text(re.sub(r"<meta http-equiv[^>]*>", "", page.read_text("utf-8")).replace("</body>", probe), "utf-8")
+    assert -plots.WIDTH < float(texts(browser.dom(page), "title")[0]) <= 0
+
+
 def test_there_is_something_to_see_in_light_and_in_dark(browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     write_report(summary(flow()), page)

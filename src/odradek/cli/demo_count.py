@@ -12,20 +12,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-__all__ = ["DIGITS", "Tally", "Verdict", "judge", "missing", "number_of", "numbered"]
+__all__ = ["Tally", "Verdict", "judge", "missing", "number_of", "numbered"]
 
-DIGITS = 10
+_NUMBER = slice(5, 15)
 _MOST = 255  # a byte's worth
 
 
-def numbered(number: int, text: bytes) -> bytes:
-    """The message that carries `number`."""
-    return b"%010d %s" % (number, text)
+def numbered(number: int, time_ms: int, text: bytes) -> bytes:
+    """The message that carries `number`: JSON, in which the number always stands at the same place.
+
+    Args:
+        number: Which one it is.
+        time_ms: When it happened (ms since the epoch).
+        text: A JSON string.
+    """
+    return b'{"n":%10d,"ts":%d,"text":%s}' % (number, time_ms, text)
 
 
 def number_of(value: bytes) -> int:
     """The number a message carries."""
-    return int(value[:DIGITS])
+    return int(value[_NUMBER])
 
 
 class Tally:
@@ -53,7 +59,7 @@ class Tally:
         """Count messages as handled."""
         counts = self._counts
         for value in values:
-            number = int(value[:DIGITS])
+            number = int(value[_NUMBER])
             if counts[number] < _MOST:
                 counts[number] += 1
 

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from odradek.errors import OdradekError
 
-__all__ = ["Child", "Died"]
+__all__ = ["Child", "Died", "run_logged"]
 
 LINE_BYTES = 1 << 20
 END_SECONDS = 10.0
@@ -104,7 +104,51 @@ class Child:
         code = await process.wait()
         self.ended.set()
         if code and not self._expected:
-            raise Died(f"{self.name} ended with exit code {code}: {self._last_words()}")
+            raise Died(f"{self.name} ended with exit code {code}: {last_words(self._log)}")
 
-    def _last_words(self) -> str:
-        return self._log.read_bytes()[-LOG_BYTES:].decode("utf-8", "replace").strip() or "it said nothing"
+
+async def run_logged(name: str, arguments: Sequence[str], log: Path, meanwhile: Callable[[], Awaitable[None]]) -> None:
+    """Run a process of this interpreter that takes no orders and tells nothing but its exit code.
+
+    What it and those that it starts print goes into a file: a pipe would stay open for as long as any of them lives. It
+    is in a session of its own, as every process of the demo. Cancelled, it is terminated, and after a while killed.
+
+    Args:
+        name: What it is called in messages.
+        arguments: What follows `python`.
+        log: The file.
+        meanwhile: Called again and again while it runs, and once more when it has ended; takes its time.
+
+    Raises:
+        Died: It failed.
+    """
+    with log.open("ab") as file:
+        command = [sys.executable, *arguments]
+        process = await anyio.open_process(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+        )
+    try:
+        while process.returncode is None:
+            await meanwhile()
+        await meanwhile()
+    finally:
+        await _terminate(process)
+    if process.returncode:
+        raise Died(f"{name} ended with exit code {process.returncode}: {last_words(log)}")
+
+
+async def _terminate(process: Process) -> None:
+    if process.returncode is not None:
+        return
+    with anyio.CancelScope(shield=True):
+        process.terminate()
+        with anyio.move_on_after(END_SECONDS):
+            await process.wait()
+            return
+        process.kill()
+        await process.wait()
+
+
+def last_words(log: Path) -> str:
+    """The end of what a process has printed."""
+    return log.read_bytes()[-LOG_BYTES:].decode("utf-8", "replace").strip() or "it said nothing"

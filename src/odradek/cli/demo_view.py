@@ -69,6 +69,12 @@ class Scene:
     def age(self) -> float:
         return time.monotonic() - self.started
 
+    def pass_time(self, now: float) -> None:
+        """For all meters: what has told nothing new has become slower."""
+        for actor in self.actors.values():
+            if actor.meter is not None:
+                actor.meter.update(actor.meter.total, now)
+
 
 class View(Protocol):
     """How a scene is shown."""
@@ -120,7 +126,7 @@ class Lines(Silent):
         click.echo(self.scene.news[-1])
 
     def refresh(self) -> None:
-        if self.scene.age() < self._next:
+        if self.scene.age() < self._next or self.scene.handled == self.scene.messages:
             return
         self._next = self.scene.age() + LINE_SECONDS
         busy = [actor for actor in self.scene.actors.values() if actor.meter is not None and actor.meter.total]
@@ -150,7 +156,7 @@ class Picture(Silent):
             total, rate = (f"{actor.meter.total:,}", f"{actor.meter.per_second:,.0f}") if actor.meter else ("", "")
             rows.add_row(actor.name, total, rate, actor.state)
         done = Table.grid(padding=(0, 1))
-        told = f"handled {scene.handled:,} of {scene.messages:,} in {scene.age():.0f} s"
+        told = f"handled {scene.handled:,} of {scene.messages:,}; {scene.age():.0f} s"
         done.add_row(ProgressBar(total=scene.messages, completed=scene.handled, width=30), told)
         self._live.update(Group(rows, done, Text("\n".join(scene.news[-NEWEST:]), style="dim")))
 

@@ -9,6 +9,7 @@ so, or is gone.
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import sys
@@ -24,7 +25,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 import odradek as od
 from odradek.cli.demo_count import Tally, numbered
 
-__all__ = ["Task", "texts"]
+__all__ = ["Task", "texts", "times"]
 
 Orders = MemoryObjectReceiveStream[None]
 """An item for each line on standard input: go on."""
@@ -33,6 +34,10 @@ LOOK_SECONDS = 0.05
 """How often to look whether there was a rebalance."""
 ROWS = 5_000
 """Messages handed to the producer at a time; between two of them the worker looks at gates and the clock."""
+
+DAY_SECONDS = 86_400
+CURVE = 0.08
+"""How uneven the day is; from 1 / tau on, time would run backwards."""
 
 
 class Task(NamedTuple):
@@ -66,15 +71,24 @@ def tell(event: str, **what: Any) -> None:
 
 
 def texts(source: str | None) -> Iterator[bytes]:
-    """The lines of a file, or lines like those of a log, without an end: 89 bytes, 100 with the number."""
+    """JSON strings: the lines of a file, or 55 bytes like those of a log, 100 with all around, without an end."""
     if source is not None:
-        with Path(source).open("rb") as file:
-            yield from (line.rstrip(b"\r\n") for line in file)
+        with Path(source).open(encoding="utf-8", errors="replace", newline="\n") as file:
+            yield from (json.dumps(line.rstrip("\r\n")).encode() for line in file)
         return
     dice = random.Random(7)
     words = b"GET POST /orders /users /cart 200 404 503 Mozilla curl eu us".split()
-    lines = [b" ".join([b"%08x" % dice.getrandbits(32), *dice.choices(words, k=20)])[:89] for _ in range(1000)]
-    yield from cycle(lines)
+    lines = [b" ".join([b"%08x" % dice.getrandbits(32), *dice.choices(words, k=12)])[:55] for _ in range(1000)]
+    yield from cycle(b'"%s"' % line for line in lines)
+
+
+def times(messages: int, now: float) -> Iterator[int]:
+    """When the messages happened (ms since the epoch): one after the other in the day before `now`, more of them around
+    its middle than at both ends."""
+    begin, step = (now - DAY_SECONDS) * 1000, 1 / messages
+    for number in range(messages):
+        share = number * step
+        yield int(begin + DAY_SECONDS * 1000 * (share + CURVE * math.sin(math.tau * share)))
 
 
 # ---- ingestion ----------------------------------------------------------------------------------------------
@@ -82,7 +96,7 @@ def texts(source: str | None) -> Iterator[bytes]:
 
 async def produce(task: Task, orders: Orders) -> None:
     """Write all messages, numbered, topic by topic in turn; stop at the gates."""
-    numbers = (numbered(number, text) for number, text in enumerate(islice(texts(task.input), task.messages)))
+    made = map(numbered, range(task.messages), times(task.messages, time.time()), texts(task.input))
     topics, busy, written = cycle(task.topics), 0.0, 0
     async with od.connect(task.url) as k, k.producer(codec="snappy", deliver_within=60) as out:
         for begin, end in _stretches(task):
@@ -90,7 +104,7 @@ async def produce(task: Task, orders: Orders) -> None:
                 tell("waiting", written=begin)
                 await orders.receive()
             started = time.monotonic()
-            stretch = islice(numbers, end - begin)
+            stretch = islice(made, end - begin)
             while rows := list(islice(stretch, ROWS)):
                 topic = next(topics)
                 for row in rows:

@@ -20,6 +20,8 @@ COLOURS = 7
 
 WIDTH = 880
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 12, 10, 26
+_HALF_CHARACTER = 3.8
+"""Of the labels, about: what stands around a place needs so much on either side, for each character."""
 
 Format = Callable[[float], str]
 Series = Sequence[tuple[str, Sequence[float]]]
@@ -153,7 +155,8 @@ def columns(title: str, places: Sequence[str], series: Series, *, binary: bool =
                 parts.append(_box(_LEFT + at * step + gap / 2, y, step - gap, tall, colour(number), tip))
     every = math.ceil(len(places) / 8) or 1
     for at in range(0, len(places), every):
-        parts.append(_text(_LEFT + (at + 0.5) * step, _TOP + height + 18, places[at], "middle"))
+        x = min(_LEFT + (at + 0.5) * step, WIDTH - _HALF_CHARACTER * len(places[at]))
+        parts.append(_text(x, _TOP + height + 18, places[at], "middle"))
     return _plot(title, _TOP + height + _BOTTOM, parts)
 
 

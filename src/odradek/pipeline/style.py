@@ -35,9 +35,9 @@ section { border-top: 1px solid var(--line); margin-top: 2rem; padding-top: 1.5r
 .tile dt { color: var(--soft) }
 .tile dd { margin: 0; font-size: 1.45rem; font-variant-numeric: tabular-nums }
 .tile dd.more { font-size: .85rem; color: var(--soft) }
-figure { margin: 1.25rem 0; padding: 1rem; background: var(--card); border-radius: .6rem }
+figure { margin: 1.25rem 0; padding: 1rem; background: var(--card); border-radius: .6rem; overflow-x: auto }
 figcaption { font-weight: 600; margin-bottom: .5rem }
-.plot { display: block; width: 100%; height: auto }
+.plot { display: block; width: 100%; min-width: 40rem; height: auto }
 .plot text { font-size: 12.5px; fill: var(--soft) }
 .plot .value { fill: var(--text) }
 .grid { stroke: var(--line) }
