@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -17,6 +16,7 @@ import pyarrow as pa
 from odradek._version import __version__
 from odradek.errors import ConfigError, OdradekError
 from odradek.pipeline.audit import Auditor
+from odradek.pipeline.causes import words
 from odradek.pipeline.checkpoint import Checkpoint, MicroBatch, place
 from odradek.pipeline.commit import Table, log_bytes
 from odradek.pipeline.config import Decode, Flow, Pipeline
@@ -143,7 +143,7 @@ class FlowRun:
         except Exception as error:
             cause = self._failure or error
             if not isinstance(cause, _Enough):
-                self.error = _words(cause)
+                self.error = words(cause)
         self._audit()
 
     def _audit(self) -> None:
@@ -271,17 +271,6 @@ def _check_time(decode: Decode, known: Mapping[str, pa.DataType]) -> None:
     if decode.time not in known:
         raise ConfigError(f'time = "{decode.time}": there is no such field; there are {", ".join(known)}')
     check_time(known[decode.time], decode.time_format, decode.time)
-
-
-_OURS = re.compile(r"\bodradek\.[a-z_.]+\.([A-Z]\w+): (.+)")
-
-
-def _words(error: BaseException) -> str:
-    """What to tell of an error: ours, also when it comes as a text inside of Spark's."""
-    if isinstance(error, OdradekError):
-        return str(error)
-    found = _OURS.findall(str(error))
-    return found[-1][1] if found else f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
 
 
 # ---- all flows -----------------------------------------------------------------------------------------------
