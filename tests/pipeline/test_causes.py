@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
 from odradek.errors import ConfigError
 from odradek.pipeline.causes import words
@@ -81,6 +82,11 @@ def test_the_cause_that_says_something_is_told_in_one_line(text: str, told: str)
 
 def test_errors_of_ours_are_told_as_they_are() -> None:
     assert words(ConfigError("two\nlines")) == str(ConfigError("two\nlines"))
+
+
+@pytest.mark.parametrize("error", [Py4JNetworkError("no answer"), ConnectionRefusedError("no answer")])
+def test_without_java_there_is_nothing_to_ask(error: Exception) -> None:
+    assert words(error) == "Spark's Java process has ended: no answer"
 
 
 class FromJava(Exception):

@@ -49,14 +49,13 @@ class Child:
         with self._errors.open("wb") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, *arguments],
-                env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, process_group=0,
+                env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, process_group=0,
             )  # fmt: skip
-        self.tree: set[psutil.Process] = set()
 
     @classmethod
-    def at(cls, step: str, file: Path) -> Child:
+    def at(cls, step: str, file: Path, *more: str) -> Child:
         """`crash.py` at this step."""
-        return cls([str(SCRIPT), step, str(file)], file.parent)
+        return cls([str(SCRIPT), step, str(file), *more], file.parent)
 
     def __enter__(self) -> Self:
         return self
@@ -76,11 +75,17 @@ class Child:
         assert self.process.stdout is not None
         return self.process.stdout.readline().decode().rstrip()
 
+    def go_on(self) -> None:
+        """From the step at which it is."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"\n")
+        self.process.stdin.flush()
+
     def ended(self) -> int:
-        """Its exit code, once it has ended, and everything that it started."""
-        self.tree |= self._below()
+        """Its exit code, once it has ended, with everything that it has started until now."""
+        tree = self._below()
         code = self.process.wait(WAIT_S)
-        until(lambda: not any(map(_runs, self.tree)), f"the end of {self.tree}")
+        until(lambda: not any(map(_runs, tree)), f"the end of {tree}")
         return code
 
     def java(self) -> psutil.Process:
@@ -89,9 +94,11 @@ class Child:
         return found
 
     def workers(self) -> list[psutil.Process]:
-        """Python processes that do Spark's tasks: those that pyspark's daemon has forked."""
-        below = [process for process in self._below() if "pyspark.daemon" in process.cmdline()]
-        return [process for process in below if process.ppid() in {each.pid for each in below}]
+        """Python processes that do Spark's tasks: those that pyspark's daemon for them has forked."""
+        daemons = [
+            process for process in self._below() if process.cmdline()[-2:] == ["pyspark.daemon", "pyspark.worker"]
+        ]
+        return [process for process in daemons if process.ppid() in {each.pid for each in daemons}]
 
     def kill(self) -> None:
         """SIGKILL for every process of the tree. They are stopped first, so that none sees the end of another and none
@@ -106,7 +113,9 @@ class Child:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         self.process.wait(WAIT_S)
-        assert self.process.stdout is not None
+        assert self.process.stdin is not None and self.process.stdout is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
         self.process.stdout.close()
         until(lambda: not any(map(_runs, stopped)), f"the end of {stopped}")
 

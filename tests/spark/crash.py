@@ -1,7 +1,8 @@
 """`odradek pipeline run` that says on standard output which step it has reached.
 
-crash.py STEP FILE.toml: says so at this step, and does nothing more: whoever started it ends it.
 crash.py all FILE.toml: says each step, and goes on.
+crash.py STEP FILE.toml: says so at this step, and waits for a line on standard input.
+crash.py STEP FILE.toml SECONDS: as well, and so long it tries to reach brokers.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ def _watch(root: Path, names: str, over: threading.Event, say: Say) -> None:
 
 
 STEPS: dict[str, Callable[[Say], None]] = {
+    "reading": lambda say: before(FlowRun, "_stage", say),
     "begun": lambda say: behind(Checkpoint, "begin", say),
     "planned": lambda say: before(Table, "commit", say),
     "staging": while_staging,
@@ -88,10 +90,22 @@ def tell(step: str) -> None:
 
 def stay(step: str) -> None:
     tell(step)
-    threading.Event().wait()
+    sys.stdin.readline()
 
 
-def main(step: str, file: str) -> int:
+def impatient(seconds: str) -> None:
+    original = FlowRun.__post_init__
+
+    def patched(self: FlowRun) -> None:
+        original(self)
+        self.options |= dict.fromkeys(("fetchOffset.deadlineMs", "kafkaConsumer.pollTimeoutMs"), f"{seconds}000")
+
+    FlowRun.__post_init__ = patched  # type: ignore[method-assign]
+
+
+def main(step: str, file: str, *seconds: str) -> int:
+    if seconds:
+        impatient(*seconds)
     if step == "all":
         for name, install in STEPS.items():
             install(lambda name=name: tell(name))  # type: ignore[misc]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+
 from odradek.errors import OdradekError
 
 __all__ = ["words"]
@@ -22,6 +24,8 @@ def words(error: BaseException) -> str:
     """Ours as they are, also where they come as a text inside of Spark's; of others the class, and one line."""
     if isinstance(error, OdradekError):
         return str(error)
+    if isinstance(error, ConnectionError | Py4JError) and not isinstance(error, Py4JJavaError):
+        return f"Spark's Java process has ended: {error}"
     text = _text(error)
     if ours := _OURS.findall(text):
         return str(ours[-1][1])
