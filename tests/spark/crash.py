@@ -1,84 +1,118 @@
-"""A run of a pipeline that ends with SIGKILL for all of its processes, at a step that is named.
+"""`odradek pipeline run` that says on standard output which step it has reached.
 
-crash.py FILE.toml STEP
+crash.py all FILE.toml: says each step, and goes on.
+crash.py STEP FILE.toml: says so at this step, and waits for a line on standard input.
+crash.py STEP FILE.toml SECONDS: as well, and so long it tries to reach brokers.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from odradek.cli.app import run
 from odradek.pipeline.checkpoint import Checkpoint
 from odradek.pipeline.commit import Table
-from odradek.pipeline.config import load
 from odradek.pipeline.delta import DeltaLog
 from odradek.pipeline.ledger import Ledger
-from odradek.pipeline.run import FlowRun, run
+from odradek.pipeline.run import FlowRun
+
+Say = Callable[[], None]
 
 
-def kill() -> None:
-    """Spark's Java, its workers, and this process, so that nothing of it does anything any more."""
-    tree = psutil.Process().children(recursive=True)
-    for process in [*tree, psutil.Process()]:
-        os.kill(process.pid, signal.SIGKILL)
-
-
-def before(owner: Any, name: str) -> None:
-    def patched(*_: Any, **__: Any) -> None:
-        kill()
-
-    setattr(owner, name, patched)
-
-
-def behind(owner: Any, name: str) -> None:
+def before(owner: Any, name: str, say: Say) -> None:
     original: Callable[..., Any] = getattr(owner, name)
 
-    def patched(*arguments: Any, **options: Any) -> None:
-        original(*arguments, **options)
-        kill()
+    @wraps(original)
+    def patched(*arguments: Any, **options: Any) -> Any:
+        say()
+        return original(*arguments, **options)
 
     setattr(owner, name, patched)
 
 
-def while_staging(*_: Any) -> None:
+def behind(owner: Any, name: str, say: Say) -> None:
+    original: Callable[..., Any] = getattr(owner, name)
+
+    @wraps(original)
+    def patched(*arguments: Any, **options: Any) -> Any:
+        result = original(*arguments, **options)
+        say()
+        return result
+
+    setattr(owner, name, patched)
+
+
+def while_staging(say: Say) -> None:
     """As soon as there is a file of the batch."""
     original = FlowRun._stage
 
     def patched(self: FlowRun, rows: Any, batch: Any, names: str) -> Any:
-        threading.Thread(target=_kill_at_file, args=(self.table.root, names), daemon=True).start()
-        return original(self, rows, batch, names)
+        over = threading.Event()
+        threading.Thread(target=_watch, args=(self.table.root, names, over, say), daemon=True).start()
+        try:
+            return original(self, rows, batch, names)
+        finally:
+            over.set()
 
     FlowRun._stage = patched  # type: ignore[method-assign]
 
 
-def _kill_at_file(root: Path, names: str) -> None:
+def _watch(root: Path, names: str, over: threading.Event, say: Say) -> None:
     while not any(root.rglob(f"{names}*.parquet")):
-        time.sleep(0.002)
-    kill()
+        if over.wait(0.002):
+            return
+    say()
 
 
-STEPS: dict[str, Callable[[], None]] = {
-    "begun": lambda: behind(Checkpoint, "begin"),
-    "planned": lambda: before(Table, "commit"),
-    "staging": lambda: while_staging(),
-    "staged": lambda: behind(FlowRun, "_stage"),
-    "judged": lambda: behind(Table, "_judge"),
-    "delta": lambda: behind(DeltaLog, "commit"),
-    "linking": lambda: before(os, "link"),
-    "ledger": lambda: behind(Ledger, "commit"),
-    "committed": lambda: behind(FlowRun, "_committed"),
-    "never": lambda: None,
+STEPS: dict[str, Callable[[Say], None]] = {
+    "reading": lambda say: before(FlowRun, "_stage", say),
+    "begun": lambda say: behind(Checkpoint, "begin", say),
+    "planned": lambda say: before(Table, "commit", say),
+    "staging": while_staging,
+    "staged": lambda say: behind(FlowRun, "_stage", say),
+    "judged": lambda say: behind(Table, "_judge", say),
+    "delta": lambda say: behind(DeltaLog, "commit", say),
+    "linking": lambda say: before(os, "link", say),
+    "ledger": lambda say: behind(Ledger, "commit", say),
+    "committed": lambda say: behind(FlowRun, "_committed", say),
 }
 
+
+def tell(step: str) -> None:
+    os.write(sys.stdout.fileno(), f"{step}\n".encode())
+
+
+def stay(step: str) -> None:
+    tell(step)
+    sys.stdin.readline()
+
+
+def impatient(seconds: str) -> None:
+    original = FlowRun.__post_init__
+
+    def patched(self: FlowRun) -> None:
+        original(self)
+        self.options |= dict.fromkeys(("fetchOffset.deadlineMs", "kafkaConsumer.pollTimeoutMs"), f"{seconds}000")
+
+    FlowRun.__post_init__ = patched  # type: ignore[method-assign]
+
+
+def main(step: str, file: str, *seconds: str) -> int:
+    if seconds:
+        impatient(*seconds)
+    if step == "all":
+        for name, install in STEPS.items():
+            install(lambda name=name: tell(name))  # type: ignore[misc]
+    else:
+        STEPS[step](lambda: stay(step))
+    return run(["pipeline", "run", file, "--master", "local[2]", "--quiet"])
+
+
 if __name__ == "__main__":
-    STEPS[sys.argv[2]]()
-    summary = run(load(sys.argv[1]), sys.argv[1], lambda _flow, _batch: None, master="local[2]")
-    sys.exit("; ".join(flow.error for flow in summary.flows if flow.error) or 0)
+    sys.exit(main(*sys.argv[1:]))

@@ -1,26 +1,43 @@
-"""Runs that are killed, all processes of them, at every step: the tables are exact, whoever reads them."""
+"""Runs that are killed with all their processes, at every step and at any time: their tables are exact."""
 
 from __future__ import annotations
 
-import os
+import random
 import subprocess
-import sys
 from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-import odradek
 from odradek.pipeline.ledger import Ledger, check_ranges
 from odradek.wire.kafka07.message_set import encode_set
 
-SOURCES = str(Path(odradek.__file__).parents[1])
-SCRIPT = Path(__file__).with_name("crash.py")
-COUNT = 60_000
-BATCHES = 12
+from .child import Child
+from .crash import STEPS
+
+ORDER = (
+    "begun", "planned", "delta", "staging", "linking", "staged", "ledger", "judged", "committed",
+    "delta", "ledger", "delta", "linking",
+)  # fmt: skip
+"""Behind "delta" a run begins with finishing that batch: there it is killed at the last two."""
+
+ROWS = 20_000
+"""What is new for each run."""
+
+BATCHES = 5
+"""A run has so many of them to do, at least."""
+
+KILLS = 12
+"""At any time. With the steps, more than 20."""
+
+BUSY = 25
+"""Steps, of both flows together: of about three batches."""
 
 FILE = """
 [source]
@@ -46,53 +63,108 @@ path = "{root}/delta"
 """
 
 
-def values() -> list[bytes]:
-    return [b'{"id": %d}' % number if number % 1000 else b"dead %07d" % number for number in range(COUNT)]
+class Place:
+    """A log that grows, and the tables of it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.file = root, root / "pipeline.toml"
+        self.values: list[bytes] = []
+        (root / "logs" / "t-0").mkdir(parents=True)
+        size = self.grow()
+        self.file.write_text(FILE.format(root=root, batch=size // BATCHES))
+
+    def grow(self) -> int:
+        first = len(self.values)
+        new = [b'{"id": %d}' % n if n % 1000 else b"dead %07d" % n for n in range(first, first + ROWS)]
+        self.values += new
+        with (self.root / "logs" / "t-0" / f"{0:020}.kafka").open("ab") as log:
+            return log.write(encode_set(new))
+
+    def finish(self) -> None:
+        """A run that nobody ends."""
+        with Child.at("all", self.file) as child:
+            while child.said():
+                pass
+            assert child.ended() == 0, child.errors
+
+    def paths(self, flow: str) -> list[Path]:
+        return [self.root / flow / file.path for file in Ledger(self.root / flow, flow).files()]
+
+    def check(self) -> None:
+        """Each record of the log is there once, in each table, whoever reads it."""
+        good = [value for value in self.values if value.startswith(b"{")]
+        table, letters = self.paths("parquet"), Ledger(self.root / "parquet", "parquet").dead_files()
+        assert Counter(b'{"id": %d}' % number for number in column(table, "id")) == Counter(good)
+        dead = column([self.root / "dead" / file.path for file in letters], "value")
+        assert Counter([*good, *dead]) == Counter(self.values)
+        assert Counter(column(self.paths("delta"), "value")) == Counter(self.values)
+        delta = DeltaTable(str(self.root / "delta")).to_pyarrow_table(columns=["value"])
+        assert Counter(delta["value"].to_pylist()) == Counter(self.values)
+        assert counted(table, "id") == (len(good), len(good))
+        assert counted(self.paths("delta"), "value") == (len(self.values), len(self.values))
+
+    def check_ledgers(self) -> None:
+        """They have no holes, and nothing lies about that they do not list."""
+        for flow in ("parquet", "delta"):
+            entries = Ledger(self.root / flow, flow).entries()
+            assert list(check_ranges(entries)) == []
+            assert sum(entry.rows + entry.dead for entry in entries) == len(self.values)
+            assert sorted((self.root / flow).rglob("*.parquet")) == sorted(self.paths(flow))
 
 
-def run(file: Path, step: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": SOURCES}
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), str(file), step],
-        env=environment, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+def column(paths: Iterable[Path], name: str) -> list[Any]:
+    """By pyarrow."""
+    return [value for path in paths for value in pq.ParquetFile(path).read([name])[name].to_pylist()]
 
 
-def paths(root: Path, flow: str) -> list[Path]:
-    return [root / flow / file.path for file in Ledger(root / flow, flow).files()]
+def counted(paths: Iterable[Path], name: str) -> tuple[int, int]:
+    """By DuckDB: rows, and how many of them are different."""
+    relation = duckdb.read_parquet([str(path) for path in paths]).aggregate(f"count(*), count(distinct {name})")
+    ((rows, different),) = relation.fetchall()
+    return rows, different
+
+
+def kill_at_steps(place: Place) -> int:
+    for number, step in enumerate(ORDER):
+        if number % 3 == 2:
+            place.grow()
+        with Child.at(step, place.file) as child:
+            assert child.said() == step, f"{step}: {child.errors}"
+    return len(ORDER)
+
+
+def kill_at_random(place: Place) -> int:
+    chance = random.Random(1)
+    kills = 0
+    while kills < KILLS:
+        place.grow()
+        with Child.at("all", place.file) as child:
+            kills += runs_so_long(child, chance.randrange(2, BUSY), chance.uniform(0, 0.5))
+    return kills
+
+
+def runs_so_long(child: Child, steps: int, seconds: float) -> bool:
+    for _ in range(steps):
+        if not child.said():
+            return False
+    try:
+        code = child.process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return True
+    assert code == 0, child.errors
+    return False
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_killed_at_every_step_tables_are_exact(tmp_path: Path) -> None:
-    log = encode_set(values())
-    folder = tmp_path / "logs" / "t-0"
-    folder.mkdir(parents=True)
-    (folder / f"{0:020}.kafka").write_bytes(log)
-    file = tmp_path / "pipeline.toml"
-    file.write_text(FILE.format(root=tmp_path, batch=len(log) // BATCHES))
-    for step in ("begun", "planned", "staging", "staged", "judged", "delta", "linking", "ledger", "committed"):
-        done = run(file, step)
-        assert done.returncode == -9, f"{step}: {done.returncode}: {done.stderr}"
-    done = run(file, "never")
-    assert done.returncode == 0, done.stderr
-    good = sorted(value for value in values() if value.startswith(b"{"))
-    read = [row["id"] for path in paths(tmp_path, "parquet") for row in pq.read_table(path).to_pylist()]
-    assert sorted(b'{"id": %d}' % number for number in read) == good
-    found = [value for path in paths(tmp_path, "delta") for value in pq.read_table(path)["value"].to_pylist()]
-    assert Counter(found) == Counter(values())
-    delta = DeltaTable(str(tmp_path / "delta")).to_pyarrow_table()
-    assert Counter(delta["value"].to_pylist()) == Counter(values())
-    ((rows, different),) = (
-        duckdb.read_parquet([str(path) for path in paths(tmp_path, "parquet")])
-        .aggregate("count(*), count(distinct id)")
-        .fetchall()
-    )
-    assert (rows, different) == (len(good), len(good))
-    ledger = Ledger(tmp_path / "parquet", "parquet")
-    dead = [row for part in ledger.dead_files() for row in pq.read_table(tmp_path / "dead" / part.path).to_pylist()]
-    assert sorted(row["value"] for row in dead) == sorted(value for value in values() if not value.startswith(b"{"))
-    for flow in ("parquet", "delta"):
-        entries = Ledger(tmp_path / flow, flow).entries()
-        assert list(check_ranges(entries)) == [] and sum(entry.rows + entry.dead for entry in entries) == COUNT
-        assert sorted((tmp_path / flow).rglob("*.parquet")) == sorted(paths(tmp_path, flow))
+def test_runs_that_are_killed_leave_exact_tables(tmp_path: Path) -> None:
+    """At every step, and at random. The two take turns on a machine with two cores: most of it is Spark's start."""
+    assert {*ORDER, "reading"} == set(STEPS)
+    places = [Place(tmp_path / name) for name in ("steps", "random")]
+    with ThreadPoolExecutor() as pool:
+        kills = list(pool.map(lambda work, place: work(place), (kill_at_steps, kill_at_random), places))
+        assert sum(kills) > 20
+        list(pool.map(Place.finish, places))
+    for place in places:
+        place.check()
+        place.check_ledgers()

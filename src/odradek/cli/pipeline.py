@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -90,7 +91,7 @@ def run(file: str, master: str, as_lines: bool, quiet: bool) -> int:
     from odradek.pipeline.run import run as run_pipeline
 
     loaded = _load(file)
-    with _shown(quiet) as watch:
+    with _shown(quiet) as shown, _told_if_stopped(shown) as watch:
         summary = run_pipeline(loaded, file, watch, master=master)
     if as_lines:
         for flow in summary.flows:
@@ -133,6 +134,25 @@ def _shown(quiet: bool) -> Iterator[Callable[[str, BatchSummary], None]]:
             yield watch
     else:
         yield lambda flow, batch: click.echo(_line(flow, batch), err=True)
+
+
+@contextmanager
+def _told_if_stopped(shown: Callable[[str, BatchSummary], None]) -> Iterator[Callable[[str, BatchSummary], None]]:
+    """Whoever ends a run learns what it has committed."""
+    batches: Counter[str] = Counter()
+    rows: Counter[str] = Counter()
+
+    def watch(flow: str, batch: BatchSummary) -> None:
+        batches[flow] += 1
+        rows[flow] += batch.rows
+        shown(flow, batch)
+
+    try:
+        yield watch
+    except KeyboardInterrupt:
+        done = ", ".join(f"{flow}: {batches[flow]} batches with {rows[flow]} rows" for flow in sorted(batches))
+        click.echo(f"odradek: stopped; committed: {done or 'nothing'}; the next run goes on from there", err=True)
+        raise
 
 
 def _line(flow: str, batch: BatchSummary) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ import pyarrow as pa
 from odradek._version import __version__
 from odradek.errors import ConfigError, OdradekError
 from odradek.pipeline.audit import Auditor
+from odradek.pipeline.causes import words
 from odradek.pipeline.checkpoint import Checkpoint, MicroBatch, place
 from odradek.pipeline.commit import Table, log_bytes
 from odradek.pipeline.config import Decode, Flow, Pipeline
@@ -37,6 +37,8 @@ __all__ = ["Budget", "FlowRun", "Watch", "execute", "report_path", "run", "run_f
 AT_ONCE = 4
 """Flows that run at the same time: while one plans and commits, others read."""
 
+LOOK_S = 0.2
+
 SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
@@ -48,7 +50,7 @@ Watch = Callable[[str, BatchSummary], None]
 
 
 class _Enough(Exception):
-    """The run has done what it may do. Spark knows no other way to end a query between two batches from inside."""
+    """The run has done what it may do, or a batch has failed. Spark knows no other way to end a query from inside."""
 
 
 @dataclass
@@ -63,11 +65,13 @@ class Budget:
     max_bytes: int | None = None
     ends: float | None = None
     used: int = 0
+    stopped: bool = False
+    """Somebody has ended it: no further batch begins."""
 
     @property
     def spent(self) -> bool:
         out_of_bytes = self.max_bytes is not None and self.used >= self.max_bytes
-        return out_of_bytes or (self.ends is not None and time.monotonic() >= self.ends)
+        return self.stopped or out_of_bytes or (self.ends is not None and time.monotonic() >= self.ends)
 
 
 @dataclass
@@ -143,7 +147,7 @@ class FlowRun:
         except Exception as error:
             cause = self._failure or error
             if not isinstance(cause, _Enough):
-                self.error = _words(cause)
+                self.error = words(cause)
         self._audit()
 
     def _audit(self) -> None:
@@ -163,13 +167,13 @@ class FlowRun:
         """Called by Spark for each micro-batch. Spark takes it for done when this returns."""
         began = time.time()
         try:
-            if self.budget.spent and self._batches:
+            if self.budget.stopped or (self.budget.spent and self._batches):
                 raise _Enough
             batch = self.checkpoint.batch(number)
             entry = self.table.commit(batch, lambda names: self._stage(rows, batch, names), self.run)
         except BaseException as error:
             self._failure = error
-            raise
+            raise _Enough from None  # Spark searches its text, and does not get through one with a long trace
         if entry is not None:
             self._committed(entry, began)
 
@@ -273,17 +277,6 @@ def _check_time(decode: Decode, known: Mapping[str, pa.DataType]) -> None:
     check_time(known[decode.time], decode.time_format, decode.time)
 
 
-_OURS = re.compile(r"\bodradek\.[a-z_.]+\.([A-Z]\w+): (.+)")
-
-
-def _words(error: BaseException) -> str:
-    """What to tell of an error: ours, also when it comes as a text inside of Spark's."""
-    if isinstance(error, OdradekError):
-        return str(error)
-    found = _OURS.findall(str(error))
-    return found[-1][1] if found else f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
-
-
 # ---- all flows -----------------------------------------------------------------------------------------------
 
 
@@ -348,19 +341,27 @@ def _newest(flow: FlowRun) -> float:
 
 
 def run_flows(flows: Sequence[FlowRun], spark: SparkSession) -> None:
-    """Run flows that are prepared, a few at the same time. What ends this ends their queries."""
+    """Run flows that are prepared, a few at the same time. What ends this ends their queries: commits that have begun
+    are finished, and nothing else is."""
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="odradek-flow") as pool:
         running = [pool.submit(flow.execute, spark) for flow in flows]
         try:
             wait(running)
         except BaseException:
-            for future in running:
-                future.cancel()
-            for flow in flows:
-                flow.stop()
+            _end(flows, running, spark)
             raise
         for future in running:
             future.result()
+
+
+def _end(flows: Sequence[FlowRun], running: Sequence[Future[None]], spark: SparkSession) -> None:
+    for flow in flows:
+        flow.budget.stopped = True
+    with ThreadPoolExecutor(len(flows)) as pool:
+        for flow in flows:
+            pool.submit(flow.stop)  # ends what waits for brokers, and waits for the batch that has begun
+        while wait(running, LOOK_S).not_done:
+            spark.sparkContext.cancelAllJobs()  # again, as one may just have been about to begin
 
 
 def report_path(pipeline: Pipeline, summary: RunSummary) -> Path:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,9 @@ MODULE = "jdk.incubator.vector"
 without it."""
 
 LOOPBACK = "127.0.0.1"
+
+END_S = 30.0
+"""Time for Java to end by itself."""
 
 SETTINGS = {
     "spark.driver.host": LOOPBACK,
@@ -88,17 +91,26 @@ def local_session(
 
 
 def _stop(spark: SparkSession) -> None:
-    """Stop it and wait for its Java process, which pyspark leaves running as long as Python does."""
+    """Stop it and wait for its Java process, which pyspark leaves running as long as Python does. It may be gone."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
-    spark.stop()
     gateway = SparkContext._gateway
-    if gateway is not None:
+    if gateway is None:
+        spark.stop()
+        return
+    with suppress(OSError, Py4JError):
+        spark.stop()
         gateway.shutdown()
-        process = gateway.proc
-        process.stdin.close()
-        process.wait(30)
-        SparkContext._gateway = SparkContext._jvm = None
+    gateway.proc.stdin.close()
+    try:
+        gateway.proc.wait(END_S)
+    except subprocess.TimeoutExpired:
+        gateway.proc.kill()
+        gateway.proc.wait()
+    SparkContext._active_spark_context = SparkSession._instantiatedSession = SparkSession._activeSession = None
+    SparkContext._gateway = SparkContext._jvm = None
 
 
 @contextmanager
@@ -116,13 +128,13 @@ def _environ(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def _java_home(scratch: Path) -> Path:
-    """A directory with a `bin/java` that Spark's launcher can start."""
+    """A directory with a `bin/java` that Spark's launcher can start. What Spark keeps on the disk is in there, too: one
+    that is killed leaves it behind."""
     java = find_java()
     wrapper = scratch / "bin" / "java"
     wrapper.parent.mkdir(parents=True, exist_ok=True)
-    wrapper.write_text(
-        _LAUNCH.format(java=shlex.quote(java)) if _has_module(java) else _FILTER.format(java=shlex.quote(java))
-    )
+    launch = _LAUNCH if _has_module(java) else _FILTER
+    wrapper.write_text(launch.format(java=shlex.quote(java), scratch=shlex.quote(str(scratch))))
     wrapper.chmod(0o755)
     return scratch
 
@@ -133,7 +145,7 @@ def _has_module(java: str) -> bool:
 
 
 _LAUNCH = """#!/bin/sh
-exec {java} "$@"
+exec {java} -Djava.io.tmpdir={scratch} "$@"
 """
 
 _FILTER = """#!/bin/sh
@@ -142,5 +154,5 @@ for word do
     shift
     [ "$word" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$word"
 done
-exec {java} "$@"
+exec {java} -Djava.io.tmpdir={scratch} "$@"
 """

@@ -1,0 +1,50 @@
+"""What to tell of an error in one line; of a trace of Java's, what it began with."""
+
+from __future__ import annotations
+
+import re
+
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+
+from odradek.errors import OdradekError
+
+__all__ = ["words"]
+
+_OURS = re.compile(r"\bodradek\.[a-z_.]+\.([A-Z]\w+): (.+)")
+
+_CAUSE = re.compile(
+    r"^(?:: |Caused by: )(?:[a-z]\w*\.)+([A-Z][\w$]*)(?:: (.+?))?(?=\n\t+(?:at |\.\.\. )|\Z)", re.M | re.S
+)
+"""In the text of a Java error: a class and what it said, which may be several lines, before the frames of its stack."""
+
+_OF_PYTHON = "Traceback (most recent call last):"
+
+
+def words(error: BaseException) -> str:
+    """Ours as they are, also where they come as a text inside of Spark's; of others the class, and one line."""
+    if isinstance(error, OdradekError):
+        return str(error)
+    if isinstance(error, ConnectionError | Py4JError) and not isinstance(error, Py4JJavaError):
+        return f"Spark's Java process has ended: {error}"
+    text = _text(error)
+    if ours := _OURS.findall(text):
+        return str(ours[-1][1])
+    causes = [(name, _line(said)) for name, said in _CAUSE.findall(text) if said]
+    return ": ".join(filter(None, causes[-1] if causes else (type(error).__name__, _line(text))))
+
+
+def _text(error: BaseException) -> str:
+    """Py4j asks Java for the text of its errors. Java may be gone."""
+    try:
+        return str(error)
+    except Exception:
+        return str(error.args[0]) if error.args else ""
+
+
+def _line(said: str) -> str:
+    """What a Python traceback in it ends with; else its first line."""
+    _, traceback, frames = said.rpartition(_OF_PYTHON)
+    lines = [line for line in frames.splitlines() if line.strip()]
+    if traceback:
+        lines = [line for line in lines if not line[0].isspace()]
+    return lines[0].strip() if lines else ""

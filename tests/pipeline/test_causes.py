@@ -1,0 +1,103 @@
+"""Of an error that came through Java, what is told is what began it."""
+
+from __future__ import annotations
+
+import pytest
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+
+from odradek.errors import ConfigError
+from odradek.pipeline.causes import words
+
+CRASHED = """An error occurred while calling o78.save.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 2.0 failed 1 times, most recent \
+failure: Lost task 0.0 in stage 2.0: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.read(PythonRunner.scala:1)
+Caused by: java.io.EOFException
+\tat java.base/java.io.DataInputStream.readInt(DataInputStream.java:1)
+\t... 26 more
+
+Driver stacktrace:
+\tat org.apache.spark.scheduler.DAGScheduler.handle(DAGScheduler.scala:1)
+Caused by: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.read(PythonRunner.scala:1)
+\t... 1 more
+Caused by: java.io.EOFException
+\tat java.base/java.io.DataInputStream.readInt(DataInputStream.java:1)
+\t... 26 more
+"""
+
+NO_SPACE = """An error occurred while calling o121.save.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 1 in stage 1.0 failed 1 times
+\tat org.apache.spark.scheduler.DAGScheduler.handle(DAGScheduler.scala:1)
+Caused by: java.io.IOException: No space left on device
+\tat java.base/sun.nio.ch.FileDispatcherImpl.write0(Native Method)
+"""
+
+IN_PYTHON = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/x/a.py", line 14, in write
+    raise ValueError("of two\\nlines")
+ValueError: of two
+lines
+"""
+
+CHAINED = """An error occurred while calling o12.save.
+: org.apache.spark.SparkException: Writing failed.
+\tat org.apache.spark.sql.Writer.write(Writer.scala:1)
+Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "/x/a.py", line 1, in read
+KeyError: 'a'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/x/a.py", line 3, in read
+OSError: [Errno 5] Input/output error
+
+\tat org.apache.spark.api.python.BasePythonRunner.handle(PythonRunner.scala:1)
+"""
+
+OURS = """[STREAM_FAILED] Query [id = 1] terminated with exception: Traceback (most recent call last):
+  File "/x/source.py", line 1, in latestOffset
+odradek.errors.ConfigError: first
+odradek.spark.errors.DataLoss: data was lost: t/1-0
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (CRASHED, "SparkException: Python worker exited unexpectedly (crashed)"),
+        (NO_SPACE, "IOException: No space left on device"),
+        (IN_PYTHON, "RuntimeError: ValueError: of two"),
+        (CHAINED, "PythonException: OSError: [Errno 5] Input/output error"),
+        (OURS, "data was lost: t/1-0"),
+        ("plain\nand more", "RuntimeError: plain"),
+        ("", "RuntimeError"),
+    ],
+)
+def test_the_cause_that_says_something_is_told_in_one_line(text: str, told: str) -> None:
+    assert words(RuntimeError(text)) == told
+
+
+def test_errors_of_ours_are_told_as_they_are() -> None:
+    assert words(ConfigError("two\nlines")) == str(ConfigError("two\nlines"))
+
+
+@pytest.mark.parametrize("error", [Py4JNetworkError("no answer"), ConnectionRefusedError("no answer")])
+def test_without_java_there_is_nothing_to_ask(error: Exception) -> None:
+    assert words(error) == "Spark's Java process has ended: no answer"
+
+
+class FromJava(Exception):
+    """As py4j's: its text is Java's to know."""
+
+    def __str__(self) -> str:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
+def test_an_error_whose_java_is_gone_is_told_by_what_python_has_of_it() -> None:
+    assert words(FromJava("An error occurred while calling o78.save.\n", object())) == (
+        "FromJava: An error occurred while calling o78.save."
+    )
+    assert words(FromJava()) == "FromJava"
