@@ -138,7 +138,8 @@ class FlowRun:
             spark.dataSource.register(StageSink)  # a query runs in a copy of the session, made when it starts
             rows = spark.readStream.format("odradek").options(**self.options).load()
             writer = rows.writeStream.foreachBatch(self._batch).trigger(availableNow=True)
-            self._query = writer.option("checkpointLocation", str(self.checkpoint.directory.absolute())).start()
+            # With its scheme: on a cluster, Spark takes a path without one for a path in the cluster's file system.
+            self._query = writer.option("checkpointLocation", f"file://{self.checkpoint.directory.absolute()}").start()
             self._query.awaitTermination()
         except Exception as error:
             cause = self._failure or error
@@ -287,14 +288,17 @@ def _words(error: BaseException) -> str:
 # ---- all flows -----------------------------------------------------------------------------------------------
 
 
-def run(pipeline: Pipeline, file: str, watch: Watch, *, master: str = "local[*]") -> RunSummary:
+def run(
+    pipeline: Pipeline, file: str, watch: Watch, *, master: str | None = None, settings: Mapping[str, str] | None = None
+) -> RunSummary:
     """Run every flow until it has read what there was when it began, or the run's limits are reached.
 
     Args:
         pipeline: The checked file.
         file: Its name.
         watch: Is told of each commit.
-        master: Spark's.
+        master: Spark's; None: what `spark-submit` says if it started this process, else `local[*]`.
+        settings: Further settings of Spark.
 
     Returns:
         What was done; a flow that failed says why, and does not keep the others from running.
@@ -303,11 +307,12 @@ def run(pipeline: Pipeline, file: str, watch: Watch, *, master: str = "local[*]"
         ConfigError: Spark cannot be started.
         OSError: The report of the run cannot be written.
     """
-    from odradek.spark.session import local_session
+    from odradek.spark.session import session, submitted
 
     def with_session(flows: Sequence[FlowRun]) -> None:
-        with local_session("odradek-pipeline", master=master, settings=SETTINGS) as spark:
-            spark.sparkContext.setLogLevel("OFF")  # what goes wrong is told once, at the end
+        with session("odradek-pipeline", master=master, settings={**SETTINGS, **(settings or {})}) as spark:
+            if not submitted():
+                spark.sparkContext.setLogLevel("OFF")  # what goes wrong is told once, at the end
             run_flows(flows, spark)
 
     return execute(pipeline, file, watch, with_session)
