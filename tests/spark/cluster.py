@@ -1,6 +1,6 @@
 """Spark with processes of its own on loopback: a standalone cluster, a Connect server, and interpreters for them.
 
-An interpreter here finds everything that the tests' own one has, except odradek: that comes as a test says.
+An interpreter made here finds everything that the tests' own one has, except odradek: that comes as a test says.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import sysconfig
 import time
 import venv
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +23,9 @@ import pyspark
 from odradek.spark.session import environment
 
 SPARK_HOME = Path(pyspark.__file__).parent
-DEADLINE_S = 120
+
+DEADLINE_S = 240
+"""For each process to do what it is for: on two quiet cores all need less than 20."""
 
 NO_REST = "-Dspark.master.rest.enabled=false"
 """Of the master: its second way to submit, for which it would take a fixed port."""
@@ -44,30 +46,36 @@ class Interpreter(NamedTuple):
 
 
 def interpreter(folder: Path, *wheels: Path) -> Interpreter:
-    """One with these wheels, and with all that the tests' has but odradek: what is installed there in editable mode
-    is not found through another one's path."""
+    """One with these wheels, and with all that the tests' own one has but odradek: what is installed there in editable
+    mode is not found through somebody else's path."""
     venv.create(folder, with_pip=False)
     made = Interpreter(folder)
     if wheels:
         pip = [sys.executable, "-m", "pip", "--python", made.python, "install", "--quiet", "--no-index", "--no-deps"]
         subprocess.run([*pip, *map(str, wheels)], check=True, timeout=DEADLINE_S)
-    (made.packages / "tests.pth").write_text("\n".join({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))
+    ours = [path for path in sys.path if Path(path).name == "site-packages"]
+    (made.packages / "tests.pth").write_text("\n".join(ours))
     return made
 
 
 class Machine:
-    """Where processes of Spark run: nothing they write lies anywhere else.
+    """Where processes of Spark run: what they write lies below its folder.
 
     Args:
-        folder: Theirs.
+        folder: Is made.
+        python: Runs drivers and tasks.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, python: Interpreter) -> None:
         self.folder = folder
         (folder / "tmp").mkdir(parents=True)
+        path = (python.folder / "bin", SPARK_HOME / "bin", os.environ["PATH"])
         self.environ = {
-            **{key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+            **{name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")},
             **environment(folder / "java"),
+            "PATH": os.pathsep.join(map(str, path)),
+            "PYSPARK_PYTHON": python.python,
+            "PYSPARK_DRIVER_PYTHON": python.python,
             "SPARK_HOME": str(SPARK_HOME),
             "SPARK_LOCAL_DIRS": str(folder / "tmp"),
             "TMPDIR": str(folder / "tmp"),
@@ -75,26 +83,25 @@ class Machine:
 
     @contextmanager
     def started(self, name: str, command: Sequence[str], sign: str, **environ: str) -> Iterator[str]:
-        """A process, ended with all of its own at the end of the block. Yields what the sign found in its output."""
+        """A process, killed with all of its own at the end of the block. Yields what the sign finds in its output."""
         log = self.folder / f"{name}.log"
+        given = {**self.environ, **environ}
         with (
-            log.open("wb") as output,
-            subprocess.Popen(
-                [*command], cwd=self.folder, env={**self.environ, **environ}, stdout=output, stderr=output
-            ) as process,
+            log.open("wb") as out,
+            subprocess.Popen(command, cwd=self.folder, env=given, stdout=out, stderr=out) as process,
         ):
             try:
                 yield _awaited(process, log, sign)
             finally:
-                end(process)
+                _kill(process)
 
-    def run(self, command: Sequence[str], **environ: str) -> str:
-        """A command that must do well. Returns what it printed."""
+    def run(self, line: str, folder: Path) -> str:
+        """A line for the shell that must do well. Returns what it printed."""
         done = subprocess.run(
-            [*command], cwd=self.folder, env={**self.environ, **environ}, capture_output=True, text=True,
-            timeout=2 * DEADLINE_S, check=False,
+            ["bash", "-euc", line], cwd=folder, env=self.environ, capture_output=True, text=True,
+            timeout=DEADLINE_S, check=False,
         )  # fmt: skip
-        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
 
@@ -106,29 +113,23 @@ def _awaited(process: subprocess.Popen[bytes], log: Path, sign: str) -> str:
     return found[1]
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """It and what it started."""
-    tree = (
-        [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-        if process.poll() is None
-        else []
-    )
-    for each in tree:
-        if each.is_running():
-            each.kill()
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        for each in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
+            if each.is_running():
+                each.kill()
 
 
 @contextmanager
 def standalone(machine: Machine) -> Iterator[str]:
-    """A master and a worker with two cores. Yields the URL of the master."""
-    launch = str(SPARK_HOME / "bin" / "spark-class")
+    """A master, and a worker with two cores. Yields the URL of the master."""
     deploy = "org.apache.spark.deploy"
+    ports = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+    sign = r"Starting Spark master at (spark://\S+)"
     with ExitStack() as stack:
-        serve = [launch, f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
-        sign = r"Starting Spark master at (spark://\S+)"
+        serve = ["spark-class", f"{deploy}.master.Master", *ports]
         url = stack.enter_context(machine.started("master", serve, sign, SPARK_MASTER_OPTS=NO_REST))
-        work = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0", "--cores", "2", "--memory", "1g"]
-        place = ["--work-dir", str(machine.folder / "work")]
-        worker = [launch, f"{deploy}.worker.Worker", *work, *place, url]
-        stack.enter_context(machine.started("worker", worker, r"(Successfully registered) with master"))
+        size = ["--cores", "2", "--memory", "1g", "--work-dir", str(machine.folder / "work")]
+        work = ["spark-class", f"{deploy}.worker.Worker", *ports, *size, url]
+        stack.enter_context(machine.started("worker", work, "(Successfully registered) with master"))
         yield url

@@ -18,6 +18,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Self
 
@@ -217,6 +218,11 @@ class Ledger:
         entries from there on are read."""
         newest = map(self._read, reversed(self._paths()))
         return next((entry for entry in newest if entry.kind == "append"), None)
+
+    def written_by(self, run: str) -> list[Entry]:
+        """What this run has committed, if it is the newest, oldest first; only those entries and one more are read."""
+        newest = map(self._read, reversed(self._paths()))
+        return [*takewhile(lambda entry: entry.run == run, newest)][::-1]
 
     def _paths(self) -> list[Path]:
         if not self.directory.is_dir():

