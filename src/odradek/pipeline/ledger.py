@@ -220,8 +220,9 @@ class Ledger:
         return next((entry for entry in newest if entry.kind == "append"), None)
 
     def written_by(self, run: str) -> list[Entry]:
-        """What this run has committed, if it is the newest, oldest first; only those entries and one more are read."""
-        newest = map(self._read, reversed(self._paths()))
+        """What this run has read from logs, if it is the newest, oldest first. Only entries from there on are read, and
+        one more."""
+        newest = (entry for entry in map(self._read, reversed(self._paths())) if entry.kind == "append")
         return [*takewhile(lambda entry: entry.run == run, newest)][::-1]
 
     def _paths(self) -> list[Path]:
