@@ -57,6 +57,28 @@ def test_every_command_has_examples_and_json(command: str) -> None:
     assert shown.exit_code == 0 and f"odradek pipeline {command} " in shown.output and "--json" in shown.output
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--conf", "spark.executor.memory"], "expected key=value"),
+        (["--conf", "=2g"], "expected key=value"),
+        (["--master", "local[2]", "--remote", "sc://127.0.0.1:1"], "not both"),
+    ],
+)
+def test_a_run_is_told_where_and_how_without_contradiction(file: Path, options: list[str], words: str) -> None:
+    shown = CliRunner().invoke(cli, ["pipeline", "run", str(file), *options])
+    assert shown.exit_code == 2 and words in shown.output
+
+
+def test_what_spark_submit_has_started_has_its_master(
+    file: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    rmtree(file.parent / "table")
+    assert run(["pipeline", "run", str(file), "--master", "spark://127.0.0.1:1"]) == 2
+    assert "spark-submit started this: give --master spark://127.0.0.1:1 to it" in capfd.readouterr().err
+
+
 def test_plan_says_what_a_run_would_read(file: Path, capfd: pytest.CaptureFixture[str]) -> None:
     lines = told(capfd, "plan", str(file)).splitlines()
     assert [line.split() for line in lines[1:]] == [

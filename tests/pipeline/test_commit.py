@@ -19,7 +19,7 @@ from odradek.pipeline.commit import Table, gaps_of, log_bytes
 from odradek.pipeline.config import Flow
 from odradek.pipeline.decode import DecodeJob
 from odradek.pipeline.delta import DeltaLog
-from odradek.pipeline.errors import Busy, LedgerConflict, NotExact, TooManyDead
+from odradek.pipeline.errors import Busy, LedgerConflict, NotExact, NotShared, TooManyDead
 from odradek.pipeline.ledger import Gap, Ledger
 from odradek.pipeline.lock import writing
 from odradek.pipeline.staging import Account, Run, StageJob, Stager
@@ -138,6 +138,26 @@ def test_rows_that_come_twice_are_refused(make: Maker) -> None:
 
     with pytest.raises(NotExact, match="came twice"):
         make.table().commit(batch(1, 0, 10), make.stage(0, 10, twice), "r")
+
+
+def elsewhere(path: Path) -> None:
+    path.rename(path.with_suffix(".elsewhere"))
+
+
+def cut_short(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+@pytest.mark.parametrize("lose", [elsewhere, cut_short])
+def test_files_that_the_driver_does_not_see_are_not_committed(make: Maker, lose: Callable[[Path], None]) -> None:
+    def spoil(account: Account) -> None:
+        lose(make.root / "table" / account.files[0].path)
+
+    table = make.table()
+    with pytest.raises(NotShared, match="it is not there for the driver") as caught:
+        table.commit(batch(1, 0, 10), make.stage(0, 10, spoil), "r")
+    assert "under the same path" in caught.value.hint
+    assert table.ledger.entries() == [] and make.paths() == set()
 
 
 def test_too_many_dead_records_are_refused(make: Maker) -> None:

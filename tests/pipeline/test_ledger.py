@@ -152,6 +152,16 @@ def test_a_file_cannot_be_added_twice_or_removed_when_it_is_not_there() -> None:
         live_files([first, entry(1, first, removed=("nothing.parquet",))])
 
 
+def test_what_the_newest_run_has_committed_is_found_from_the_end(ledger: Ledger) -> None:
+    assert ledger.written_by("a") == []
+    newest: Entry | None = None
+    for batch, run in enumerate("aabbb"):
+        newest = ledger.commit(entry(batch, newest, run=run))
+    ledger.commit(entry(5, newest, kind="compact", run="", files=(), start={}, end={}))
+    assert [each.batch for each in ledger.written_by("b")] == [2, 3, 4]
+    assert ledger.written_by("a") == ledger.written_by("c") == []
+
+
 def test_batches_that_do_not_join_are_named() -> None:
     first = entry(0)
     late = entry(1, first, start={"t": {"1-0": 150, "2-0": 7}})

@@ -69,19 +69,37 @@ def _load(file: str) -> Pipeline:
 # ---- run -----------------------------------------------------------------------------------------------------
 
 
+def _setting(text: str) -> tuple[str, str]:
+    """`key=value`, as `spark-submit --conf` takes it. Raises click.BadParameter."""
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise click.BadParameter(f"{text!r}: expected key=value, such as spark.executor.memory=2g")
+    return key, value
+
+
 @pipeline.command(
     epilog=examples(
         "odradek pipeline run pipeline.toml",
-        "odradek pipeline run pipeline.toml --master spark://host:7077",
+        "odradek pipeline run pipeline.toml --master spark://host:7077 --conf spark.executor.memory=2g",
+        "odradek pipeline run pipeline.toml --remote sc://host:15002",
         "odradek pipeline run pipeline.toml --json --quiet",
     )
 )
 @FILE
-@click.option("--master", default="local[*]", show_default=True, metavar="URL", help="Of the Spark cluster.")
+@click.option("--master", metavar="URL", help="Of the Spark cluster. Default: what spark-submit says, else local[*].")
+@click.option("--remote", metavar="URL", help="Of a Spark Connect server, in place of a master.")
+@click.option("--conf", "settings", type=_setting, multiple=True, metavar="KEY=VALUE", help="A setting of Spark.")
 @JSON
 @QUIET
 @needing
-def run(file: str, master: str, as_lines: bool, quiet: bool) -> int:
+def run(
+    file: str,
+    master: str | None,
+    remote: str | None,
+    settings: tuple[tuple[str, str], ...],
+    as_lines: bool,
+    quiet: bool,
+) -> int:
     """Read what the logs have now, and commit it batch by batch.
 
     Exit code 1 when a flow failed; the others do not stop for it. Whatever ends a run, the next one goes on exactly
@@ -90,9 +108,11 @@ def run(file: str, master: str, as_lines: bool, quiet: bool) -> int:
     from odradek.pipeline.run import report_path
     from odradek.pipeline.run import run as run_pipeline
 
+    if master is not None and remote is not None:
+        raise click.UsageError("--master or --remote, not both")
     loaded = _load(file)
     with _shown(quiet) as shown, _told_if_stopped(shown) as watch:
-        summary = run_pipeline(loaded, file, watch, master=master)
+        summary = run_pipeline(loaded, file, watch, master=master, remote=remote, settings=dict(settings))
     if as_lines:
         for flow in summary.flows:
             echo_json(_as_json(summary, flow))

@@ -21,7 +21,7 @@ from odradek._version import __version__
 from odradek.pipeline.checkpoint import Checkpoint, MicroBatch
 from odradek.pipeline.config import Flow
 from odradek.pipeline.delta import DeltaLog
-from odradek.pipeline.errors import CheckpointMismatch, LedgerConflict, NotExact, TooManyDead
+from odradek.pipeline.errors import CheckpointMismatch, LedgerConflict, NotExact, NotShared, TooManyDead
 from odradek.pipeline.ledger import GENESIS, DataFile, Entry, Gap, Ledger, Offsets
 from odradek.pipeline.staging import Account, Run, prefix
 
@@ -104,6 +104,7 @@ class Table:
         Raises:
             LedgerConflict: It does not follow what was committed.
             NotExact: Not exactly the batch was read.
+            NotShared: Files were written where this machine does not see them.
             TooManyDead: More records are dead than may be.
         """
         reached = self.ledger.reached()
@@ -115,6 +116,7 @@ class Table:
         names = prefix(self.name, number, os.urandom(4).hex())
         try:
             account = stage(names)
+            self._see(account)
             gaps = self._judge(batch, account)
         except BaseException:
             self._drop(names)
@@ -133,6 +135,14 @@ class Table:
                     raise LedgerConflict(
                         self.name, batch.number, f"it reads {topic}/{name} from {start}, but the table ends at {end}"
                     )
+
+    def _see(self, account: Account) -> None:
+        """Tasks may have run on other machines."""
+        for root, files in ((self.root, account.files), (self.dead_root, account.dead_files)):
+            for file in files:
+                path = Path(root or "", file.path)
+                if not path.is_file() or path.stat().st_size != file.size:
+                    raise NotShared(self.name, str(path))
 
     def _judge(self, batch: MicroBatch, account: Account) -> list[Gap]:
         gaps = gaps_of(self.name, batch, account.runs, self._reason())

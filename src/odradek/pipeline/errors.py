@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from odradek.errors import OdradekError
 
-__all__ = ["Busy", "CheckpointMismatch", "LedgerBroken", "LedgerConflict", "NotExact", "TooManyDead"]
+__all__ = ["Busy", "CheckpointMismatch", "LedgerBroken", "LedgerConflict", "NotExact", "NotShared", "TooManyDead"]
 
 
 class LedgerBroken(OdradekError):
@@ -120,3 +120,21 @@ class NotExact(OdradekError):
 
     def message(self) -> str:
         return f"flow {self.flow}: {self.why}"
+
+
+class NotShared(OdradekError):
+    """A task wrote a file that this machine does not have. Nothing of the batch was committed.
+
+    Args:
+        flow: Of which flow.
+        path: Of the file.
+    """
+
+    hint = "tables, dead letters and checkpoints belong on storage that every machine has under the same path"
+
+    def __init__(self, flow: str, path: str) -> None:
+        super().__init__(flow, path)
+        self.flow, self.path = flow, path
+
+    def message(self) -> str:
+        return f"flow {self.flow}: a task wrote {self.path}, but it is not there for the driver, or not all of it"

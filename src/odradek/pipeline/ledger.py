@@ -18,6 +18,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Self
 
@@ -217,6 +218,12 @@ class Ledger:
         entries from there on are read."""
         newest = map(self._read, reversed(self._paths()))
         return next((entry for entry in newest if entry.kind == "append"), None)
+
+    def written_by(self, run: str) -> list[Entry]:
+        """What this run has read from logs, if it is the newest, oldest first. Only entries from there on are read, and
+        one more."""
+        newest = (entry for entry in map(self._read, reversed(self._paths())) if entry.kind == "append")
+        return [*takewhile(lambda entry: entry.run == run, newest)][::-1]
 
     def _paths(self) -> list[Path]:
         if not self.directory.is_dir():

@@ -110,7 +110,7 @@ def _ticks(top: float, *, binary: bool) -> list[float]:
     if top <= 0:
         return [0.0, 1.0]
     base = 1024 ** int(math.log(max(top, 1), 1024)) if binary else 1
-    raw = top / base / 4
+    raw = max(top, 1) / base / 4
     magnitude = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * magnitude for factor in (1, 2, 2.5, 5, 10) if factor * magnitude >= raw * 0.999)
     if not binary and step < 1:

@@ -59,7 +59,8 @@ class Budget:
 
     Args:
         max_bytes: Of log; None: any number.
-        ends: When it ends (`time.monotonic`); None: never.
+        ends: When it ends, seconds since the epoch; None: never.
+        used: Bytes of log that it has done.
     """
 
     max_bytes: int | None = None
@@ -71,7 +72,7 @@ class Budget:
     @property
     def spent(self) -> bool:
         out_of_bytes = self.max_bytes is not None and self.used >= self.max_bytes
-        return self.stopped or out_of_bytes or (self.ends is not None and time.monotonic() >= self.ends)
+        return self.stopped or out_of_bytes or (self.ends is not None and time.time() >= self.ends)
 
 
 @dataclass
@@ -109,19 +110,27 @@ class FlowRun:
 
     # ---- before Spark ----------------------------------------------------------------------------------------
 
+    def hold(self, locks: ExitStack) -> None:
+        """Take the table's lock, for as long as `locks` has it, and prepare."""
+        locks.enter_context(writing(self.table.root))
+        self.prepare()
+
     def prepare(self) -> None:
         """Put right what a killed run left, and see that everything fits together. Needs the table's lock."""
         self.table.recover()
         self.table.check(self.checkpoint)
-        self._avro = load_avro(self.flow.decode.schema_file) if self.flow.decode.schema_file else ""
-        if self._avro and self.flow.decode.time:
-            _check_time(self.flow.decode, avro_fields(self._avro))
+        avro = self._load_avro()
+        if avro and self.flow.decode.time:
+            _check_time(self.flow.decode, avro_fields(avro))
         if self.checkpoint.done is None and self.checkpoint.planned in (None, 0):
             self.checkpoint.begin(0, first_offsets(self.options), time.time())
         audit = self.flow.audit.topic
         if audit is not None:
             self._auditor = Auditor(self.pipeline.source, audit, self.checkpoint.directory / "odradek-audit")
         self.lag_before = self._lag()
+
+    def _load_avro(self) -> str:
+        return load_avro(self.flow.decode.schema_file) if self.flow.decode.schema_file else ""
 
     def _lag(self) -> int:
         done = self.checkpoint.done
@@ -133,22 +142,34 @@ class FlowRun:
 
     def execute(self, spark: SparkSession) -> None:
         """Run the query to its end. What goes wrong is put down in `error`."""
-        from odradek.pipeline.stage_sink import StageSink
-
         if self.budget.spent:
             return
         try:
-            self._columns = self._spark_columns(spark)
-            spark.dataSource.register(StageSink)  # a query runs in a copy of the session, made when it starts
+            self.begin(spark)
             rows = spark.readStream.format("odradek").options(**self.options).load()
-            writer = rows.writeStream.foreachBatch(self._batch).trigger(availableNow=True)
-            self._query = writer.option("checkpointLocation", str(self.checkpoint.directory.absolute())).start()
-            self._query.awaitTermination()
+            writer = rows.writeStream.foreachBatch(self._committer()).trigger(availableNow=True)
+            # With its scheme: on a cluster, Spark takes a path without one for a path in the cluster's file system.
+            self._query = writer.option("checkpointLocation", f"file://{self.checkpoint.directory.absolute()}").start()
+            self._wait()
         except Exception as error:
             cause = self._failure or error
-            if not isinstance(cause, _Enough):
+            if not _is_enough(cause):
                 self.error = words(cause)
         self._audit()
+
+    def begin(self, spark: SparkSession) -> None:
+        """What `commit` needs, in the process that calls it. Raises ConfigError."""
+        self._avro, self._columns = self._load_avro(), self._spark_columns(spark)
+
+    def resume(self) -> None:
+        """Take up what this run has committed from another process."""
+        self._entries = self.table.ledger.written_by(self.run)
+
+    def _committer(self) -> Callable[[DataFrame, int], None]:
+        return self._batch
+
+    def _wait(self) -> None:
+        self._query.awaitTermination()
 
     def _audit(self) -> None:
         if self._auditor is None:
@@ -157,6 +178,10 @@ class FlowRun:
             self._auditor.send(self.table.ledger.entries())
         except (OdradekError, OSError) as error:
             self.error = self.error or f"counts were not sent: {error}"
+
+    def interrupt(self, spark: SparkSession) -> None:
+        """End what Spark does now, for this flow and all others."""
+        spark.sparkContext.cancelAllJobs()
 
     def stop(self) -> None:
         """End the query, if it is running."""
@@ -167,15 +192,19 @@ class FlowRun:
         """Called by Spark for each micro-batch. Spark takes it for done when this returns."""
         began = time.time()
         try:
-            if self.budget.stopped or (self.budget.spent and self._batches):
-                raise _Enough
-            batch = self.checkpoint.batch(number)
-            entry = self.table.commit(batch, lambda names: self._stage(rows, batch, names), self.run)
+            entry = self.commit(rows, number)
         except BaseException as error:
             self._failure = error
             raise _Enough from None  # Spark searches its text, and does not get through one with a long trace
         if entry is not None:
             self._committed(entry, began)
+
+    def commit(self, rows: DataFrame, number: int) -> Entry | None:
+        """Do Spark's micro-batch of this number, unless the run has done what it may do. Raises as `Table.commit`."""
+        if self.budget.stopped or (self.budget.spent and self._entries):
+            raise _Enough
+        batch = self.checkpoint.batch(number)
+        return self.table.commit(batch, lambda names: self._stage(rows, batch, names), self.run)
 
     def _stage(self, rows: DataFrame, batch: MicroBatch, names: str) -> Account:
         from odradek.pipeline.stage_sink import FORMAT, collect, options_of
@@ -277,17 +306,32 @@ def _check_time(decode: Decode, known: Mapping[str, pa.DataType]) -> None:
     check_time(known[decode.time], decode.time_format, decode.time)
 
 
+def _is_enough(error: BaseException) -> bool:
+    """Was it raised here, or, over Spark Connect, in another process?"""
+    return isinstance(error, _Enough) or f"{_Enough.__module__}.{_Enough.__name__}" in str(error)
+
+
 # ---- all flows -----------------------------------------------------------------------------------------------
 
 
-def run(pipeline: Pipeline, file: str, watch: Watch, *, master: str = "local[*]") -> RunSummary:
+def run(
+    pipeline: Pipeline,
+    file: str,
+    watch: Watch,
+    *,
+    master: str | None = None,
+    remote: str | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> RunSummary:
     """Run every flow until it has read what there was when it began, or the run's limits are reached.
 
     Args:
         pipeline: The checked file.
         file: Its name.
         watch: Is told of each commit.
-        master: Spark's.
+        master: Spark's; None: what `spark-submit` says if it started this process, else `local[*]`.
+        remote: `sc://host:port` of a Spark Connect server, in place of a master.
+        settings: Further settings of Spark.
 
     Returns:
         What was done; a flow that failed says why, and does not keep the others from running.
@@ -296,25 +340,41 @@ def run(pipeline: Pipeline, file: str, watch: Watch, *, master: str = "local[*]"
         ConfigError: Spark cannot be started.
         OSError: The report of the run cannot be written.
     """
-    from odradek.spark.session import local_session
+    from odradek.spark.session import remote_session, session, submitted
+
+    given = {**SETTINGS, **(settings or {})}
 
     def with_session(flows: Sequence[FlowRun]) -> None:
-        with local_session("odradek-pipeline", master=master, settings=SETTINGS) as spark:
-            spark.sparkContext.setLogLevel("OFF")  # what goes wrong is told once, at the end
+        with session("odradek-pipeline", master=master, settings=given) as spark:
+            if not submitted():
+                spark.sparkContext.setLogLevel("OFF")  # what goes wrong is told once, at the end
             run_flows(flows, spark)
 
-    return execute(pipeline, file, watch, with_session)
+    def with_remote(flows: Sequence[FlowRun]) -> None:
+        with remote_session(remote or "", given) as spark:
+            run_flows(flows, spark)
+
+    if remote is None:
+        return execute(pipeline, file, watch, with_session)
+    from odradek.pipeline.connect import RemoteRun
+
+    return execute(pipeline, file, watch, with_remote, RemoteRun)
 
 
 def execute(
-    pipeline: Pipeline, file: str, watch: Watch, with_session: Callable[[Sequence[FlowRun]], None]
+    pipeline: Pipeline,
+    file: str,
+    watch: Watch,
+    with_session: Callable[[Sequence[FlowRun]], None],
+    kind: type[FlowRun] = FlowRun,
 ) -> RunSummary:
-    """As `run`, in a session of the caller's: `with_session` is called with the flows that can run, if any can."""
+    """As `run`, in a session of the caller's: `with_session` is called with the flows that can run, if any can. `kind`
+    fits the session."""
     started = time.time()
     identity = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(started))}-{os.urandom(3).hex()}"
     minutes = pipeline.run.max_minutes
-    budget = Budget(pipeline.run.max_bytes, None if minutes is None else time.monotonic() + 60 * minutes)
-    flows = [FlowRun(name, flow, pipeline, budget, identity, watch) for name, flow in pipeline.flows.items()]
+    budget = Budget(pipeline.run.max_bytes, None if minutes is None else started + 60 * minutes)
+    flows = [kind(name, flow, pipeline, budget, identity, watch) for name, flow in pipeline.flows.items()]
     with ExitStack() as locks:
         ready = [flow for flow in flows if _prepared(flow, locks)]
         if ready:
@@ -327,8 +387,7 @@ def execute(
 
 def _prepared(flow: FlowRun, locks: ExitStack) -> bool:
     try:
-        locks.enter_context(writing(flow.table.root))
-        flow.prepare()
+        flow.hold(locks)
     except (OdradekError, OSError) as error:
         flow.error = str(error)
     return not flow.error
@@ -343,6 +402,9 @@ def _newest(flow: FlowRun) -> float:
 def run_flows(flows: Sequence[FlowRun], spark: SparkSession) -> None:
     """Run flows that are prepared, a few at the same time. What ends this ends their queries: commits that have begun
     are finished, and nothing else is."""
+    from odradek.pipeline.stage_sink import StageSink
+
+    spark.dataSource.register(StageSink)  # before any query, which runs in a copy of the session
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="odradek-flow") as pool:
         running = [pool.submit(flow.execute, spark) for flow in flows]
         try:
@@ -361,7 +423,7 @@ def _end(flows: Sequence[FlowRun], running: Sequence[Future[None]], spark: Spark
         for flow in flows:
             pool.submit(flow.stop)  # ends what waits for brokers, and waits for the batch that has begun
         while wait(running, LOOK_S).not_done:
-            spark.sparkContext.cancelAllJobs()  # again, as one may just have been about to begin
+            flows[0].interrupt(spark)  # again, as a job may just have been about to begin
 
 
 def report_path(pipeline: Pipeline, summary: RunSummary) -> Path:

