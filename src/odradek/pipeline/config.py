@@ -37,6 +37,7 @@ from pydantic import (
 )
 
 from odradek.errors import ConfigError
+from odradek.spark.values import parse_bytes
 
 __all__ = [
     "Audit",
@@ -69,17 +70,14 @@ class PipelineFileError(ConfigError):
 
 # ---- sizes --------------------------------------------------------------------------------------------------
 
-_SIZE = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-
 
 def _size(value: object) -> object:
-    if isinstance(value, str):
-        match = _SIZE.fullmatch(value.strip())
-        if match is None:
-            raise ValueError('a size is a number of bytes, or like "64k", "128m", "2g"')
-        return int(match[1]) * _UNITS[match[2].lower()]
-    return value
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_bytes(value, "")
+    except ConfigError:
+        raise ValueError('a size is a number of bytes, or like "64k", "128m", "2g"') from None
 
 
 Size: TypeAlias = Annotated[int, BeforeValidator(_size), Field(gt=0)]
@@ -102,6 +100,9 @@ class Source(_Table):
     )
     fetchers_per_broker: int = Field(
         default=2, ge=1, description="most tasks that read from one broker at the same time"
+    )
+    max_message_bytes: Size = Field(
+        default=1_000_000, le=1 << 30, description="of the largest message: as the brokers' `max.message.size`"
     )
 
     @model_validator(mode="after")

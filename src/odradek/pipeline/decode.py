@@ -1,7 +1,7 @@
 """From a record's bytes to columns, a batch at a time: which rows can be decoded, and why the others cannot.
 
 Rows come as the data source gives them. JSON is decoded by Spark itself before they come (`from_json`), Avro here, by
-fastavro.
+fastavro. Spark takes what begins like JSON for JSON, so whether all of it is JSON is decided here, by pydantic.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute
+import pyarrow.types as pt
+from pydantic_core import from_json
 
 from odradek.errors import ConfigError
 from odradek.pipeline.times import TIME, times_of
@@ -45,9 +47,9 @@ RECORD_TIME = "record_time"
 
 RESERVED = {*STANDING, RECORD_TIME, "date", "hour"}
 
-RECORD, MALFORMED, IS_TEXT = "record", "_odradek_malformed", "is_text"
-"""Columns that Spark adds for JSON: the fields, with the text in a field of its own if they are not what they should
-be; and whether the value is UTF-8 at all."""
+RECORD, MALFORMED = "record", "_odradek_malformed"
+"""What Spark adds for JSON: a column with the fields, and in it the text in a field of its own if they are not what
+they should be."""
 
 
 class Dead:
@@ -129,12 +131,35 @@ def _raw(_job: DecodeJob, batch: pa.RecordBatch, reasons: Array) -> Fields:
 def _json(_job: DecodeJob, batch: pa.RecordBatch, reasons: Array) -> Fields:
     values: Array = batch["value"]
     reasons = _dead(reasons, pc.equal(pc.binary_length(values), 0), Dead.EMPTY)
-    reasons = _dead(reasons, pc.invert(batch[IS_TEXT]), Dead.TEXT)
     record: Array = batch[RECORD]
     fields = dict(zip((field.name for field in record.type), record.flatten(), strict=True))
     malformed = fields.pop(MALFORMED)
+    reasons = pc.coalesce(reasons, pa.array(map(_unsound, values.to_pylist()), pa.string()))
     reasons = _dead(reasons, pc.or_(pc.is_null(record), pc.is_valid(malformed)), Dead.JSON)
-    return fields, reasons
+    return {name: _in_utc(column) for name, column in fields.items()}, reasons
+
+
+def _unsound(value: bytes) -> str | None:
+    """Why a value is not one JSON text and nothing else, as RFC 8259 has it; None when it is."""
+    try:
+        from_json(value, allow_inf_nan=False, cache_strings="keys")
+    except ValueError:
+        return Dead.JSON if _is_utf8(value) else Dead.TEXT
+    return None
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _in_utc(column: Array) -> Array:
+    """Moments come in the zone of Spark's session, which is another one on another machine."""
+    zoned = pt.is_timestamp(column.type) and column.type.tz is not None
+    return column.cast(TIME) if zoned else column
 
 
 def _avro(job: DecodeJob, batch: pa.RecordBatch, reasons: Array) -> Fields:

@@ -20,7 +20,7 @@ from odradek.pipeline.audit import Auditor
 from odradek.pipeline.checkpoint import Checkpoint, MicroBatch, place
 from odradek.pipeline.commit import Table, log_bytes
 from odradek.pipeline.config import Decode, Flow, Pipeline
-from odradek.pipeline.decode import IS_TEXT, MALFORMED, RECORD, DecodeJob, avro_fields, load_avro
+from odradek.pipeline.decode import MALFORMED, RECORD, DecodeJob, avro_fields, load_avro
 from odradek.pipeline.ledger import Entry
 from odradek.pipeline.lock import writing
 from odradek.pipeline.report import write_report
@@ -216,9 +216,12 @@ class FlowRun:
             known = {each.name: _ARROW.get(each.dataType.typeName(), pa.null()) for each in schema.fields}
             _check_time(decode, known)
         text = F.col("value").cast("string")
-        how = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": MALFORMED, "allowSingleQuotes": "false"}
+        how = {
+            "mode": "PERMISSIVE", "columnNameOfCorruptRecord": MALFORMED, "allowSingleQuotes": "false",
+            "allowNonNumericNumbers": "false", "timeZone": "UTC",
+        }  # fmt: skip
         record = F.from_json(text, schema.add(MALFORMED, StringType()), how)
-        return record.alias(RECORD), F.is_valid_utf8(text).alias(IS_TEXT)
+        return (record.alias(RECORD),)
 
     # ---- what came of it -------------------------------------------------------------------------------------
 
