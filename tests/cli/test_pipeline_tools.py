@@ -45,6 +45,7 @@ def test_verify_says_that_a_table_is_complete(pipeline: Command) -> None:
     head, row = pipeline("verify").splitlines()
     assert head.split()[:3] == ["flow", "checked", "rows"]
     assert row.split()[:6] == ["orders", "3", "of", "3", "batches", "300"] and row.endswith("  complete")
+    assert "  position, payload  " in row
     assert pipeline("verify", "--quiet") == ""
 
 

@@ -104,8 +104,9 @@ def verify(
     """Read the log again and prove that tables are complete; exit code 1 when they are not.
 
     The ledger and every file are always checked; what options choose is compared with the log: rows in the table, dead
-    letters, what was skipped and what had been lost must be exactly what the log has, payloads included where the table
-    keeps them. What retention has removed since cannot be compared, and is counted.
+    letters, what was skipped and what had been lost must be exactly what the log has, by position and, where the table
+    keeps it (decode.kind = "raw"), by payload: the column `compared` says which. What retention has removed since
+    cannot be compared, and is counted.
     """
     from odradek.pipeline.selection import select
     from odradek.pipeline.tables import batch_ranges, open_table
@@ -136,6 +137,7 @@ def verify(
             "lost before",
             "expired",
             "seconds",
+            "compared",
             "result",
         ]
         click.echo(table(head, [_verdict_row(verdict) for verdict in verdicts]))
@@ -146,7 +148,8 @@ def _verdict_row(verdict: Verdict) -> list[object]:
     found = verdict.found
     return [
         verdict.flow, f"{verdict.batches} of {verdict.of} batches", found.rows, found.dead, found.skipped, found.size,
-        verdict.gaps, found.expired, f"{verdict.seconds:.1f}", "complete" if verdict.ok else "NOT COMPLETE",
+        verdict.gaps, found.expired, f"{verdict.seconds:.1f}", verdict.compared,
+        "complete" if verdict.ok else "NOT COMPLETE",
     ]  # fmt: skip
 
 

@@ -188,7 +188,7 @@ def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def _check(table: Table, group: Group, made: DataFile) -> None:
     """Read again what was written: the same rows, by their places in the log, and by payload where there is one."""
-    payload = table.flow.decode.kind == "raw"
+    payload = table.keeps_payload
     columns = [*IDENTITY, *(["value"] if payload else [])]
     before, after = (Tally({}, payload=payload) for _ in range(2))
     for files, tally in ((group.files, before), ((made,), after)):

@@ -55,7 +55,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Positions that could not be read any more when their turn came: `start` up to `end` of one partition."""
+    """Positions that no row came of: `start` up to `end` of one partition, and why."""
 
     topic: str
     partition: str
@@ -77,8 +77,7 @@ class Entry:
         removed: Paths it took out of the table.
         rows: In `files`.
         dead: Records that could not be decoded; they are in the dead letters.
-        skipped: Corrupt messages that were left out.
-        gaps: What was lost before it could be read.
+        gaps: What no row came of: lost before it could be read, corrupt and left out, or nothing in it.
         audit: Time bucket (seconds since the epoch, its start, as text) -> topic -> records.
         micro_batch: What the checkpoint calls it; -1 for what is not read from a log. The two differ as soon as there
             is an entry that is not.
@@ -101,7 +100,6 @@ class Entry:
     removed: Sequence[str] = ()
     rows: int = 0
     dead: int = 0
-    skipped: int = 0
     gaps: Sequence[Gap] = ()
     audit: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     micro_batch: int = -1
