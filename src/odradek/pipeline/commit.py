@@ -22,7 +22,7 @@ from odradek.pipeline.checkpoint import Checkpoint, MicroBatch
 from odradek.pipeline.config import Flow
 from odradek.pipeline.delta import DeltaLog
 from odradek.pipeline.errors import CheckpointMismatch, LedgerConflict, NotExact, TooManyDead
-from odradek.pipeline.ledger import GENESIS, DataFile, Entry, Gap, Ledger, Offsets
+from odradek.pipeline.ledger import GENESIS, DataFile, Entry, Fields, Gap, Ledger, Offsets
 from odradek.pipeline.staging import Account, Run, prefix
 
 __all__ = ["Stage", "Table", "gaps_of", "log_bytes"]
@@ -49,6 +49,8 @@ class Table:
         self.root = Path(flow.sink.path)
         self.dead_root = Path(flow.dead.path) if flow.dead else None
         self.ledger = Ledger(self.root, name)
+        self.fields: Fields = {}
+        """What rows are decoded to: becomes part of each entry."""
         self._most_dead = max_error_percent
         self._delta = DeltaLog(self.root, name, flow.sink.partition_by) if flow.sink.kind == "delta" else None
 
@@ -171,7 +173,8 @@ class Table:
             flow=self.name, batch=0, start=batch.start, end=batch.end, files=_in_order(account.files),
             rows=account.rows, dead=account.dead, gaps=tuple(gaps), audit=audit, micro_batch=batch.number,
             payload=account.payload, reasons=dict(account.reasons), dead_files=_in_order(account.dead_files),
-            hours=hours, code=__version__, written=time.time(),
+            hours=hours, fields=self.fields if account.files else {}, zone=self.flow.sink.zone, code=__version__,
+            written=time.time(),
         )  # fmt: skip
 
 

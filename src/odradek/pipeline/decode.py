@@ -61,6 +61,8 @@ class Dead:
     JSON = "not JSON of these fields"
     AVRO = "not Avro of this schema"
     TIME = "no time that can be used"
+    BEHIND = "time too long before it was read"
+    AHEAD = "time too long after it was read"
 
 
 class DecodeJob(NamedTuple):
@@ -71,7 +73,8 @@ class DecodeJob(NamedTuple):
         schema: Avro: the writer's schema, as JSON.
         time: The field with the record's time; None: they have none.
         time_format: As in the pipeline's file.
-        read_at: The time of records that have none, microseconds since the epoch.
+        read_at: When the batch was planned: the time of records that have none, microseconds since the epoch.
+        behind, ahead: So far from that a record's time may be, either way (microseconds); None: however far.
     """
 
     kind: str
@@ -79,6 +82,8 @@ class DecodeJob(NamedTuple):
     time: str | None = None
     time_format: str = "ms"
     read_at: int = 0
+    behind: int | None = None
+    ahead: int | None = None
 
 
 class Decoded(NamedTuple):
@@ -113,7 +118,18 @@ def decode(job: DecodeJob, batch: pa.RecordBatch) -> Decoded:
     else:
         times = times_of(fields[job.time], job.time_format)
         reasons = _dead(reasons, pc.is_null(times), Dead.TIME)
+        reasons = _bounded(job, times, reasons)
     return Decoded([stored_name(name) for name in fields], list(fields.values()), times, reasons)
+
+
+def _bounded(job: DecodeJob, times: Array, reasons: Array) -> Array:
+    """With what is wrong about times that are far away: units taken for others, clocks that were never set."""
+    since: Array = pc.subtract(times.cast(pa.int64()), job.read_at)
+    for limit, sign, why in ((job.behind, -1, Dead.BEHIND), (job.ahead, 1, Dead.AHEAD)):
+        if limit is not None:
+            far = pc.greater(pc.multiply(since, sign), limit)
+            reasons = _dead(reasons, pc.fill_null(far, False), why)
+    return reasons
 
 
 def _dead(reasons: Array, which: Array, why: str) -> Array:

@@ -21,7 +21,7 @@ from odradek.pipeline.ledger import DataFile, Entry
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["DeltaLog"]
+__all__ = ["DeltaLog", "refused"]
 
 METADATA = "odradek"
 """Key of the entry in a commit."""
@@ -75,7 +75,16 @@ class DeltaLog:
                 str(self.root), schema, actions, "error", self.partition_by, commit_properties=properties
             )
         elif self._version(table) < entry.batch:
+            self._widen(table, schema)
             table.create_write_transaction(actions, "append", schema, self.partition_by, commit_properties=properties)
+
+    def _widen(self, table: DeltaTable, schema: Any) -> None:
+        """Give the table the columns that it lacks: their values would never be seen. That is a commit of
+        its own, which changes nothing for readers."""
+        known = {field.name for field in table.schema().fields}
+        new = [field for field in schema.fields if field.name not in known]
+        if new:
+            table.alter.add_columns(new)
 
     def _version(self, table: DeltaTable) -> int:
         version = table.transaction_version(self.application)
@@ -94,6 +103,17 @@ class DeltaLog:
         fields = {field.name: field for field in pq.read_schema(self.root / file.path)}
         fields |= {name: pa.field(name, COLUMNS[name]) for name in self.partition_by}
         return Schema.from_arrow(pa.schema(list(fields.values())))
+
+
+def refused(columns: Mapping[str, pa.DataType]) -> str:
+    """Why Delta cannot have such columns; "" when it can."""
+    from deltalake import Schema
+
+    try:
+        Schema.from_arrow(pa.schema(list(columns.items())))
+    except Exception as error:  # deltalake has no narrower one
+        return str(error).splitlines()[0]
+    return ""
 
 
 def _add(file: DataFile, when: int) -> Any:

@@ -32,6 +32,9 @@ GENESIS = "0" * 64
 Offsets = Mapping[str, Mapping[str, int]]
 """Topic -> partition's name (`broker-partition` in 0.7) -> position."""
 
+Fields = Mapping[str, Any]
+"""Decoded column -> its type, as `evolution.described` has it."""
+
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
@@ -85,6 +88,8 @@ class Entry:
         reasons: Why records are dead -> how many.
         dead_files: What it added to the dead letters; relative to their directory.
         hours: Topic -> hour of the records' times (seconds since the epoch, its start, as text) -> `rows`, `bytes`.
+        fields: What the rows of `files` were decoded to; empty for what was not decoded: a compaction.
+        zone: Time zone of the dates and hours in `files`' directories.
         run: Who wrote it: identifies the run.
         code: Version of odradek.
         written: When, seconds since the epoch.
@@ -107,6 +112,8 @@ class Entry:
     reasons: Mapping[str, int] = field(default_factory=dict)
     dead_files: Sequence[DataFile] = ()
     hours: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
+    fields: Fields = field(default_factory=dict)
+    zone: str = ""
     run: str = ""
     code: str = ""
     written: float = 0.0
