@@ -101,11 +101,14 @@ def test_records_that_change(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
             "What is refused": sent({"id": "A-17", "customer": "c"}, *[{"id": 30, "customer": "c"}] * 20),
         }
         names = Page("schema-evolution.md", f'brokers = "1@{broker.address}"', events).play()
+        again = "pipeline replay pipeline.toml --flow orders --dead --batch :1 --topic orders-retry --apply"
+        assert run(again.split()) == 0
+    out, said = capfd.readouterr()
+    assert "orders: 1 dead letters of 2 batches" in out and "1 confirmed in all, 0 of them now" in out
     assert names["by_duckdb"] == [*((number, None) for number in range(20)), (20, "DE")]
     assert names["by_pyarrow"]["country"].to_pylist() == [*[None] * 20, "DE"]
     assert [row.country for row in names["by_spark"].orderBy("id").collect()][-1] == "FR"
     assert names["customers"][-2:] == [(22, "c22"), (3_000_000_001, "larger")] and names["nulls"] == [(0,)]
-    said = capfd.readouterr().err
     assert re.search(r"pipeline.toml:\d+: flows.orders.decode.fields: id is bigint in the table, and cannot", said)
     files = Ledger("tables/orders", "orders").files()
     assert sum(file.rows for file in files if file.partition["topic"] == "orders-retry") == 1

@@ -23,7 +23,7 @@ from odradek.pipeline.config import Flow
 from odradek.pipeline.delta import DeltaLog
 from odradek.pipeline.errors import CheckpointMismatch, LedgerConflict, NotExact, TooManyDead
 from odradek.pipeline.ledger import GENESIS, DataFile, Entry, Fields, Gap, Ledger, Offsets
-from odradek.pipeline.staging import Account, Run, prefix
+from odradek.pipeline.staging import Account, Run, is_ours, prefix
 
 __all__ = ["Stage", "Table", "gaps_of", "log_bytes"]
 
@@ -60,21 +60,15 @@ class Table:
         """Finish what a killed run left undone, and remove files that it did not commit. Holds for the one writer of
         the table."""
         if self._delta is not None:
-            newest, tail = self._delta.newest(), self.ledger.tail()
-            if newest is not None and newest.batch > (tail.batch if tail else -1):
-                self.ledger.commit(newest)
+            self._delta.finish(self.ledger)
         entries = self.ledger.entries()
-        listed = {file.path for entry in entries for file in entry.files}
-        dead = {file.path for entry in entries for file in entry.dead_files}
-        self._remove_unlisted(self.root, listed)
-        if self.dead_root is not None:
-            self._remove_unlisted(self.dead_root, dead)
-
-    def _remove_unlisted(self, root: Path, listed: Iterable[str]) -> None:
-        known = {root / path for path in listed}
-        for path in root.rglob(f"odradek-{self.name}-*.parquet"):
-            if path not in known:
-                path.unlink()
+        known = {(self.root / file.path).resolve() for entry in entries for file in entry.files}
+        if self.dead_root is not None:  # which may be in the table's directory, or the other way round
+            known |= {(self.dead_root / file.path).resolve() for entry in entries for file in entry.dead_files}
+        for root in filter(None, (self.root, self.dead_root)):
+            for path in root.rglob(f"odradek-{self.name}-*.parquet"):
+                if is_ours(self.name, path.name) and path.resolve() not in known:
+                    path.unlink()
 
     def check(self, checkpoint: Checkpoint) -> None:
         """Raise CheckpointMismatch unless the checkpoint goes on where the ledger ends."""

@@ -18,14 +18,16 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
 
 from odradek.pipeline.errors import LedgerBroken, LedgerConflict
 
 __all__ = ["DataFile", "Entry", "Gap", "Ledger"]
 
-VERSION = 1
 GENESIS = "0" * 64
 """What the first entry has in place of a hash."""
 
@@ -94,23 +96,24 @@ class Entry:
         code: Version of odradek.
         written: When, seconds since the epoch.
         previous: SHA-256 of the entry before, in hexadecimal; zeros for the first.
+        v: Version of this format.
     """
 
     flow: str
     batch: int
     start: Offsets
     end: Offsets
-    files: Sequence[DataFile]
+    files: tuple[DataFile, ...]
     kind: str = "append"
-    removed: Sequence[str] = ()
+    removed: tuple[str, ...] = ()
     rows: int = 0
     dead: int = 0
-    gaps: Sequence[Gap] = ()
+    gaps: tuple[Gap, ...] = ()
     audit: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     micro_batch: int = -1
     payload: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
-    dead_files: Sequence[DataFile] = ()
+    dead_files: tuple[DataFile, ...] = ()
     hours: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
     fields: Fields = field(default_factory=dict)
     zone: str = ""
@@ -118,26 +121,22 @@ class Entry:
     code: str = ""
     written: float = 0.0
     previous: str = GENESIS
+    v: Literal[1] = 1
 
     def encode(self) -> bytes:
         """Canonical: the same entry always gives the same bytes."""
-        body = {"v": VERSION, **asdict(self)}
-        return (
-            json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode() + b"\n"
-        )
+        body = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+        return body.encode() + b"\n"
 
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
+    @staticmethod
+    def decode(data: bytes) -> Entry:
         """Raises ValueError for anything that `encode` did not make."""
-        body = json.loads(data)
-        if not isinstance(body, dict) or body.pop("v", None) != VERSION:
-            raise ValueError(f"not a ledger entry of version {VERSION}")
         try:
-            files, dead_files = (tuple(DataFile(**file) for file in body.pop(name)) for name in ("files", "dead_files"))
-            gaps = tuple(Gap(**gap) for gap in body.pop("gaps"))
-            entry = cls(files=files, dead_files=dead_files, gaps=gaps, removed=tuple(body.pop("removed")), **body)
-        except (TypeError, KeyError) as error:
-            raise ValueError(f"not a ledger entry: {error}") from None
+            entry = _adapter().validate_json(data, strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ValueError(f"not a ledger entry: {where}: {first['msg']}") from None
         if entry.encode() != data:
             raise ValueError("not written as the ledger writes")
         return entry
@@ -151,6 +150,11 @@ class Entry:
         """Whether both came of the same input, whoever wrote them: a batch that was run again."""
         mine, others = (_without_author(entry) for entry in (self, other))
         return mine == others
+
+
+@cache
+def _adapter() -> TypeAdapter[Entry]:
+    return TypeAdapter(Entry)
 
 
 def _without_author(entry: Entry) -> dict[str, Any]:

@@ -128,7 +128,10 @@ class Progress:
             raise ConfigError(f"{path}: not what a replay writes down: {error}") from error
         if not isinstance(body, dict) or body.get("replay") != identity:
             raise ConfigError(f"{path}: it is of another replay")
-        return cls(path, identity, body["done"], body["rows"], body["ended"])
+        try:
+            return cls(path, identity, dict(body["done"]), int(body["rows"]), bool(body["ended"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"{path}: not what a replay writes down: {error!r}") from error
 
     def save(self) -> None:
         """Whole or not at all, also when the machine stops."""

@@ -126,10 +126,8 @@ def _of_delta(table: Table) -> Iterator[Finding]:
         return
     from odradek.pipeline.delta import DeltaLog
 
-    root = table.root.absolute()
-    there = DeltaLog(root, table.name, table.flow.sink.partition_by).files()
-    listed = {(root / path).as_posix() for path in table.live}
-    for path in sorted(listed - there):
+    there = DeltaLog(table.root, table.name, table.flow.sink.partition_by).files()
+    for path in sorted(table.live.keys() - there.keys()):
         yield Finding("file", path, "the ledger lists it, and the Delta table does not")
-    for path in sorted(there - listed):
-        yield Finding("file", path, "the Delta table lists it, and the ledger does not")
+    for path in sorted(there.keys() - table.live.keys()):
+        yield Finding("file", path, "the Delta table lists it, and the ledger does not: `compact` takes it over")
