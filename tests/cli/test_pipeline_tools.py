@@ -38,6 +38,19 @@ def pipeline(made: Made, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.
     return command
 
 
+# ---- files ---------------------------------------------------------------------------------------------------
+
+
+def test_files_are_those_in_which_rows_are_now(made: Made, pipeline: Command) -> None:
+    paths = pipeline("files").splitlines()
+    assert paths == [str(made.root / "table" / file.path) for file in made.table.live.values()]
+    assert pipeline("files", "--batch", "1:").splitlines() == paths[1:]
+    assert pipeline("files", "--since", "2100-01-01") == ""
+    pipeline("compact")
+    (told,) = map(json.loads, pipeline("files", "--batch", "2", "--json").splitlines())
+    assert (told["rows"], told["partition"]["topic"], Path(told["path"]).is_file()) == (300, "orders", True)
+
+
 # ---- verify --------------------------------------------------------------------------------------------------
 
 
@@ -45,6 +58,7 @@ def test_verify_says_that_a_table_is_complete(pipeline: Command) -> None:
     head, row = pipeline("verify").splitlines()
     assert head.split()[:3] == ["flow", "checked", "rows"]
     assert row.split()[:6] == ["orders", "3", "of", "3", "batches", "300"] and row.endswith("  complete")
+    assert "  position, payload  " in row
     assert pipeline("verify", "--quiet") == ""
 
 

@@ -87,7 +87,7 @@ path = {json.dumps(str(root / "dead"))}
         start = {topic: dict(partitions) for topic, partitions in self.reached.items()}
         rows: dict[str, list[dict[str, object]]] = {}
         letters: list[dict[str, object]] = []
-        skipped = 0
+        gaps: list[Gap] = []
         for log in segments.logs(self.logs):
             name = f"1-{log.partition.partition}"
             mine = start.setdefault(log.partition.topic, {})
@@ -105,7 +105,7 @@ path = {json.dumps(str(root / "dead"))}
                         "value": record.value,
                     }
                     if number in batch.corrupt and corrupt == "skip":
-                        skipped += 1
+                        gaps.append(Gap(record.topic, name, record.position, record.next_position, "corrupt"))
                     elif number in batch.corrupt or undecodable(record.value):
                         letters.append(row)
                     elif not lose(record.value):
@@ -123,7 +123,7 @@ path = {json.dumps(str(root / "dead"))}
             rows=sum(file.rows for file in files),
             dead=len(letters),
             dead_files=tuple(dead_files),
-            skipped=skipped,
+            gaps=tuple(gaps),
             micro_batch=appends[-1].micro_batch + 1 if appends else 1,
             run="made",
             written=1_800_000_000.0 + len(entries),

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.pipeline.checkpoint import MicroBatch
@@ -124,12 +124,35 @@ def test_a_batch_that_does_not_follow_is_refused_before_it_is_read(make: Maker, 
 )
 def test_what_was_read_must_be_what_was_to_be_read(make: Maker, first: int, last: int, words: str | None) -> None:
     table = make.table()
-    if words is None:  # as much as a compressed message takes that has none in it
-        assert table.commit(batch(1, 0, 10), make.stage(first, last), "r") is not None
+    if words is None:  # as much as a compressed message takes that has none in it: it is put down
+        entry = table.commit(batch(1, 0, 10), make.stage(first, last), "r")
+        assert entry is not None
+        assert entry.gaps == (Gap("t", "1-0", 162, 180, "a compressed message with nothing in it"),)
         return
     with pytest.raises(NotExact, match=words):
         table.commit(batch(1, 0, 10), make.stage(first, last), "r")
     assert table.ledger.entries() == [] and make.paths() == set()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sets(st.integers(0, 39)), st.sampled_from(["fail", "skip"]))
+def test_no_hole_is_silent_whatever_the_flow_says_about_loss(
+    tmp_path_factory: pytest.TempPathFactory, left_out: set[int], loss: str
+) -> None:
+    make = Maker(tmp_path_factory.mktemp("t"), "parquet")
+
+    def stage(names: str) -> Account:
+        runs = [Run("t", "1-0", 18 * n, 18 * n + 18) for n in range(40) if n not in left_out]
+        return Account(runs=runs)
+
+    try:
+        entry = make.table(data_loss=loss).commit(batch(1, 0, 40), stage, "r")
+    except NotExact:
+        assert loss == "fail" and left_out
+        return
+    assert entry is not None
+    missing = {n for gap in entry.gaps for n in range(gap.start // 18, gap.end // 18)}
+    assert missing == left_out
 
 
 def test_rows_that_come_twice_are_refused(make: Maker) -> None:

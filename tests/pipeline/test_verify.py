@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,7 +33,7 @@ def kinds(verdict: Verdict) -> list[str]:
     return [finding.kind for finding in verdict.findings]
 
 
-def rewrite(made: Made, entry: Entry, change: object) -> None:
+def rewrite(made: Made, entry: Entry, change: object, **changes: object) -> None:
     """Change the rows of a batch's first file, and let the ledger's entry follow, as a faulty run would have it."""
     file = entry.files[0]
     path = made.root / "table" / file.path
@@ -42,10 +43,7 @@ def rewrite(made: Made, entry: Entry, change: object) -> None:
     last = made.ledger.entries()[-1]
     assert last.batch == entry.batch, "only the newest entry can be changed without breaking the chain"
     files = (again, *entry.files[1:])
-    changed = entry.__class__(
-        **{**{name: getattr(entry, name) for name in entry.__dataclass_fields__}, "files": files,
-           "rows": sum(each.rows for each in files)}
-    )  # fmt: skip
+    changed = replace(entry, files=files, rows=sum(each.rows for each in files), **changes)  # type: ignore[arg-type]
     made.ledger.path(entry.batch).write_bytes(changed.encode())
 
 
@@ -60,6 +58,7 @@ async def test_a_complete_table_is_complete(tmp_path: Path, decode: str) -> None
     made.run(undecodable=lambda value: value == ROWS[7])
     verdict = await verified(made)
     assert verdict.findings == ()
+    assert verdict.compared == ("position, payload" if decode == "raw" else "position")
     assert (verdict.batches, verdict.of, verdict.found.rows, verdict.found.dead) == (2, 2, 399, 1)
     assert verdict.found.size == sum(path.stat().st_size for path in made.logs.rglob("*.kafka"))
 
@@ -167,8 +166,18 @@ async def test_corrupt_messages_are_skipped_or_dead_letters(tmp_path: Path, poli
 async def test_a_ledger_that_tells_of_other_counts_is_found_out(tmp_path: Path) -> None:
     made = Made(tmp_path, corrupt="skip")
     made.log(encode_set(ROWS) + damage(encode_set([b"x"])))
-    made.run(corrupt="skip", skipped=2, dead=3)
+    made.run(corrupt="skip", gaps=(), dead=3)
     assert kinds(await verified(made)) == ["skipped", "dead"]
+
+
+async def test_what_was_left_out_in_one_gap_does_not_excuse_what_was_left_out_elsewhere(tmp_path: Path) -> None:
+    made = Made(tmp_path, corrupt="skip")
+    made.log(encode_set(ROWS[:50]) + damage(encode_set([b"x"])) + encode_set(ROWS[50:]) + damage(encode_set([b"y"])))
+    first, _ = made.run(corrupt="skip").gaps
+    assert (await verified(made)).found.skipped == 2
+    rewrite(made, made.ledger.entries()[-1], lambda table: table, gaps=(first,))
+    verdict = await verified(made)
+    assert [(finding.kind, finding.rows) for finding in verdict.findings] == [("skipped", 1)]
 
 
 async def test_a_gap_is_no_excuse_for_what_the_log_still_has(tmp_path: Path) -> None:

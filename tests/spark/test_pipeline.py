@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from collections.abc import Callable, Sequence
@@ -23,6 +24,8 @@ from odradek.pipeline.config import load
 from odradek.pipeline.ledger import Ledger, check_ranges
 from odradek.pipeline.run import execute, run_flows
 from odradek.pipeline.summary import BatchSummary, FlowSummary, RunSummary
+from odradek.pipeline.tables import open_table
+from odradek.pipeline.verify import verify
 from odradek.testing import Kafka07Broker
 from odradek.wire.kafka07.message_set import encode_set
 
@@ -262,6 +265,42 @@ def test_what_cannot_be_decoded_is_put_aside_with_its_reason_and_its_place(here:
     assert dead[0]["offset"] == first and dead[0]["nextOffset"] == dead[1]["offset"]
     assert summary.reasons == dict.fromkeys(bad, 1) and summary.dead == 4
     assert here.table("t")["id"].to_pylist() == list(range(20))
+
+
+def test_only_what_is_json_from_its_first_to_its_last_byte_is_json(here: Place) -> None:
+    start = b'{"id": 7, "ts": 1795000000000, "user": "u"'
+    whole = start + b"}"
+    deep = start + b', "x": ' + b"[" * 100 + b"]" * 100 + b"}"
+    good = [b" \r\n" + whole + b"\t ", start + b', "id": 7}', deep, start[:-2] + b"x" * (1 << 20) + b'"}']
+    bad = [
+        whole + b" xyz", whole + whole, whole + b"\n" + whole, whole + b"}", whole + b"]", whole + b"\0", whole + b",",
+        whole[:-1], b" ", b"[" + whole + b"]", b"7", b"null", b'"x"', b"\xef\xbb\xbf" + whole,
+        whole.replace(b'"', b"'"),
+        start + b', "x": NaN}', start + b', "x": -Infinity}', start + b', "x": 01}', start + b', "x": "\\ud800"}',
+        start + b', "x": "a\nb"}', start + b', "x": ' + b"[" * 5000 + b"]" * 5000 + b"}", b"// no\n" + whole,
+    ]  # fmt: skip
+    text = [start + b', "x": "\xff"}', whole + b"\xff"]
+    here.log("t", [*good, *bad, *text])
+    here.run_lines = "max_error_percent = 90"
+    here.source += "\nmax_message_bytes = '2m'"
+    here.flow("t", decode=JSON, dead=True)
+    reasons = {row["value"]: row["reason"] for row in here.dead("t")} if here.done("t") else {}
+    assert reasons == {**dict.fromkeys(bad, "not JSON of these fields"), **dict.fromkeys(text, "not UTF-8")}
+    assert here.table("t")["id"].to_pylist() == [7] * len(good)
+
+
+def test_a_compressed_message_with_nothing_in_it_is_put_down_as_what_no_row_came_of(here: Place) -> None:
+    full = encode_set(numbered(3))
+    nothing = encode_set([gzip.compress(b"")])
+    empty = nothing[:5] + bytes([1]) + nothing[6:]  # its attributes: gzip
+    here.log("t", [])
+    (here.root / "logs" / "t-0" / f"{0:020}.kafka").write_bytes(full + empty + full)
+    here.flow("t")
+    assert here.done("t").rows == 6
+    (entry,) = here.ledger("t").entries()
+    assert [(gap.start, gap.end) for gap in entry.gaps] == [(len(full), len(full) + len(empty))]
+    verdict = od.run(verify, load(here.file()), open_table("t", load(here.file()).flows["t"]))
+    assert verdict.ok and verdict.found.rows == 6
 
 
 def test_more_dead_records_than_allowed_keep_the_batch_from_being_committed(here: Place) -> None:

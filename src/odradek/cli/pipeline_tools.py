@@ -1,4 +1,4 @@
-"""`odradek pipeline verify|replay|compact|repair`: what is done with tables that are there. None of it needs Spark."""
+"""`odradek pipeline verify|files|replay|compact|repair`: for tables that are there; none of it needs Spark."""
 
 from __future__ import annotations
 
@@ -104,8 +104,9 @@ def verify(
     """Read the log again and prove that tables are complete; exit code 1 when they are not.
 
     The ledger and every file are always checked; what options choose is compared with the log: rows in the table, dead
-    letters, what was skipped and what had been lost must be exactly what the log has, payloads included where the table
-    keeps them. What retention has removed since cannot be compared, and is counted.
+    letters, what was skipped and what had been lost must be exactly what the log has, by position and, where the table
+    keeps it (decode.kind = "raw"), by payload: the column `compared` says which. What retention has removed since
+    cannot be compared, and is counted.
     """
     from odradek.pipeline.selection import select
     from odradek.pipeline.tables import batch_ranges, open_table
@@ -136,6 +137,7 @@ def verify(
             "lost before",
             "expired",
             "seconds",
+            "compared",
             "result",
         ]
         click.echo(table(head, [_verdict_row(verdict) for verdict in verdicts]))
@@ -146,7 +148,8 @@ def _verdict_row(verdict: Verdict) -> list[object]:
     found = verdict.found
     return [
         verdict.flow, f"{verdict.batches} of {verdict.of} batches", found.rows, found.dead, found.skipped, found.size,
-        verdict.gaps, found.expired, f"{verdict.seconds:.1f}", "complete" if verdict.ok else "NOT COMPLETE",
+        verdict.gaps, found.expired, f"{verdict.seconds:.1f}", verdict.compared,
+        "complete" if verdict.ok else "NOT COMPLETE",
     ]  # fmt: skip
 
 
@@ -158,6 +161,7 @@ def _verdict_row(verdict: Verdict) -> list[object]:
         "odradek pipeline replay pipeline.toml --topic orders-again",
         "odradek pipeline replay pipeline.toml --batch 3:9 --topic orders-again --rate 10m --apply",
         "odradek pipeline replay pipeline.toml --flow orders --cluster kafka07+zk://other:2181 --apply",
+        "odradek pipeline replay pipeline.toml --dead --topic orders-retry --apply",
     )
 )
 @FILE
@@ -167,6 +171,7 @@ def _verdict_row(verdict: Verdict) -> list[object]:
 @UNTIL
 @click.option("--topic", metavar="NAME", help="To this topic; without, each row goes to the topic that it came from.")
 @CLUSTER
+@click.option("--dead", is_flag=True, help="Dead letters instead of rows of the table.")
 @click.option("--value", default="value", show_default=True, metavar="COLUMN", help="What is sent.")
 @click.option("--key", metavar="COLUMN", help="Chooses the partition. Without, each log goes to one, in order.")
 @click.option("--rate", type=_size, metavar="SIZE", help="Most bytes of payload a second, such as 10m.")
@@ -188,6 +193,7 @@ def replay(
     until: float | None,
     topic: str | None,
     cluster: str | None,
+    dead: bool,
     value: str,
     key: str | None,
     rate: int | None,
@@ -212,7 +218,7 @@ def replay(
     url = _target(loaded, cluster, topic)
     there = open_table(names[0], loaded.flows[names[0]])
     batches = select(there, numbers=numbers, since=since, until=until)
-    plan = plan_replay(there, batches=batches, topic=topic, value=value, key=key, rate=rate, target=url)
+    plan = plan_replay(there, batches=batches, topic=topic, value=value, key=key, rate=rate, target=url, dead=dead)
     done = Progress.load(state or plan.state, plan.identity)
     sent = 0
     if apply:
@@ -252,7 +258,8 @@ def _say_replay(plan: Replay, done: Any, sent: int, applied: bool, as_lines: boo
         echo_json(told)
     elif not quiet:
         where = plan.topic or "the topics they came from"
-        click.echo(f"{plan.table.name}: {plan.rows} rows of {len(plan.batches)} batches to {where}")
+        what = "dead letters" if plan.dead else "rows"
+        click.echo(f"{plan.table.name}: {plan.rows} {what} of {len(plan.batches)} batches to {where}")
         click.echo(f"{done.rows} confirmed in all, {sent} of them now; written down in {done.path}")
         if not applied:
             click.echo("nothing was sent: --apply does")
@@ -366,5 +373,50 @@ def _say_repair(plan: Any, applied: bool) -> None:
         click.echo(f"{plan.flow}: nothing was changed: --apply does")
 
 
-COMMANDS = (verify, replay, compact, repair)
+# ---- files ---------------------------------------------------------------------------------------------------
+
+
+@click.command(
+    epilog=examples(
+        "odradek pipeline files pipeline.toml",
+        "odradek pipeline files pipeline.toml --flow orders --batch 17:",
+        "odradek pipeline files pipeline.toml --since -24h --json",
+    )
+)
+@FILE
+@FLOW
+@BATCH
+@SINCE
+@UNTIL
+@JSON
+@needing
+def files(
+    file: str,
+    flows: tuple[str, ...],
+    numbers: tuple[str, ...],
+    since: float | None,
+    until: float | None,
+    as_lines: bool,
+) -> int:
+    """Print the files in which a table's rows are now: all of them, or those of some batches.
+
+    With --json, a line for each file has the table's partition that it is in, its rows, and its smallest and largest
+    record time in seconds since the epoch.
+    """
+    from odradek.pipeline.selection import select
+    from odradek.pipeline.tables import open_table
+
+    loaded, names = _load(file, flows)
+    for name in names:
+        there = open_table(name, loaded.flows[name])
+        for each in there.files_of(select(there, numbers=numbers, since=since, until=until)):
+            place = str(there.root / each.path)
+            if as_lines:
+                echo_json({"flow": name, **asdict(each), "path": place})
+            else:
+                click.echo(place)
+    return 0
+
+
+COMMANDS = (verify, files, replay, compact, repair)
 """For the group `pipeline`."""

@@ -44,13 +44,24 @@ class Auditor:
         Raises:
             OdradekError: It did not arrive; the next call tries again.
         """
-        sent = int(self._mark.read_text()) if self._mark.exists() else -1
+        sent = self._sent()
         waiting = [entry for entry in entries if entry.kind == "append" and entry.batch > sent]
         if waiting:
             anyio.run(self._send, [_message(entry) for entry in waiting])
             scratch = self._mark.with_name(f".{self._mark.name}.tmp")
             scratch.write_text(str(waiting[-1].batch))
             scratch.replace(self._mark)
+
+    def _sent(self) -> int:
+        """The newest batch whose counts were sent."""
+        try:
+            return int(self._mark.read_text("utf-8"))
+        except FileNotFoundError:
+            return -1
+        except ValueError as error:
+            raise ConfigError(
+                f"{self._mark}: this is not the number of a batch: remove it to send all again"
+            ) from error
 
     async def _send(self, messages: list[bytes]) -> None:
         async with od.connect(self._url) as k, k.producer() as out:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from odradek.pipeline.errors import CheckpointMismatch
@@ -104,9 +104,16 @@ class Checkpoint:
             version, head, offsets = path.read_text("utf-8").split("\n")
             if version != VERSION:
                 raise ValueError(f"of version {version}")
-            return json.loads(head)["batchTimestampMs"] / 1000, json.loads(offsets)["topics"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return json.loads(head)["batchTimestampMs"] / 1000, _topics(json.loads(offsets))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CheckpointMismatch(str(path), f"this is not what Spark plans batches with: {error}") from error
+
+
+def _topics(body: Any) -> Offsets:
+    topics: dict[str, dict[str, int]] = body["topics"]
+    if not all(isinstance(position, int) for places in topics.values() for position in places.values()):
+        raise ValueError("a position is not a number")
+    return topics
 
 
 def _as_the_source_writes(offsets: Offsets) -> str:

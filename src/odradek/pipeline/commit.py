@@ -22,13 +22,14 @@ from odradek.pipeline.checkpoint import Checkpoint, MicroBatch
 from odradek.pipeline.config import Flow
 from odradek.pipeline.delta import DeltaLog
 from odradek.pipeline.errors import CheckpointMismatch, LedgerConflict, NotExact, NotShared, TooManyDead
-from odradek.pipeline.ledger import GENESIS, DataFile, Entry, Gap, Ledger, Offsets
-from odradek.pipeline.staging import Account, Run, prefix
+from odradek.pipeline.ledger import GENESIS, DataFile, Entry, Fields, Gap, Ledger, Offsets
+from odradek.pipeline.staging import Account, Run, is_ours, prefix
 
 __all__ = ["Stage", "Table", "gaps_of", "log_bytes"]
 
 EMPTY_WRAPPER = 64
-"""Bytes of log that may have no row: a compressed message with none in it."""
+"""Bytes of log that may have no row, whatever the flow says about loss: a compressed message with none in it. `verify`
+reads them again."""
 
 Stage = Callable[[str], Account]
 """Writes the rows of a batch to files whose names begin so."""
@@ -48,6 +49,8 @@ class Table:
         self.root = Path(flow.sink.path)
         self.dead_root = Path(flow.dead.path) if flow.dead else None
         self.ledger = Ledger(self.root, name)
+        self.fields: Fields = {}
+        """What rows are decoded to: becomes part of each entry."""
         self._most_dead = max_error_percent
         self._delta = DeltaLog(self.root, name, flow.sink.partition_by) if flow.sink.kind == "delta" else None
 
@@ -57,21 +60,15 @@ class Table:
         """Finish what a killed run left undone, and remove files that it did not commit. Holds for the one writer of
         the table."""
         if self._delta is not None:
-            newest, tail = self._delta.newest(), self.ledger.tail()
-            if newest is not None and newest.batch > (tail.batch if tail else -1):
-                self.ledger.commit(newest)
+            self._delta.finish(self.ledger)
         entries = self.ledger.entries()
-        listed = {file.path for entry in entries for file in entry.files}
-        dead = {file.path for entry in entries for file in entry.dead_files}
-        self._remove_unlisted(self.root, listed)
-        if self.dead_root is not None:
-            self._remove_unlisted(self.dead_root, dead)
-
-    def _remove_unlisted(self, root: Path, listed: Iterable[str]) -> None:
-        known = {root / path for path in listed}
-        for path in root.rglob(f"odradek-{self.name}-*.parquet"):
-            if path not in known:
-                path.unlink()
+        known = {(self.root / file.path).resolve() for entry in entries for file in entry.files}
+        if self.dead_root is not None:  # which may be in the table's directory, or the other way round
+            known |= {(self.dead_root / file.path).resolve() for entry in entries for file in entry.dead_files}
+        for root in filter(None, (self.root, self.dead_root)):
+            for path in root.rglob(f"odradek-{self.name}-*.parquet"):
+                if is_ours(self.name, path.name) and path.resolve() not in known:
+                    path.unlink()
 
     def check(self, checkpoint: Checkpoint) -> None:
         """Raise CheckpointMismatch unless the checkpoint goes on where the ledger ends."""
@@ -148,20 +145,20 @@ class Table:
         gaps = gaps_of(self.name, batch, account.runs, self._reason())
         if self.flow.data_loss == "fail" and self.flow.corrupt != "skip":
             for gap in gaps:
-                if gap.end - gap.start > EMPTY_WRAPPER:
+                if not 0 < gap.end - gap.start <= EMPTY_WRAPPER:
                     where = f"{gap.topic}/{gap.partition} between {gap.start} and {gap.end}"
                     raise NotExact(self.name, f"nothing was read of {where}")
-            gaps = []
         total = account.rows + account.dead
         if total and 100 * account.dead > self._most_dead * total:
             raise TooManyDead(self.name, account.dead, account.rows, self._most_dead, "; ".join(account.examples))
         return gaps
 
     def _reason(self) -> str:
-        lost, corrupt = "the log no longer had it", "corrupt messages were left out"
-        if self.flow.corrupt == "skip":
-            return corrupt if self.flow.data_loss == "fail" else f"{lost}, or {corrupt}"
-        return lost
+        may = [
+            *(["the log no longer had it"] if self.flow.data_loss == "skip" else []),
+            *(["corrupt messages were left out"] if self.flow.corrupt == "skip" else []),
+        ]
+        return ", or ".join(may) or "a compressed message with nothing in it"
 
     def _drop(self, names: str) -> None:
         """Remove the files of an attempt."""
@@ -180,7 +177,8 @@ class Table:
             flow=self.name, batch=0, start=batch.start, end=batch.end, files=_in_order(account.files),
             rows=account.rows, dead=account.dead, gaps=tuple(gaps), audit=audit, micro_batch=batch.number,
             payload=account.payload, reasons=dict(account.reasons), dead_files=_in_order(account.dead_files),
-            hours=hours, code=__version__, written=time.time(),
+            hours=hours, fields=self.fields if account.files else {}, zone=self.flow.sink.zone, code=__version__,
+            written=time.time(),
         )  # fmt: skip
 
 

@@ -1,5 +1,7 @@
 """Few large files out of many small ones, as one entry of the ledger.
 
+Delta tables are compacted by their own tool, and the ledger takes over what it did.
+
 What a kill leaves behind, step by step: files that no entry lists, which readers never see and `repair` removes; or the
 entry, and then the old files are only not deleted yet. They are kept until whoever still reads an older state of the
 table is done with them: `delete_retired` is a step of its own.
@@ -11,6 +13,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,8 +22,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odradek._version import __version__
-from odradek.errors import OdradekError, Unsupported
+from odradek.errors import OdradekError
 from odradek.pipeline.config import Flow
+from odradek.pipeline.delta import DeltaLog
 from odradek.pipeline.ledger import GENESIS, DataFile, Entry, Ledger
 from odradek.pipeline.lock import writing
 from odradek.pipeline.tables import BATCH_ROWS, Table, open_table, read_rows
@@ -84,31 +88,29 @@ def _filled(files: Iterable[DataFile], most: int) -> Iterator[list[DataFile]]:
 def compact(name: str, flow: Flow, *, run: str = "compact", now: float | None = None) -> Entry | None:
     """Compact a flow's table; None: there was nothing to do. Old files stay where they are.
 
-    Memory: one row group, 64 MiB.
+    A Delta table is compacted by deltalake, in a commit of its own before the ledger's; what that, or whoever else
+    compacted it, has done before and the ledger does not know is taken over.
+
+    Memory: one row group, 64 MiB; for a Delta table, what deltalake takes.
 
     Raises:
         Busy: Another process is writing this table.
-        Unsupported: It is a Delta table, which has a tool of its own.
         CompactionFailed: What came out is not what went in. Nothing was committed.
         OSError, pyarrow.ArrowException: A file cannot be read or written.
     """
-    if flow.sink.kind != "parquet":
-        raise Unsupported(f"flow {name}: compacting a {flow.sink.kind} table", "its own tool: deltalake's optimize()")
     with writing(flow.sink.path):
-        table = open_table(name, flow)
-        groups = plan_compaction(table)
-        if not groups:
+        removed, files = _rewrite(name, flow) if flow.sink.kind == "parquet" else _rewrite_delta(name, flow)
+        if not removed and not files:
             return None
-        batch = len(table.entries)
-        files = tuple(_merge(table, group, f"odradek-{name}-{batch:08d}-{uuid4().hex}.parquet") for group in groups)
+        table = open_table(name, flow)
         entry = Entry(
             flow=name,
-            batch=batch,
+            batch=len(table.entries),
             start={},
             end={},
             files=files,
             kind="replace",
-            removed=tuple(file.path for group in groups for file in group.files),
+            removed=tuple(file.path for file in removed),
             rows=sum(file.rows for file in files),
             run=run,
             code=__version__,
@@ -116,6 +118,30 @@ def compact(name: str, flow: Flow, *, run: str = "compact", now: float | None = 
             previous=table.entries[-1].digest if table.entries else GENESIS,
         )
         return Ledger(flow.sink.path, name).commit(entry)
+
+
+Files = tuple[DataFile, ...]
+
+
+def _rewrite(name: str, flow: Flow) -> tuple[Files, Files]:
+    """Old files and new ones, which nobody knows yet."""
+    table = open_table(name, flow)
+    groups = plan_compaction(table)
+    names = (f"odradek-{name}-{len(table.entries):08d}-{uuid4().hex}.parquet" for _ in groups)
+    made = tuple(map(_merge, repeat(table), groups, names))
+    return tuple(file for group in groups for file in group.files), made
+
+
+def _rewrite_delta(name: str, flow: Flow) -> tuple[Files, Files]:
+    """Old files and new ones, which the Delta table has now in their place."""
+    log = DeltaLog(Path(flow.sink.path), name, flow.sink.partition_by)
+    log.finish(Ledger(flow.sink.path, name))
+    log.compact(flow.sink.file_bytes)
+    table, there = open_table(name, flow), log.files()
+    removed = tuple(file for path, file in table.live.items() if path not in there)
+    made = tuple(file for path, file in there.items() if path not in table.live)
+    _check(table, removed, made)
+    return removed, made
 
 
 # ---- one file ------------------------------------------------------------------------------------------------
@@ -138,7 +164,7 @@ def _merge(table: Table, group: Group, name: str) -> DataFile:
         min((file.least for file in group.files if file.least is not None), default=None),
         max((file.most for file in group.files if file.most is not None), default=None),
     )
-    _check(table, group, made)
+    _check(table, group.files, (made,))
     return made
 
 
@@ -186,16 +212,17 @@ def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def _check(table: Table, group: Group, made: DataFile) -> None:
+def _check(table: Table, old: Files, made: Files) -> None:
     """Read again what was written: the same rows, by their places in the log, and by payload where there is one."""
-    payload = table.flow.decode.kind == "raw"
+    payload = table.keeps_payload
     columns = [*IDENTITY, *(["value"] if payload else [])]
     before, after = (Tally({}, payload=payload) for _ in range(2))
-    for files, tally in ((group.files, before), ((made,), after)):
+    for files, tally in ((old, before), (made, after)):
         for rows in read_rows(table.root, files, columns):
             tally.add_rows(rows)
-    if before.sums != after.sums or made.rows != group.rows:
-        raise CompactionFailed(f"{made.path} has other rows than the {len(group.files)} files it was made of")
+    if before.sums != after.sums or sum(file.rows for file in made) != sum(file.rows for file in old):
+        names = ", ".join(file.path for file in made)
+        raise CompactionFailed(f"{names} do not have the rows of the {len(old)} files they were made of")
 
 
 def _sync(path: Path) -> None:

@@ -41,7 +41,8 @@ class Finding:
 
     Args:
         kind: `ledger`; `file`, `unreadable`; `log`: it is not the log the table was made of; `missing`, `extra` and
-            `different` rows; `skipped` and `dead`: they are not as many as the ledger says.
+            `different` rows; `skipped`: corrupt messages that were left out where the ledger has no gap; `dead`: they
+            are not as many as the ledger says.
         where: Batch, file, or stretch of a log, in words.
         what: In words.
         rows: How many rows it is about, where that is known.
@@ -115,7 +116,8 @@ class Comparison:
         self.found = Found()
         self.findings: list[Finding] = []
         self._table, self._chosen, self._advance = table, chosen, advance
-        self._payload = table.flow.decode.kind == "raw"
+        self._payload = table.keeps_payload
+        self._gaps = _spans((entry.batch, gap) for entry in chosen for gap in batch_gaps(entry))
         self._columns = [*IDENTITY, *(["value"] if self._payload else [])]
         files = table.files_of({entry.batch for entry in chosen})
         self._files = [file for file in files if file.path not in unreadable]
@@ -163,7 +165,8 @@ class Comparison:
     def _starts(self, compared: Iterable[tuple[int, Range]]) -> dict[TopicPartition, list[int]]:
         """Where stretches begin as far as that is known before the log is read: it adds more, at messages."""
         cuts: dict[TopicPartition, set[int]] = {}
-        for part in (*self._known(), *(part for _, part in compared)):
+        gaps = (Range(partition, *span[:2]) for partition, spans in self._gaps.items() for span in spans)
+        for part in (*self._known(), *(part for _, part in compared), *gaps):
             cuts.setdefault(part.partition, set()).update((part.start, part.end))
         return {partition: sorted(places) for partition, places in cuts.items()}
 
@@ -192,7 +195,6 @@ class Comparison:
     # ---- the judgement ----
 
     async def _judge(self, places: Iterable[Place], tallies: _Tallies, logs: Logs) -> None:
-        skipped: Counter[int] = Counter()
         dead: Counter[int] = Counter()
         differing: list[Place] = []
         for place in places:
@@ -201,30 +203,33 @@ class Comparison:
                 self.found.rows += rows.rows
                 dead[place.batch] += letters.rows
                 if rows + letters == good:
-                    skipped[place.batch] += broken.rows
+                    self._leave_out(place, broken.rows)
                 elif rows + letters != good + broken:
                     differing.append(place)
             elif place.batch == UNCLAIMED and (count := rows.rows + letters.rows):
                 self.findings.append(Finding("extra", str(place), f"{count} rows that no batch has read", count))
         self.findings += _outside(tallies)
         for place in differing[:LOOKED_INTO]:
-            skipped[place.batch] += await self._look_into(place, logs)
+            self._leave_out(place, await self._look_into(place, logs))
         if (more := len(differing) - LOOKED_INTO) > 0:
             self.findings.append(Finding("different", f"{more} more stretches of the log", "they differ as well"))
-        self.found.skipped, self.found.dead = skipped.total(), dead.total()
+        self.found.dead = dead.total()
         if not (differing or self.found.expired):
-            self._compare_counts(skipped, dead)
+            self._compare_counts(dead)
 
-    def _compare_counts(self, skipped: Counter[int], dead: Counter[int]) -> None:
-        """The ledger counts what was left out only where it is not a gap of its own."""
+    def _leave_out(self, place: Place, count: int) -> None:
+        """Corrupt messages of the log that are neither in the table nor among the dead letters. Gaps begin stretches of
+        their own, so that a stretch is part of one or not."""
+        self.found.skipped += count
+        if count and _owner(self._gaps.get(place.partition, ()), place.start) != place.batch:
+            what = f"{count} corrupt messages are neither in the table nor dead letters, and the ledger has no gap here"
+            self.findings.append(Finding("skipped", str(place), what, count))
+
+    def _compare_counts(self, dead: Counter[int]) -> None:
         for entry in self._chosen:
-            where = f"batch {entry.batch}"
-            if skipped[entry.batch] < entry.skipped or (skipped[entry.batch] and self._table.flow.corrupt != "skip"):
-                what = f"{skipped[entry.batch]} corrupt messages are in neither; the ledger says {entry.skipped}"
-                self.findings.append(Finding("skipped", where, what, abs(skipped[entry.batch] - entry.skipped)))
             if dead[entry.batch] != entry.dead:
                 what = f"{dead[entry.batch]} dead letters; the ledger says {entry.dead}"
-                self.findings.append(Finding("dead", where, what, abs(dead[entry.batch] - entry.dead)))
+                self.findings.append(Finding("dead", f"batch {entry.batch}", what, abs(dead[entry.batch] - entry.dead)))
 
     async def _look_into(self, place: Place, logs: Logs) -> int:
         """Compare row by row; how many corrupt messages were left out."""
@@ -274,17 +279,20 @@ def _places(
     starts: Mapping[TopicPartition, Sequence[int]], compared: Iterable[tuple[int, Range]], known: Iterable[Range]
 ) -> Iterator[Place]:
     """Every stretch, and what it is."""
-    ours: dict[TopicPartition, list[tuple[int, int, int]]] = {}
-    claimed: dict[TopicPartition, list[tuple[int, int, int]]] = {}
-    for batch, part in compared:
-        ours.setdefault(part.partition, []).append((part.start, part.end, batch))
-    for part in known:
-        claimed.setdefault(part.partition, []).append((part.start, part.end, UNCOMPARED))
+    ours, claimed = _spans(compared), _spans((UNCOMPARED, part) for part in known)
     for partition, mine in starts.items():
-        spans, others = sorted(ours.get(partition, ())), claimed.get(partition, [])
+        spans, others = ours.get(partition, ()), claimed.get(partition, ())
         for start, end in pairwise([*mine, FOREVER]):
             batch = _owner(spans, start)
             yield Place(partition, start, end, batch if batch != UNCLAIMED else _owner(others, start))
+
+
+def _spans(parts: Iterable[tuple[int, Range]]) -> dict[TopicPartition, list[tuple[int, int, int]]]:
+    """Ranges and whose they are -> start, end and owner, in order."""
+    spans: dict[TopicPartition, list[tuple[int, int, int]]] = {}
+    for owner, part in sorted(parts, key=lambda each: each[1]):
+        spans.setdefault(part.partition, []).append((part.start, part.end, owner))
+    return spans
 
 
 def _owner(spans: Sequence[tuple[int, int, int]], position: int) -> int:

@@ -31,12 +31,14 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     ValidationError,
     field_validator,
     model_validator,
 )
 
 from odradek.errors import ConfigError
+from odradek.spark.values import parse_bytes
 
 __all__ = [
     "Audit",
@@ -69,17 +71,14 @@ class PipelineFileError(ConfigError):
 
 # ---- sizes --------------------------------------------------------------------------------------------------
 
-_SIZE = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-
 
 def _size(value: object) -> object:
-    if isinstance(value, str):
-        match = _SIZE.fullmatch(value.strip())
-        if match is None:
-            raise ValueError('a size is a number of bytes, or like "64k", "128m", "2g"')
-        return int(match[1]) * _UNITS[match[2].lower()]
-    return value
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_bytes(value, "")
+    except ConfigError:
+        raise ValueError('a size is a number of bytes, or like "64k", "128m", "2g"') from None
 
 
 Size: TypeAlias = Annotated[int, BeforeValidator(_size), Field(gt=0)]
@@ -102,6 +101,9 @@ class Source(_Table):
     )
     fetchers_per_broker: int = Field(
         default=2, ge=1, description="most tasks that read from one broker at the same time"
+    )
+    max_message_bytes: Size = Field(
+        default=1_000_000, le=1 << 30, description="of the largest message: as the brokers' `max.message.size`"
     )
 
     @model_validator(mode="after")
@@ -144,6 +146,12 @@ class Decode(_Table):
     time_format: Literal["s", "ms", "us", "iso"] = Field(
         default="ms", description="unit since the epoch, or ISO 8601 text"
     )
+    time_behind_days: float | None = Field(
+        default=None, gt=0, description="a record with a time so long before its batch was planned is dead (days)"
+    )
+    time_ahead_days: float | None = Field(
+        default=None, gt=0, description="a record with a time so long after its batch was planned is dead (days)"
+    )
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
@@ -152,6 +160,8 @@ class Decode(_Table):
                 raise ValueError(f"kind {kind!r} needs {name}, and no other kind has it")
         if self.kind == "raw" and self.time is not None:
             raise ValueError("raw records have no columns to take a time from")
+        if self.time is None and (self.time_behind_days or self.time_ahead_days):
+            raise ValueError("without time there is nothing that time_behind_days and time_ahead_days could bound")
         return self
 
 
@@ -237,9 +247,16 @@ class Flow(_Table):
 class Pipeline(_Table):
     """The whole file."""
 
+    _file: str = PrivateAttr("")
+    _lines: Mapping[tuple[str, ...], int] = PrivateAttr({})
+
     source: Source
     run: Run = Run()
     flows: dict[str, Flow] = Field(min_length=1)
+
+    def where(self, *key: str) -> str:
+        """File, line and name of a key, or of the nearest table around it that the file has; for errors."""
+        return _where(self._file, self._lines, key)
 
     @model_validator(mode="after")
     def _apart(self) -> Self:
@@ -273,7 +290,7 @@ def load(path: str | Path) -> Pipeline:
     place = Path(path)
     try:
         text = place.read_text("utf-8")
-        return Pipeline.model_validate(tomllib.loads(text))
+        pipeline = Pipeline.model_validate(tomllib.loads(text))
     except OSError as error:
         raise PipelineFileError(f"{place}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -284,14 +301,22 @@ def load(path: str | Path) -> Pipeline:
         lines = _lines(text)
         mistakes = sorted(_words(place, lines, dict(each)) for each in error.errors())
         raise PipelineFileError(*(words for _, words in mistakes)) from None
+    pipeline._file, pipeline._lines = str(place), _lines(text)
+    return pipeline
+
+
+def _line(lines: Mapping[tuple[str, ...], int], key: tuple[str, ...]) -> int:
+    while key and key not in lines:
+        key = key[:-1]
+    return lines.get(key, 1)
+
+
+def _where(file: object, lines: Mapping[tuple[str, ...], int], key: tuple[str, ...]) -> str:
+    return f"{file}:{_line(lines, key)}: {'.'.join(key) or 'the file'}"
 
 
 def _words(place: Path, lines: Mapping[tuple[str, ...], int], mistake: Mapping[str, Any]) -> tuple[int, str]:
     key = tuple(part for part in mistake["loc"] if isinstance(part, str))
-    known = key
-    while known and known not in lines:
-        known = known[:-1]
-    line = lines.get(known, 1)
     said = mistake["msg"].removeprefix("Value error, ")
     given = mistake.get("input")
     shown = f" (it is {given!r})" if isinstance(given, str | int | float | bool) else ""
@@ -300,7 +325,7 @@ def _words(place: Path, lines: Mapping[tuple[str, ...], int], mistake: Mapping[s
             said, shown = f"there is no such key; known here: {', '.join(_known_keys(key[:-1]))}", ""
         case "missing":
             said, shown = "it is missing", ""
-    return line, f"{place}:{line}: {'.'.join(key) or 'the file'}: {said}{shown}"
+    return _line(lines, key), f"{_where(place, lines, key)}: {said}{shown}"
 
 
 def _known_keys(table: tuple[str, ...]) -> list[str]:

@@ -1,7 +1,7 @@
 """From a record's bytes to columns, a batch at a time: which rows can be decoded, and why the others cannot.
 
 Rows come as the data source gives them. JSON is decoded by Spark itself before they come (`from_json`), Avro here, by
-fastavro.
+fastavro. Spark takes what begins like JSON for JSON, so whether all of it is JSON is decided here, by pydantic.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute
+import pyarrow.types as pt
+from pydantic_core import from_json
 
 from odradek.errors import ConfigError
 from odradek.pipeline.times import TIME, times_of
@@ -45,9 +47,9 @@ RECORD_TIME = "record_time"
 
 RESERVED = {*STANDING, RECORD_TIME, "date", "hour"}
 
-RECORD, MALFORMED, IS_TEXT = "record", "_odradek_malformed", "is_text"
-"""Columns that Spark adds for JSON: the fields, with the text in a field of its own if they are not what they should
-be; and whether the value is UTF-8 at all."""
+RECORD, MALFORMED = "record", "_odradek_malformed"
+"""What Spark adds for JSON: a column with the fields, and in it the text in a field of its own if they are not what
+they should be."""
 
 
 class Dead:
@@ -59,6 +61,8 @@ class Dead:
     JSON = "not JSON of these fields"
     AVRO = "not Avro of this schema"
     TIME = "no time that can be used"
+    BEHIND = "time too long before it was read"
+    AHEAD = "time too long after it was read"
 
 
 class DecodeJob(NamedTuple):
@@ -69,7 +73,8 @@ class DecodeJob(NamedTuple):
         schema: Avro: the writer's schema, as JSON.
         time: The field with the record's time; None: they have none.
         time_format: As in the pipeline's file.
-        read_at: The time of records that have none, microseconds since the epoch.
+        read_at: When the batch was planned: the time of records that have none, microseconds since the epoch.
+        behind, ahead: So far from that a record's time may be, either way (microseconds); None: however far.
     """
 
     kind: str
@@ -77,6 +82,8 @@ class DecodeJob(NamedTuple):
     time: str | None = None
     time_format: str = "ms"
     read_at: int = 0
+    behind: int | None = None
+    ahead: int | None = None
 
 
 class Decoded(NamedTuple):
@@ -111,7 +118,18 @@ def decode(job: DecodeJob, batch: pa.RecordBatch) -> Decoded:
     else:
         times = times_of(fields[job.time], job.time_format)
         reasons = _dead(reasons, pc.is_null(times), Dead.TIME)
+        reasons = _bounded(job, times, reasons)
     return Decoded([stored_name(name) for name in fields], list(fields.values()), times, reasons)
+
+
+def _bounded(job: DecodeJob, times: Array, reasons: Array) -> Array:
+    """With what is wrong about times that are far away: units taken for others, clocks that were never set."""
+    since: Array = pc.subtract(times.cast(pa.int64()), job.read_at)
+    for limit, sign, why in ((job.behind, -1, Dead.BEHIND), (job.ahead, 1, Dead.AHEAD)):
+        if limit is not None:
+            far = pc.greater(pc.multiply(since, sign), limit)
+            reasons = _dead(reasons, pc.fill_null(far, False), why)
+    return reasons
 
 
 def _dead(reasons: Array, which: Array, why: str) -> Array:
@@ -129,12 +147,35 @@ def _raw(_job: DecodeJob, batch: pa.RecordBatch, reasons: Array) -> Fields:
 def _json(_job: DecodeJob, batch: pa.RecordBatch, reasons: Array) -> Fields:
     values: Array = batch["value"]
     reasons = _dead(reasons, pc.equal(pc.binary_length(values), 0), Dead.EMPTY)
-    reasons = _dead(reasons, pc.invert(batch[IS_TEXT]), Dead.TEXT)
     record: Array = batch[RECORD]
     fields = dict(zip((field.name for field in record.type), record.flatten(), strict=True))
     malformed = fields.pop(MALFORMED)
+    reasons = pc.coalesce(reasons, pa.array(map(_unsound, values.to_pylist()), pa.string()))
     reasons = _dead(reasons, pc.or_(pc.is_null(record), pc.is_valid(malformed)), Dead.JSON)
-    return fields, reasons
+    return {name: _in_utc(column) for name, column in fields.items()}, reasons
+
+
+def _unsound(value: bytes) -> str | None:
+    """Why a value is not one JSON text and nothing else, as RFC 8259 has it; None when it is."""
+    try:
+        from_json(value, allow_inf_nan=False, cache_strings="keys")
+    except ValueError:
+        return Dead.JSON if _is_utf8(value) else Dead.TEXT
+    return None
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _in_utc(column: Array) -> Array:
+    """Moments come in the zone of Spark's session, which is another one on another machine."""
+    zoned = pt.is_timestamp(column.type) and column.type.tz is not None
+    return column.cast(TIME) if zoned else column
 
 
 def _avro(job: DecodeJob, batch: pa.RecordBatch, reasons: Array) -> Fields:

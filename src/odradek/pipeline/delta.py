@@ -10,18 +10,20 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odradek.errors import ConfigError
-from odradek.pipeline.ledger import DataFile, Entry
+from odradek.pipeline.decode import RECORD_TIME
+from odradek.pipeline.ledger import DataFile, Entry, Ledger
+from odradek.pipeline.times import seconds
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["DeltaLog"]
+__all__ = ["DeltaLog", "refused"]
 
 METADATA = "odradek"
 """Key of the entry in a commit."""
@@ -51,10 +53,23 @@ class DeltaLog:
                 return Entry.decode(commit[METADATA].encode())
         return None
 
-    def files(self) -> set[str]:
-        """Paths of the table's files now."""
+    def finish(self, ledger: Ledger) -> None:
+        """Put the entry of the newest commit into the ledger, should a crash have kept it from there."""
+        newest, tail = self.newest(), ledger.tail()
+        if newest is not None and newest.batch > (tail.batch if tail else -1):
+            ledger.commit(newest)
+
+    def files(self) -> dict[str, DataFile]:
+        """Path -> file of the table now."""
         table = self._table()
-        return set() if table is None else {Path(path).as_posix() for path in table.file_uris()}
+        rows = [] if table is None else pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        return {file.path: file for file in map(_listed, rows)}
+
+    def compact(self, size: int) -> None:
+        """Make files of about so many bytes of smaller ones: a commit that changes no rows."""
+        table = self._table()
+        if table is not None:
+            table.optimize.compact(target_size=size)
 
     def commit(self, entry: Entry) -> None:
         """Make the files of an entry part of the table. Does nothing when that was done before, or there are none."""
@@ -75,7 +90,16 @@ class DeltaLog:
                 str(self.root), schema, actions, "error", self.partition_by, commit_properties=properties
             )
         elif self._version(table) < entry.batch:
+            self._widen(table, schema)
             table.create_write_transaction(actions, "append", schema, self.partition_by, commit_properties=properties)
+
+    def _widen(self, table: DeltaTable, schema: Any) -> None:
+        """Give the table the columns that it lacks: their values would never be seen. That is a commit of
+        its own, which changes nothing for readers."""
+        known = {field.name for field in table.schema().fields}
+        new = [field for field in schema.fields if field.name not in known]
+        if new:
+            table.alter.add_columns(new)
 
     def _version(self, table: DeltaTable) -> int:
         version = table.transaction_version(self.application)
@@ -96,9 +120,30 @@ class DeltaLog:
         return Schema.from_arrow(pa.schema(list(fields.values())))
 
 
+def refused(columns: Mapping[str, pa.DataType]) -> str:
+    """Why Delta cannot have such columns; "" when it can."""
+    from deltalake import Schema
+
+    try:
+        Schema.from_arrow(pa.schema(list(columns.items())))
+    except Exception as error:  # deltalake has no narrower one
+        return str(error).splitlines()[0]
+    return ""
+
+
+def _listed(row: Mapping[str, Any]) -> DataFile:
+    partition = {
+        name.removeprefix("partition."): f"{value:02}" if isinstance(value, int) else str(value)
+        for name, value in row.items()
+        if name.startswith("partition.")
+    }
+    least, most = (seconds(row.get(f"{which}.{RECORD_TIME}")) for which in ("min", "max"))
+    return DataFile(unquote(row["path"]), row["num_records"], row["size_bytes"], partition, least, most)
+
+
 def _add(file: DataFile, when: int) -> Any:
     from deltalake.transaction import AddAction
 
     partition: Mapping[str, str | None] = dict(file.partition)
     stats = json.dumps({"numRecords": file.rows})
-    return AddAction(quote(file.path, safe="/="), file.size, partition, when, True, stats)
+    return AddAction(file.path, file.size, partition, when, True, stats)

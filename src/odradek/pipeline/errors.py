@@ -1,10 +1,19 @@
-"""What can be wrong with a ledger."""
+"""What can be wrong with a table and what goes into it."""
 
 from __future__ import annotations
 
-from odradek.errors import OdradekError
+from odradek.errors import ConfigError, OdradekError
 
-__all__ = ["Busy", "CheckpointMismatch", "LedgerBroken", "LedgerConflict", "NotExact", "NotShared", "TooManyDead"]
+__all__ = [
+    "Busy",
+    "CheckpointMismatch",
+    "LedgerBroken",
+    "LedgerConflict",
+    "NotExact",
+    "NotShared",
+    "OtherTable",
+    "TooManyDead",
+]
 
 
 class LedgerBroken(OdradekError):
@@ -53,6 +62,24 @@ class CheckpointMismatch(OdradekError):
     """
 
     hint = "`odradek pipeline repair FILE` makes a checkpoint that goes on where the ledger ends"
+
+    def __init__(self, place: str, why: str) -> None:
+        super().__init__(place, why)
+        self.place, self.why = place, why
+
+    def message(self) -> str:
+        return f"{self.place}: {self.why}"
+
+
+class OtherTable(ConfigError):
+    """What the pipeline's file says is not what the table was made with, and rows of both cannot be in one table.
+
+    Args:
+        place: File, line and key.
+        why: What would change.
+    """
+
+    hint = "a table stays what it is: put the key back, or begin another one with another flow and sink.path"
 
     def __init__(self, place: str, why: str) -> None:
         super().__init__(place, why)

@@ -18,20 +18,25 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
 
 from odradek.pipeline.errors import LedgerBroken, LedgerConflict
 
 __all__ = ["DataFile", "Entry", "Gap", "Ledger"]
 
-VERSION = 1
 GENESIS = "0" * 64
 """What the first entry has in place of a hash."""
 
 Offsets = Mapping[str, Mapping[str, int]]
 """Topic -> partition's name (`broker-partition` in 0.7) -> position."""
+
+Fields = Mapping[str, Any]
+"""Decoded column -> its type, as `evolution.described` has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Positions that could not be read any more when their turn came: `start` up to `end` of one partition."""
+    """Positions that no row came of: `start` up to `end` of one partition, and why."""
 
     topic: str
     partition: str
@@ -78,8 +83,7 @@ class Entry:
         removed: Paths it took out of the table.
         rows: In `files`.
         dead: Records that could not be decoded; they are in the dead letters.
-        skipped: Corrupt messages that were left out.
-        gaps: What was lost before it could be read.
+        gaps: What no row came of: lost before it could be read, corrupt and left out, or nothing in it.
         audit: Time bucket (seconds since the epoch, its start, as text) -> topic -> records.
         micro_batch: What the checkpoint calls it; -1 for what is not read from a log. The two differ as soon as there
             is an entry that is not.
@@ -87,53 +91,53 @@ class Entry:
         reasons: Why records are dead -> how many.
         dead_files: What it added to the dead letters; relative to their directory.
         hours: Topic -> hour of the records' times (seconds since the epoch, its start, as text) -> `rows`, `bytes`.
+        fields: What the rows of `files` were decoded to; empty for what was not decoded: a compaction.
+        zone: Time zone of the dates and hours in `files`' directories.
         run: Who wrote it: identifies the run.
         code: Version of odradek.
         written: When, seconds since the epoch.
         previous: SHA-256 of the entry before, in hexadecimal; zeros for the first.
+        v: Version of this format.
     """
 
     flow: str
     batch: int
     start: Offsets
     end: Offsets
-    files: Sequence[DataFile]
+    files: tuple[DataFile, ...]
     kind: str = "append"
-    removed: Sequence[str] = ()
+    removed: tuple[str, ...] = ()
     rows: int = 0
     dead: int = 0
-    skipped: int = 0
-    gaps: Sequence[Gap] = ()
+    gaps: tuple[Gap, ...] = ()
     audit: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     micro_batch: int = -1
     payload: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
-    dead_files: Sequence[DataFile] = ()
+    dead_files: tuple[DataFile, ...] = ()
     hours: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
+    fields: Fields = field(default_factory=dict)
+    zone: str = ""
     run: str = ""
     code: str = ""
     written: float = 0.0
     previous: str = GENESIS
+    v: Literal[1] = 1
 
     def encode(self) -> bytes:
         """Canonical: the same entry always gives the same bytes."""
-        body = {"v": VERSION, **asdict(self)}
-        return (
-            json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode() + b"\n"
-        )
+        body = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+        return body.encode() + b"\n"
 
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
+    @staticmethod
+    def decode(data: bytes) -> Entry:
         """Raises ValueError for anything that `encode` did not make."""
-        body = json.loads(data)
-        if not isinstance(body, dict) or body.pop("v", None) != VERSION:
-            raise ValueError(f"not a ledger entry of version {VERSION}")
         try:
-            files, dead_files = (tuple(DataFile(**file) for file in body.pop(name)) for name in ("files", "dead_files"))
-            gaps = tuple(Gap(**gap) for gap in body.pop("gaps"))
-            entry = cls(files=files, dead_files=dead_files, gaps=gaps, removed=tuple(body.pop("removed")), **body)
-        except (TypeError, KeyError) as error:
-            raise ValueError(f"not a ledger entry: {error}") from None
+            entry = _adapter().validate_json(data, strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ValueError(f"not a ledger entry: {where}: {first['msg']}") from None
         if entry.encode() != data:
             raise ValueError("not written as the ledger writes")
         return entry
@@ -147,6 +151,11 @@ class Entry:
         """Whether both came of the same input, whoever wrote them: a batch that was run again."""
         mine, others = (_without_author(entry) for entry in (self, other))
         return mine == others
+
+
+@cache
+def _adapter() -> TypeAdapter[Entry]:
+    return TypeAdapter(Entry)
 
 
 def _without_author(entry: Entry) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,6 +13,7 @@ from anyio.lowlevel import checkpoint
 from odradek.client.cluster import Cluster, connect
 from odradek.io.kafka07.coordination import together
 from odradek.pipeline.config import Source
+from odradek.pipeline.sources import where_of
 from odradek.spark import options as given
 from odradek.spark.brokers import extent_of, tuning
 from odradek.spark.directories import read_files
@@ -30,13 +30,8 @@ Take = Callable[[TopicPartition, Columns], None]
 
 def source_options(source: Source, partitions: Iterable[TopicPartition]) -> SourceOptions:
     """How these partitions are read, corrupt messages as they are. Raises ConfigError."""
-    if source.logs is not None:
-        where = {"path": json.dumps(source.logs)}
-    elif source.zookeeper is not None:
-        where = {"kafka.zk.connect": source.zookeeper}
-    else:
-        where = {"kafka.broker.list": source.brokers or ""}
-    options = parse_source({**where, "subscribePattern": ".*"}, streaming=False)
+    limit = {"maxMessageBytes": str(source.max_message_bytes)}
+    options = parse_source({**where_of(source), **limit, "subscribePattern": ".*"}, streaming=False)
     topics = given.Topics(partitions=tuple(sorted(partitions)))
     return replace(options, topics=topics, corrupt="raw", fetch_ahead=source.fetchers_per_broker)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from odradek.pipeline.checkpoint import Checkpoint, place
 from odradek.pipeline.config import Pipeline
+from odradek.pipeline.delta import DeltaLog
 from odradek.pipeline.errors import CheckpointMismatch
 from odradek.pipeline.ledger import Entry
 from odradek.pipeline.lock import writing
@@ -115,7 +116,7 @@ def _rebuild(directory: Path, entry: Entry) -> None:
 def _places(pipeline: Pipeline) -> set[Path]:
     """Every directory that some flow writes to."""
     return {
-        Path(path).absolute()
+        Path(path).resolve()
         for flow in pipeline.flows.values()
         for path in (flow.sink.path, *([flow.dead.path] if flow.dead else []))
     }
@@ -123,19 +124,22 @@ def _places(pipeline: Pipeline) -> set[Path]:
 
 def _orphans(table: Table, places: Collection[Path]) -> Iterator[Path]:
     """Data files that no entry has ever listed, of the table and of its dead letters. Files that were replaced are not
-    among them, nor is what lies in a directory of another flow, or in a table of its own inside of this one."""
+    among them, nor is what lies in a directory of another flow, or in a table of its own inside of this one, nor what
+    a Delta table has."""
     listed = {file.path for entry in table.entries for file in entry.files}
+    if table.flow.sink.kind == "delta":
+        listed |= DeltaLog(table.root, table.name, table.flow.sink.partition_by).files().keys()
     letters = {file.path for entry in table.entries for file in entry.dead_files}
     for root, known in ((table.root, listed), (table.dead_root, letters)):
         if root is not None and root.is_dir():
-            others = {place for place in places if place != root.absolute()}
+            others = {place for place in places if place != root.resolve()}
             yield from (path for path in _files(root, others) if path.relative_to(root).as_posix() not in known)
 
 
 def _files(directory: Path, others: Collection[Path]) -> Iterator[Path]:
     for path in directory.iterdir():
         if path.is_dir() and not path.is_symlink():
-            if path.name != "_odradek" and path.absolute() not in others and not (path / "_odradek").exists():
+            if path.name != "_odradek" and path.resolve() not in others and not (path / "_odradek").exists():
                 yield from _files(path, others)
         elif path.suffix == ".parquet":
             yield path

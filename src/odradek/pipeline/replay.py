@@ -1,4 +1,4 @@
-"""Rows of a table back into topics.
+"""Rows of a table, or its dead letters, back into topics.
 
 Each log of the table goes, in the order of its offsets and indexes, to one partition of the target topic, or by its
 keys. What is confirmed is written down piece by piece; a replay that ends early goes on there. At least once: what was
@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from odradek.client.cluster import Cluster
 from odradek.client.producer import Producer
 from odradek.errors import ConfigError
-from odradek.pipeline.ledger import Entry
+from odradek.pipeline.ledger import DataFile, Entry
 from odradek.pipeline.tables import Table, batch_ranges, read_rows
 from odradek.pipeline.tally import IDENTITY, by_log
 from odradek.spark.planning import Range
@@ -54,6 +54,7 @@ class Replay:
         key: Column of the key, which chooses the partition then; rows without a key go anywhere.
         rate: Most bytes of payload a second; None: as fast as it goes.
         target: The cluster, in words: part of what makes two replays the same.
+        dead: The dead letters of those batches, instead of rows of the table.
     """
 
     table: Table
@@ -63,11 +64,12 @@ class Replay:
     key: str | None
     rate: int | None
     target: str
+    dead: bool = False
 
     @property
     def identity(self) -> str:
         """The same for the same rows, columns and target."""
-        parts = (self.table.name, self.batches, self.topic, self.value, self.key, self.target)
+        parts = (self.table.name, self.batches, self.topic, self.value, self.key, self.target, self.dead)
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     @property
@@ -78,7 +80,23 @@ class Replay:
     @property
     def rows(self) -> int:
         """So many rows were added by these batches."""
-        return sum(entry.rows for entry in self.table.appends if entry.batch in self.batches)
+        chosen = (entry for entry in self.table.appends if entry.batch in self.batches)
+        return sum(entry.dead if self.dead else entry.rows for entry in chosen)
+
+    @property
+    def root(self) -> Path:
+        """Where the files are. Raises ConfigError: There are no dead letters."""
+        if not self.dead:
+            return self.table.root
+        if self.table.dead_root is None:
+            raise ConfigError(f"flow {self.table.name} has no dead letters")
+        return self.table.dead_root
+
+    def files_of(self, batches: Collection[int]) -> list[DataFile]:
+        """Where their rows are."""
+        if not self.dead:
+            return self.table.files_of(batches)
+        return [file for entry in self.table.appends if entry.batch in batches for file in entry.dead_files]
 
 
 @dataclass(slots=True)
@@ -110,7 +128,10 @@ class Progress:
             raise ConfigError(f"{path}: not what a replay writes down: {error}") from error
         if not isinstance(body, dict) or body.get("replay") != identity:
             raise ConfigError(f"{path}: it is of another replay")
-        return cls(path, identity, body["done"], body["rows"], body["ended"])
+        try:
+            return cls(path, identity, dict(body["done"]), int(body["rows"]), bool(body["ended"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"{path}: not what a replay writes down: {error!r}") from error
 
     def save(self) -> None:
         """Whole or not at all, also when the machine stops."""
@@ -133,6 +154,7 @@ def plan_replay(
     key: str | None = None,
     rate: int | None = None,
     target: str = "",
+    dead: bool = False,
 ) -> Replay:
     """What would be sent. `batches`: None for all; numbers that the table does not have are left out.
 
@@ -142,12 +164,13 @@ def plan_replay(
     chosen = tuple(entry.batch for entry in table.appends if batches is None or entry.batch in batches)
     if not chosen:
         raise ConfigError(f"flow {table.name}: no batch of the table is among those that were asked for")
-    for file in table.files_of(set(chosen))[:1]:
-        there = [*pq.read_schema(table.root / file.path).names, *file.partition]
+    plan = Replay(table, chosen, topic, value, key, rate, target, dead)
+    for file in plan.files_of(chosen)[:1]:
+        there = [*pq.read_schema(plan.root / file.path).names, *file.partition]
         for column in (value, *([key] if key else [])):
             if column not in there:
                 raise ConfigError(f"flow {table.name}: there is no column {column!r}; there are {', '.join(there)}")
-    return Replay(table, chosen, topic, value, key, rate, target)
+    return plan
 
 
 async def replay(plan: Replay, cluster: Cluster, progress: Progress, advance: Advance = lambda rows: None) -> int:
@@ -229,9 +252,9 @@ def _pieces(plan: Replay, progress: Progress) -> Iterator[_Piece]:
     columns = list(dict.fromkeys([*IDENTITY, plan.value, *([plan.key] if plan.key else [])]))
     size = CHUNK_BYTES if plan.rate is None else min(CHUNK_BYTES, max(1, plan.rate // 10))
     for entry in _entries(plan):
-        files = plan.table.files_of({entry.batch})
+        files = plan.files_of({entry.batch})
         for bundle in _bundles(batch_ranges(entry)):
-            found = list(read_rows(plan.table.root, files, columns, ranges=bundle))
+            found = list(read_rows(plan.root, files, columns, ranges=bundle))
             if found:
                 rows = pa.concat_tables(found).sort_by([(name, "ascending") for name in IDENTITY])
                 for partition, part in by_log(rows):

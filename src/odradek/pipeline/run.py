@@ -20,7 +20,8 @@ from odradek.pipeline.causes import words
 from odradek.pipeline.checkpoint import Checkpoint, MicroBatch, place
 from odradek.pipeline.commit import Table, log_bytes
 from odradek.pipeline.config import Decode, Flow, Pipeline
-from odradek.pipeline.decode import IS_TEXT, MALFORMED, RECORD, DecodeJob, avro_fields, load_avro
+from odradek.pipeline.decode import MALFORMED, RECORD, DecodeJob, avro_fields, load_avro
+from odradek.pipeline.evolution import arrow_type, check_fields, check_layout
 from odradek.pipeline.ledger import Entry
 from odradek.pipeline.lock import writing
 from odradek.pipeline.report import write_report
@@ -119,9 +120,8 @@ class FlowRun:
         """Put right what a killed run left, and see that everything fits together. Needs the table's lock."""
         self.table.recover()
         self.table.check(self.checkpoint)
-        avro = self._load_avro()
-        if avro and self.flow.decode.time:
-            _check_time(self.flow.decode, avro_fields(avro))
+        check_layout(self.pipeline, self.name, self.table.ledger)
+        self._see_fields()
         if self.checkpoint.done is None and self.checkpoint.planned in (None, 0):
             self.checkpoint.begin(0, first_offsets(self.options), time.time())
         audit = self.flow.audit.topic
@@ -129,8 +129,18 @@ class FlowRun:
             self._auditor = Auditor(self.pipeline.source, audit, self.checkpoint.directory / "odradek-audit")
         self.lag_before = self._lag()
 
-    def _load_avro(self) -> str:
-        return load_avro(self.flow.decode.schema_file) if self.flow.decode.schema_file else ""
+    def _see_fields(self) -> None:
+        """Load what decoding needs, and see that its fields fit. Those of JSON are in Spark's words, for which it takes
+        a Spark."""
+        decode = self.flow.decode
+        self._avro = load_avro(decode.schema_file) if decode.schema_file else ""
+        if decode.kind != "json":
+            self._take_fields(avro_fields(self._avro) if self._avro else {"value": pa.binary()})
+
+    def _take_fields(self, columns: Mapping[str, pa.DataType]) -> None:
+        if self.flow.decode.time is not None:
+            _check_time(self.flow.decode, columns)
+        self.table.fields = check_fields(self.pipeline, self.name, self.table.ledger, columns)
 
     def _lag(self) -> int:
         done = self.checkpoint.done
@@ -159,7 +169,8 @@ class FlowRun:
 
     def begin(self, spark: SparkSession) -> None:
         """What `commit` needs, in the process that calls it. Raises ConfigError."""
-        self._avro, self._columns = self._load_avro(), self._spark_columns(spark)
+        self._see_fields()
+        self._columns = self._spark_columns(spark)
 
     def resume(self) -> None:
         """Take up what this run has committed from another process."""
@@ -219,8 +230,9 @@ class FlowRun:
     def _job(self, batch: MicroBatch, names: str) -> StageJob:
         flow = self.flow
         decode = DecodeJob(
-            flow.decode.kind, self._avro, flow.decode.time, flow.decode.time_format, int(batch.planned * 1_000_000)
-        )
+            flow.decode.kind, self._avro, flow.decode.time, flow.decode.time_format, int(batch.planned * 1_000_000),
+            _microseconds(flow.decode.time_behind_days), _microseconds(flow.decode.time_ahead_days),
+        )  # fmt: skip
         return StageJob(
             root=str(self.table.root.absolute()),
             dead_root=str(self.table.dead_root.absolute()) if self.table.dead_root else "",
@@ -245,13 +257,14 @@ class FlowRun:
             schema: Any = StructType.fromDDL(decode.fields or "")
         except PySparkException as error:
             raise ConfigError(f"fields = {decode.fields!r}: {str(error).splitlines()[0]}") from None
-        if decode.time is not None:
-            known = {each.name: _ARROW.get(each.dataType.typeName(), pa.null()) for each in schema.fields}
-            _check_time(decode, known)
+        self._take_fields({field.name: arrow_type(field.dataType) for field in schema.fields})
         text = F.col("value").cast("string")
-        how = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": MALFORMED, "allowSingleQuotes": "false"}
+        how = {
+            "mode": "PERMISSIVE", "columnNameOfCorruptRecord": MALFORMED, "allowSingleQuotes": "false",
+            "allowNonNumericNumbers": "false", "timeZone": "UTC",
+        }  # fmt: skip
         record = F.from_json(text, schema.add(MALFORMED, StringType()), how)
-        return record.alias(RECORD), F.is_valid_utf8(text).alias(IS_TEXT)
+        return (record.alias(RECORD),)
 
     # ---- what came of it -------------------------------------------------------------------------------------
 
@@ -291,12 +304,8 @@ class FlowRun:
             return None
 
 
-_ARROW: Mapping[str, pa.DataType] = {
-    "byte": pa.int8(), "short": pa.int16(), "integer": pa.int32(), "long": pa.int64(), "float": pa.float32(),
-    "double": pa.float64(), "string": pa.string(), "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}  # fmt: skip
-"""Spark's types that can be times."""
+def _microseconds(days: float | None) -> int | None:
+    return None if days is None else int(days * 86_400_000_000)
 
 
 def _check_time(decode: Decode, known: Mapping[str, pa.DataType]) -> None:

@@ -18,7 +18,7 @@ from odradek.spark.planning import Extent, settle
 from odradek.spark.queries import start_offsets
 from odradek.types import Position, TopicPartition
 
-__all__ = ["Outlook", "batch_bytes", "first_offsets", "look", "options_of"]
+__all__ = ["Outlook", "batch_bytes", "first_offsets", "look", "options_of", "where_of"]
 
 CORRUPT = {"fail": "fail", "skip": "skip-message", "dead": "dead"}
 
@@ -32,18 +32,20 @@ def options_of(pipeline: Pipeline, flow: Flow) -> dict[str, str]:
     """Options of the data source. The positions in a checkpoint go before the one that says where to begin."""
     source = pipeline.source
     return {
-        **_where(source),
+        **where_of(source),
         **_topics(flow),
         "startingOffsets": flow.start,
         "failOnDataLoss": str(flow.data_loss == "fail").lower(),
         "corrupt": CORRUPT[flow.corrupt],
         "includeHeaders": str(flow.corrupt == "dead").lower(),
         "maxFetchersPerBroker": str(source.fetchers_per_broker),
+        "maxMessageBytes": str(source.max_message_bytes),
         "maxBytesPerTrigger": str(batch_bytes(pipeline.run)),
     }
 
 
-def _where(source: Source) -> Mapping[str, str]:
+def where_of(source: Source) -> Mapping[str, str]:
+    """Options of the data source: which logs."""
     if source.zookeeper is not None:
         return {"kafka.zk.connect": source.zookeeper}
     if source.brokers is not None:

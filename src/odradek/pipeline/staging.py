@@ -7,8 +7,10 @@ open at the same time, and what is held back to make row groups of a useful size
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -23,7 +25,7 @@ from odradek.pipeline.decode import RECORD_TIME, STANDING, Decoded, DecodeJob, d
 from odradek.pipeline.ledger import DataFile
 from odradek.pipeline.times import directories, floor_minutes, local_hours, seconds
 
-__all__ = ["Account", "Run", "StageJob", "Stager", "prefix"]
+__all__ = ["Account", "Run", "StageJob", "Stager", "is_ours", "prefix"]
 
 pc: Any = pyarrow.compute
 Array: TypeAlias = Any
@@ -107,6 +109,15 @@ class Account:
 def prefix(flow: str, batch: int, attempt: str) -> str:
     """Of the names of an attempt's files. With another batch or attempt it is never the same."""
     return f"odradek-{flow}-{batch:08}-{attempt}-"
+
+
+def is_ours(flow: str, name: str) -> bool:
+    """Whether a file is called as this flow calls its own, compactions included. That of the flow `a-b`, in a directory
+    of its own within that of `a`, is not `a`'s."""
+    return (
+        re.fullmatch(rf"odradek-{flow}-\d{{8,}}-([0-9a-f]{{8}}-[0-9a-f]{{16}}|[0-9a-f]{{32}})\.parquet", name)
+        is not None
+    )
 
 
 class Stager:
@@ -277,7 +288,8 @@ class _File:
 
     def remove(self) -> None:
         if self._writer is not None:
-            self._writer.close()
+            with suppress(OSError):  # what kept it from being written, as a full disk does, keeps it from being closed
+                self._writer.close()
             (self._root / self.path).unlink(missing_ok=True)
 
 

@@ -62,6 +62,11 @@ class Table:
         return [entry for entry in self.entries if entry.kind == "append"]
 
     @property
+    def keeps_payload(self) -> bool:
+        """Whether rows have the bytes of the message as they are in the log, in `value`."""
+        return self.flow.decode.kind == "raw"
+
+    @property
     def dead_root(self) -> Path | None:
         """The directory of the dead letters."""
         return Path(self.flow.dead.path) if self.flow.dead else None

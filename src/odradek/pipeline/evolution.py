@@ -1,0 +1,197 @@
+"""The columns that a table has, and those it can get: decided before anything is read.
+
+A table keeps what it has: every file can be read with the columns of the newest state, where what a file lacks is null.
+So a field may come, may stay away, and, in Parquet, an integer or a float may become wider and a struct may get more
+fields. Whatever would make rows that are there mean something else, or not be readable together with new ones, is
+refused: that takes another table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from odradek.errors import ConfigError
+from odradek.pipeline.config import Pipeline
+from odradek.pipeline.decode import stored_name
+from odradek.pipeline.delta import refused
+from odradek.pipeline.errors import OtherTable
+from odradek.pipeline.ledger import Entry, Fields, Ledger
+
+__all__ = ["arrow_type", "check_fields", "check_layout", "conflicts", "described", "known_fields"]
+
+Kind: TypeAlias = Any
+"""A type as the ledger has it: a word, or {"struct": fields}, {"array": kind}, {"map": [kind, kind]}."""
+
+WIDER: Mapping[str, tuple[str, ...]] = {
+    "tinyint": ("smallint", "int", "bigint"), "smallint": ("int", "bigint"), "int": ("bigint",), "float": ("double",)
+}  # fmt: skip
+
+WORDS: Mapping[pa.DataType, str] = {
+    pa.int8(): "tinyint", pa.int16(): "smallint", pa.int32(): "int", pa.int64(): "bigint", pa.float32(): "float",
+    pa.float64(): "double", pa.bool_(): "boolean", pa.string(): "string", pa.binary(): "binary", pa.date32(): "date",
+    pa.timestamp("us"): "timestamp_ntz", pa.timestamp("us", tz="UTC"): "timestamp",
+}  # fmt: skip
+"""Words of Spark's DDL, as pipelines' files have them. Other types are called as Arrow does."""
+
+SPARK: Mapping[str, pa.DataType] = {
+    **{word: kind for kind, word in WORDS.items()},
+    "byte": pa.int8(), "short": pa.int16(), "integer": pa.int32(), "long": pa.int64(),
+}  # fmt: skip
+
+RAW: Fields = {"value": "binary"}
+
+
+# ---- before a run --------------------------------------------------------------------------------------------
+
+
+def check_layout(pipeline: Pipeline, name: str, ledger: Ledger) -> None:
+    """See that a flow goes on writing the directories that its table has. Raises OtherTable."""
+    newest = next((entry for entry in reversed(ledger.entries()) if entry.kind == "append" and entry.files), None)
+    if newest is None:
+        return
+    sink = pipeline.flows[name].sink
+    kind = "delta" if (ledger.root / "_delta_log").is_dir() else "parquet"
+    there = [part.partition("=")[0] for part in PurePosixPath(newest.files[0].path).parts[:-1]]
+    dated = {"date", "hour"} & set(there)
+    for key, old, new in (
+        ("kind", kind, sink.kind),
+        ("partition_by", there, sink.partition_by),
+        ("zone", newest.zone if dated else sink.zone, sink.zone),
+    ):
+        if old != new:
+            place = pipeline.where("flows", name, "sink", key)
+            raise OtherTable(place, f"the table in {sink.path} was made with {old!r}, not {new!r}")
+
+
+def check_fields(pipeline: Pipeline, name: str, ledger: Ledger, columns: Mapping[str, pa.DataType]) -> Fields:
+    """See that decoded columns go into a flow's table.
+
+    Args:
+        pipeline, name: The flow.
+        ledger: Of its table.
+        columns: What records are decoded to, as they are called there.
+
+    Returns:
+        The fields, for the ledger.
+
+    Raises:
+        OtherTable: The table cannot get them.
+        ConfigError: No table can.
+    """
+    flow = pipeline.flows[name]
+    key = {"json": "fields", "avro": "schema_file"}.get(flow.decode.kind, "kind")
+    place = pipeline.where("flows", name, "decode", key)
+    stored = {stored_name(column): described(kind) for column, kind in columns.items()}
+    if len(stored) < len(columns):
+        raise ConfigError(f"{place}: two fields would be called the same in the table: {', '.join(columns)}")
+    delta = flow.sink.kind == "delta"
+    if delta and (why := refused(columns)):
+        raise ConfigError(f"{place}: {why}")
+    wrong = list(conflicts(known_fields(ledger.entries()), stored, delta=delta))
+    if wrong:
+        raise OtherTable(place, "; ".join(wrong))
+    return stored
+
+
+def arrow_type(kind: Any) -> pa.DataType:
+    """What a type of Spark's becomes in a table. Raises ConfigError for what has no place in one."""
+    match kind.typeName():
+        case "struct":
+            return pa.struct([pa.field(field.name, arrow_type(field.dataType)) for field in kind.fields])
+        case "array":
+            return pa.list_(arrow_type(kind.elementType))
+        case "map":
+            return pa.map_(arrow_type(kind.keyType), arrow_type(kind.valueType))
+        case "decimal":
+            return pa.decimal128(kind.precision, kind.scale)
+        case word if word in SPARK:
+            return SPARK[word]
+    raise ConfigError(f"a table cannot have a column of type {kind.simpleString()}")
+
+
+def described(kind: pa.DataType) -> Kind:
+    """A type as the ledger has it."""
+    if isinstance(kind, pa.StructType):
+        return {"struct": {field.name: described(field.type) for field in kind}}
+    if isinstance(kind, pa.ListType):
+        return {"array": described(kind.value_type)}
+    if isinstance(kind, pa.MapType):
+        return {"map": [described(kind.key_type), described(kind.item_type)]}
+    return WORDS.get(kind, str(kind))
+
+
+def known_fields(entries: Iterable[Entry]) -> dict[str, Kind]:
+    """What the files of a table have, each field in the type it has now."""
+    fields: dict[str, Kind] = {}
+    for entry in entries:
+        fields = _merged(fields, entry.fields)
+    return fields
+
+
+def _merged(old: Mapping[str, Kind], new: Mapping[str, Kind]) -> dict[str, Kind]:
+    return {**old, **{name: _both(old[name], kind) if name in old else kind for name, kind in new.items()}}
+
+
+def _both(old: Kind, new: Kind) -> Kind:
+    """Of a type and what it became: a struct keeps fields that stay away now."""
+    match old, new:
+        case {"struct": before}, {"struct": after}:
+            return {"struct": _merged(before, after)}
+        case {"array": before}, {"array": after}:
+            return {"array": _both(before, after)}
+        case {"map": [key, before]}, {"map": [_, after]}:
+            return {"map": [key, _both(before, after)]}
+    return new
+
+
+def conflicts(old: Fields, new: Fields, *, delta: bool = False) -> Iterator[str]:
+    """Why a table with the fields `old` cannot get files with the fields `new`: nothing, and it can.
+
+    Args:
+        old: Of all files that are there.
+        new: Of those to come.
+        delta: It is a Delta table, where a column keeps its type as it is.
+    """
+    if old and (old == RAW) != (new == RAW):
+        yield "rows that are only bytes and rows that are decoded do not go into one table"
+        return
+    spelled = {name.casefold(): name for name in old}
+    for name, kind in new.items():
+        other = spelled.setdefault(name.casefold(), name)
+        if other != name:
+            yield f"{name} and {other} differ in case only, which most readers do not tell apart"
+        elif name in old:
+            yield from _changes(name, old[name], kind, delta)
+
+
+def _changes(where: str, old: Kind, new: Kind, delta: bool) -> Iterator[str]:
+    """What of a change of one field is not allowed."""
+    if old == new:
+        return
+    match old, new:
+        case {"struct": before}, {"struct": after} if not delta:
+            for name in before.keys() & after.keys():
+                yield from _changes(f"{where}.{name}", before[name], after[name], delta)
+        case {"array": before}, {"array": after} if not delta:
+            yield from _changes(f"{where}[]", before, after, delta)
+        case {"map": [key, before]}, {"map": [same, after]} if key == same and not delta:
+            yield from _changes(f"{where}[]", before, after, delta)
+        case str(), str() if new in WIDER.get(old, ()) and not delta:
+            return
+        case _:
+            yield f"{where} is {_shown(old)} in the table, and cannot become {_shown(new)}"
+
+
+def _shown(kind: Kind) -> str:
+    match kind:
+        case {"struct": fields}:
+            return f"struct<{', '.join(f'{name}: {_shown(each)}' for name, each in fields.items())}>"
+        case {"array": each}:
+            return f"array<{_shown(each)}>"
+        case {"map": [key, each]}:
+            return f"map<{_shown(key)}, {_shown(each)}>"
+    return str(kind)
