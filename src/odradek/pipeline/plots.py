@@ -107,7 +107,7 @@ def _box(x: float, y: float, width: float, height: float, kind: str, tip: str) -
 
 def _ticks(top: float, *, binary: bool) -> list[float]:
     """Four or five round numbers from 0 to the first at or above `top`."""
-    if top <= 0:
+    if top < 1:
         return [0.0, 1.0]
     base = 1024 ** int(math.log(max(top, 1), 1024)) if binary else 1
     raw = top / base / 4
