@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from odradek.pipeline import plots
@@ -172,6 +172,7 @@ def test_a_report_replaces_another_and_leaves_nothing_else(tmp_path: Path) -> No
     assert list(page.parent.iterdir()) == [page] and "run second" in page.read_text("utf-8")
 
 
+@example([("", 5e-324)])
 @given(st.lists(st.tuples(st.text(max_size=40), st.floats(0, 1e18)), max_size=20))
 def test_plots_are_sound_whatever_is_in_them(named: list[tuple[str, float]]) -> None:
     bars = [plots.Bar(name, value) for name, value in named]

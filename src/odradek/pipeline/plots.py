@@ -107,10 +107,10 @@ def _box(x: float, y: float, width: float, height: float, kind: str, tip: str) -
 
 def _ticks(top: float, *, binary: bool) -> list[float]:
     """Four or five round numbers from 0 to the first at or above `top`."""
-    if top <= 0:
+    if top < 1:
         return [0.0, 1.0]
-    base = 1024 ** int(math.log(max(top, 1), 1024)) if binary else 1
-    raw = max(top, 1) / base / 4
+    base = 1024 ** int(math.log(top, 1024)) if binary else 1
+    raw = top / base / 4
     magnitude = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * magnitude for factor in (1, 2, 2.5, 5, 10) if factor * magnitude >= raw * 0.999)
     if not binary and step < 1:
