@@ -417,7 +417,7 @@ def test_files_that_were_never_committed_are_removed_by_the_next_run_and_others_
     here.flow("t")
     here.done("t")
     (file,) = here.ledger("t").files()
-    ours = here.root / "t" / "topic=t" / "odradek-t-00000001-deadbeef-0.parquet"
+    ours = here.root / "t" / "topic=t" / "odradek-t-00000001-deadbeef-0123456789abcdef.parquet"
     theirs = [here.root / "t" / "topic=t" / name for name in ("mine.parquet", "odradek-u-00000001-a-0.parquet")]
     for path in (ours, *theirs):
         path.write_bytes(b"PAR1")
