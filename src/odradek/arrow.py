@@ -30,7 +30,7 @@ try:
 except ImportError as error:
     raise ConfigError("Arrow needs pyarrow: pip install 'odradek[arrow]'") from error
 
-__all__ = ["Part", "record_batch", "schema", "table"]
+__all__ = ["Part", "binaries", "record_batch", "schema", "table"]
 
 Part = tuple[TopicPartition, Columns]
 """Columns and where they are from."""
@@ -147,7 +147,7 @@ class _Maker:
         columns = parts[0][1] if len(parts) == 1 else _joined([columns for _, columns in parts])
         inner = columns.inner_indexes
         arrays = [
-            _strings(columns.values, self._large),
+            binaries(columns.values, large=self._large),
             _integers(columns.positions, pa.int64()),
             _integers(columns.next_positions, pa.int64()),
             _zeros(len(columns.values)) if inner is None else _integers(inner, pa.int32()),
@@ -181,7 +181,8 @@ def _is_large(values: Sequence[bytes]) -> bool:
     return values.offsets.itemsize == 8 if isinstance(values, Packed) else sum(map(len, values)) > _BINARY_BYTES
 
 
-def _strings(values: Sequence[bytes], large: bool) -> pa.Array[Any]:
+def binaries(values: Sequence[bytes], *, large: bool = False) -> pa.Array[Any]:
+    """Byte strings as a binary, or large_binary, array. Packed ones share their memory where their offsets fit."""
     kind: pa.DataType = pa.large_binary() if large else pa.binary()
     if not isinstance(values, Packed):
         return pa.array(values, kind)

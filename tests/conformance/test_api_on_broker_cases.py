@@ -24,7 +24,7 @@ from odradek.errors import BrokerError, ConnectionLost, CorruptMessage, MessageT
 from odradek.testing import ZooKeeperServer
 from odradek.types import EARLIEST, LATEST, Anchor, Broker, Position, TopicPartition
 from odradek.wire.compression import BadCompression
-from odradek.wire.kafka07.message_set import scan
+from odradek.wire.kafka07.entries import scan
 from odradek.wire.kafka07.names import is_legal_topic
 from odradek.wire.kafka07.requests import Fetch, MultiFetch, Offsets, Produce, encode_request
 

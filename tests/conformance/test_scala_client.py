@@ -22,7 +22,8 @@ from odradek.io.kafka07.api import Kafka07Api
 from odradek.testing import Kafka07Broker, ZooKeeperServer
 from odradek.types import EARLIEST, LATEST, Anchor, Broker, Position, TopicPartition
 from odradek.wire.compression import Codec
-from odradek.wire.kafka07.message_set import SetDecoder, encode_set, scan
+from odradek.wire.kafka07.entries import scan
+from odradek.wire.kafka07.message_set import SetDecoder, encode_set
 from odradek.wire.kafka07.requests import (
     Fetch,
     MultiFetch,

@@ -174,6 +174,7 @@ def test_all_mistakes_come_at_once_in_the_order_of_the_file(written: Path) -> No
         ('kind = "avro"', "kind 'avro' needs schema_file, and no other kind has it"),
         ('fields = "a int"', "kind 'json' needs fields, and no other kind has it"),
         ('time = "ts"', "raw records have no columns to take a time from"),
+        ("time_ahead_days = 1", "without time there is nothing that time_behind_days and time_ahead_days could bound"),
         ('kind = "json"\nfields = "a int"', "needs a table [dead] with a path"),
     ],
 )

@@ -29,7 +29,8 @@ from odradek.errors import LocalProtocolError, OdradekError, RemoteProtocolError
 from odradek.types import Position, TopicPartition
 from odradek.wire.compression import BadCompression, Codec, compress, decompress
 from odradek.wire.frames import FrameReader
-from odradek.wire.kafka07.message_set import SetDecoder, encode_set, scan
+from odradek.wire.kafka07.entries import scan
+from odradek.wire.kafka07.message_set import SetDecoder, encode_set
 from odradek.wire.kafka07.requests import (
     Fetch,
     MultiFetch,

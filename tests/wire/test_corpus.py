@@ -19,7 +19,8 @@ from odradek.core.interfaces import DecoderOptions
 from odradek.errors import RemoteProtocolError
 from odradek.types import Position, TopicPartition
 from odradek.wire.frames import FrameReader
-from odradek.wire.kafka07.message_set import ScanEnd, SetDecoder, Stop, scan
+from odradek.wire.kafka07.entries import ScanEnd, Stop, scan
+from odradek.wire.kafka07.message_set import SetDecoder
 from odradek.wire.kafka07.names import is_legal_topic
 from odradek.wire.kafka07.requests import (
     Fetch,

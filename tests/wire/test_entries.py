@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from odradek import codec
 from odradek.codec import NO_LIMIT, Buffer
 from odradek.wire.compression import Codec
-from odradek.wire.kafka07.entries import check_log
-from odradek.wire.kafka07.message_set import Entry, ScanEnd, Stop, encode_set, scan
+from odradek.wire.kafka07.entries import Entry, ScanEnd, Stop, check_log, scan
+from odradek.wire.kafka07.message_set import encode_set
 
 pytestmark = pytest.mark.usefixtures("engine")
 

@@ -302,12 +302,9 @@ def _lost(log: Outlook) -> str:
 
 
 def _size(size: int | None) -> str:
-    if size is None:
-        return "-"
-    for unit, step in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if size >= step:
-            return f"{size / step:.1f} {unit}"
-    return f"{size} B"
+    from odradek.pipeline import plots
+
+    return "-" if size is None else plots.size(size)
 
 
 def _when(moment: float | None) -> str:

@@ -174,7 +174,7 @@ def _changes(where: str, old: Kind, new: Kind, delta: bool) -> Iterator[str]:
         return
     match old, new:
         case {"struct": before}, {"struct": after} if not delta:
-            for name in before.keys() & after.keys():
+            for name in (name for name in after if name in before):
                 yield from _changes(f"{where}.{name}", before[name], after[name], delta)
         case {"array": before}, {"array": after} if not delta:
             yield from _changes(f"{where}[]", before, after, delta)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from odradek import codec
+from odradek.arrow import binaries
 from odradek.codec import NO_LIMIT, Packed
 from odradek.errors import ConfigError
 from odradek.types import Columns, MiB, TopicPartition
@@ -188,14 +189,12 @@ def _key(part: _Part) -> Array:
 
 def _value(part: _Part) -> Array:
     values = part.rows.values[part.start : part.stop]
-    if not isinstance(values, Packed):
-        return pa.array(values, pa.binary())
-    offsets = pa.py_buffer(values.offsets)
-    if values.offsets.itemsize == 4:
-        return pa.Array.from_buffers(pa.binary(), part.height, [None, offsets, pa.py_buffer(values.data)])
+    if not isinstance(values, Packed) or values.offsets.itemsize == 4:
+        return binaries(values)
     # As large_binary is laid out: what is cut out here is small, but may lie anywhere.
     first, last = int(values.offsets[0]), int(values.offsets[-1])
-    moved = pc.subtract(pa.Array.from_buffers(pa.int64(), part.height + 1, [None, offsets]), pa.scalar(first))
+    offsets = pa.Array.from_buffers(pa.int64(), part.height + 1, [None, pa.py_buffer(values.offsets)])
+    moved = pc.subtract(offsets, pa.scalar(first))
     data = [None, moved.cast(pa.int32()).buffers()[1], pa.py_buffer(values.data[first:last])]
     return pa.Array.from_buffers(pa.binary(), part.height, data)
 

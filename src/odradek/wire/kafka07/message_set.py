@@ -1,7 +1,6 @@
 """Message sets: entries one behind the other, as they stand in the log (specification section 2).
 
-`SetDecoder` turns the bytes of one partition's log into columns, incrementally; `encode_set` is its inverse. `scan`
-walks over level-one entries without opening them, for brokers and segment tools.
+`SetDecoder` turns the bytes of one partition's log into columns, incrementally; `encode_set` is its inverse.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ from odradek.types import Columns, Position, TopicPartition
 from odradek.wire.compression import Codec, compress
 from odradek.wire.kafka07.entries import (
     Entry,
-    Scan,
-    ScanEnd,
     Stop,
     check_length,
     entry_at,
@@ -26,21 +23,10 @@ from odradek.wire.kafka07.entries import (
     head_bytes,
     is_wrapper,
     make_entry,
-    scan,
 )
 from odradek.wire.kafka07.wrappers import Opened
 
-__all__ = [
-    "Entry",
-    "Options",
-    "Scan",
-    "ScanEnd",
-    "SetDecoder",
-    "Stop",
-    "encode_set",
-    "entry_bytes",
-    "scan",
-]
+__all__ = ["Options", "SetDecoder", "encode_set", "entry_bytes"]
 
 # ---- encoding -----------------------------------------------------------------------------------------------
 
