@@ -253,8 +253,8 @@ class FlowRun:
         self._entries.append(entry)
         done = sum(batch.log_bytes for batch in self._batches) + size
         lag = None if self.lag_before is None else max(0, self.lag_before - done)
-        now = time.time()
-        self._batches.append(BatchSummary(entry.batch, now, now - began, entry.rows, size, entry.dead, lag))
+        seconds = entry.written - began
+        self._batches.append(BatchSummary(entry.batch, entry.written, seconds, entry.rows, size, entry.dead, lag))
         self.watch(self.name, self._batches[-1])
 
     def summary(self) -> FlowSummary:
@@ -311,7 +311,9 @@ def _words(error: BaseException) -> str:
     if isinstance(error, OdradekError):
         return str(error)
     found = _OURS.findall(str(error))
-    return found[-1][1] if found else f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+    lines = str(error).strip().splitlines() or [""]
+    said = lines[1] if lines[0].startswith("An error occurred while calling") and lines[1:] else lines[0]
+    return found[-1][1] if found else f"{type(error).__name__}: {said.removeprefix(': ')}"
 
 
 # ---- all flows -----------------------------------------------------------------------------------------------
