@@ -9,10 +9,11 @@ storage under the same paths.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from odradek.pipeline.commit import log_bytes
 from odradek.pipeline.config import Pipeline
@@ -39,7 +40,7 @@ class RemoteRun(FlowRun):
     def interrupt(self, spark: SparkSession) -> None:
         spark.interruptAll()
 
-    def _committer(self) -> Any:
+    def _committer(self) -> Callable[[DataFrame, int], None]:
         return _Committer(self.name, self.pipeline, self.run, self.budget.ends, str(Path.cwd()))
 
     def _wait(self) -> None:

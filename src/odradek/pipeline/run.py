@@ -274,8 +274,8 @@ class FlowRun:
         self._entries.append(entry)
         done = sum(batch.log_bytes for batch in self._batches) + size
         lag = None if self.lag_before is None else max(0, self.lag_before - done)
-        now = time.time()
-        self._batches.append(BatchSummary(entry.batch, now, now - began, entry.rows, size, entry.dead, lag))
+        seconds = entry.written - began
+        self._batches.append(BatchSummary(entry.batch, entry.written, seconds, entry.rows, size, entry.dead, lag))
         self.watch(self.name, self._batches[-1])
 
     def summary(self) -> FlowSummary:
