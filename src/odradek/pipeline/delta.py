@@ -94,8 +94,8 @@ class DeltaLog:
             table.create_write_transaction(actions, "append", schema, self.partition_by, commit_properties=properties)
 
     def _widen(self, table: DeltaTable, schema: Any) -> None:
-        """Give the table the columns that it lacks: without them nobody would see their values. A commit of its own,
-        which changes nothing for readers."""
+        """Give the table the columns that it lacks, or nobody would see their values: a commit of its own. It
+        changes nothing for readers."""
         known = {field.name for field in table.schema().fields}
         new = [field for field in schema.fields if field.name not in known]
         if new:
