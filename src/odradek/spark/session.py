@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import current_thread, main_thread
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from odradek.errors import ConfigError
@@ -83,11 +86,33 @@ def local_session(
         builder = SparkSession.builder.appName(name).master(master)
         for key, value in {**SETTINGS, **(settings or {})}.items():
             builder = builder.config(key, value)
-        spark = builder.getOrCreate()
+        with _uninterrupted() as interrupts:
+            spark = builder.getOrCreate()
         try:
+            if interrupts:
+                raise KeyboardInterrupt
             yield spark
         finally:
             _stop(spark)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[list[int]]:
+    """Ctrl-C waits; yields what came. Pyspark loses sight of a Java whose start is interrupted, and it would stay."""
+    interrupts: list[int] = []
+    if current_thread() is not main_thread():  # where nothing is interrupted
+        yield interrupts
+        return
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        interrupts.append(number)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupts
+    finally:
+        if signal.getsignal(signal.SIGINT) is note:  # and not pyspark's, which cancels jobs first
+            signal.signal(signal.SIGINT, before)
 
 
 def _stop(spark: SparkSession) -> None:
@@ -100,9 +125,11 @@ def _stop(spark: SparkSession) -> None:
     if gateway is None:
         spark.stop()
         return
+    if server := spark.sparkContext._accumulatorServer:
+        server.shutdown()  # later, it shows a stack when Java, as it stops, breaks off what it says to it
     with suppress(OSError, Py4JError):
         spark.stop()
-        gateway.shutdown()
+    gateway.shutdown()
     gateway.proc.stdin.close()
     try:
         gateway.proc.wait(END_S)
