@@ -88,17 +88,15 @@ class Child:
         until(lambda: not any(map(_runs, tree)), f"the end of {tree}")
         return code
 
-    def java(self) -> psutil.Process:
-        """Spark's."""
-        (found,) = [process for process in self._below() if process.name() == "java"]
-        return found
+    def java(self) -> psutil.Process | None:
+        """Spark's; None: it has not begun."""
+        return next((each for each in self._below() if "".join(_command(each)[:1]).endswith("/java")), None)
 
     def workers(self) -> list[psutil.Process]:
         """Python processes that do Spark's tasks: those that pyspark's daemon for them has forked."""
-        daemons = [
-            process for process in self._below() if process.cmdline()[-2:] == ["pyspark.daemon", "pyspark.worker"]
-        ]
-        return [process for process in daemons if process.ppid() in {each.pid for each in daemons}]
+        found = [each for each in self._below() if _command(each)[-2:] == ["pyspark.daemon", "pyspark.worker"]]
+        pids = {each.pid for each in found}
+        return [each for each in found if each.parents()[0].pid in pids]
 
     def kill(self) -> None:
         """SIGKILL for every process of the tree. They are stopped first, so that none sees the end of another and none
@@ -120,11 +118,17 @@ class Child:
         until(lambda: not any(map(_runs, stopped)), f"the end of {stopped}")
 
     def _below(self) -> set[psutil.Process]:
-        with suppress(psutil.NoSuchProcess):
-            root = psutil.Process(self.process.pid)
-            if root.ppid() == os.getpid():
-                return {root, *root.children(recursive=True)}
-        return set()
+        if self.process.poll() is not None:
+            return set()
+        root = psutil.Process(self.process.pid)
+        return {root, *root.children(recursive=True)}
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:  # it has just ended
+        return []
 
 
 def _runs(process: psutil.Process) -> bool:

@@ -97,7 +97,9 @@ def kill_worker(child: Child) -> None:
 
 
 def kill_java(child: Child) -> None:
-    child.java().kill()
+    java = child.java()
+    assert java is not None
+    java.kill()
 
 
 def terminate(child: Child) -> None:
@@ -143,6 +145,20 @@ def test_whatever_ends_a_batch_in_its_middle_is_told_and_the_next_run_goes_on(tm
             assert len(place.entries) == before + 1
             assert max(place.found().values()) == 1
         place.run()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_run_that_is_ended_while_spark_starts_leaves_nothing_behind(tmp_path: Path) -> None:
+    with Kafka07Broker(config={"log.flush.interval": "1"}) as broker:
+        place = Place(tmp_path, f'brokers = "1@{broker.address}"')
+        append(broker, "t", place.more())
+        with Child.at("reading", place.file) as child:
+            until(lambda: child.java() is not None, "Java")
+            terminate(child)
+            assert child.ended() == 143, child.errors
+            assert "odradek: stopped; committed: nothing" in child.errors and plain(child.errors), child.errors
+            assert list(child.scratch.iterdir()) == []
 
 
 # ---- the cluster ---------------------------------------------------------------------------------------------

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import current_thread, main_thread
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from odradek.errors import ConfigError
@@ -115,8 +118,11 @@ def local_session(
     with tempfile.TemporaryDirectory(prefix="odradek-spark-") as scratch:
         needed = environment(Path(scratch), local=local, python=given.get(PYTHON, sys.executable))
         with _environ(needed):
-            spark = _builder(name, given).master(master).getOrCreate()
+            with _uninterrupted() as interrupts:
+                spark = _builder(name, given).master(master).getOrCreate()
             try:
+                if interrupts:
+                    raise KeyboardInterrupt
                 yield spark
             finally:
                 _stop(spark)
@@ -158,6 +164,25 @@ def _builder(name: str, settings: Mapping[str, str]) -> SparkSession.Builder:
     return builder
 
 
+@contextmanager
+def _uninterrupted() -> Iterator[list[int]]:
+    """Ctrl-C waits; yields what came. Pyspark loses sight of a Java whose start is interrupted, and it would stay."""
+    interrupts: list[int] = []
+    if current_thread() is not main_thread():  # where nothing is interrupted
+        yield interrupts
+        return
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        interrupts.append(number)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupts
+    finally:
+        if signal.getsignal(signal.SIGINT) is note:  # and not pyspark's, which cancels jobs first
+            signal.signal(signal.SIGINT, before)
+
+
 def _stop(spark: SparkSession) -> None:
     """Stop it and wait for its Java process, which pyspark leaves running as long as Python does. It may be gone."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -168,9 +193,11 @@ def _stop(spark: SparkSession) -> None:
     if gateway is None:
         spark.stop()
         return
+    if server := spark.sparkContext._accumulatorServer:
+        server.shutdown()  # later, it shows a stack when Java, as it stops, breaks off what it says to it
     with suppress(OSError, Py4JError):
         spark.stop()
-        gateway.shutdown()
+    gateway.shutdown()
     gateway.proc.stdin.close()
     try:
         gateway.proc.wait(END_S)
