@@ -79,6 +79,12 @@ def test_what_spark_submit_has_started_has_its_master(
     assert "spark-submit started this: give --master spark://127.0.0.1:1 to it" in capfd.readouterr().err
 
 
+def test_a_server_that_is_not_there_is_named(file: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    rmtree(file.parent / "table")
+    assert run(["pipeline", "run", str(file), "--remote", "sc://127.0.0.1:1"]) == 2
+    assert "there is no Spark Connect server at sc://127.0.0.1:1: " in capfd.readouterr().err
+
+
 def test_plan_says_what_a_run_would_read(file: Path, capfd: pytest.CaptureFixture[str]) -> None:
     lines = told(capfd, "plan", str(file)).splitlines()
     assert [line.split() for line in lines[1:]] == [

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from types import FrameType
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from odradek.errors import ConfigError
 from odradek.java import find_java
@@ -41,6 +43,11 @@ SETTINGS = {"spark.speculation": "false", "spark.sql.session.timeZone": "UTC"}
 
 HERE = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK, "spark.ui.enabled": "false"}
 """Where there are no other machines."""
+
+CONNECT_PORT = 15002
+"""Where Spark Connect serves unless it is told otherwise."""
+
+REACH_S = 10
 
 PYTHON = "spark.pyspark.python"
 """Spark honours this setting only when its own launcher starts Python; here it is the other way round."""
@@ -140,13 +147,15 @@ def remote_session(url: str, settings: Mapping[str, str]) -> Iterator[SparkSessi
         ConfigError: What pyspark needs for it is not installed, or there is no server.
     """
     given = {key: value for key, value in {**SETTINGS, **settings}.items() if key.startswith("spark.sql.")}
-    try:
-        spark = _builder("", given).remote(url).create()
-    except Exception as error:
-        why = str(error).strip().splitlines()[0]
-        raise ConfigError(
-            f"no session of Spark Connect at {url}: {why}; it needs pip install 'pyspark[connect]'"
-        ) from error
+    builder = _builder("", given)
+    where = urlsplit(url)
+    try:  # pyspark itself would go on trying for ten minutes
+        socket.create_connection((where.hostname or "", where.port or CONNECT_PORT), REACH_S).close()
+        spark = builder.remote(url).create()
+    except ImportError as error:
+        raise ConfigError(f"{str(error).splitlines()[0]}; pip install 'pyspark[connect]'") from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"there is no Spark Connect server at {url}: {error}") from error
     try:
         yield spark
     finally:
