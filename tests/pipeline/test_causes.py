@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 
 from odradek.errors import ConfigError
 from odradek.pipeline.causes import words
@@ -87,6 +87,11 @@ def test_errors_of_ours_are_told_as_they_are() -> None:
 @pytest.mark.parametrize("error", [Py4JNetworkError("no answer"), ConnectionRefusedError("no answer")])
 def test_without_java_there_is_nothing_to_ask(error: Exception) -> None:
     assert words(error) == "Spark's Java process has ended: no answer"
+
+
+def test_a_call_that_java_does_not_know_is_no_end_of_it() -> None:
+    error = Py4JError("An error occurred while calling o1.x. Trace:\npy4j.Py4JException: no such method\n")
+    assert words(error) == "Py4JError: An error occurred while calling o1.x. Trace:"
 
 
 class FromJava(Exception):

@@ -24,13 +24,18 @@ def words(error: BaseException) -> str:
     """Ours as they are, also where they come as a text inside of Spark's; of others the class, and one line."""
     if isinstance(error, OdradekError):
         return str(error)
-    if isinstance(error, ConnectionError | Py4JError) and not isinstance(error, Py4JJavaError):
-        return f"Spark's Java process has ended: {error}"
     text = _text(error)
+    if _unanswered(error) and "Trace:" not in text:
+        return f"Spark's Java process has ended: {text}"
     if ours := _OURS.findall(text):
         return str(ours[-1][1])
     causes = [(name, _line(said)) for name, said in _CAUSE.findall(text) if said]
     return ": ".join(filter(None, causes[-1] if causes else (type(error).__name__, _line(text))))
+
+
+def _unanswered(error: BaseException) -> bool:
+    """Py4j's own errors, unless they bring a trace of Java's, mean that there was no answer."""
+    return isinstance(error, ConnectionError | Py4JError) and not isinstance(error, Py4JJavaError)
 
 
 def _text(error: BaseException) -> str:
