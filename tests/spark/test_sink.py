@@ -179,10 +179,11 @@ def test_a_row_that_is_too_large_fails_its_task(broker: Kafka07Broker, options: 
 
 
 def test_a_null_stops_the_task_before_its_batch(broker: Kafka07Broker, options: dict[str, str]) -> None:
+    """What was on its way meanwhile may be written, or some of it."""
     large = ["x" * (1 * MiB - 100_000)] * 9  # more than is sent together
     with pytest.raises(BadRow, match="row 10 of the task: value is null"):
         write(options, {"value": large}, {"value": ["y", None]})
-    assert values(broker) == [row.encode() for row in large]
+    assert Counter(values(broker)) <= Counter(row.encode() for row in large)
 
 
 def test_an_error_of_spark_leaves_nothing_behind(broker: Kafka07Broker, options: dict[str, str]) -> None:
