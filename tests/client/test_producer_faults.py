@@ -72,6 +72,11 @@ class Sends:
         await wait_all_tasks_blocked()
 
 
+HURRY_S = 0.07
+"""For `deliver_within` where `wait_all_tasks_blocked` is used: anyio looks every 0.1 s whether all tasks are, and one
+that wakes up as often, or twice as often, can be awake whenever it looks."""
+
+
 async def late(era: FakeEra, clock: Clock, out: Producer) -> Any:
     """What becomes of a record whose time is up when it was tried once."""
     async with anyio.create_task_group() as tasks:
@@ -153,18 +158,18 @@ async def test_when_time_is_up_the_error_says_truthfully_what_is_known(
 ) -> None:
     era[1].down = error
     once = Tuning(backoff=Backoff(10, 1, 10))
-    async with Producer(era, tuning=once, deliver_within=0.05) as out:
+    async with Producer(era, tuning=once, deliver_within=HURRY_S) as out:
         found = await late(era, clock, out)
         assert type(found) is kind
         assert isinstance(found, DeliveryError)
         assert found.records == [Outgoing(b"v")]
         assert found.__cause__ is error
-        assert f"not delivered within 0.05 s (t/1-0; 1 attempt, the last failed: {error})" in str(found)
+        assert f"not delivered within {HURRY_S} s (t/1-0; 1 attempt, the last failed: {error})" in str(found)
 
 
 async def test_a_request_nobody_answers_is_unknown_when_time_is_up(era: FakeEra, clock: Clock) -> None:
     era[1].holding = True
-    async with Producer(era, deliver_within=0.05) as out:
+    async with Producer(era, deliver_within=HURRY_S) as out:
         found = await late(era, clock, out)
         assert type(found) is Unknown
         assert "1 attempt)" in str(found)
@@ -653,7 +658,7 @@ async def test_pain_cancellation_at_every_await_of_send(era: FakeEra, call: str)
 
 async def test_pain_cancellation_the_outcome_of_a_cancelled_send_goes_to_failures(era: FakeEra, clock: Clock) -> None:
     era[1].holding = True
-    async with Producer(era, deliver_within=0.05) as out:
+    async with Producer(era, deliver_within=HURRY_S) as out:
         async with anyio.create_task_group() as tasks:
             await Sends(out, tasks).start(b"v", partition=PLACE)
             await era[1].sent(1)
