@@ -45,14 +45,22 @@ class Interpreter(NamedTuple):
         return Path(sysconfig.get_path("purelib", "venv", {"base": str(self.folder)}))
 
 
+def without_paths() -> dict[str, str]:
+    """The environment, without where other tests make Spark look for sources."""
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+
+
 def interpreter(folder: Path, *wheels: Path) -> Interpreter:
     """One with these wheels, and with all that the tests' own one has but odradek: what is installed there in editable
     mode is not found through somebody else's path."""
     venv.create(folder, with_pip=False)
     made = Interpreter(folder)
     if wheels:
-        pip = [sys.executable, "-m", "pip", "--python", made.python, "install", "--quiet", "--no-index", "--no-deps"]
-        subprocess.run([*pip, *map(str, wheels)], check=True, timeout=DEADLINE_S)
+        pip = [sys.executable, "-I", "-m", "pip", "--isolated", "--python", made.python]  # no sources on its path
+        subprocess.run(
+            [*pip, "install", "--quiet", "--no-index", "--no-deps", *map(str, wheels)],
+            env=without_paths(), check=True, timeout=DEADLINE_S,
+        )  # fmt: skip
     ours = [path for path in sys.path if Path(path).name == "site-packages"]
     (made.packages / "tests.pth").write_text("\n".join(ours))
     return made
@@ -71,7 +79,7 @@ class Machine:
         (folder / "tmp").mkdir(parents=True)
         path = (python.folder / "bin", SPARK_HOME / "bin", os.environ["PATH"])
         self.environ = {
-            **{name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")},
+            **without_paths(),
             **environment(folder / "java"),
             "PATH": os.pathsep.join(map(str, path)),
             "PYSPARK_PYTHON": python.python,

@@ -33,7 +33,7 @@ ROWS = 20_000
 BATCHES = 5
 """A run has so many of them to do, at least."""
 
-KILLS = 12
+KILLS = 8
 """At any time. With the steps, more than 20."""
 
 BUSY = 25

@@ -116,7 +116,9 @@ async def _play(show: Show, given: str | None) -> Made | None:
     async with _zookeeper(given) as zookeeper, anyio.create_task_group() as tasks, AsyncExitStack() as stack:
         await show.play(stack, tasks, zookeeper)
         if show.complete:
-            source = Source(zookeeper, [f"{number}@{show.log_dir(number)}" for number in BROKERS], TOPICS)
+            logs = {number: show.log_dir(number) for number in BROKERS}
+            written = [f"{number}@{place}" for number, place in logs.items() if any(place.glob("*/*.kafka"))]
+            source = Source(zookeeper, written, TOPICS)
             made = await make_table(show.scene, show.view, show.place, source)
     return made
 

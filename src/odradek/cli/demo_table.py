@@ -59,7 +59,7 @@ class Source(NamedTuple):
 
     Args:
         zookeeper: Of the cluster.
-        logs: The brokers' log directories, as the pipeline's file has them.
+        logs: Log directories of the brokers that were written to, as the pipeline's file has them.
         topics: All that there are.
     """
 
