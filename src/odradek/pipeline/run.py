@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -39,6 +40,13 @@ AT_ONCE = 4
 """Flows that run at the same time: while one plans and commits, others read."""
 
 LOOK_S = 0.2
+
+START_S = 0.02
+
+INITIALIZING = "Initializing"
+"""What Spark says of a query whose source is not there yet begins so."""
+
+_STARTING = Lock()
 
 SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
@@ -156,10 +164,7 @@ class FlowRun:
             return
         try:
             self.begin(spark)
-            rows = spark.readStream.format("odradek").options(**self.options).load()
-            writer = rows.writeStream.foreachBatch(self._committer()).trigger(availableNow=True)
-            # With its scheme: on a cluster, Spark takes a path without one for a path in the cluster's file system.
-            self._query = writer.option("checkpointLocation", f"file://{self.checkpoint.directory.absolute()}").start()
+            self._start(spark)
             self._wait()
         except Exception as error:
             cause = self._failure or error
@@ -175,6 +180,19 @@ class FlowRun:
     def resume(self) -> None:
         """Take up what this run has committed from another process."""
         self._entries = self.table.ledger.written_by(self.run)
+
+    def _start(self, spark: SparkSession) -> None:
+        """Start the query, alone until its source is there: Spark notes the same words in one map of all queries that
+        read through the same data source class, without a lock, and sends that map with each task."""
+        with _STARTING:
+            if self.budget.stopped:  # meanwhile
+                raise _Enough
+            rows = spark.readStream.format("odradek").options(**self.options).load()
+            writer = rows.writeStream.foreachBatch(self._committer()).trigger(availableNow=True)
+            # With its scheme: on a cluster, Spark takes a path without one for a path in the cluster's file system.
+            self._query = writer.option("checkpointLocation", f"file://{self.checkpoint.directory.absolute()}").start()
+            while self._query.isActive and self._query.status["message"].startswith(INITIALIZING):
+                time.sleep(START_S)
 
     def _committer(self) -> Callable[[DataFrame, int], None]:
         return self._batch

@@ -17,9 +17,10 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from socketserver import BaseServer
 from threading import current_thread, main_thread
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from odradek.errors import ConfigError
@@ -98,6 +99,7 @@ def session(
     if master is not None:
         raise ConfigError(f"spark-submit started this: give --master {master} to it instead")
     spark = _builder(name, {**SETTINGS, **(settings or {})}).getOrCreate()
+    _let_java_break_off(spark.sparkContext._accumulatorServer)
     try:
         yield spark
     finally:
@@ -127,6 +129,7 @@ def local_session(
         with _environ(needed):
             with _uninterrupted() as interrupts:
                 spark = _builder(name, given).master(master).getOrCreate()
+            _let_java_break_off(spark.sparkContext._accumulatorServer)
             try:
                 if interrupts:
                     raise KeyboardInterrupt
@@ -192,6 +195,18 @@ def _uninterrupted() -> Iterator[list[int]]:
             signal.signal(signal.SIGINT, before)
 
 
+def _let_java_break_off(accumulators: BaseServer) -> None:
+    """Without showing a stack. Java does when a thread that speaks to it is interrupted: by the end of a query or of
+    Spark."""
+    shown = accumulators.handle_error
+
+    def handle_error(request: Any, address: Any) -> None:
+        if not isinstance(sys.exception(), EOFError | ConnectionError):
+            shown(request, address)
+
+    accumulators.handle_error = handle_error  # type: ignore[assignment, method-assign]
+
+
 def _stop(spark: SparkSession) -> None:
     """Stop it and wait for its Java process, which pyspark leaves running as long as Python does. It may be gone."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -202,8 +217,6 @@ def _stop(spark: SparkSession) -> None:
     if gateway is None:
         spark.stop()
         return
-    if server := spark.sparkContext._accumulatorServer:
-        server.shutdown()  # later, it shows a stack when Java, as it stops, breaks off what it says to it
     with suppress(OSError, Py4JError):
         spark.stop()
     gateway.shutdown()
