@@ -359,7 +359,7 @@ async def test_a_large_record_is_not_starved_by_small_ones(era: FakeEra) -> None
 async def test_waiting_for_room_has_a_deadline(era: FakeEra) -> None:
     era.hold()
     errors: list[NotWritten] = []
-    async with Producer(era, buffer=small(1, 1), deliver_within=0.05, exit_within=0) as out:
+    async with Producer(era, buffer=small(1, 1), deliver_within=0.3, exit_within=0) as out:
 
         async def put(value: bytes) -> None:
             try:
@@ -372,7 +372,7 @@ async def test_waiting_for_room_has_a_deadline(era: FakeEra) -> None:
             tasks.start_soon(put, b"2")
             tasks.start_soon(put, b"3")
         assert errors
-        assert str(errors[0]) == "1 record not written: no room in the buffer within 0.05 s"
+        assert str(errors[0]) == "1 record not written: no room in the buffer within 0.3 s"
         await out.flush()
         assert len(out.failures.take()) + len(errors) == 3
 
