@@ -195,7 +195,7 @@ async def test_several_partitions_of_a_broker_share_a_request(era: FakeEra) -> N
 
 
 async def test_a_put_loop_gives_the_senders_a_turn(era: FakeEra) -> None:
-    async with Producer(era) as out:
+    async with Producer(era, latency=0) as out:
         for n in range(2000):
             await out.put("t", b"%d" % n)
         assert len(era.values()) > 1000

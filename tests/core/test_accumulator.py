@@ -94,6 +94,57 @@ def test_an_idle_broker_is_sent_what_there_is_at_once() -> None:
     assert bench.acc.take(1, 99.0) is None
 
 
+def answered(*, at: float, taken: float = 10.0) -> Bench:
+    """A broker that has answered a request that left at `taken`; then something was put that nobody waits for."""
+    bench = Bench()
+    bench.put("a", at=taken)
+    bench.confirm(bench.take(taken))
+    bench.put("b", at=at)
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("put", "due"),
+    [(10.0, 11.0), (10.4, 11.0), (11.0, 11.0), (11.5, 11.5)],
+    ids=["same time", "soon after", "a latency after", "later"],
+)
+def test_a_broker_that_answers_quickly_is_sent_what_nobody_waits_for_once_in_a_latency(put: float, due: float) -> None:
+    bench = answered(at=put)
+    assert bench.acc.next_due(1) == due
+    if put < due:
+        assert bench.acc.take(1, due - 0.1) is None
+    assert bench.values(bench.take(due)) == ["b"]
+
+
+def test_what_somebody_waits_for_takes_along_at_once_what_is_there() -> None:
+    bench = answered(at=10.1)
+    assert bench.acc.take(1, 10.2) is None
+    bench.stirred.clear()
+    bench.put("c", at=10.2, tag="waiting")
+    bench.put("d", at=10.2, to=1, tag="waiting")
+    assert bench.stirred == [1, 1]  # for the first that is waited for, and for a new batch
+    assert bench.acc.next_due(1) == 10.1
+    assert bench.values(bench.take(10.2)) == ["b c", "d"]
+
+
+def test_a_run_that_somebody_waits_for_goes_at_once() -> None:
+    bench = answered(at=10.1)
+    assert bench.acc.extend(bench.t, [b"c"], 0, 100, 10.2, None, "waiting") == 1
+    assert bench.values(bench.take(10.2)) == ["b c"]
+
+
+def test_nothing_is_hurried_any_more_when_what_was_waited_for_has_left() -> None:
+    bench = Bench(request_bytes=20)
+    bench.put("a", at=10.0, to=0)
+    bench.put("b", at=10.0, to=1, tag="waiting")
+    bench.confirm(bench.take(10.0))
+    request = bench.take(10.0)  # there was no room for it in the first
+    assert bench.values(request) == ["b"]
+    bench.confirm(request)
+    bench.put("c", at=10.0)
+    assert bench.acc.next_due(1) == 11.0
+
+
 def test_while_a_request_is_in_flight_batches_wait_for_their_latency() -> None:
     bench = Bench()
     bench.put("a")

@@ -183,8 +183,8 @@ class Cluster:
         """A producer, to be used as `async with`.
 
         Args:
-            latency: How long a record may wait for company while requests are under way (s). With nothing under way
-                it is sent at once.
+            latency: How long a record may wait for company (s). With nothing under way it is sent at once if somebody
+                waits for its outcome (`send`, `send_many`), or if nothing was sent to its broker for as long.
             buffer: Room for records without an outcome (bytes): their size on the wire and what Python adds.
             deliver_within: A record without an outcome after this long fails (s). Waiting for room has the same bound
                 of its own.

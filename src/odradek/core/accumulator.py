@@ -2,9 +2,10 @@
 
 Pure: the clock comes in as `now` (seconds, any origin), chance as `randrange`. The rules:
 
-- A broker with nothing in flight is sent whatever there is, at once. While requests are in flight, batches grow until
-  one is full or its first record is `latency` old; then a request takes the oldest batch of every partition of that
-  broker (MULTIPRODUCE), up to `request_bytes`.
+- Batches grow until one is full or its first record is `latency` old; then a request takes the oldest batch of every
+  partition of that broker (MULTIPRODUCE), up to `request_bytes`. A broker with nothing in flight is sent whatever there
+  is at once, if somebody waits for a record of it, or if its last request left `latency` ago: otherwise a quick broker
+  would be sent request after request, with next to nothing in each.
 - Order per partition: batches leave in the order they were made. A batch that comes back waits until nothing of its
   partition is in flight, and goes out again before everything newer - unless `reorder`, which sends it at once.
 - A batch that was on a connection the broker closed becomes a *suspect*: that is how a broker answers a produce it
@@ -111,6 +112,7 @@ class Accumulator:
         self.held += size + RECORD_OVERHEAD_BYTES
         if tag is not None:
             batch.tag(len(batch.records) - 1, len(batch.records), tag)
+            self._hurry(lane)
         if batch.size >= limit:
             self._close(lane)
 
@@ -175,6 +177,7 @@ class Accumulator:
         batch.size += size
         self.held += size + overhead * (end - start)
         batch.tag(first, len(batch), tag)
+        self._hurry(batch.lane)
         if batch.size >= self.limits.batch_bytes or isinstance(values, Packed):
             self._close(batch.lane)
         return end
@@ -216,6 +219,12 @@ class Accumulator:
         self._work_for(lane)
         return batch
 
+    def _hurry(self, lane: Lane) -> None:
+        """Somebody waits for what its open batch has."""
+        if lane.broker is not None and not (link := self._links[lane.broker]).hurried:
+            link.hurried = True
+            self._stir(lane.broker)
+
     def _close(self, lane: Lane) -> None:
         """Nothing more comes into its open batch, which is due now."""
         lane.open = None
@@ -249,9 +258,12 @@ class Accumulator:
         if suspect is not None:
             return None if link.flying else self._fly(link, broker, [suspect])
         due = link.due(self.limits.latency)
-        if due is None or (link.flying and due > now):
+        if due is None or due > now:
             return None
-        return self._fly(link, broker, link.portion(self.limits.request_bytes))
+        link.left_at = now
+        request = self._fly(link, broker, link.portion(self.limits.request_bytes))
+        link.hurried = link.hurried and not link.idle
+        return request
 
     def next_due(self, broker: int) -> float | None:
         """When `take` may have something, if nothing else happens before; None when only an answer can help."""

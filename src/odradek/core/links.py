@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 from itertools import count
+from math import inf
 
 from odradek.core.batches import Lane, OutBatch, Request
 
@@ -25,10 +26,13 @@ _Entry = tuple[int, int, int, OutBatch]
 
 
 class Link:
-    """See the module. `flying`: requests without an outcome, oldest first."""
+    """See the module. `flying`: requests without an outcome, oldest first. `left_at`: when the last one was taken.
+    `hurried`: somebody waits for the outcome of a record that is still here, or was."""
 
     def __init__(self) -> None:
         self.flying: list[Request] = []
+        self.left_at = -inf
+        self.hurried = False
         self._queues: tuple[list[_Entry], ...] = tuple([] for _ in _KINDS)
         self._filings = count()
 
@@ -59,7 +63,12 @@ class Link:
         if entry is not None:
             return entry[3].born
         entry = self._first(_OPEN)
-        return None if entry is None else entry[3].born + latency
+        if entry is None:
+            return None
+        born = entry[3].born
+        if self.flying:
+            return born + latency
+        return born if self.hurried else max(born, min(born, self.left_at) + latency)
 
     def portion(self, size: int) -> list[OutBatch]:
         """The oldest batches that are no suspects, up to so many bytes, but at least one; they are filed no more."""
