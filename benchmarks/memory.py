@@ -7,10 +7,11 @@ measured in a process of its own, over what it took when it was connected and ha
 
 **Slow user.** The user takes batch by batch and pauses after each until memory does not grow any more. `passed` is
 what all records together would take in memory, `ahead` the bound that was asked for, and `peak` the most that was
-taken: the read-ahead, the batch in hand, the one before it, and the buffer of the socket. `1st half` and `2nd half` are
-the highest levels in either half of the run: the same, if nothing piles up. `ratio` is peak over ahead. All of that is
-measured where the allocator gives back every large piece (MALLOC_MMAP_THRESHOLD_=131072): then it is what odradek
-holds. `as is` is the ratio without: with what glibc keeps for itself of the pieces that were freed, which it may.
+taken: the read-ahead, the batch in hand, the one before it, the buffer of the socket, and what the codec keeps.
+`1st half` and `2nd half` are the highest levels in either half of the run: the same, if nothing piles up. `ratio` is
+peak over ahead. All of that is measured where the allocator gives back every large piece
+(MALLOC_MMAP_THRESHOLD_=131072): then it is what odradek holds. `as is` is the ratio without: with what glibc keeps
+for itself of the pieces that were freed, which it may.
 
 **10 GB.** One reader reads the same log again and again, seeking back to its start whenever it is at its end, and one
 producer writes the same values again and again, 1 KB each. The level is taken ten times on the way. `ratio` is the
@@ -45,7 +46,7 @@ READ_BYTES = MiB
 """The buffer of a connection."""
 
 SPARE_BYTES = 8 * MiB
-"""What the allocator keeps for the next time, and what is imported late."""
+"""What the compiled codec keeps for columns to come (rust/engine/src/spare.rs)."""
 
 FLAT = 1.1
 TENTHS = 10

@@ -55,7 +55,7 @@ pub trait Item: Copy + Send + 'static {
     fn spares() -> &'static Spares<Self>;
 }
 
-/// Each kind with the most bytes of it that are kept: 32 MiB in all.
+/// Each kind with the most bytes of it that are kept: 8 MiB in all. More brings nothing (docs/topics/performance.md).
 macro_rules! items {
     ($($kind:ty: $most:expr),*) => {$(
         impl Item for $kind {
@@ -67,7 +67,7 @@ macro_rules! items {
     )*};
 }
 
-items!(u8: 20 << 20, i64: 9 << 20, i32: 3 << 20);
+items!(u8: 5 << 20, i64: 2 << 20, i32: 1 << 20);
 
 /// Give up a column: its memory may become another one's.
 pub fn recycle<T: Item>(column: Vec<T>) {
