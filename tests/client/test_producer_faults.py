@@ -40,7 +40,7 @@ from odradek.errors import (
 from odradek.types import KiB, TopicPartition
 
 if TYPE_CHECKING:
-    from tests.client.conftest import Clock, FakeEra
+    from tests.client.conftest import Clock, FakeBroker, FakeEra
 
 pytestmark = pytest.mark.anyio
 
@@ -77,13 +77,14 @@ HURRY_S = 0.07
 that wakes up as often, or twice as often, can be awake whenever it looks."""
 
 
-async def late(era: FakeEra, clock: Clock, out: Producer) -> Any:
-    """What becomes of a record whose time is up when it was tried once."""
+async def late(clock: Clock, out: Producer, tried: FakeBroker | None = None, **kw: Any) -> Any:
+    """What becomes of a record whose time is up: when it was tried once there, if that is said."""
     async with anyio.create_task_group() as tasks:
         sends = Sends(out, tasks)
-        await sends.start(b"v", partition=PLACE)
-        await era[1].sent(1)
-        await wait_all_tasks_blocked()
+        await sends.start(b"v", **kw)
+        if tried is not None:
+            await tried.sent(1)
+            await wait_all_tasks_blocked()
         clock.now += 1
     return sends.outcomes[b"v"]
 
@@ -159,7 +160,7 @@ async def test_when_time_is_up_the_error_says_truthfully_what_is_known(
     era[1].down = error
     once = Tuning(backoff=Backoff(10, 1, 10))
     async with Producer(era, tuning=once, deliver_within=HURRY_S) as out:
-        found = await late(era, clock, out)
+        found = await late(clock, out, era[1], partition=PLACE)
         assert type(found) is kind
         assert isinstance(found, DeliveryError)
         assert found.records == [Outgoing(b"v")]
@@ -170,7 +171,7 @@ async def test_when_time_is_up_the_error_says_truthfully_what_is_known(
 async def test_a_request_nobody_answers_is_unknown_when_time_is_up(era: FakeEra, clock: Clock) -> None:
     era[1].holding = True
     async with Producer(era, deliver_within=HURRY_S) as out:
-        found = await late(era, clock, out)
+        found = await late(clock, out, era[1], partition=PLACE)
         assert type(found) is Unknown
         assert "1 attempt)" in str(found)
         era[1].release()  # too late: it was told already
@@ -447,11 +448,8 @@ async def test_records_without_any_live_broker_wait_for_one(era: FakeEra) -> Non
 
 async def test_without_any_live_broker_the_error_says_that(era: FakeEra, clock: Clock) -> None:
     era.coordination.brokers()
-    async with Producer(era, deliver_within=HURRY_S) as out, anyio.create_task_group() as tasks:
-        sends = Sends(out, tasks)
-        await sends.start(b"v")
-        clock.now += 1
-    found = sends.outcomes[b"v"]
+    async with Producer(era, deliver_within=HURRY_S) as out:
+        found = await late(clock, out)
     assert type(found) is NotWritten
     assert f"not delivered within {HURRY_S} s (t: no live broker has it; 0 attempts)" in str(found)
 
@@ -466,11 +464,8 @@ async def test_a_topic_that_cannot_be_looked_up_yet_is_asked_for_again(era: Fake
 async def test_a_topic_that_was_never_found_says_why(era: FakeEra, clock: Clock) -> None:
     era.coordination.topic_errors = [ZooKeeperError("away")]
     once = Tuning(backoff=Backoff(10, 1, 10))
-    async with Producer(era, tuning=once, deliver_within=HURRY_S) as out, anyio.create_task_group() as tasks:
-        sends = Sends(out, tasks)
-        await sends.start(b"v")
-        clock.now += 1
-    found = sends.outcomes[b"v"]
+    async with Producer(era, tuning=once, deliver_within=HURRY_S) as out:
+        found = await late(clock, out)
     assert type(found) is NotWritten
     assert "(t: away; 0 attempts)" in str(found)
 

@@ -94,11 +94,11 @@ def test_an_idle_broker_is_sent_what_there_is_at_once() -> None:
     assert bench.acc.take(1, 99.0) is None
 
 
-def answered(*, at: float, taken: float = 10.0) -> Bench:
-    """A broker that has answered a request that left at `taken`; then something was put that nobody waits for."""
+def answered(*, at: float) -> Bench:
+    """A broker that has answered a request that left at 10.0; then something was put that nobody waits for."""
     bench = Bench()
-    bench.put("a", at=taken)
-    bench.confirm(bench.take(taken))
+    bench.put("a", at=10.0)
+    bench.confirm(bench.take(10.0))
     bench.put("b", at=at)
     return bench
 

@@ -50,7 +50,7 @@ class Outbox:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.threads: anyio.CapacityLimiter
         """For compression: as many as there are cores."""
-        self._stirred: list[Sender] | None = None  # who is to be pumped at once, instead of soon
+        self._stirred: dict[Sender, None] | None = None  # who is to be pumped at once, instead of soon
         self._era, self._limits, self._options = era, limits, options
         self._clock = time.monotonic
         self._flushes: dict[Flush, anyio.Event] = {}
@@ -104,7 +104,7 @@ class Outbox:
     ) -> bool:
         """As `offer`, and an idle broker is sent it in this very step: a caller who waits for its outcome is saved a
         turn of the loop. What comes in before the answer travels together."""
-        self._stirred = []
+        self._stirred = {}
         try:
             return self.offer(topic, size, record, partition, call)
         finally:
@@ -122,7 +122,7 @@ class Outbox:
         """Take in what there is room for, and send what is due: see `Accumulator.extend`."""
         if self.room:
             return start
-        self._stirred = []
+        self._stirred = {}
         try:
             end = self.accumulator.extend(topic, values, start, max_row, self._clock(), partition, call)
             self.accepted += end - start
@@ -189,7 +189,7 @@ class Outbox:
         if self._stirred is None:
             sender.wake()
         else:
-            self._stirred.append(sender)
+            self._stirred[sender] = None
 
     def spawn(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
         """See `sender.Owner`."""

@@ -111,8 +111,7 @@ class Accumulator:
         batch.size += size
         self.held += size + RECORD_OVERHEAD_BYTES
         if tag is not None:
-            batch.tag(len(batch.records) - 1, len(batch.records), tag)
-            self._hurry(lane)
+            self._tag(batch, len(batch) - 1, tag)
         if batch.size >= limit:
             self._close(lane)
 
@@ -176,8 +175,7 @@ class Accumulator:
         batch.add(values, start, end)
         batch.size += size
         self.held += size + overhead * (end - start)
-        batch.tag(first, len(batch), tag)
-        self._hurry(batch.lane)
+        self._tag(batch, first, tag)
         if batch.size >= self.limits.batch_bytes or isinstance(values, Packed):
             self._close(batch.lane)
         return end
@@ -219,11 +217,13 @@ class Accumulator:
         self._work_for(lane)
         return batch
 
-    def _hurry(self, lane: Lane) -> None:
-        """Somebody waits for what its open batch has."""
-        if lane.broker is not None and not (link := self._links[lane.broker]).hurried:
+    def _tag(self, batch: OutBatch, first: int, tag: object) -> None:
+        """Somebody waits for the records of an open batch from `first` on."""
+        batch.tag(first, len(batch), tag)
+        broker = batch.lane.broker
+        if broker is not None and not (link := self._links[broker]).hurried:
             link.hurried = True
-            self._stir(lane.broker)
+            self._stir(broker)
 
     def _close(self, lane: Lane) -> None:
         """Nothing more comes into its open batch, which is due now."""

@@ -26,8 +26,8 @@ _Entry = tuple[int, int, int, OutBatch]
 
 
 class Link:
-    """See the module. `flying`: requests without an outcome, oldest first. `left_at`: when the last one was taken.
-    `hurried`: somebody waits for the outcome of a record that is still here, or was."""
+    """See the module. `flying`: requests without an outcome, oldest first. `left_at`: when the last one was taken
+    that was not a suspect's. `hurried`: somebody waits for the outcome of a record that is still here, or was."""
 
     def __init__(self) -> None:
         self.flying: list[Request] = []
