@@ -19,8 +19,8 @@ if missing:
     sys.stderr.write(f"odradek: without its compiled codec, because {' and '.join(missing)} cannot be found\n")
     setup()
 else:
-    codec = RustExtension(
-        "odradek.codec._compiled",
+    compression = RustExtension(
+        "odradek.engine._compiled",
         path="rust/binding/Cargo.toml",
         args=["--locked"],
         binding=Binding.PyO3,
@@ -29,4 +29,4 @@ else:
     )
     # A free-threaded interpreter has no stable ABI before 3.15: there, the extension is for that version only.
     free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
-    setup(rust_extensions=[codec], options={} if free_threaded else {"bdist_wheel": {"py_limited_api": ABI}})
+    setup(rust_extensions=[compression], options={} if free_threaded else {"bdist_wheel": {"py_limited_api": ABI}})

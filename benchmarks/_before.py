@@ -3,7 +3,7 @@
     python benchmarks/_before.py [COMMIT]
 
 Not part of scripts/bench: it needs git and the history. COMMIT (default: the last one without a compiled codec) is
-checked out beside, and both run the same, in processes of their own and in turns, with ODRADEK_CODEC=pure and with the
+checked out beside, and both run the same, in processes of their own and in turns, with ODRADEK_ENGINE=pure and with the
 same broker. What counts is their processor time. `ratio` is that of the earlier one over that of this one: 1 is the
 same, more is faster now.
 """
@@ -37,26 +37,26 @@ def work(cluster: str) -> dict[str, float]:
     """Seconds of processor time each thing takes."""
     from odradek.core.interfaces import DecoderOptions
     from odradek.types import Position, TopicPartition
-    from odradek.wire.compression import Codec
-    from odradek.wire.kafka07.message_set import SetDecoder, encode_set
+    from odradek.wire.compression import CompressionType
+    from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
 
     values = [bytes([number % 251]) * SIZE for number in range(TOTAL // SIZE)]
     runs = [values[start : start + 2000] for start in range(0, len(values), 2000)]
 
     def decode(data: bytes) -> None:
-        decoder = SetDecoder(TopicPartition("t", 1, 0), Position(0), DecoderOptions())
+        decoder = MessageSetDecoder(TopicPartition("t", 0, 1), Position(0), DecoderOptions())
         for start in range(0, len(data), 1 << 20):  # one read of a socket, as it is lent to a decoder
             decoder.feed(memoryview(data[start : start + (1 << 20)]))
             assert len(decoder.take().values)
 
-    def encode(codec: Codec) -> bytes:
-        return b"".join([encode_set(run, codec) for run in runs])
+    def encode(compression: CompressionType) -> bytes:
+        return b"".join([encode_set(run, compression) for run in runs])
 
     times = {}
-    for codec in Codec:
-        times[f"encode, {codec.name.lower()}"] = _least(partial(encode, codec))
-        data = encode(codec)
-        times[f"decode, {codec.name.lower()}"] = _least(partial(decode, data))
+    for compression in CompressionType:
+        times[f"encode, {compression.name.lower()}"] = _least(partial(encode, compression))
+        data = encode(compression)
+        times[f"decode, {compression.name.lower()}"] = _least(partial(decode, data))
     times["reader, batches"] = _least(lambda: anyio.run(_read, cluster))
     times["reader, records"] = _least(lambda: anyio.run(_read_records, cluster))
     times["send_many"] = _least(lambda: anyio.run(_send_many, cluster, values))
@@ -127,7 +127,7 @@ def checked_out(commit: str) -> Iterator[Path]:
 
 
 def measured(tree: Path, cluster: str) -> dict[str, float]:
-    environment = os.environ | {"PYTHONPATH": str(tree / "src"), "ODRADEK_CODEC": "pure"}
+    environment = os.environ | {"PYTHONPATH": str(tree / "src"), "ODRADEK_ENGINE": "pure"}
     command = [sys.executable, __file__, "--work", cluster]
     said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
     times: dict[str, float] = json.loads(said)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from odradek import codec
+from odradek import engine
 
 __all__ = ["Bar", "Chart", "Goal", "Line", "Results", "Table", "results"]
 
@@ -133,7 +133,7 @@ def results(file: str, doc: str | None) -> Iterator[Results]:
     parser.add_argument("--quick", action="store_true", help="a few seconds, to see that it runs and is not far off")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to keep tables and charts, for _report.py")
     options = parser.parse_args()
-    found = Results(Path(file).stem, options.quick, codec.active.NAME, os.getloadavg()[0])
+    found = Results(Path(file).stem, options.quick, engine.active.NAME, os.getloadavg()[0])
     print(f"{found.name}, with the {found.engine} codec\n")
     yield found
     if options.json is not None:

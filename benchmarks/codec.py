@@ -2,7 +2,8 @@
 
     python benchmarks/codec.py [--quick]
 
-The codec in use; where that is the compiled one, the pure one as well. A log is fed to a SetDecoder as a connection
+The codec in use; where that is the compiled one, the pure one as well. A log is fed to a MessageSetDecoder as a
+connection
 does: 1 MiB at a time, out of a buffer, and what is there is taken in between: as `columns` (nothing is made of them),
 as `values` (one `bytes` a record, in a list), as `records` (one `Record` each, by iterating over the batch) or as an
 `arrow` record batch. Encoding makes message sets of 256 KiB, from a list of `bytes` or from what an Arrow array holds.
@@ -31,12 +32,12 @@ import pyarrow as pa
 
 from _common import Case, Stopwatch, compare
 from _results import results
-from odradek import codec as engines
+from odradek import engine as engines
 from odradek.batch import Batch
 from odradek.core.interfaces import DecoderOptions
 from odradek.types import Columns, KiB, MiB, Position, TopicPartition
-from odradek.wire.compression import Codec
-from odradek.wire.kafka07.message_set import SetDecoder, encode_set, entry_bytes
+from odradek.wire.compression import CompressionType
+from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set, entry_bytes
 
 BATCH_BYTES = 256 * KiB
 """What `Tuning.batch_bytes` says."""
@@ -45,7 +46,7 @@ CHUNK_BYTES = MiB
 """What a connection reads at a time."""
 
 HEAD = struct.Struct(">iHI")
-PARTITION = TopicPartition("bench", 1, 0)
+PARTITION = TopicPartition("bench", 0, 1)
 SIZES = (100, 1000)
 IN_USE = engines.active.NAME
 
@@ -68,12 +69,12 @@ def batches(values: list[bytes]) -> list[list[bytes]]:
     return [values[start : start + rows] for start in range(0, len(values), rows)]
 
 
-def packed(values: list[bytes]) -> engines.Packed:
+def packed(values: list[bytes]) -> engines.PackedBytes:
     """As they are in an Arrow array."""
     _, offsets, data = pa.array(values, pa.binary()).buffers()
     assert offsets is not None
     assert data is not None
-    return engines.Packed(memoryview(offsets).cast("B").cast("i"), memoryview(data).cast("B"))
+    return engines.PackedBytes(memoryview(offsets).cast("B").cast("i"), memoryview(data).cast("B"))
 
 
 # ---- the limits ---------------------------------------------------------------------------------------------
@@ -99,9 +100,9 @@ def bare_encode(values: list[bytes]) -> bytes:
     return b"".join(parts)
 
 
-def bare_library(codec: Codec) -> tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]:
+def bare_library(compression: CompressionType) -> tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]:
     """Compress and decompress, without framing of Kafka's."""
-    if codec is Codec.GZIP:
+    if compression is CompressionType.GZIP:
         return partial(zlib.compress, wbits=31), partial(zlib.decompress, wbits=31)
     raw = cramjam.snappy
     return (lambda data: bytes(raw.compress_raw(data))), (lambda data: bytes(raw.decompress_raw(data)))
@@ -146,7 +147,7 @@ def arrow(taken: Columns) -> int:
 
 def drain(log: memoryview, use: Use) -> int:
     """The log, in chunks that arrive one after the other."""
-    decoder, rows = SetDecoder(PARTITION, Position(0), DecoderOptions()), 0
+    decoder, rows = MessageSetDecoder(PARTITION, Position(0), DecoderOptions()), 0
     for start in range(0, len(log), CHUNK_BYTES):
         decoder.feed(log[start : start + CHUNK_BYTES])
         rows += use(decoder.take())
@@ -186,11 +187,13 @@ def one_after_the_other(work: Callable[[memoryview], object], log: memoryview, c
     return watch
 
 
-def encode(engine: str, runs: list[list[bytes]] | list[engines.Packed], codec: Codec, plain: int) -> Stopwatch:
+def encode(
+    engine: str, runs: list[list[bytes]] | list[engines.PackedBytes], compression: CompressionType, plain: int
+) -> Stopwatch:
     engines.use(engine)
     with Stopwatch() as watch:
-        size = sum(len(encode_set(run, codec)) for run in runs)  # none is kept: the limit keeps none either
-    assert size == plain if codec is Codec.NONE else size < plain
+        size = sum(len(encode_set(run, compression)) for run in runs)  # none is kept: the limit keeps none either
+    assert size == plain if compression is CompressionType.NONE else size < plain
     return watch
 
 
@@ -229,22 +232,22 @@ def encode_cases(total: int, size: int) -> Iterator[Case]:
     for engine, floor in floors(COMPILED_FLOOR, PURE_FLOOR):
         for source, given in (("list", runs), ("arrow", list(map(packed, runs)))):
             goal = ENCODE_GOAL if (engine, source) == ("compiled", "arrow") else None
-            run = partial(encode, engine, given, Codec.NONE, width)
+            run = partial(encode, engine, given, CompressionType.NONE, width)
             yield Case(f"{engine}, from {source}, {size} B", count, width, run, least, floor, goal)
 
 
-def compressed_cases(total: int, size: int, codec: Codec) -> Iterator[Case]:
+def compressed_cases(total: int, size: int, compression: CompressionType) -> Iterator[Case]:
     rows = payloads(total // size, size)
-    runs, name = batches(rows), f"{codec.name.lower()}, {size} B"
-    plain, (pack, unpack) = [bare_encode(run) for run in runs], bare_library(codec)
+    runs, name = batches(rows), f"{compression.name.lower()}, {size} B"
+    plain, (pack, unpack) = [bare_encode(run) for run in runs], bare_library(compression)
     count, width = len(rows), sum(map(len, plain))
-    log = memoryview(bytearray(b"".join(encode_set(run, codec) for run in runs)))
+    log = memoryview(bytearray(b"".join(encode_set(run, compression) for run in runs)))
     alone, alone_back = partial(each, unpack, [pack(data) for data in plain]), partial(each, pack, plain)
     for engine, floor in floors(COMPRESSED_FLOOR, PURE_COMPRESSED_FLOOR):
         goal = COMPRESSED_GOAL if engine == "compiled" else None
         run = partial(decode, engine, log, columns, count)
         yield Case(f"decode {name}, {engine}", count, width, run, alone, floor, goal)
-        run = partial(encode, engine, runs, codec, width)
+        run = partial(encode, engine, runs, compression, width)
         yield Case(f"encode {name}, {engine}", count, width, run, alone_back, floor)
 
 
@@ -267,9 +270,9 @@ def main() -> None:
         compare(found, "Encode", "Limit: an optimised loop of pure Python.", sets, turns, computing=True)
         packs = [
             case
-            for codec in (Codec.GZIP, Codec.SNAPPY)
+            for compression in (CompressionType.GZIP, CompressionType.SNAPPY)
             for size in SIZES
-            for case in compressed_cases(total, size, codec)
+            for case in compressed_cases(total, size, compression)
         ]
         compare(found, "Compressed", "Limit: the compression library alone.", packs, turns, computing=True)
         if IN_USE != "compiled":

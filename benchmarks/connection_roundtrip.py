@@ -23,7 +23,7 @@ from _common import Case, Stopwatch, compare, peer
 from _peer import HEAD
 from _results import results
 from odradek.io.connection import Connection
-from odradek.io.exchange import Pending
+from odradek.io.requests import InFlightRequest
 
 REQUEST = b"12345678"
 HELLO = HEAD.pack(len(REQUEST), len(REQUEST))
@@ -72,7 +72,7 @@ async def one_at_a_time(port: int, rounds: int) -> Stopwatch:
 async def pipelined(port: int, rounds: int) -> Stopwatch:
     async with Connection("127.0.0.1", port) as connection:
         await connection.submit([HELLO, REQUEST], Echoed(), deadline_s=30)
-        flying: deque[Pending[None]] = deque()
+        flying: deque[InFlightRequest[None]] = deque()
         with Stopwatch() as watch:
             for _ in range(rounds):
                 if len(flying) >= IN_FLIGHT:

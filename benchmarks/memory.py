@@ -6,7 +6,8 @@ What counts is what the operating system counts (RSS): the compiled codec's buff
 measured in a process of its own, over what it took when it was connected and had not read or written anything.
 
 **Slow user.** The user takes batch by batch and pauses after each until memory does not grow any more. `passed` is
-what all records together would take in memory, `ahead` the bound that was asked for, and `peak` the most that was
+what all records together would take in memory, `read_ahead_bytes` the bound that was asked for, and `peak` the most
+that was
 taken: the read-ahead, the batch in hand, the one before it, the buffer of the socket, and what the codec keeps.
 `1st half` and `2nd half` are the highest levels in either half of the run: the same, if nothing piles up. `ratio` is
 peak over ahead. All of that is measured where the allocator gives back every large piece
@@ -31,10 +32,10 @@ from typing import Any, NamedTuple
 
 import anyio
 import psutil
+from compression import payloads
 
 from _common import Broker, broker
 from _results import Line, Results, results
-from codec import payloads
 from odradek import LATEST, Batch, GroupBatch, Reader, connect
 from odradek.types import EARLIEST, PACKED_ROW_BYTES, MiB
 
@@ -91,13 +92,16 @@ def apart(work: Callable[..., Awaitable[Levels]], *args: Any) -> Levels:
 # ---- a slow user --------------------------------------------------------------------------------------------
 
 
-async def reader(cluster: Broker, topic: str, ahead: int, records: int) -> Levels:
-    async with connect(cluster.cluster) as k, k.reader(topic, until=LATEST, ahead=ahead) as r:
+async def reader(cluster: Broker, topic: str, read_ahead_bytes: int, records: int) -> Levels:
+    async with connect(cluster.cluster) as k, k.reader(topic, until=LATEST, read_ahead_bytes=read_ahead_bytes) as r:
         return await read_slowly(r.batches(), records)
 
 
-async def consumer(cluster: Broker, topic: str, ahead: int, records: int) -> Levels:
-    async with connect(cluster.cluster) as k, k.consumer(topic, group=f"group-{os.getpid()}", ahead=ahead) as c:
+async def consumer(cluster: Broker, topic: str, read_ahead_bytes: int, records: int) -> Levels:
+    async with (
+        connect(cluster.cluster) as k,
+        k.consumer(topic, group=f"group-{os.getpid()}", read_ahead_bytes=read_ahead_bytes) as c,
+    ):
         return await read_slowly(c.batches(), records)
 
 
@@ -125,31 +129,31 @@ async def settled() -> int:
     return level
 
 
-async def fill(cluster: Broker, topic: str, codec: str, size: int, records: int) -> None:
+async def fill(cluster: Broker, topic: str, compression: str, size: int, records: int) -> None:
     """The same values again and again, so that filling takes less memory than reading."""
     values = payloads(20_000, size)
-    async with connect(cluster.cluster) as k, k.producer(codec=codec) as out:
+    async with connect(cluster.cluster) as k, k.producer(compression=compression) as out:
         for start in range(0, records, len(values)):
             (await out.send_many(topic, values[: records - start])).check()
 
 
-def slow_user(found: Results, ahead: int, times: int) -> None:
-    records = ahead * times // (SLOW_SIZE + PACKED_ROW_BYTES)
+def slow_user(found: Results, read_ahead_bytes: int, times: int) -> None:
+    records = read_ahead_bytes * times // (SLOW_SIZE + PACKED_ROW_BYTES)
     rows = []
     with broker({"num.partitions": 2, "log.flush.interval": 1}, zookeeper=True) as cluster:
-        for codec in ("none", "gzip", "snappy"):
-            anyio.run(fill, cluster, codec, codec, SLOW_SIZE, records)
+        for compression in ("none", "gzip", "snappy"):
+            anyio.run(fill, cluster, compression, compression, SLOW_SIZE, records)
             for way in (reader, consumer):
-                name = f"{way.__name__}, {codec}"
-                as_is = max(apart(way, cluster, codec, ahead, records).levels)
+                name = f"{way.__name__}, {compression}"
+                as_is = max(apart(way, cluster, compression, read_ahead_bytes, records).levels)
                 with giving_back():
-                    levels = apart(way, cluster, codec, ahead, records)
-                peak, most = max(levels.levels), bound(levels, ahead)
-                numbers = (ahead * times, ahead, peak, *levels.halves)
+                    levels = apart(way, cluster, compression, read_ahead_bytes, records)
+                peak, most = max(levels.levels), bound(levels, read_ahead_bytes)
+                numbers = (read_ahead_bytes * times, read_ahead_bytes, peak, *levels.halves)
                 goal = found.goal(f"Slow user: {name}, peak over its bound", peak / most, 1.0, at_most=True)
-                ratios = (f"{peak / ahead:.2f}", f"{as_is / ahead:.2f}", goal)
+                ratios = (f"{peak / read_ahead_bytes:.2f}", f"{as_is / read_ahead_bytes:.2f}", goal)
                 rows.append((name, *(f"{number / MiB:,.1f}" for number in numbers), *ratios))
-                check_slow(found, name, levels, ahead)
+                check_slow(found, name, levels, read_ahead_bytes)
                 found.check(as_is <= 2 * most, f"{name}: {as_is:,} bytes as it is, the bound is {most:,}")
     note = (
         "Limit: the read-ahead asked for. Goal: not more than that, two batches, two buffers of a connection, "
@@ -159,14 +163,17 @@ def slow_user(found: Results, ahead: int, times: int) -> None:
     found.table("Slow user", note, head, rows)
 
 
-def bound(levels: Levels, ahead: int) -> int:
-    return ahead + 2 * levels.batch + 2 * READ_BYTES + SPARE_BYTES
+def bound(levels: Levels, read_ahead_bytes: int) -> int:
+    return read_ahead_bytes + 2 * levels.batch + 2 * READ_BYTES + SPARE_BYTES
 
 
-def check_slow(found: Results, name: str, levels: Levels, ahead: int) -> None:
+def check_slow(found: Results, name: str, levels: Levels, read_ahead_bytes: int) -> None:
     first, second = levels.halves
-    found.check(second <= bound(levels, ahead), f"{name}: {second:,} bytes, the bound is {bound(levels, ahead):,}")
-    found.check(second >= ahead / 2, f"{name}: {second:,} bytes: never full, this measures nothing")
+    found.check(
+        second <= bound(levels, read_ahead_bytes),
+        f"{name}: {second:,} bytes, the bound is {bound(levels, read_ahead_bytes):,}",
+    )
+    found.check(second >= read_ahead_bytes / 2, f"{name}: {second:,} bytes: never full, this measures nothing")
     found.check(
         second <= 1.1 * first + levels.batch + SPARE_BYTES, f"{name}: it grows: {first:,}, then {second:,} bytes"
     )

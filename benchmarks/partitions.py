@@ -29,8 +29,8 @@ import anyio
 from _common import Broker, broker, spread
 from _results import Line, Results, results
 from odradek import LATEST, Cluster, Producer, Reader, connect
-from odradek.io.kafka07.api import CONFIRM
-from odradek.types import EARLIEST, Start
+from odradek.io.kafka07.broker_client import CONFIRM
+from odradek.types import EARLIEST, StartPosition
 from odradek.wire.kafka07.message_set import encode_set, entry_bytes
 from odradek.wire.kafka07.requests import MultiProduce, Produce, encode_request
 
@@ -77,7 +77,7 @@ async def by_record(r: Reader) -> int:
     return got
 
 
-async def read(k: Cluster, topic: str, way: Read, start: Start, expected: int) -> float:
+async def read(k: Cluster, topic: str, way: Read, start: StartPosition, expected: int) -> float:
     begin = process_time()
     async with k.reader(topic, start=start, until=LATEST) as r:
         assert await way(r) == expected

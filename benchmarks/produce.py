@@ -33,7 +33,7 @@ from _common import Broker, Case, Stopwatch, broker, compare, peer, push, spread
 from _peer import HEAD
 from _results import Results, results
 from odradek import Producer, connect
-from odradek.io.kafka07.api import CONFIRM
+from odradek.io.kafka07.broker_client import CONFIRM
 from odradek.types import MiB
 from odradek.wire.kafka07.message_set import encode_set, entry_bytes
 from odradek.wire.kafka07.requests import Produce, encode_request

@@ -39,7 +39,7 @@ from odradek.pipeline.run import execute, run_flows
 from odradek.spark.schema import COLUMNS, Projection, join_small
 from odradek.spark.session import local_session
 from odradek.types import MiB
-from odradek.wire.compression import Codec
+from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 
 PARTITIONS = 4
@@ -62,7 +62,7 @@ path = "{root}/table"
 """
 
 
-def write_logs(log_dir: Path, topic: str, rows: int, compression: Codec) -> None:
+def write_logs(log_dir: Path, topic: str, rows: int, compression: CompressionType) -> None:
     """What a broker has after so many messages: half of each is noise, half of it words."""
     chance = random.Random(topic)
     words = (b"the quick brown fox " * VALUE_BYTES)[: VALUE_BYTES // 2]
@@ -196,18 +196,18 @@ def measure_rates(found: Results, place: Place, rows: int, turns: int) -> None:
 def measure_memory(found: Results, place: Place, sizes: Sequence[int]) -> None:
     table = []
     for way, options in place.ways.items():
-        for codec in (Codec.NONE, Codec.SNAPPY):
+        for compression in (CompressionType.NONE, CompressionType.SNAPPY):
             most = []
             for size in sizes:
-                topic = f"{way}-{codec.name}-{size}".lower()
+                topic = f"{way}-{compression.name}-{size}".lower()
                 rows = size // (VALUE_BYTES + 10)
-                write_logs(place.logs, topic, rows, codec)
+                write_logs(place.logs, topic, rows, compression)
                 with peaks() as seen:
                     place.into_noop("odradek", {**options, "subscribe": topic, "minPartitions": str(PARTITIONS)})
                 most.append(Peaks(*map(max, zip(*seen, strict=True))))
                 for log in place.logs.glob(f"{topic}-*"):
                     shutil.rmtree(log)
-            name, ratio = f"{way}, {codec.name.lower()}", most[-1].worker / most[0].worker
+            name, ratio = f"{way}, {compression.name.lower()}", most[-1].worker / most[0].worker
             goal = found.goal(f"Memory of an executor: {name}", ratio, FLAT, at_most=True)
             sizes_seen = [f"{each / MiB:.0f} MiB" for peak in most for each in peak]
             table.append((name, *sizes_seen, f"{ratio:.2f}", goal))
@@ -230,8 +230,8 @@ def main() -> None:
     with results(__file__, __doc__) as found, tempfile.TemporaryDirectory() as scratch:
         rows = 200_000 if found.quick else 4_000_000
         logs = Path(scratch, "logs")
-        write_logs(logs, "plain", rows, Codec.NONE)
-        write_logs(logs, "snappy", rows, Codec.SNAPPY)
+        write_logs(logs, "plain", rows, CompressionType.NONE)
+        write_logs(logs, "snappy", rows, CompressionType.SNAPPY)
         os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
         with (
             broker({"log.dir": logs, "num.partitions": PARTITIONS, "brokerid": 1}) as served,

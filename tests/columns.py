@@ -9,41 +9,41 @@ from itertools import accumulate
 
 from hypothesis import strategies as st
 
-from odradek import codec
-from odradek.codec import Packed
+from odradek import engine as engines
 from odradek.core.interfaces import DecoderOptions
+from odradek.engine import PackedBytes
 from odradek.types import Columns, Position, TopicPartition
-from odradek.wire.compression import Codec
-from odradek.wire.kafka07.message_set import SetDecoder, encode_set
+from odradek.wire.compression import CompressionType
+from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
 
-TP = TopicPartition("orders", 3, 1)
+TP = TopicPartition("orders", 1, 3)
 
 
 def _importable(name: str) -> bool:
     try:
-        codec.engine(name)
+        engines.engine(name)
     except ImportError:
         return False
     return True
 
 
-ENGINES = [name for name in codec.ENGINES if _importable(name)]
+ENGINES = [name for name in engines.ENGINES if _importable(name)]
 
 
 @contextmanager
 def using(engine: str) -> Iterator[None]:
-    before = codec.active.NAME
-    codec.use(engine)
+    before = engines.active.NAME
+    engines.use(engine)
     try:
         yield
     finally:
-        codec.use(before)
+        engines.use(before)
 
 
-def pack(values: Sequence[bytes], kind: str = "i") -> Packed:
+def pack(values: Sequence[bytes], kind: str = "i") -> PackedBytes:
     """As the compiled engine gives them: offsets of 4 bytes (`i`) or 8 (`q`)."""
     ends = array(kind, accumulate(map(len, values), initial=0))
-    return Packed(memoryview(ends), memoryview(b"".join(values)))
+    return PackedBytes(memoryview(ends), memoryview(b"".join(values)))
 
 
 def numbers(values: Sequence[int], kind: str = "q") -> memoryview:
@@ -69,7 +69,7 @@ def plain(values: Sequence[bytes], position: int = 0) -> Columns:
 
 def decode(data: bytes, corrupt: str = "fail", position: int = 0) -> Columns:
     """By the engine in use."""
-    decoder = SetDecoder(TP, Position(position), DecoderOptions(corrupt=corrupt))
+    decoder = MessageSetDecoder(TP, Position(position), DecoderOptions(corrupt=corrupt))
     decoder.feed(memoryview(data))
     assert decoder.error is None
     return decoder.take()
@@ -83,8 +83,10 @@ def damage(entry: bytes) -> bytes:
 def _entries() -> st.SearchStrategy[bytes]:
     values = st.lists(st.binary(max_size=20), max_size=4)
     plain = st.builds(encode_set, values, magic=st.sampled_from([0, 1]))
-    wrapped = st.builds(encode_set, values, st.sampled_from([Codec.GZIP, Codec.SNAPPY]))
-    nested = st.builds(lambda a, b: encode_set([*a, encode_set(b, Codec.GZIP)[10:]], Codec.GZIP), values, values)
+    wrapped = st.builds(encode_set, values, st.sampled_from([CompressionType.GZIP, CompressionType.SNAPPY]))
+    nested = st.builds(
+        lambda a, b: encode_set([*a, encode_set(b, CompressionType.GZIP)[10:]], CompressionType.GZIP), values, values
+    )
     broken = st.builds(lambda value: damage(encode_set([value])), st.binary(max_size=20))
     return st.one_of(plain, wrapped, nested, broken)
 

@@ -1,4 +1,4 @@
-"""What every test can use: the loop matrix, and the engines of the codec."""
+"""What every test can use: the loop matrix, and both engines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from odradek import codec
+from odradek import engine as engine_module
 
 BACKENDS = [
     pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
@@ -31,25 +31,25 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
 
 def built(name: str) -> bool:
     try:
-        codec.engine(name)
+        engine_module.engine(name)
     except ImportError:
         return False
     return True
 
 
-ENGINES = [name for name in codec.ENGINES if built(name)]
+ENGINES = [name for name in engine_module.ENGINES if built(name)]
 
 
 @pytest.fixture(scope="session")
-def engines() -> list[codec.Engine]:
+def engines() -> list[engine_module.Engine]:
     """Those that there are."""
-    return [codec.engine(name) for name in ENGINES]
+    return [engine_module.engine(name) for name in ENGINES]
 
 
 @pytest.fixture(scope="module", params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each codec engine that there is, in use."""
-    before = codec.active.NAME
-    codec.use(request.param)
+    """Each engine that there is, in use."""
+    before = engine_module.active.NAME
+    engine_module.use(request.param)
     yield request.param
-    codec.use(before)
+    engine_module.use(before)

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from odradek import arrow
 from odradek.batch import Batch
-from odradek.client.cursor import cut
-from odradek.codec import Packed
+from odradek.client.consumer.cursor import cut
+from odradek.engine import PackedBytes
 from odradek.errors import ConfigError
 from odradek.types import Columns, TopicPartition
-from odradek.wire.compression import Codec
+from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 
 from .columns import ENGINES, LOGS, TP, damage, decode, numbers, pack, packed, plain, using
@@ -120,10 +120,10 @@ def test_buffers_and_their_slices_become_the_same_rows(log: bytes, kind: str, st
 
 
 def test_nothing_is_copied() -> None:
-    columns = packed(decode(encode_set([b"a", b"b"], Codec.GZIP) + encode_set([b"c" * 50] * 1000)))
+    columns = packed(decode(encode_set([b"a", b"b"], CompressionType.GZIP) + encode_set([b"c" * 50] * 1000)))
     for part in (columns, cut(columns, 1, 900)):
         made = Batch(TP, part).to_arrow()
-        assert isinstance(part.values, Packed) and isinstance(part.inner_indexes, memoryview)
+        assert isinstance(part.values, PackedBytes) and isinstance(part.inner_indexes, memoryview)
         assert isinstance(part.positions, memoryview) and isinstance(part.next_positions, memoryview)
         assert addresses(made["value"]) == [address(part.values.offsets), address(part.values.data)]
         assert addresses(made["position"]) == [address(part.positions)]
@@ -142,8 +142,8 @@ def test_arrow_outlives_what_it_was_made_of(engine: str) -> None:
 
 
 def test_messages_of_a_wrapper_are_counted() -> None:
-    inner = encode_set([b"two", b"three"], Codec.SNAPPY)
-    made = Batch(TP, decode(encode_set([b"one", inner[10:]], Codec.GZIP) + encode_set([b"four"]))).to_arrow()
+    inner = encode_set([b"two", b"three"], CompressionType.SNAPPY)
+    made = Batch(TP, decode(encode_set([b"one", inner[10:]], CompressionType.GZIP) + encode_set([b"four"]))).to_arrow()
     assert made["value"].to_pylist()[0] == b"one" and made["index"].to_pylist()[:2] == [0, 1]
     assert made["index"].to_pylist()[-1] == 0 and len(set(made["position"].to_pylist())) == 2
 
@@ -209,7 +209,7 @@ def test_small_neighbours_share_a_chunk_and_large_parts_are_not_copied() -> None
     parts = [(TP._replace(partition=n), c) for n, c in enumerate([small, small, large, small, few_and_long, small])]
     made = arrow.table(parts)
     assert [len(chunk) for chunk in made["value"].chunks] == [2, 1000, 1, 1, 1]
-    assert isinstance(large.values, Packed)
+    assert isinstance(large.values, PackedBytes)
     assert addresses(made["value"].chunks[1])[1] == address(large.values.data)
     assert made["partition"].to_pylist() == [0, 1, *[2] * 1000, 3, 4, 5]
 
@@ -217,7 +217,7 @@ def test_small_neighbours_share_a_chunk_and_large_parts_are_not_copied() -> None
 def test_the_chunks_of_a_table_share_their_dictionaries() -> None:
     """A file in Arrow's own format may have only one for each column."""
     columns = packed(plain([b"x"] * 100))
-    made = arrow.table([(TopicPartition(topic, 1, n), columns) for topic in "ab" for n in range(3)])
+    made = arrow.table([(TopicPartition(topic, n, 1), columns) for topic in "ab" for n in range(3)])
     with pa.BufferOutputStream() as sink:
         with pa.ipc.new_file(sink, made.schema) as writer:
             writer.write_table(made)
@@ -246,7 +246,7 @@ def test_without_pyarrow_the_error_says_what_to_install(monkeypatch: pytest.Monk
 
 def test_offsets_that_leave_their_data_are_found_by_whoever_asks() -> None:
     """A batch is built without looking at its rows; Arrow's own check is there for columns from elsewhere."""
-    columns = Columns(Packed(numbers([0, 99], "i"), memoryview(b"x")), [0], [11])
+    columns = Columns(PackedBytes(numbers([0, 99], "i"), memoryview(b"x")), [0], [11])
     with pytest.raises(pa.ArrowInvalid):
         Batch(TP, columns).to_arrow().validate(full=True)
     assert Batch(TP, columns._replace(values=pack([b"x"]))).to_arrow().num_rows == 1

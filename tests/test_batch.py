@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.batch import Batch
-from odradek.client.cursor import cut
-from odradek.codec import Packed
+from odradek.client.consumer.cursor import cut
+from odradek.engine import PackedBytes
 from odradek.types import Columns, Record
 
 from .columns import ENGINES, LOGS, TP, decode, numbers, pack, packed, plain, using
@@ -48,7 +48,7 @@ def test_a_slice_of_packed_strings_shares_their_memory() -> None:
 def test_packed_strings_are_no_keys_and_say_what_they_are() -> None:
     strings = pack([b"one", b"three"])
     assert strings != (b"one", b"three") and b"three" in strings
-    assert repr(strings) == "<Packed 2 strings, 8 bytes>"
+    assert repr(strings) == "<PackedBytes 2 strings, 8 bytes>"
     with pytest.raises(TypeError):
         hash(strings)
 
@@ -60,7 +60,7 @@ def test_packed_strings_are_no_keys_and_say_what_they_are() -> None:
 def test_packed_strings_survive_pickling(values: list[bytes], kind: str, start: int) -> None:
     strings = pack(values, kind)[start:]
     again = pickle.loads(pickle.dumps(strings))
-    assert type(again) is Packed and again == strings and again.offsets.format == kind
+    assert type(again) is PackedBytes and again == strings and again.offsets.format == kind
 
 
 def test_a_pickled_slice_leaves_the_rest_behind() -> None:

@@ -17,10 +17,10 @@ from odradek import arrow, segments
 from odradek.batch import Batch
 from odradek.core.interfaces import DecoderOptions
 from odradek.errors import ConfigError, CorruptMessage
-from odradek.segments import Fault, Log, Verdict
+from odradek.segments import Fault, LogCheckResult, SegmentedLog
 from odradek.types import Position, TopicPartition
-from odradek.wire.compression import Codec
-from odradek.wire.kafka07.message_set import SetDecoder, encode_set
+from odradek.wire.compression import CompressionType
+from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
 
 from .columns import ENGINES, LOGS, damage, using
 
@@ -34,7 +34,7 @@ def write(directory: Path, *segments: bytes, start: int = 0) -> Path:
     return directory
 
 
-def values(log: Log, start: int | None = None, until: int | None = None) -> list[bytes]:
+def values(log: SegmentedLog, start: int | None = None, until: int | None = None) -> list[bytes]:
     return [value for batch in log.batches(start, until) for value in batch.values]
 
 
@@ -43,7 +43,7 @@ FIRST, SECOND = encode_set([b"one", b"two"]), encode_set([b"three"])
 
 def test_a_directory_is_the_log_of_its_partition(tmp_path: Path) -> None:
     log = segments.open(write(tmp_path / "my-topic-7", FIRST, SECOND))
-    assert log.partition == TopicPartition("my-topic", -1, 7)
+    assert log.partition == TopicPartition("my-topic", 7)
     assert values(log) == [b"one", b"two", b"three"]
     records = [record for batch in log for record in batch]
     assert [(r.position, r.next_position) for r in records] == [(0, 13), (13, 26), (26, 41)]
@@ -53,7 +53,7 @@ def test_a_directory_is_the_log_of_its_partition(tmp_path: Path) -> None:
 def test_a_single_file_starts_where_its_name_says(tmp_path: Path) -> None:
     file = write(tmp_path / "t-0", FIRST, start=5000) / "00000000000000005000.kafka"
     log = segments.open(file)
-    assert log.partition == TopicPartition("t", -1, 0)
+    assert log.partition == TopicPartition("t", 0)
     assert [record.position for batch in log for record in batch] == [5000, 5013]
 
 
@@ -61,7 +61,7 @@ def test_a_file_of_any_name_starts_at_0(tmp_path: Path) -> None:
     file = tmp_path / "copy.bin"
     file.write_bytes(FIRST)
     log = segments.open(file)
-    assert log.partition == TopicPartition(tmp_path.name, -1, 0)
+    assert log.partition == TopicPartition(tmp_path.name, 0)
     assert [record.position for batch in log for record in batch] == [0, 13]
 
 
@@ -84,9 +84,9 @@ def test_reading_from_before_the_first_segment_starts_with_it(tmp_path: Path) ->
     assert values(segments.open(write(tmp_path / "t-0", FIRST, start=100)), 5) == [b"one", b"two"]
 
 
-@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY])
-def test_wrappers_are_opened(tmp_path: Path, codec: Codec) -> None:
-    wrapper = encode_set([b"a", b"b"], codec)
+@pytest.mark.parametrize("compression", [CompressionType.GZIP, CompressionType.SNAPPY])
+def test_wrappers_are_opened(tmp_path: Path, compression: CompressionType) -> None:
+    wrapper = encode_set([b"a", b"b"], compression)
     log = segments.open(write(tmp_path / "t-0", wrapper + FIRST))
     records = [record for batch in log for record in batch]
     assert [(r.value, r.position, r.inner_index) for r in records[:3]] == [
@@ -121,7 +121,9 @@ def test_a_range_is_what_lies_between_two_positions(
 
 
 def test_ranges_of_a_log_have_all_of_it_between_them(tmp_path: Path) -> None:
-    sets = [encode_set([b"%d" % n, b"x" * n], Codec.GZIP if n % 3 else Codec.NONE) for n in range(60)]
+    sets = [
+        encode_set([b"%d" % n, b"x" * n], CompressionType.GZIP if n % 3 else CompressionType.NONE) for n in range(60)
+    ]
     log = segments.open(write(tmp_path / "t-0", b"".join(sets[:20]), b"".join(sets[20:])))
     whole = [(r.position, r.inner_index, r.value) for batch in log for r in batch]
     ends = [log.start, *sorted({r.next_position for batch in log for r in batch} - {log.start})]
@@ -300,10 +302,12 @@ def test_what_cannot_be_a_log_is_refused(tmp_path: Path) -> None:
 # ---- verify -------------------------------------------------------------------------------------------------
 
 
-def decoded(log: Log) -> Verdict:
+def decoded(log: SegmentedLog) -> LogCheckResult:
     """What `verify` should find, by decoding everything."""
     (segment,) = log.segments
-    decoder = SetDecoder(log.partition, log.start, DecoderOptions(max_message_bytes=(1 << 31) - 1, corrupt="skip"))
+    decoder = MessageSetDecoder(
+        log.partition, log.start, DecoderOptions(max_message_bytes=(1 << 31) - 1, corrupt="skip")
+    )
     decoder.feed(memoryview(segment.path.read_bytes()))
     faults = [Fault(segment.path, Position(r.position), r.reason) for r in decoder.take_reports()]
     messages = len(decoder.take().values)
@@ -312,7 +316,7 @@ def decoded(log: Log) -> Verdict:
     elif torn := log.end - decoder.position:
         reason = f"torn tail: the last {torn} bytes are not a whole message"
         faults.append(Fault(segment.path, decoder.position, reason))
-    return Verdict(messages, log.size, tuple(faults))
+    return LogCheckResult(messages, log.size, tuple(faults))
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -2,17 +2,17 @@
 
 from odradek._version import __version__
 from odradek.batch import Batch
-from odradek.client.acks import Ack, Acks, Failed
 from odradek.client.cluster import Cluster, connect
-from odradek.client.consumer import Consumer
-from odradek.client.grouped import GroupBatch, GroupTable
-from odradek.client.producer import Producer
-from odradek.client.reader import Reader
+from odradek.client.consumer.consumer import Consumer
+from odradek.client.consumer.group_batches import GroupBatch, GroupTable
+from odradek.client.consumer.reader import Reader
+from odradek.client.options import Tuning
+from odradek.client.producer.producer import Producer
+from odradek.client.producer.results import Ack, Acks, Failed
 from odradek.client.run import run
-from odradek.client.tuning import Tuning
 from odradek.core.backoff import Backoff
-from odradek.core.interfaces import Outgoing
-from odradek.core.partitioners import JavaHash, KeyHash, RandomPartitioner, RoundRobin
+from odradek.core.interfaces import ProducerRecord
+from odradek.core.produce.partitioners import JavaHash, KeyHash, RandomPartitioner, RoundRobin
 from odradek.errors import (
     BadVersion,
     BrokerError,
@@ -30,13 +30,13 @@ from odradek.errors import (
     NotEmpty,
     NotWritten,
     OdradekError,
+    OutcomeUnknown,
     ProtocolError,
     Rejected,
     RemoteProtocolError,
     SessionExpired,
     TransportError,
     Undelivered,
-    Unknown,
     Unreachable,
     Unsupported,
     ZooKeeperError,
@@ -89,9 +89,10 @@ __all__ = [
     "NotEmpty",
     "NotWritten",
     "OdradekError",
-    "Outgoing",
+    "OutcomeUnknown",
     "Position",
     "Producer",
+    "ProducerRecord",
     "ProtocolError",
     "RandomPartitioner",
     "Reader",
@@ -104,7 +105,6 @@ __all__ = [
     "TransportError",
     "Tuning",
     "Undelivered",
-    "Unknown",
     "Unreachable",
     "Unsupported",
     "ZooKeeperError",

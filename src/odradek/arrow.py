@@ -21,7 +21,7 @@ from functools import lru_cache
 from itertools import accumulate, chain, repeat
 from typing import Any
 
-from odradek.codec import Packed
+from odradek.engine import PackedBytes
 from odradek.errors import ConfigError
 from odradek.types import Columns, TopicPartition
 
@@ -139,7 +139,7 @@ class _Maker:
     def __init__(self, parts: Sequence[Part], errors: bool) -> None:
         self._large = any(_is_large(columns.values) for _, columns in parts)
         self.schema = _schema(*_extra(parts[0][1], errors), large=self._large)
-        names = [tuple(dict.fromkeys(column)) for column in zip(*(partition for partition, _ in parts), strict=True)]
+        names = [tuple(dict.fromkeys(getattr(partition, label) for partition, _ in parts)) for label in _LABELS]
         self._dictionaries = list(map(_dictionary, _LABELS, names))
         self._numbers = [{name: number for number, name in enumerate(column)} for column in names]
 
@@ -158,7 +158,8 @@ class _Maker:
 
     def _label(self, which: int, parts: Sequence[Part]) -> pa.Array[Any]:
         """The column `topic`, `broker` or `partition`: the same in every row of a part."""
-        numbers = [self._numbers[which][partition[which]] for partition, _ in parts]
+        label = tuple(_LABELS)[which]
+        numbers = [self._numbers[which][getattr(partition, label)] for partition, _ in parts]
         rows = [len(columns.values) for _, columns in parts]
         if any(numbers):
             runs = array("i")
@@ -178,13 +179,13 @@ def _dictionary(label: str, names: tuple[str | int, ...]) -> pa.Array[Any]:
 
 
 def _is_large(values: Sequence[bytes]) -> bool:
-    return values.offsets.itemsize == 8 if isinstance(values, Packed) else sum(map(len, values)) > _BINARY_BYTES
+    return values.offsets.itemsize == 8 if isinstance(values, PackedBytes) else sum(map(len, values)) > _BINARY_BYTES
 
 
 def binaries(values: Sequence[bytes], *, large: bool = False) -> pa.Array[Any]:
     """Byte strings as a binary, or large_binary, array. Packed ones share their memory where their offsets fit."""
     kind: pa.DataType = pa.large_binary() if large else pa.binary()
-    if not isinstance(values, Packed):
+    if not isinstance(values, PackedBytes):
         return pa.array(values, kind)
     own = pa.large_binary() if values.offsets.itemsize == 8 else pa.binary()
     buffers = [None, pa.py_buffer(values.offsets), pa.py_buffer(values.data)]

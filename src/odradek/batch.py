@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from odradek.codec import Packed
+from odradek.engine import PackedBytes
 from odradek.errors import CorruptMessage
 from odradek.types import Columns, Position, Record, TopicPartition
 
@@ -35,7 +35,7 @@ class Batch:
         """The payloads alone: the cheapest way through a batch."""
         if self._values is None:
             values = self.columns.values
-            self._values = values.tolist() if isinstance(values, Packed) else list(values)
+            self._values = values.tolist() if isinstance(values, PackedBytes) else list(values)
         return self._values
 
     @property

@@ -52,13 +52,13 @@ __all__ = [
     "NotEmpty",
     "NotWritten",
     "OdradekError",
+    "OutcomeUnknown",
     "ProtocolError",
     "Rejected",
     "RemoteProtocolError",
     "SessionExpired",
     "TransportError",
     "Undelivered",
-    "Unknown",
     "Unreachable",
     "Unsupported",
     "ZooKeeperError",
@@ -310,7 +310,7 @@ class NotWritten(DeliveryError):
     retriable = True
 
 
-class Unknown(DeliveryError):
+class OutcomeUnknown(DeliveryError):
     """These records may or may not have been written; sending them again may duplicate them."""
 
     state = "in an unknown state"

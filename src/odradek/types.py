@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, NewType
 
-from odradek.codec import Packed
+from odradek.engine import PackedBytes
 from odradek.errors import CorruptMessage
 
 __all__ = [
     "EARLIEST",
     "LATEST",
-    "Anchor",
     "AtTime",
     "Broker",
     "Columns",
@@ -26,9 +25,11 @@ __all__ = [
     "KiB",
     "MiB",
     "Position",
+    "PositionSpec",
     "Record",
-    "Start",
+    "StartPosition",
     "TopicPartition",
+    "by_broker",
 ]
 
 ROW_BYTES = 120
@@ -44,7 +45,7 @@ Position = NewType("Position", int)
 store them, resume from them; never do arithmetic with them."""
 
 
-class Anchor(Enum):
+class PositionSpec(Enum):
     """A place named by meaning."""
 
     EARLIEST = -2
@@ -54,7 +55,7 @@ class Anchor(Enum):
         return self.name
 
 
-EARLIEST, LATEST = Anchor.EARLIEST, Anchor.LATEST
+EARLIEST, LATEST = PositionSpec.EARLIEST, PositionSpec.LATEST
 
 
 class AtTime(NamedTuple):
@@ -67,7 +68,7 @@ class AtTime(NamedTuple):
     seconds: float
 
 
-Start = Position | int | Anchor | AtTime
+StartPosition = Position | int | PositionSpec | AtTime
 """Where to begin or end."""
 
 
@@ -84,12 +85,16 @@ class Broker(NamedTuple):
 
 
 class TopicPartition(NamedTuple):
-    """One log. In 0.7 a partition number counts on one broker only, so the broker id is part of the name;
-    from 0.8 on `broker` is -1. Sorts by topic, broker, partition, all numerically."""
+    """One partition of a topic: `TopicPartition("orders", 3)`.
+
+    In 0.7 a partition number counts on one broker only, so the broker id is part of the identity; from 0.8 on
+    `broker` is -1, and which broker leads the partition stands only in the routing table. Sorts by topic, partition,
+    broker, all numerically; `by_broker` is the sort key of 0.7's own order.
+    """
 
     topic: str
-    broker: int
     partition: int
+    broker: int = -1
 
     @property
     def name(self) -> str:
@@ -98,6 +103,11 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.name}"
+
+
+def by_broker(partition: TopicPartition) -> tuple[str, int, int]:
+    """Return the sort key of 0.7's order: topic, broker, partition."""
+    return partition.topic, partition.broker, partition.partition
 
 
 class Record(NamedTuple):
@@ -126,8 +136,8 @@ class Columns(NamedTuple):
     """What a codec makes of bytes: parallel sequences, one element a message. `None` stands for a column that the
     era or this run of messages does not have (no keys; every inner index 0).
 
-    The pure engine gives lists; the compiled one `Packed` values and memoryviews of integers, which an Arrow array can
-    be made of without another copy. Everybody reads them as sequences.
+    The pure engine gives lists; the compiled one `PackedBytes` values and memoryviews of integers, which an Arrow
+    array can be made of without another copy. Everybody reads them as sequences.
     """
 
     values: Sequence[bytes]
@@ -143,12 +153,12 @@ class Columns(NamedTuple):
     @property
     def payload_bytes(self) -> int:
         """Bytes of all values."""
-        return self.values.payload_bytes if isinstance(self.values, Packed) else sum(map(len, self.values))
+        return self.values.payload_bytes if isinstance(self.values, PackedBytes) else sum(map(len, self.values))
 
     @property
     def row_bytes(self) -> int:
         """What a row takes in memory beyond its payload."""
-        return PACKED_ROW_BYTES if isinstance(self.values, Packed) else ROW_BYTES
+        return PACKED_ROW_BYTES if isinstance(self.values, PackedBytes) else ROW_BYTES
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, tuple(array(c.format, c) if isinstance(c, memoryview) else c for c in self)

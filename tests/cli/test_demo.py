@@ -22,17 +22,17 @@ import pytest
 
 from odradek.cli import demo as module
 from odradek.cli.app import run
-from odradek.cli.demo_account import Account, Made, differences, report
+from odradek.cli.demo_account import DemoResult, TableResult, differences, report
 from odradek.cli.demo_count import numbered
 from odradek.cli.demo_table import count_rows
 from odradek.cli.demo_view import Meter
 from odradek.cli.demo_worker import texts, times
-from odradek.pipeline.config import Flow, Sink
-from odradek.pipeline.ledger import DataFile, Entry, Ledger
+from odradek.pipeline.config import Flow, SinkConfig
+from odradek.pipeline.ledger import DataFile, Ledger, LedgerEntry
 from odradek.pipeline.tables import open_table
 
-MADE = Made(1000, 1000, 0, 4, 5000, 1, 16, 60_000, [], 20.0, "/t", "/t/ledger", "/r.html", "/p.toml")
-RIGHT = Account(1000, 1.0, 1.0, table=MADE, directory="/d")
+MADE = TableResult(1000, 1000, 0, 4, 5000, 1, 16, 60_000, [], 20.0, "/t", "/t/ledger", "/r.html", "/p.toml")
+RIGHT = DemoResult(1000, 1.0, 1.0, table=MADE, directory="/d")
 DEMO = [sys.executable, "-m", "odradek.cli", "demo"]
 
 
@@ -113,7 +113,7 @@ def test_the_exit_code_says_whether_something_was_lost(
     lost: int, rows: int, code: int, form: list[str],
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path,
 ) -> None:  # fmt: skip
-    async def perform(*_: Any) -> Account:
+    async def perform(*_: Any) -> DemoResult:
         return replace(RIGHT, lost=lost, first_lost=[17][:lost], table=replace(MADE, rows=rows, distinct=rows))
 
     monkeypatch.setenv("TMPDIR", os.fspath(tmp_path))
@@ -141,7 +141,7 @@ def test_the_exit_code_says_whether_something_was_lost(
         (replace(RIGHT, table=replace(MADE, findings=["missing: t: rows"])), ["missing: t: rows"]),
     ],
 )
-def test_every_difference_is_told(account: Account, told: list[str]) -> None:
+def test_every_difference_is_told(account: DemoResult, told: list[str]) -> None:
     found = list(differences(account))
     assert len(found) == len(told) and all(each.startswith(part) for each, part in zip(found, told, strict=True))
 
@@ -184,8 +184,10 @@ def test_rows_are_counted_and_so_are_the_different_messages_among_them(
         pq.write_table(pa.table({"n": pa.array(part, pa.int64())}), path)
         files.append(DataFile(path.name, len(part), path.stat().st_size))
     pq.write_table(pa.table({"n": [5]}), tmp_path / "orphan.parquet")
-    Ledger(tmp_path, "messages").commit(Entry("messages", 0, {}, {}, tuple(files), rows=len(numbers)))
-    assert count_rows(open_table("messages", Flow(topics=["t"], sink=Sink(path=os.fspath(tmp_path)))), 3) == counted
+    Ledger(tmp_path, "messages").commit(LedgerEntry("messages", 0, {}, {}, tuple(files), rows=len(numbers)))
+    assert (
+        count_rows(open_table("messages", Flow(topics=["t"], sink=SinkConfig(path=os.fspath(tmp_path)))), 3) == counted
+    )
 
 
 def test_a_meter_tells_the_rate_of_the_last_second() -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.cli.demo_count import Tally, judge, missing, number_of, numbered
+from odradek.cli.demo_count import HandledCounts, judge, missing, number_of, numbered
 
 
 @pytest.mark.parametrize("number", [0, 7, 1234567, 9_999_999_999])
@@ -35,14 +35,14 @@ def test_lost_and_duplicates_are_counted_exactly(handled: list[list[int]]) -> No
 
 def test_counts_add_up_over_two_lives_of_a_file(tmp_path: Path) -> None:
     for _ in range(2):
-        with Tally(tmp_path / "a", 3) as tally:
+        with HandledCounts(tmp_path / "a", 3) as tally:
             tally.add([numbered(number, 0, b'""') for number in (1, 2)])
             told = tally.counts()
     assert told == bytes([0, 2, 2])
 
 
 def test_a_count_does_not_overflow(tmp_path: Path) -> None:
-    with Tally(tmp_path / "a", 1) as tally:
+    with HandledCounts(tmp_path / "a", 1) as tally:
         tally.add([numbered(0, 0, b'""')] * 300)
         assert tally.counts() == b"\xff"
 
@@ -54,5 +54,5 @@ def test_what_a_killed_process_counted_is_kept(tmp_path: Path) -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code, os.fspath(tmp_path / "a")], check=False)
     assert ended.returncode == -signal.SIGKILL
-    with Tally(tmp_path / "a", 4) as tally:
+    with HandledCounts(tmp_path / "a", 4) as tally:
         assert tally.counts() == bytes([0, 0, 0, 1])

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from odradek.cli.app import cli, run
-from odradek.pipeline.ledger import DataFile, Entry, Ledger
+from odradek.pipeline.ledger import DataFile, Ledger, LedgerEntry
 from odradek.wire.kafka07.message_set import encode_set
 
 COMMANDS = sorted(cli.commands["pipeline"].commands)  # type: ignore[attr-defined]
@@ -39,7 +39,7 @@ def file(tmp_path: Path) -> Path:
     place = tmp_path / "pipeline.toml"
     place.write_text(FILE.format(root=tmp_path))
     files = (DataFile("date=2026-11-21/x.parquet", 40, 5000),)
-    entry = Entry(
+    entry = LedgerEntry(
         flow="f", batch=0, start={"t": {"3-0": 0}}, end={"t": {"3-0": 720}}, files=files, rows=40, dead=2, written=1.0
     )
     Ledger(tmp_path / "table", "f").commit(entry)

@@ -12,19 +12,19 @@ from typing import Any, Self
 import anyio
 import pytest
 
-from odradek.core.batches import outgoing
 from odradek.core.interfaces import (
-    Decoder,
     DecoderOptions,
     FetchResult,
+    LogDecoder,
     Membership,
     OffsetStore,
-    Outgoing,
-    ProducePart,
-    Receipt,
+    PartitionBatch,
+    ProduceResult,
+    ProducerRecord,
     Subscription,
 )
-from odradek.core.routing import BrokersRead, RoutingTable07, TopicRead
+from odradek.core.kafka07.routing import BrokersChanged, Kafka07RoutingTable, TopicChanged
+from odradek.core.produce.batch import as_record
 from odradek.errors import (
     Closed,
     ConfigError,
@@ -34,7 +34,7 @@ from odradek.errors import (
     Rejected,
     Unsupported,
 )
-from odradek.types import Anchor, AtTime, Broker, Position, TopicPartition
+from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
 
 Log = dict[TopicPartition, list[bytes]]
 
@@ -43,7 +43,7 @@ class FakeCoordination:
     """A routing table the test edits."""
 
     def __init__(self) -> None:
-        self.table = RoutingTable07()
+        self.table = Kafka07RoutingTable()
         self.unpublished: dict[str, Mapping[int, int]] = {}
         """What `topic` finds, before anything is known about it."""
         self.topic_errors: list[OdradekError] = []
@@ -54,27 +54,27 @@ class FakeCoordination:
 
     def brokers(self, *ids: int) -> None:
         """These are live now, and no others."""
-        self._apply(BrokersRead({n: Broker(n, f"b{n}", 9092) for n in ids}))
+        self._apply(BrokersChanged({n: Broker(n, f"b{n}", 9092) for n in ids}))
 
     def publish(self, topic: str, **counts: int) -> None:
         """`publish("t", b1=3)`: broker 1 has three partitions. Known topics change, others will be found so."""
         read = {int(name[1:]): count for name, count in counts.items()}
         self.unpublished[topic] = read
         if self.table.knows(topic):
-            self._apply(TopicRead(topic, read))
+            self._apply(TopicChanged(topic, read))
 
     def fail(self, error: Exception) -> None:
         """The background of the coordination died."""
         self.failure = error
         self._wake()
 
-    async def topic(self, name: str) -> RoutingTable07:
+    async def topic(self, name: str) -> Kafka07RoutingTable:
         self.asked.append(name)
         await anyio.lowlevel.checkpoint()
         if self.topic_errors:
             raise self.topic_errors.pop(0)
         if not self.table.knows(name):
-            self._apply(TopicRead(name, self.unpublished.get(name, {})))
+            self._apply(TopicChanged(name, self.unpublished.get(name, {})))
         return self.table
 
     async def all_topics(self) -> frozenset[str]:
@@ -82,14 +82,14 @@ class FakeCoordination:
             await self.topic(name)
         return self.table.topics
 
-    async def changed(self, version: int) -> RoutingTable07:
+    async def changed(self, version: int) -> Kafka07RoutingTable:
         while self.table.version <= version:
             if self.failure is not None:
                 raise self.failure
             await self._news.wait()
         return self.table
 
-    async def refresh(self) -> RoutingTable07:
+    async def refresh(self) -> Kafka07RoutingTable:
         self.refreshed += 1
         return self.table
 
@@ -106,7 +106,7 @@ class FakeCoordination:
 class Exchange:
     """A produce on its way. `applied` says whether it is in the log."""
 
-    parts: Sequence[ProducePart]
+    parts: Sequence[PartitionBatch]
     confirm: bool
     applied: bool = False
     error: OdradekError | None = None
@@ -122,23 +122,23 @@ class Exchange:
         if self.callback is not None:
             self.callback()
 
-    def result(self) -> Receipt:
+    def result(self) -> ProduceResult:
         if self.error is not None:
             raise self.error
-        return Receipt([None] * len(self.parts), self.confirm)
+        return ProduceResult([None] * len(self.parts), self.confirm)
 
     def then(self, callback: Callable[[], None]) -> None:
         self.callback = callback
         if self.done:
             callback()
 
-    def __await__(self) -> Generator[Any, Any, Receipt]:
+    def __await__(self) -> Generator[Any, Any, ProduceResult]:
         raise NotImplementedError
 
 
-def values(part: ProducePart) -> list[bytes]:
+def values(part: PartitionBatch) -> list[bytes]:
     """What the records of a part are, as far as 0.7 can store it."""
-    return [record.value for record in map(outgoing, part.records)]
+    return [record.value for record in map(as_record, part.records)]
 
 
 class FakeBroker:
@@ -154,11 +154,11 @@ class FakeBroker:
         self.holding = False
         self.down: OdradekError | None = None
         """Every request fails with this at once."""
-        self.refuses: Callable[[ProducePart], bool] = lambda part: False
+        self.refuses: Callable[[PartitionBatch], bool] = lambda part: False
         """The broker closes the connection on such a part."""
-        self.positions_found: dict[tuple[TopicPartition, Anchor | AtTime], list[Position]] = {}
+        self.positions_found: dict[tuple[TopicPartition, PositionSpec | AtTime], list[Position]] = {}
 
-    def produce(self, parts: Sequence[ProducePart], *, confirm: bool) -> Exchange:
+    def produce(self, parts: Sequence[PartitionBatch], *, confirm: bool) -> Exchange:
         assert all(part.partition.broker == self.broker.id for part in parts)
         exchange = Exchange(tuple(parts), confirm)
         if parts:
@@ -211,16 +211,18 @@ class FakeBroker:
             exchange.error = error
             exchange.end()
 
-    async def fetch(self, wants: Sequence[tuple[Decoder, int]]) -> Sequence[FetchResult]:
+    async def fetch(self, wants: Sequence[tuple[LogDecoder, int]]) -> Sequence[FetchResult]:
         raise NotImplementedError
 
-    async def positions(self, partition: TopicPartition, at: Anchor | AtTime, count: int = 1) -> Sequence[Position]:
+    async def positions(
+        self, partition: TopicPartition, at: PositionSpec | AtTime, count: int = 1
+    ) -> Sequence[Position]:
         await anyio.lowlevel.checkpoint()
         if self.down is not None:
             raise self.down
         return self.positions_found.get((partition, at), [])[:count]
 
-    def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> Decoder:
+    def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> LogDecoder:
         raise NotImplementedError
 
 
@@ -262,28 +264,28 @@ class FakeEra:
         """Everything written to a topic, sorted: partition after partition would be chance."""
         return sorted(value for partition, values in self.log.items() if partition.topic == topic for value in values)
 
-    def check(self, topic: str, record: Outgoing, max_message_bytes: int) -> None:
+    def check(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
         if not topic or "/" in topic:
             raise Rejected([record], f"{topic!r} is no topic name")
         if len(record.value) > max_message_bytes:
-            too_large = MessageTooLarge(topic, -1, len(record.value), max_message_bytes, "max_message")
+            too_large = MessageTooLarge(topic, -1, len(record.value), max_message_bytes, "max_message_bytes")
             raise Rejected([record], str(too_large)) from too_large
         if record.headers or record.time is not None:
             raise Unsupported("a header or a time", "Kafka 0.11")
 
-    def record_bytes(self, record: Outgoing) -> int:
+    def record_bytes(self, record: ProducerRecord) -> int:
         return 10 + len(record.value)
 
-    def encode(self, part: ProducePart, max_message_bytes: int) -> ProducePart:
-        if part.codec not in ("none", "gzip"):
-            raise ConfigError(f"codec {part.codec!r} is not known")
+    def encode(self, part: PartitionBatch, max_message_bytes: int) -> PartitionBatch:
+        if part.compression not in ("none", "gzip"):
+            raise ConfigError(f"codec {part.compression!r} is not known")
         payloads = values(part)
         data = b"".join(bytes(10) + value for value in payloads)
-        if part.codec == "gzip":
+        if part.compression == "gzip":
             payloads = [data := zlib.compress(data)]
         for payload in payloads:
             if len(payload) > max_message_bytes:
-                raise MessageTooLarge(str(part.partition), -1, len(payload), max_message_bytes, "max_message")
+                raise MessageTooLarge(str(part.partition), -1, len(payload), max_message_bytes, "max_message_bytes")
         return part._replace(encoded=data)
 
     def membership(self, subscription: Subscription) -> Membership:
@@ -297,7 +299,7 @@ class FakeEra:
 
 
 @pytest.fixture
-def era() -> FakeEra:
+def driver() -> FakeEra:
     """A cluster in memory."""
     return FakeEra()
 
@@ -320,5 +322,5 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("odradek.client.outbox.time", clock)
+    monkeypatch.setattr("odradek.client.producer.dispatcher.time", clock)
     return clock

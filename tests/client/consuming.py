@@ -11,38 +11,38 @@ import anyio.lowlevel
 
 from odradek.core.interfaces import (
     Assignment,
-    Decoder,
     DecoderOptions,
     FetchResult,
-    Listener,
-    Outcome,
-    Outgoing,
-    ProducePart,
-    Receipt,
+    LogDecoder,
+    PartitionBatch,
+    PendingResult,
+    ProduceResult,
+    ProducerRecord,
+    RebalanceListener,
     Subscription,
 )
-from odradek.core.routing import BrokersRead, RoutingTable07, TopicRead
+from odradek.core.kafka07.routing import BrokersChanged, Kafka07RoutingTable, TopicChanged
 from odradek.errors import BrokerError, ConnectionLost, OdradekError, Unreachable, Unsupported
-from odradek.types import Anchor, AtTime, Broker, Position, TopicPartition
-from odradek.wire.compression import Codec
-from odradek.wire.kafka07.message_set import SetDecoder, encode_set
+from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
+from odradek.wire.compression import CompressionType
+from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
 
 CHUNK_BYTES = 4096
 
 
 def tp(number: int = 0, topic: str = "t", broker: int = 1) -> TopicPartition:
-    return TopicPartition(topic, broker, number)
+    return TopicPartition(topic, number, broker)
 
 
 class LogCoordination:
     """A routing table the test edits."""
 
     def __init__(self) -> None:
-        self.table = RoutingTable07()
+        self.table = Kafka07RoutingTable()
         self.failure: Exception | None = None
         self._news = anyio.Event()
 
-    def apply(self, event: BrokersRead | TopicRead) -> None:
+    def apply(self, event: BrokersChanged | TopicChanged) -> None:
         self.table, _ = self.table.apply(event)
         self._wake()
 
@@ -54,29 +54,29 @@ class LogCoordination:
         news, self._news = self._news, anyio.Event()
         news.set()
 
-    async def topic(self, name: str) -> RoutingTable07:
+    async def topic(self, name: str) -> Kafka07RoutingTable:
         await anyio.lowlevel.checkpoint()
         return self.table
 
     async def all_topics(self) -> frozenset[str]:
         return self.table.topics
 
-    async def changed(self, version: int) -> RoutingTable07:
+    async def changed(self, version: int) -> Kafka07RoutingTable:
         while self.table.version <= version:
             if self.failure is not None:
                 raise self.failure
             await self._news.wait()
         return self.table
 
-    async def refresh(self) -> RoutingTable07:
+    async def refresh(self) -> Kafka07RoutingTable:
         return self.table
 
 
 class LogBroker:
     """Serves the era's logs. Faults: `down`; `cut_after` some bytes of the next answer; `gate` holds answers back."""
 
-    def __init__(self, broker: Broker, era: LogEra) -> None:
-        self.broker, self._era = broker, era
+    def __init__(self, broker: Broker, driver: LogEra) -> None:
+        self.broker, self._driver = broker, driver
         self.down = False
         self.cut_after: int | None = None
         self.gate = anyio.Event()
@@ -87,7 +87,7 @@ class LogBroker:
         self.fatal: Exception | None = None
         self.epoch = 0
 
-    def produce(self, parts: Sequence[ProducePart], *, confirm: bool) -> Outcome[Receipt]:
+    def produce(self, parts: Sequence[PartitionBatch], *, confirm: bool) -> PendingResult[ProduceResult]:
         raise NotImplementedError
 
     def check(self) -> None:
@@ -96,18 +96,18 @@ class LogBroker:
         if self.down:
             raise Unreachable("tcp", self.broker.address, "Connection refused")
 
-    async def fetch(self, wants: Sequence[tuple[Decoder, int]]) -> Sequence[FetchResult]:
+    async def fetch(self, wants: Sequence[tuple[LogDecoder, int]]) -> Sequence[FetchResult]:
         self.fetches.append({decoder.partition: size for decoder, size in wants})
         await anyio.lowlevel.checkpoint()
         await self.gate.wait()
         self.check()
         return [await self._part(decoder, size) for decoder, size in wants]
 
-    async def _part(self, decoder: Decoder, size: int) -> FetchResult:
-        at, log = decoder.fetch_position, self._era.logs[decoder.partition]
+    async def _part(self, decoder: LogDecoder, size: int) -> FetchResult:
+        at, log = decoder.fetch_position, self._driver.logs[decoder.partition]
         if decoder.partition in self.errors:
             return FetchResult(decoder, 0, self.errors[decoder.partition])
-        if not self._era.starts.get(decoder.partition, 0) <= at <= len(log):
+        if not self._driver.starts.get(decoder.partition, 0) <= at <= len(log):
             return FetchResult(decoder, 0, BrokerError(1, "OffsetOutOfRange"))
         data = bytes(log[at : at + size])
         for n in range(0, len(data), CHUNK_BYTES):
@@ -121,17 +121,19 @@ class LogBroker:
                 raise ConnectionLost(self.broker.address, "reset", True)
         return FetchResult(decoder, len(data), None)
 
-    async def positions(self, partition: TopicPartition, at: Anchor | AtTime, count: int = 1) -> Sequence[Position]:
+    async def positions(
+        self, partition: TopicPartition, at: PositionSpec | AtTime, count: int = 1
+    ) -> Sequence[Position]:
         await anyio.lowlevel.checkpoint()
         self.check()
-        first, last = self._era.starts.get(partition, 0), len(self._era.logs[partition])
-        if isinstance(at, Anchor):
-            return [Position(first if at is Anchor.EARLIEST else last)]
-        segments = [Position(p) for time, p in self._era.segments.get(partition, []) if time <= at.seconds]
+        first, last = self._driver.starts.get(partition, 0), len(self._driver.logs[partition])
+        if isinstance(at, PositionSpec):
+            return [Position(first if at is PositionSpec.EARLIEST else last)]
+        segments = [Position(p) for time, p in self._driver.segments.get(partition, []) if time <= at.seconds]
         return segments[-1:]
 
-    def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> Decoder:
-        return SetDecoder(partition, position, options)
+    def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> LogDecoder:
+        return MessageSetDecoder(partition, position, options)
 
 
 class Offsets:
@@ -169,28 +171,30 @@ class Member:
 
     def __init__(self, offsets: Offsets, initial: Mapping[TopicPartition, int]) -> None:
         self._offsets, self._initial = offsets, initial
-        self._send, self._receive = anyio.create_memory_object_stream[Callable[[Listener], Awaitable[None]]](100)
+        self._send, self._receive = anyio.create_memory_object_stream[Callable[[RebalanceListener], Awaitable[None]]](
+            100
+        )
         self.steps: list[str] = []
         """What happened, in order."""
         self.generation = 0
         self.leaving_hangs = False
 
-    async def run(self, listener: Listener) -> None:
+    async def run(self, listener: RebalanceListener) -> None:
         with self._receive:
             await self._assign(listener, self._initial)
             async for command in self._receive:
                 await command(listener)
 
-    async def _assign(self, listener: Listener, partitions: Mapping[TopicPartition, int]) -> None:
+    async def _assign(self, listener: RebalanceListener, partitions: Mapping[TopicPartition, int]) -> None:
         self.generation += 1
         await listener.assign(Assignment(self.generation, partitions, await self._offsets.fetch(list(partitions))))
         self.steps.append("assigned")
 
-    async def do(self, command: Callable[[Listener], Awaitable[None]]) -> None:
+    async def do(self, command: Callable[[RebalanceListener], Awaitable[None]]) -> None:
         """Run `command` in the member's task, and wait for it."""
         done = anyio.Event()
 
-        async def step(listener: Listener) -> None:
+        async def step(listener: RebalanceListener) -> None:
             await command(listener)
             done.set()
 
@@ -198,7 +202,7 @@ class Member:
         await done.wait()
 
     async def revoke(self) -> None:
-        async def command(listener: Listener) -> None:
+        async def command(listener: RebalanceListener) -> None:
             await listener.revoke()
             self.steps.append("released")
 
@@ -208,13 +212,13 @@ class Member:
         await self.do(lambda listener: self._assign(listener, dict.fromkeys(partitions, 0)))
 
     async def expire(self) -> None:
-        async def command(listener: Listener) -> None:
+        async def command(listener: RebalanceListener) -> None:
             listener.lost()
 
         await self.do(command)
 
     def die(self, error: Exception) -> None:
-        async def command(listener: Listener) -> None:
+        async def command(listener: RebalanceListener) -> None:
             raise error
 
         self._send.send_nowait(command)
@@ -249,17 +253,19 @@ class LogEra:
 
     def live(self, *ids: int) -> None:
         brokers = {n: self.addresses.setdefault(n, Broker(n, f"b{n}", 9092)) for n in ids}
-        self.coordination.apply(BrokersRead(brokers))
+        self.coordination.apply(BrokersChanged(brokers))
 
     def publish(self, topic: str, count: int, broker: int = 1) -> None:
         for n in range(count):
-            self.logs.setdefault(TopicPartition(topic, broker, n), bytearray())
-        self.coordination.apply(TopicRead(topic, {broker: count}))
+            self.logs.setdefault(TopicPartition(topic, n, broker), bytearray())
+        self.coordination.apply(TopicChanged(topic, {broker: count}))
 
-    def write(self, partition: TopicPartition, values: Iterable[bytes], codec: Codec = Codec.NONE) -> int:
+    def write(
+        self, partition: TopicPartition, values: Iterable[bytes], compression: CompressionType = CompressionType.NONE
+    ) -> int:
         """Append; returns the end of the log."""
         log = self.logs[partition]
-        log += encode_set(list(values), codec)
+        log += encode_set(list(values), compression)
         return len(log)
 
     @property
@@ -281,13 +287,13 @@ class LogEra:
     def broker(self, broker: Broker, *, purpose: str) -> LogBroker:
         return self.brokers.setdefault(broker, LogBroker(broker, self))
 
-    def check(self, topic: str, record: Outgoing, max_message_bytes: int) -> None:
+    def check(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
         raise NotImplementedError
 
-    def record_bytes(self, record: Outgoing) -> int:
+    def record_bytes(self, record: ProducerRecord) -> int:
         raise NotImplementedError
 
-    def encode(self, part: ProducePart, max_message_bytes: int) -> ProducePart:
+    def encode(self, part: PartitionBatch, max_message_bytes: int) -> PartitionBatch:
         raise NotImplementedError
 
     def membership(self, subscription: Subscription) -> Any:

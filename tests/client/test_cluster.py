@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from odradek import codec
+from odradek import engine
 from odradek.client.cluster import Cluster, connect
-from odradek.client.consumer import Consumer
-from odradek.client.producer import Producer
-from odradek.client.reader import Reader
-from odradek.client.tuning import Tuning
+from odradek.client.consumer.consumer import Consumer
+from odradek.client.consumer.reader import Reader
+from odradek.client.options import Tuning
+from odradek.client.producer.producer import Producer
 from odradek.errors import ConfigError, Unreachable, Unsupported, ZooKeeperError
-from odradek.io.kafka07 import era as era_module
+from odradek.io.kafka07 import driver as era_module
 from odradek.types import EARLIEST, LATEST, AtTime, Position, TopicPartition
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def arguments(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     def make(**options: Any) -> object:
         seen.update(options)
-        return era_module.Kafka07Era(**options)
+        return era_module.Kafka07Driver(**options)
 
     monkeypatch.setattr("odradek.client.cluster.Kafka07Era", make)
     return seen
@@ -129,86 +129,86 @@ async def test_the_cluster_offers_every_option_of_what_it_makes(made: type) -> N
 # ---- lifetimes ------------------------------------------------------------------------------------------------
 
 
-async def test_the_block_opens_and_closes_the_era(era: FakeEra) -> None:
-    async with Cluster(era, Tuning()) as k:
-        assert (era.opened, era.closed) == (1, 0)
+async def test_the_block_opens_and_closes_the_era(driver: FakeEra) -> None:
+    async with Cluster(driver, Tuning()) as k:
+        assert (driver.opened, driver.closed) == (1, 0)
         assert repr(k).startswith("<Cluster <")
-        assert repr(k).endswith(f", {codec.active.NAME} codec>")
-    assert era.closed == 1
+        assert repr(k).endswith(f", {engine.active.NAME} codec>")
+    assert driver.closed == 1
 
 
-async def test_what_the_block_raises_comes_out_as_it_is(era: FakeEra) -> None:
+async def test_what_the_block_raises_comes_out_as_it_is(driver: FakeEra) -> None:
     with pytest.raises(ValueError, match="mine"):
-        async with Cluster(era, Tuning()):
+        async with Cluster(driver, Tuning()):
             raise ValueError("mine")
-    assert era.closed == 1
+    assert driver.closed == 1
 
 
-async def test_a_cluster_that_cannot_be_opened_raises_why(era: FakeEra, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cluster_that_cannot_be_opened_raises_why(driver: FakeEra, monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(self: object) -> None:
         raise Unreachable("zookeeper", "zk1:2181", "nobody there")
 
-    monkeypatch.setattr(type(era), "__aenter__", refuse)
+    monkeypatch.setattr(type(driver), "__aenter__", refuse)
     with pytest.raises(Unreachable, match="nobody there"):
-        async with Cluster(era, Tuning()):
+        async with Cluster(driver, Tuning()):
             raise AssertionError("not reached")
-    assert era.closed == 0
+    assert driver.closed == 0
 
 
-async def test_opening_can_be_cancelled(era: FakeEra, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(era), "__aenter__", lambda self: anyio.sleep_forever())
+async def test_opening_can_be_cancelled(driver: FakeEra, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(driver), "__aenter__", lambda self: anyio.sleep_forever())
     with anyio.move_on_after(0.01) as scope:
-        async with Cluster(era, Tuning()):
+        async with Cluster(driver, Tuning()):
             raise AssertionError("not reached")
     assert scope.cancelled_caught
 
 
 @pytest.mark.parametrize("block_fails", [False, True])
 async def test_an_error_of_closing_is_raised_unless_the_block_raises(
-    era: FakeEra, monkeypatch: pytest.MonkeyPatch, block_fails: bool
+    driver: FakeEra, monkeypatch: pytest.MonkeyPatch, block_fails: bool
 ) -> None:
     async def fail(self: object, *exception: object) -> None:
         raise ZooKeeperError("the session is gone")
 
-    monkeypatch.setattr(type(era), "__aexit__", fail)
+    monkeypatch.setattr(type(driver), "__aexit__", fail)
     with pytest.raises(ValueError if block_fails else ZooKeeperError):
-        async with Cluster(era, Tuning()):
+        async with Cluster(driver, Tuning()):
             if block_fails:
                 raise ValueError("mine")
 
 
-async def test_pain_ctrl_c_a_cancelled_block_flushes_before_the_era_closes(era: FakeEra) -> None:
+async def test_pain_ctrl_c_a_cancelled_block_flushes_before_the_era_closes(driver: FakeEra) -> None:
     with anyio.CancelScope() as scope:
-        async with Cluster(era, Tuning()) as k, k.producer() as out:
+        async with Cluster(driver, Tuning()) as k, k.producer() as out:
             await out.put("t", b"v")
             scope.cancel()
             await anyio.sleep_forever()
     assert scope.cancelled_caught
-    assert era.values() == [b"v"]
-    assert era.closed == 1
+    assert driver.values() == [b"v"]
+    assert driver.closed == 1
 
 
 # ---- listings -------------------------------------------------------------------------------------------------
 
 
-async def test_topics_and_partitions(era: FakeEra) -> None:
-    era.coordination.publish("u", b2=1)
-    async with Cluster(era, Tuning()) as k:
+async def test_topics_and_partitions(driver: FakeEra) -> None:
+    driver.coordination.publish("u", b2=1)
+    async with Cluster(driver, Tuning()) as k:
         assert await k.topics() == {"t", "u"}
-        assert await k.partitions("t") == tuple(TopicPartition("t", b, n) for b in (1, 2) for n in (0, 1))
+        assert await k.partitions("t") == tuple(TopicPartition("t", n, b) for b in (1, 2) for n in (0, 1))
         assert await k.partitions("nobody published this") == ()
 
 
-async def test_positions_by_meaning(era: FakeEra) -> None:
-    era.coordination.publish("t", b1=1, b2=1)
-    first, second = TopicPartition("t", 1, 0), TopicPartition("t", 2, 0)
+async def test_positions_by_meaning(driver: FakeEra) -> None:
+    driver.coordination.publish("t", b1=1, b2=1)
+    first, second = TopicPartition("t", 0, 1), TopicPartition("t", 0, 2)
     for place, start, end in ((first, 0, 100), (second, 50, 70)):
-        found = era[place.broker].positions_found
+        found = driver[place.broker].positions_found
         found[place, EARLIEST], found[place, LATEST] = [Position(start)], [Position(end)]
-    era[1].positions_found[first, AtTime(5.0)] = [Position(30)]
-    async with Cluster(era, Tuning()) as k:
+    driver[1].positions_found[first, AtTime(5.0)] = [Position(30)]
+    async with Cluster(driver, Tuning()) as k:
         assert await k.positions("t", LATEST) == {first: 100, second: 70}
         assert await k.positions("t", AtTime(5.0)) == {first: 30, second: 50}
-        era[2].down = Unreachable("tcp", "b2:9092", "refused")
+        driver[2].down = Unreachable("tcp", "b2:9092", "refused")
         with pytest.raises(Unreachable):
             await k.positions("t", LATEST)

@@ -10,9 +10,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from odradek.client.consumer import Consumer
-from odradek.client.grouped import GroupBatch
-from odradek.client.tuning import Tuning
+from odradek.client.consumer.consumer import Consumer
+from odradek.client.consumer.group_batches import GroupBatch
+from odradek.client.options import Tuning
 from odradek.core.states import ConsumerState
 from odradek.errors import (
     BrokerError,
@@ -25,7 +25,7 @@ from odradek.errors import (
     ZooKeeperError,
 )
 from odradek.types import EARLIEST, LATEST, Position, Record
-from odradek.wire.compression import Codec
+from odradek.wire.compression import CompressionType
 
 from .consuming import LogEra, tp
 
@@ -41,17 +41,17 @@ def numbered(count: int, first: int = 0) -> list[bytes]:
 
 def make_era(records: int = 10) -> LogEra:
     """One partition with records, all of it for the one member."""
-    era = LogEra(t=1)
-    era.write(tp(), numbered(records))
-    era.initial = {tp(): 0}
-    return era
+    driver = LogEra(t=1)
+    driver.write(tp(), numbered(records))
+    driver.initial = {tp(): 0}
+    return driver
 
 
-def make(era: LogEra, **options: Any) -> Consumer:
+def make(driver: LogEra, **options: Any) -> Consumer:
     """Without commits in the background, unless asked for."""
     settings: dict[str, Any] = {"group": "g", "commit_every": None, "tuning": Tuning(fetch_idle=0.001), **options}
     topics = None if {"include", "exclude"} & settings.keys() else settings.pop("topics", "t")
-    return Consumer(era, topics, **settings)
+    return Consumer(driver, topics, **settings)
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -64,8 +64,8 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def test_a_batch_is_committed_once_it_is_done() -> None:
-    era = make_era()
-    async with make(era) as consumer:
+    driver = make_era()
+    async with make(driver) as consumer:
         batches = consumer.batches(max_records=4)
         first = await anext(batches)
         assert isinstance(first, GroupBatch) and first.values == numbered(4)
@@ -73,12 +73,12 @@ async def test_a_batch_is_committed_once_it_is_done() -> None:
         assert first.done()
         assert await consumer.commit() == {tp(): 4 * SIZE}
         assert await consumer.commit() == {}, "nothing new"
-    assert era.store.stored == {tp(): 4 * SIZE}
+    assert driver.store.stored == {tp(): 4 * SIZE}
 
 
 async def test_batches_done_out_of_order_are_committed_in_order() -> None:
-    era = make_era()
-    async with make(era) as consumer:
+    driver = make_era()
+    async with make(driver) as consumer:
         batches = consumer.batches(max_records=2)
         first, second, third = [await anext(batches) for _ in range(3)]
         assert third.done() and second.done()
@@ -88,31 +88,31 @@ async def test_batches_done_out_of_order_are_committed_in_order() -> None:
 
 
 async def test_by_record_the_one_in_hand_is_not_done() -> None:
-    era = make_era()
-    async with make(era) as consumer:
+    driver = make_era()
+    async with make(driver) as consumer:
         for n in range(4):
             assert (await anext(consumer)).value == numbered(1, n)[0]
             await consumer.commit()
-            assert era.store.stored == {tp(): n * SIZE}
+            assert driver.store.stored == {tp(): n * SIZE}
         with pytest.raises(ValueError, match="mine"):
             async with make(make_era()):
                 raise ValueError("mine")
-    assert era.store.stored == {tp(): 4 * SIZE}, "leaving without an exception says the last one is done"
+    assert driver.store.stored == {tp(): 4 * SIZE}, "leaving without an exception says the last one is done"
 
 
 async def test_after_an_exception_the_record_in_hand_comes_again() -> None:
-    era = make_era()
+    driver = make_era()
     with pytest.raises(ValueError, match="mine"):
-        async with make(era) as consumer:
+        async with make(driver) as consumer:
             async for record in consumer:
                 if record.value == b"000003":
                     raise ValueError("mine")
-    assert era.store.stored == {tp(): 3 * SIZE}
+    assert driver.store.stored == {tp(): 3 * SIZE}
 
 
 async def test_a_wait_for_more_means_all_before_is_done() -> None:
-    era = make_era()
-    async with make(era) as consumer, anyio.create_task_group() as tasks:
+    driver = make_era()
+    async with make(driver) as consumer, anyio.create_task_group() as tasks:
 
         async def work() -> None:
             async for _ in consumer:
@@ -125,49 +125,49 @@ async def test_a_wait_for_more_means_all_before_is_done() -> None:
 
 
 async def test_inside_a_wrapper_its_start_is_committed() -> None:
-    era = LogEra(t=1)
-    era.write(tp(), [b"first"])
-    era.write(tp(), [b"one", b"two"], Codec.GZIP)
-    era.initial = {tp(): 0}
-    async with make(era) as consumer:
+    driver = LogEra(t=1)
+    driver.write(tp(), [b"first"])
+    driver.write(tp(), [b"one", b"two"], CompressionType.GZIP)
+    driver.initial = {tp(): 0}
+    async with make(driver) as consumer:
         batch = await anext(consumer.batches(max_records=2))
         assert batch.values == [b"first", b"one"] and batch.done()
         assert await consumer.commit() == {tp(): 15}
-    era.store.stored[tp()] = Position(15)
-    async with make(era) as consumer:
+    driver.store.stored[tp()] = Position(15)
+    async with make(driver) as consumer:
         assert (await anext(consumer)).value == b"one"
 
 
 async def test_where_a_group_starts_is_stored_so_that_the_next_owner_starts_there() -> None:
     """Else what is written between a release and a claim would be skipped by start=LATEST."""
-    era = make_era()
-    async with make(era, start=LATEST):
+    driver = make_era()
+    async with make(driver, start=LATEST):
         pass
-    assert era.store.stored == {tp(): 10 * SIZE}
-    era.write(tp(), [b"in between"])
-    async with make(era, start=LATEST) as consumer:
+    assert driver.store.stored == {tp(): 10 * SIZE}
+    driver.write(tp(), [b"in between"])
+    async with make(driver, start=LATEST) as consumer:
         assert (await anext(consumer)).value == b"in between"
 
 
 async def test_pain_commits_are_coalesced() -> None:
     """A thousand marks while one commit is on its way make one more commit: the latest mark."""
-    era = make_era(1000)
-    async with make(era, commit_every=0.001) as consumer:
-        era.store.gate = gate = anyio.Event()
+    driver = make_era(1000)
+    async with make(driver, commit_every=0.001) as consumer:
+        driver.store.gate = gate = anyio.Event()
         batches = consumer.batches(max_records=1)
         (await anext(batches)).done()
-        await until(lambda: era.store.in_flight)
+        await until(lambda: driver.store.in_flight)
         for _ in range(999):
             (await anext(batches)).done()
-        commits = len(era.store.commits)
+        commits = len(driver.store.commits)
         gate.set()
-        await until(lambda: era.store.stored.get(tp()) == 1000 * SIZE)
-        assert len(era.store.commits) == commits + 2
+        await until(lambda: driver.store.stored.get(tp()) == 1000 * SIZE)
+        assert len(driver.store.commits) == commits + 2
 
 
 async def test_whoever_forgets_done_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    era = make_era(1001)
-    async with make(era) as consumer:
+    driver = make_era(1001)
+    async with make(driver) as consumer:
         batches = consumer.batches(max_records=1)
         for _ in range(1001):
             await anext(batches)
@@ -175,16 +175,16 @@ async def test_whoever_forgets_done_is_told(caplog: pytest.LogCaptureFixture) ->
 
 
 async def test_commits_that_fail_are_tried_again_with_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    era = make_era()
-    async with make(era, commit_every=0.001) as consumer:
-        era.store.error = ZooKeeperError("no quorum")
+    driver = make_era()
+    async with make(driver, commit_every=0.001) as consumer:
+        driver.store.error = ZooKeeperError("no quorum")
         (await anext(consumer.batches())).done()
         with pytest.raises(ZooKeeperError, match="no quorum"):
             await consumer.commit()
         await until(lambda: "commits fail" in caplog.text)
         await anyio.sleep(0.01)
-        era.store.error = None
-        await until(lambda: era.store.stored.get(tp()) == 10 * SIZE)
+        driver.store.error = None
+        await until(lambda: driver.store.stored.get(tp()) == 10 * SIZE)
         await until(lambda: "commits work again" in caplog.text)
     assert caplog.text.count("commits fail") == 1
 
@@ -193,41 +193,41 @@ async def test_commits_that_fail_are_tried_again_with_one_line_in_the_log(caplog
 
 
 async def test_a_revoke_stops_delivery_waits_for_what_is_in_hand_commits_and_then_releases() -> None:
-    era = make_era()
-    async with make(era, revoke_within=30) as consumer, anyio.create_task_group() as tasks:
+    driver = make_era()
+    async with make(driver, revoke_within=30) as consumer, anyio.create_task_group() as tasks:
         batches = consumer.batches(max_records=3)
         in_hand = await anext(batches)
-        tasks.start_soon(era.member.revoke)
+        tasks.start_soon(driver.member.revoke)
         await until(lambda: consumer.state is ConsumerState.REVOKING)
         with anyio.move_on_after(0.02) as nothing_comes:
             await anext(batches)
         assert nothing_comes.cancelled_caught
-        assert era.member.steps == ["assigned"], "not released while a batch is in hand"
+        assert driver.member.steps == ["assigned"], "not released while a batch is in hand"
         assert in_hand.done()
-        await until(lambda: "released" in era.member.steps)
-        assert era.store.stored == {tp(): 3 * SIZE} and consumer.assignment == {}
+        await until(lambda: "released" in driver.member.steps)
+        assert driver.store.stored == {tp(): 3 * SIZE} and consumer.assignment == {}
         assert consumer.state is ConsumerState.JOINING
         tasks.cancel_scope.cancel()
 
 
 async def test_a_revoke_waits_for_the_record_in_hand_and_drops_the_rest_of_its_batch() -> None:
-    era = make_era()
-    async with make(era, revoke_within=30) as consumer, anyio.create_task_group() as tasks:
+    driver = make_era()
+    async with make(driver, revoke_within=30) as consumer, anyio.create_task_group() as tasks:
         await anext(consumer)
         await anext(consumer)
-        tasks.start_soon(era.member.revoke)
+        tasks.start_soon(driver.member.revoke)
         await until(lambda: consumer.state is ConsumerState.REVOKING)
         await anyio.wait_all_tasks_blocked()
-        assert era.member.steps == ["assigned"]
+        assert driver.member.steps == ["assigned"]
         records: list[Record] = []
 
         async def go_on() -> None:
             records.append(await anext(consumer))
 
         tasks.start_soon(go_on)
-        await until(lambda: "released" in era.member.steps)
-        assert era.store.stored == {tp(): 2 * SIZE} and not records
-        await era.member.assign(tp())
+        await until(lambda: "released" in driver.member.steps)
+        assert driver.store.stored == {tp(): 2 * SIZE} and not records
+        await driver.member.assign(tp())
         await until(lambda: records)
         assert [record.value for record in records] == numbered(1, 2)
 
@@ -235,74 +235,74 @@ async def test_a_revoke_waits_for_the_record_in_hand_and_drops_the_rest_of_its_b
 async def test_a_revoke_does_not_wait_for_ever_and_late_marks_say_that_they_do_not_count(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    era = make_era()
-    async with make(era, revoke_within=0.02) as consumer:
+    driver = make_era()
+    async with make(driver, revoke_within=0.02) as consumer:
         late = await anext(consumer.batches(max_records=3))
-        await era.member.revoke()
-        await era.member.assign(tp())
+        await driver.member.revoke()
+        await driver.member.assign(tp())
         assert not late.done()
         assert (await anext(consumer.batches(max_records=3))).values == numbered(3), "delivered again"
     assert "goes on without t/1-0" in caplog.text
-    assert era.store.stored == {tp(): 0}
+    assert driver.store.stored == {tp(): 0}
 
 
 async def test_a_new_assignment_replaces_the_old_one() -> None:
-    era = LogEra(t=2)
-    era.write(tp(0), numbered(5))
-    era.write(tp(1), numbered(5, 5))
-    era.initial = {tp(0): 0}
-    async with make(era) as consumer:
+    driver = LogEra(t=2)
+    driver.write(tp(0), numbered(5))
+    driver.write(tp(1), numbered(5, 5))
+    driver.initial = {tp(0): 0}
+    async with make(driver) as consumer:
         assert [(await anext(consumer)).value for _ in range(5)] == numbered(5)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(era.member.revoke)
+            tasks.start_soon(driver.member.revoke)
             await until(lambda: consumer.state is ConsumerState.REVOKING)
             consumer._stream.came_back()
-        await era.member.assign(tp(1))
+        await driver.member.assign(tp(1))
         assert consumer.assignment == {tp(1): 0} and consumer.partitions == [tp(1)]
         assert [(await anext(consumer)).value for _ in range(5)] == numbered(5, 5)
 
 
 async def test_after_an_expired_session_nothing_is_committed() -> None:
-    era = make_era()
-    async with make(era) as consumer:
+    driver = make_era()
+    async with make(driver) as consumer:
         await consumer.commit()
         first = await anext(consumer.batches(max_records=3))
         assert first.done()
-        await era.member.expire()
+        await driver.member.expire()
         assert not first.done() and consumer.assignment == {}
         assert await consumer.commit() == {}
-        await era.member.assign(tp())
+        await driver.member.assign(tp())
         assert (await anext(consumer.batches(max_records=3))).values == numbered(3)
-    assert era.store.stored == {tp(): 0}
+    assert driver.store.stored == {tp(): 0}
 
 
 async def test_a_commit_on_its_way_ends_with_the_session() -> None:
-    era = make_era()
-    async with make(era) as consumer, anyio.create_task_group() as tasks:
+    driver = make_era()
+    async with make(driver) as consumer, anyio.create_task_group() as tasks:
         await consumer.commit()
         (await anext(consumer.batches())).done()
-        era.store.gate = anyio.Event()
+        driver.store.gate = anyio.Event()
         outcome: list[object] = []
 
         async def commit() -> None:
             outcome.append(await consumer.commit())
 
         tasks.start_soon(commit)
-        await until(lambda: era.store.in_flight)
-        await era.member.expire()
+        await until(lambda: driver.store.in_flight)
+        await driver.member.expire()
         await until(lambda: outcome)
-        era.store.gate.set()
-    assert outcome == [{}] and era.store.stored == {tp(): 0}
+        driver.store.gate.set()
+    assert outcome == [{}] and driver.store.stored == {tp(): 0}
 
 
 async def test_a_failing_commit_does_not_stop_a_rebalance(caplog: pytest.LogCaptureFixture) -> None:
-    era = make_era()
-    async with make(era) as consumer:
+    driver = make_era()
+    async with make(driver) as consumer:
         (await anext(consumer.batches())).done()
-        era.store.error = ZooKeeperError("no quorum")
-        await era.member.revoke()
-        era.store.error = None
-    assert era.member.steps == ["assigned", "released", "left"] and "no quorum" in caplog.text
+        driver.store.error = ZooKeeperError("no quorum")
+        await driver.member.revoke()
+        driver.store.error = None
+    assert driver.member.steps == ["assigned", "released", "left"] and "no quorum" in caplog.text
 
 
 # ---- positions that are gone, seek, streams -----------------------------------------------------------------
@@ -310,53 +310,53 @@ async def test_a_failing_commit_does_not_stop_a_rebalance(caplog: pytest.LogCapt
 
 @pytest.mark.parametrize(("start", "expected"), [(EARLIEST, 2), (LATEST, 10)])
 async def test_a_position_that_is_gone_is_reset_and_stored_at_once(start: Any, expected: int) -> None:
-    era = make_era()
-    era.store.stored[tp()] = Position(9999)
-    era.starts[tp()] = 2 * SIZE
-    async with make(era, start=start) as consumer:
-        await until(lambda: era.store.stored == {tp(): expected * SIZE})
-        era.write(tp(), [b"new"])
+    driver = make_era()
+    driver.store.stored[tp()] = Position(9999)
+    driver.starts[tp()] = 2 * SIZE
+    async with make(driver, start=start) as consumer:
+        await until(lambda: driver.store.stored == {tp(): expected * SIZE})
+        driver.write(tp(), [b"new"])
         record = await anext(consumer)
         assert record.position == expected * SIZE
 
 
 async def test_reset_fail_raises_instead() -> None:
-    era = make_era()
-    era.store.stored[tp()] = Position(9999)
+    driver = make_era()
+    driver.store.stored[tp()] = Position(9999)
     with pytest.raises(BrokerError, match="OffsetOutOfRange"):
-        async with make(era, reset="fail") as consumer:
+        async with make(driver, reset="fail") as consumer:
             await anext(consumer)
-    assert era.store.stored == {tp(): 9999}
+    assert driver.store.stored == {tp(): 9999}
 
 
 async def test_seek_moves_the_whole_group() -> None:
-    era = make_era()
-    async with make(era) as consumer:
+    driver = make_era()
+    async with make(driver) as consumer:
         before = await anext(consumer.batches(max_records=8))
         consumer.seek(tp(), Position(5 * SIZE))
         assert not before.done()
         assert await consumer.commit() == {tp(): 5 * SIZE}
         assert (await anext(consumer.batches())).values == numbered(5, 5)
         consumer.seek(tp(), EARLIEST)
-        await until(lambda: era.store.stored == {tp(): 0})
+        await until(lambda: driver.store.stored == {tp(): 0})
         assert (await anext(consumer)).value == b"000000"
 
 
 async def test_a_broker_that_is_away_during_the_assignment_is_asked_later() -> None:
-    era = make_era()
-    era.b1.down = True
-    async with make(era) as consumer:
+    driver = make_era()
+    driver.b1.down = True
+    async with make(driver) as consumer:
         assert consumer.assignment == {tp(): 0}
-        era.b1.down = False
+        driver.b1.down = False
         assert (await anext(consumer)).value == b"000000"
 
 
 async def test_streams_share_the_partitions() -> None:
-    era = LogEra(t=3)
+    driver = LogEra(t=3)
     for n in range(3):
-        era.write(tp(n), numbered(4, 4 * n))
-    era.initial = {tp(0): 0, tp(1): 0, tp(2): 1}
-    async with make(era, streams=2) as consumer:
+        driver.write(tp(n), numbered(4, 4 * n))
+    driver.initial = {tp(0): 0, tp(1): 0, tp(2): 1}
+    async with make(driver, streams=2) as consumer:
         first, second = consumer.streams
         got = [(await anext(second)).value for _ in range(4)]
         assert got == numbered(4, 8)
@@ -364,12 +364,12 @@ async def test_streams_share_the_partitions() -> None:
         two = [await anext(batches) for _ in range(2)]
         assert sorted(v for batch in two for v in batch.values) == numbered(8)
         assert all(batch.done() for batch in two)
-    assert era.store.stored == {tp(n): 4 * SIZE for n in range(3)}
+    assert driver.store.stored == {tp(n): 4 * SIZE for n in range(3)}
 
 
 async def test_pause_and_lag() -> None:
-    era = make_era()
-    async with make(era) as consumer:
+    driver = make_era()
+    async with make(driver) as consumer:
         assert (await anext(consumer)).value == b"000000"
         assert await consumer.lag() == {tp(): 9 * SIZE}
         consumer.pause()
@@ -379,100 +379,100 @@ async def test_pause_and_lag() -> None:
         await consumer.commit()
         consumer.resume()
         assert (await anext(consumer)).value == b"000001"
-    assert era.store.stored == {tp(): 2 * SIZE}
+    assert driver.store.stored == {tp(): 2 * SIZE}
 
 
 # ---- coming and going ---------------------------------------------------------------------------------------
 
 
 async def test_a_cluster_without_groups_says_so_at_once() -> None:
-    era = make_era()
-    era.groupless = True
+    driver = make_era()
+    driver.groupless = True
     with pytest.raises(Unsupported, match="needs ZooKeeper"):
-        async with make(era):
+        async with make(driver):
             pass
 
 
 async def test_pain_background_death_raises_in_async_for() -> None:
-    era = make_era(0)
-    async with make(era) as consumer:
-        era.member.die(RuntimeError("out of order"))
+    driver = make_era(0)
+    async with make(driver) as consumer:
+        driver.member.die(RuntimeError("out of order"))
         with pytest.raises(RuntimeError, match="out of order"):
             async for _ in consumer:
                 pass
         assert consumer.state is ConsumerState.FAILED
         with pytest.raises(RuntimeError, match="out of order"):
             await consumer.commit()
-    assert era.member.steps[-1] == "left"
+    assert driver.member.steps[-1] == "left"
 
 
 async def test_a_death_nobody_saw_is_raised_at_the_end() -> None:
-    era = make_era(0)
+    driver = make_era(0)
     with pytest.raises(RuntimeError, match="out of order"):
-        async with make(era) as consumer:
-            era.member.die(RuntimeError("out of order"))
+        async with make(driver) as consumer:
+            driver.member.die(RuntimeError("out of order"))
             await until(lambda: consumer.state is ConsumerState.FAILED)
 
 
 async def test_a_group_that_cannot_be_joined_raises_at_entry_and_leaves_nothing() -> None:
-    era = make_era()
+    driver = make_era()
 
-    class Refused(type(era.store)):  # type: ignore[misc]
+    class Refused(type(driver.store)):  # type: ignore[misc]
         async def fetch(self, partitions: Any) -> Any:
             raise GroupError("no partitions in 4 attempts")
 
-    era.store = Refused()
+    driver.store = Refused()
     with pytest.raises(GroupError, match="4 attempts"):
-        async with make(era):
+        async with make(driver):
             pass
-    assert era.member.steps == ["left"]
+    assert driver.member.steps == ["left"]
 
 
 async def test_joining_has_a_deadline() -> None:
-    era = make_era()
+    driver = make_era()
 
-    class Slow(type(era.store)):  # type: ignore[misc]
+    class Slow(type(driver.store)):  # type: ignore[misc]
         async def fetch(self, partitions: Any) -> Any:
             await anyio.sleep_forever()
 
-    era.store = Slow()
+    driver.store = Slow()
     with pytest.raises(DeadlineError, match="joining group g"):
-        async with make(era, join_within=0.02):
+        async with make(driver, join_within=0.02):
             pass
-    assert era.member.steps == ["left"]
+    assert driver.member.steps == ["left"]
 
 
 async def test_leaving_commits_what_is_done_also_when_the_block_is_cancelled() -> None:
-    era = make_era()
+    driver = make_era()
     with anyio.CancelScope() as scope:
-        async with make(era) as consumer:
+        async with make(driver) as consumer:
             (await anext(consumer.batches(max_records=4))).done()
             await anext(consumer.batches(max_records=4))
             scope.cancel()
             await anyio.sleep_forever()
-    assert era.store.stored == {tp(): 4 * SIZE} and era.member.steps[-1] == "left"
+    assert driver.store.stored == {tp(): 4 * SIZE} and driver.member.steps[-1] == "left"
 
 
 async def test_leaving_has_a_budget_and_says_what_did_not_work() -> None:
-    era = make_era()
+    driver = make_era()
     with pytest.raises(ZooKeeperError, match="no quorum"):
-        async with make(era) as consumer:
+        async with make(driver) as consumer:
             (await anext(consumer.batches())).done()
-            era.store.error = ZooKeeperError("no quorum")
-    assert era.member.steps[-1] == "left", "tried all the same"
-    era = make_era()
+            driver.store.error = ZooKeeperError("no quorum")
+    assert driver.member.steps[-1] == "left", "tried all the same"
+    driver = make_era()
     with pytest.raises(DeadlineError, match="leaving group g"):
-        async with make(era, exit_within=0.02):
-            era.member.leaving_hangs = True
+        async with make(driver, exit_within=0.02):
+            driver.member.leaving_hangs = True
     assert consumer.state is ConsumerState.CLOSED
 
 
 async def test_an_exception_of_the_block_is_not_masked(caplog: pytest.LogCaptureFixture) -> None:
-    era = make_era()
+    driver = make_era()
     with pytest.raises(ValueError, match="mine"):
-        async with make(era) as consumer:
+        async with make(driver) as consumer:
             (await anext(consumer.batches())).done()
-            era.store.error = ZooKeeperError("no quorum")
+            driver.store.error = ZooKeeperError("no quorum")
             raise ValueError("mine")
     assert "no quorum" in caplog.text
 
@@ -494,24 +494,24 @@ async def test_streams_are_counted_from_one() -> None:
 
 async def test_pain_consumer_survives_broker_restart(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    era = make_era()
-    async with make(era) as consumer:
+    driver = make_era()
+    async with make(driver) as consumer:
         assert (await anext(consumer.batches())).values == numbered(10)
-        era.b1.down = True
+        driver.b1.down = True
         await until(lambda: "Connection refused" in caplog.text)
-        era.live()
+        driver.live()
         await until(lambda: "broker 1 left" in caplog.text)
-        era.b1.down = False
-        era.write(tp(), numbered(3, 10))
-        era.live(1)
+        driver.b1.down = False
+        driver.write(tp(), numbered(3, 10))
+        driver.live(1)
         assert (await anext(consumer.batches())).values == numbered(3, 10)
 
 
 async def test_pain_cancellation_at_every_await() -> None:
     """Whatever step a wait is cancelled at, the next wait gets what it would have got: nothing is lost."""
-    era = make_era(100)
+    driver = make_era(100)
     got: list[bytes] = []
-    async with make(era, tuning=Tuning(fetch_idle=0.001, fetch_bytes=100)) as consumer:
+    async with make(driver, tuning=Tuning(fetch_idle=0.001, fetch_bytes=100)) as consumer:
         steps = 0
         while len(got) < 100:
             steps += 1
@@ -529,14 +529,14 @@ async def test_pain_cancellation_at_every_await() -> None:
                     tasks.cancel_scope.cancel()
         assert await consumer.commit() == {tp(): 99 * SIZE}
     assert got == numbered(100) and steps > 5
-    assert era.store.stored == {tp(): 100 * SIZE}
+    assert driver.store.stored == {tp(): 100 * SIZE}
 
 
 async def test_an_unreachable_broker_is_not_the_death_of_a_consumer() -> None:
-    era = make_era()
-    async with make(era) as consumer:
+    driver = make_era()
+    async with make(driver) as consumer:
         await anext(consumer)
-        era.b1.down = True
+        driver.b1.down = True
         with pytest.raises(Unreachable):
             await consumer.lag()
         assert (await anext(consumer)).value == b"000001"

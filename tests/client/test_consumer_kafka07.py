@@ -10,13 +10,13 @@ from typing import Any
 import anyio
 import pytest
 
-from odradek.client.consumer import Consumer
-from odradek.client.reader import Reader
-from odradek.client.tuning import Tuning
+from odradek.client.consumer.consumer import Consumer
+from odradek.client.consumer.reader import Reader
+from odradek.client.options import Tuning
 from odradek.core.backoff import Backoff
-from odradek.core.interfaces import Outgoing, ProducePart
+from odradek.core.interfaces import PartitionBatch, ProducerRecord
 from odradek.errors import GroupError, Unsupported
-from odradek.io.kafka07.era import EraOptions, Kafka07Era
+from odradek.io.kafka07.driver import Kafka07Driver, Kafka07Options
 from odradek.io.kafka07.membership import RebalanceOptions
 from odradek.testing import FaultProxy, Kafka07Broker, ZooKeeperServer
 from odradek.types import EARLIEST, LATEST, Position, TopicPartition
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 TUNING = Tuning(fetch_idle=0.01, backoff=Backoff(first_s=0.01, max_s=0.1))
 CONFIG = {"num.partitions": "3", "log.flush.interval": "1"}
-OPTIONS = EraOptions(rebalance=RebalanceOptions(backoff=0.2))
+OPTIONS = Kafka07Options(rebalance=RebalanceOptions(backoff=0.2))
 
 
 def numbered(count: int, first: int = 0) -> list[bytes]:
@@ -38,27 +38,29 @@ def brokers(chroot: str, *ids: int) -> Iterator[list[Kafka07Broker]]:
         yield [stack.enter_context(Kafka07Broker(broker_id=n, zookeeper=chroot, config=CONFIG)) for n in ids]
 
 
-def cluster(chroot: str) -> Kafka07Era:
-    return Kafka07Era(zookeeper=chroot, options=OPTIONS)
+def cluster(chroot: str) -> Kafka07Driver:
+    return Kafka07Driver(zookeeper=chroot, options=OPTIONS)
 
 
-async def write(era: Kafka07Era, partition: TopicPartition, values: Sequence[bytes], codec: str = "none") -> None:
+async def write(
+    driver: Kafka07Driver, partition: TopicPartition, values: Sequence[bytes], compression: str = "none"
+) -> None:
     with anyio.fail_after(20):
-        while (broker := era.coordination.table.brokers.get(partition.broker)) is None:
-            await era.coordination.changed(era.coordination.table.version)
-        part = ProducePart(partition, [Outgoing(value) for value in values], codec)
-        await era.broker(broker, purpose="produce").produce([part], confirm=True)
+        while (broker := driver.coordination.table.brokers.get(partition.broker)) is None:
+            await driver.coordination.changed(driver.coordination.table.version)
+        part = PartitionBatch(partition, [ProducerRecord(value) for value in values], compression)
+        await driver.broker(broker, purpose="produce").produce([part], confirm=True)
 
 
-async def create(era: Kafka07Era, topic: str, brokers: Sequence[int] = (1,)) -> list[TopicPartition]:
+async def create(driver: Kafka07Driver, topic: str, brokers: Sequence[int] = (1,)) -> list[TopicPartition]:
     """A topic with something in every partition, published in ZooKeeper."""
-    table = await era.coordination.topic(topic)
+    table = await driver.coordination.topic(topic)
     for broker in brokers:
         for n in range(3):
-            await write(era, TopicPartition(topic, broker, n), [b"%d-%d" % (broker, n)])
+            await write(driver, TopicPartition(topic, n, broker), [b"%d-%d" % (broker, n)])
     with anyio.fail_after(20):
         while len(table.published(topic)) < 3 * len(brokers):
-            table = await era.coordination.changed(table.version)
+            table = await driver.coordination.changed(table.version)
     return list(table.published(topic))
 
 
@@ -66,7 +68,7 @@ async def create(era: Kafka07Era, topic: str, brokers: Sequence[int] = (1,)) -> 
 async def consumer(chroot: str, *topics: str, **options: Any) -> AsyncIterator[Consumer]:
     """A consumer with a ZooKeeper session of its own, as another process would have."""
     settings: dict[str, Any] = {"group": "g", "tuning": TUNING, "commit_every": 0.05, **options}
-    async with cluster(chroot) as era, Consumer(era, topics or None, **settings) as made:
+    async with cluster(chroot) as driver, Consumer(driver, topics or None, **settings) as made:
         yield made
 
 
@@ -89,11 +91,11 @@ async def take(source: Consumer | Reader, count: int) -> list[bytes]:
 
 async def test_a_reader_reads_all_partitions_of_all_brokers(odradek_chroot: str) -> None:
     with brokers(odradek_chroot, 1, 2):
-        async with cluster(odradek_chroot) as era:
-            partitions = await create(era, "t", (1, 2))
+        async with cluster(odradek_chroot) as driver:
+            partitions = await create(driver, "t", (1, 2))
             for n, partition in enumerate(partitions):
-                await write(era, partition, numbered(100, 100 * n), ("none", "gzip", "snappy")[n % 3])
-            async with Reader(era, "t", until=LATEST) as reader:
+                await write(driver, partition, numbered(100, 100 * n), ("none", "gzip", "snappy")[n % 3])
+            async with Reader(driver, "t", until=LATEST) as reader:
                 values = [record.value async for record in reader]
     assert sorted(value for value in values if b"-" not in value) == numbered(600)
     assert len(values) == 606
@@ -101,28 +103,28 @@ async def test_a_reader_reads_all_partitions_of_all_brokers(odradek_chroot: str)
 
 async def test_a_reader_needs_no_zookeeper_and_a_group_does() -> None:
     with Kafka07Broker(config=CONFIG) as broker:
-        async with Kafka07Era(brokers=[f"1@{broker.address}"]) as era:
-            await write(era, TopicPartition("t", 1, 0), numbered(10))
-            async with Reader(era, "t", until=LATEST) as reader:
+        async with Kafka07Driver(brokers=[f"1@{broker.address}"]) as driver:
+            await write(driver, TopicPartition("t", 0, 1), numbered(10))
+            async with Reader(driver, "t", until=LATEST) as reader:
                 assert [record.value async for record in reader] == numbered(10)
             with pytest.raises(Unsupported, match="needs ZooKeeper"):
-                async with Consumer(era, "t", group="g"):
+                async with Consumer(driver, "t", group="g"):
                     pass
 
 
 async def test_a_connection_cut_at_every_byte_of_a_fetch_reply_loses_and_doubles_nothing() -> None:
-    partition = TopicPartition("t", 1, 0)
+    partition = TopicPartition("t", 0, 1)
     with Kafka07Broker(config=CONFIG) as broker, FaultProxy(broker.host, broker.port) as proxy:
-        async with Kafka07Era(brokers=[f"1@{broker.address}"]) as era:
-            await write(era, partition, numbered(3))
-            await write(era, partition, numbered(3, 3), "gzip")
-            async with Reader(era, "t", until=LATEST) as reader:
+        async with Kafka07Driver(brokers=[f"1@{broker.address}"]) as driver:
+            await write(driver, partition, numbered(3))
+            await write(driver, partition, numbered(3, 3), "gzip")
+            async with Reader(driver, "t", until=LATEST) as reader:
                 assert [record.value async for record in reader] == numbered(6)
             end = reader.positions()[partition]
         for byte in range(1, 6 + end):
-            async with Kafka07Era(brokers=[f"1@{proxy.address}"]) as era:
+            async with Kafka07Driver(brokers=[f"1@{proxy.address}"]) as driver:
                 proxy.cut_after(server_bytes=byte)
-                async with Reader(era, {partition: Position(0)}, until=end, tuning=TUNING) as reader:
+                async with Reader(driver, {partition: Position(0)}, until=end, tuning=TUNING) as reader:
                     assert [record.value async for record in reader] == numbered(6), byte
 
 
@@ -131,8 +133,8 @@ async def test_case_39_streams_share_partitions_and_a_second_consumer_takes_its_
 ) -> None:
     """A-0:{0,1} A-1:{2}, then A-0:{0} A-1:{1} B-0:{2}; nothing twice when what was read is committed."""
     with brokers(odradek_chroot, 1):
-        async with cluster(odradek_chroot) as era, consumer(odradek_chroot, "t", consumer_id="a", streams=2) as a:
-            partitions = await create(era, "t")
+        async with cluster(odradek_chroot) as driver, consumer(odradek_chroot, "t", consumer_id="a", streams=2) as a:
+            partitions = await create(driver, "t")
             await until(lambda: len(a.assignment) == 3)
             assert [a.assignment[p] for p in partitions] == [0, 0, 1]
             seen: list[bytes] = []
@@ -156,7 +158,7 @@ async def test_case_39_streams_share_partitions_and_a_second_consumer_takes_its_
                         "1-2": b"g_b-0",
                     }
                     for n, partition in enumerate(partitions):
-                        await write(era, partition, numbered(10, 10 * n))
+                        await write(driver, partition, numbered(10, 10 * n))
                     await until(lambda: len(seen) == 33)
                     await anyio.sleep(0.05)
                     tasks.cancel_scope.cancel()
@@ -169,9 +171,9 @@ async def test_case_42_an_offset_beyond_the_log_is_reset_and_the_node_rewritten_
 ) -> None:
     chroot = "/" + odradek_chroot.split("/", 1)[1]
     with brokers(odradek_chroot, 1):
-        async with cluster(odradek_chroot) as era:
-            (first, *_) = await create(era, "t")
-            await write(era, first, [b"x" * 16])
+        async with cluster(odradek_chroot) as driver:
+            (first, *_) = await create(driver, "t")
+            await write(driver, first, [b"x" * 16])
             odradek_zookeeper.create(chroot + "/consumers/g/offsets/t/1-0", b"9999")
             async with consumer(odradek_chroot, "t", start=start, commit_every=None):
                 await until(
@@ -183,9 +185,9 @@ async def test_case_43_after_an_expired_session_everything_since_the_last_commit
     odradek_chroot: str, odradek_zookeeper: ZooKeeperServer
 ) -> None:
     with brokers(odradek_chroot, 1):
-        async with cluster(odradek_chroot) as era:
-            (first, *_) = await create(era, "t")
-            await write(era, first, numbered(10))
+        async with cluster(odradek_chroot) as driver:
+            (first, *_) = await create(driver, "t")
+            await write(driver, first, numbered(10))
             async with (
                 cluster(odradek_chroot) as own,
                 Consumer(own, "t", group="g", consumer_id="me", commit_every=None, tuning=TUNING) as c,
@@ -208,15 +210,15 @@ async def test_case_44_a_whitelist_is_registered_normalised_and_picks_up_new_top
     odradek_chroot: str, odradek_zookeeper: ZooKeeperServer
 ) -> None:
     with brokers(odradek_chroot, 1):
-        async with cluster(odradek_chroot) as era:
-            await create(era, "big")
-            await create(era, "seg")
-            await create(era, "other")
+        async with cluster(odradek_chroot) as driver:
+            await create(driver, "big")
+            await create(driver, "seg")
+            await create(driver, "other")
             async with consumer(odradek_chroot, include="big.*, seg", consumer_id="me") as c:
                 assert nodes(odradek_zookeeper, odradek_chroot, "/consumers/g/ids") == {"g_me": b"*1*big.*|seg"}
                 assert {p.topic for p in c.assignment} == {"big", "seg"}
                 assert sorted(await take(c, 6)) == sorted([b"1-0", b"1-1", b"1-2"] * 2)
-                await create(era, "bigger")
+                await create(driver, "bigger")
                 assert sorted(await take(c, 3)) == [b"1-0", b"1-1", b"1-2"]
                 assert {p.topic for p in c.assignment} == {"big", "seg", "bigger"}
 
@@ -226,8 +228,8 @@ async def test_a_group_that_cannot_claim_its_partitions_raises_at_entry(
 ) -> None:
     chroot = "/" + odradek_chroot.split("/", 1)[1]
     with brokers(odradek_chroot, 1):
-        async with cluster(odradek_chroot) as era:
-            await create(era, "t")
+        async with cluster(odradek_chroot) as driver:
+            await create(driver, "t")
             odradek_zookeeper.create(chroot + "/consumers/g/owners/t/1-1", b"stranger-0")
             with pytest.raises(GroupError, match="stranger"):
                 async with consumer(odradek_chroot, "t"):
@@ -240,8 +242,8 @@ async def test_two_consumers_and_a_late_third_lose_nothing(odradek_chroot: str) 
     seen: Counter[bytes] = Counter()
     total = 6 * 200
     with brokers(odradek_chroot, 1, 2):
-        async with cluster(odradek_chroot) as era:
-            partitions = await create(era, "t", (1, 2))
+        async with cluster(odradek_chroot) as driver:
+            partitions = await create(driver, "t", (1, 2))
             duplicates = 0
 
             async def member(name: str, leave_after: int | None = None) -> None:
@@ -260,7 +262,7 @@ async def test_two_consumers_and_a_late_third_lose_nothing(odradek_chroot: str) 
                 tasks.start_soon(member, "b", 150)
                 for round_ in range(10):
                     for n, partition in enumerate(partitions):
-                        await write(era, partition, numbered(20, 200 * n + 20 * round_))
+                        await write(driver, partition, numbered(20, 200 * n + 20 * round_))
                     if round_ == 3:
                         tasks.start_soon(member, "c")
                 await until(lambda: len(seen) == total + 6)
@@ -272,13 +274,13 @@ async def test_two_consumers_and_a_late_third_lose_nothing(odradek_chroot: str) 
 
 async def test_pain_consumer_survives_broker_restart(odradek_chroot: str) -> None:
     with brokers(odradek_chroot, 1) as (broker,):
-        async with cluster(odradek_chroot) as era:
-            (first, *_) = await create(era, "t")
+        async with cluster(odradek_chroot) as driver:
+            (first, *_) = await create(driver, "t")
             async with consumer(odradek_chroot, "t") as c:
                 assert len(await take(c, 3)) == 3
                 await anyio.to_thread.run_sync(broker.stop)
                 await anyio.to_thread.run_sync(broker.start)
-                await write(era, first, numbered(5))
+                await write(driver, first, numbered(5))
                 assert await take(c, 5) == numbered(5)
 
 
@@ -286,10 +288,10 @@ async def test_each_by_partition_over_a_rebalance_keeps_order_and_loses_nothing(
     """Also the values of one partition come in order, as often as they come."""
     seen: dict[TopicPartition, list[int]] = {}
     with brokers(odradek_chroot, 1):
-        async with cluster(odradek_chroot) as era:
-            partitions = await create(era, "t")
+        async with cluster(odradek_chroot) as driver:
+            partitions = await create(driver, "t")
             for partition in partitions:
-                await write(era, partition, numbered(100))
+                await write(driver, partition, numbered(100))
 
             async def handle(record: Any) -> None:
                 await anyio.sleep(0.001)

@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from odradek.client.consumer import Consumer
+from odradek.client.consumer.consumer import Consumer
 from odradek.core.backoff import Backoff
 from odradek.core.states import ConsumerState
 from odradek.errors import ConfigError, Unsupported
@@ -32,23 +32,23 @@ def numbered(count: int, first: int = 0) -> list[bytes]:
 
 def make_era(*counts: int) -> LogEra:
     """Partitions with so many records each, numbered through; all of them for the one member."""
-    era = LogEra(t=len(counts))
+    driver = LogEra(t=len(counts))
     first = 0
     for n, count in enumerate(counts):
-        era.write(tp(n), numbered(count, first))
+        driver.write(tp(n), numbered(count, first))
         first += count
-    era.initial = {tp(n): 0 for n in range(len(counts))}
-    return era
+    driver.initial = {tp(n): 0 for n in range(len(counts))}
+    return driver
 
 
-def make(era: LogEra, **options: Any) -> Consumer:
+def make(driver: LogEra, **options: Any) -> Consumer:
     settings: dict[str, Any] = {
         "group": "g",
         "commit_every": None,
         "revoke_within": 30,
         **options,
     }
-    return Consumer(era, "t", **settings)
+    return Consumer(driver, "t", **settings)
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -100,42 +100,42 @@ async def finished(bench: Bench, count: int) -> None:
 
 
 async def test_every_record_is_handled_and_committed() -> None:
-    era = make_era(300, 200)
+    driver = make_era(300, 200)
     seen: list[bytes] = []
 
     async def handle(record: Record) -> None:
         await anyio.lowlevel.checkpoint()
         seen.append(record.value)
 
-    async with make(era) as consumer, running(consumer, handle, order="none", parallel=20):
+    async with make(driver) as consumer, running(consumer, handle, order="none", parallel=20):
         await until(lambda: len(seen) == 500)
     assert sorted(seen) == numbered(500)
-    assert era.store.stored == {tp(0): 300 * SIZE, tp(1): 200 * SIZE}
+    assert driver.store.stored == {tp(0): 300 * SIZE, tp(1): 200 * SIZE}
 
 
 async def test_pain_each_parallel_contiguous_commits() -> None:
     """Handlers finish in any order; a position is committed only when everything before it is finished."""
-    era, bench = make_era(4), Bench()
-    async with make(era) as consumer, running(consumer, bench, order="none", parallel=4):
+    driver, bench = make_era(4), Bench()
+    async with make(driver) as consumer, running(consumer, bench, order="none", parallel=4):
         await until(lambda: len(bench.waiting) == 4)
         bench.finish(3)
         bench.finish(1)
         await until(lambda: len(bench.done) == 2)
         await consumer.commit()
-        assert era.store.stored == {tp(): 0}
+        assert driver.store.stored == {tp(): 0}
         bench.finish(0)
         await until(lambda: len(bench.done) == 3)
         await consumer.commit()
-        assert era.store.stored == {tp(): 2 * SIZE}
+        assert driver.store.stored == {tp(): 2 * SIZE}
         bench.finish(2)
         await until(lambda: len(bench.done) == 4)
         await consumer.commit()
-        assert era.store.stored == {tp(): 4 * SIZE}
+        assert driver.store.stored == {tp(): 4 * SIZE}
 
 
 async def test_no_more_run_at_a_time_than_allowed() -> None:
-    era, bench = make_era(20), Bench()
-    async with make(era) as consumer, running(consumer, bench, order="none", parallel=3):
+    driver, bench = make_era(20), Bench()
+    async with make(driver) as consumer, running(consumer, bench, order="none", parallel=3):
         for n in range(20):
             await begun(bench, min(20, n + 3))
             assert len(bench.waiting) <= 3
@@ -145,8 +145,8 @@ async def test_no_more_run_at_a_time_than_allowed() -> None:
 
 
 async def test_by_partition_one_at_a_time_and_partitions_side_by_side() -> None:
-    era, bench = make_era(3, 3), Bench()
-    async with make(era) as consumer, running(consumer, bench):
+    driver, bench = make_era(3, 3), Bench()
+    async with make(driver) as consumer, running(consumer, bench):
         await until(lambda: len(bench.waiting) == 2)
         assert sorted(bench.waiting) == [b"000000", b"000003"]
         bench.finish(3)
@@ -157,9 +157,9 @@ async def test_by_partition_one_at_a_time_and_partitions_side_by_side() -> None:
 
 
 async def test_by_key_one_at_a_time_across_partitions() -> None:
-    era, bench = make_era(4, 4), Bench()
+    driver, bench = make_era(4, 4), Bench()
     async with (
-        make(era) as consumer,
+        make(driver) as consumer,
         running(consumer, bench, order="key", key=lambda record: int(record.value) % 2),
     ):
         for n in range(4):
@@ -184,7 +184,7 @@ async def test_options_that_cannot_work_are_refused(options: dict[str, Any]) -> 
 
 
 async def test_a_slow_partition_does_not_hold_back_the_others_nor_grow_without_bound() -> None:
-    era = make_era(5000, 500)
+    driver = make_era(5000, 500)
     bench = Bench()
 
     async def handle(record: Record) -> None:
@@ -193,7 +193,7 @@ async def test_a_slow_partition_does_not_hold_back_the_others_nor_grow_without_b
         else:
             bench.done.append(record.value)
 
-    async with make(era) as consumer, running(consumer, handle, parallel=5):
+    async with make(driver) as consumer, running(consumer, handle, parallel=5):
         await finished(bench, 500)
         assert consumer._progress[tp(0)].in_hand <= 30
         for n in range(40):
@@ -202,16 +202,16 @@ async def test_a_slow_partition_does_not_hold_back_the_others_nor_grow_without_b
 
 
 async def test_what_waits_is_bounded_in_bytes() -> None:
-    era = LogEra(t=8)
+    driver = LogEra(t=8)
     for n in range(8):
-        era.write(tp(n), [b"x" * 1000] * 50)
-    era.initial = {tp(n): 0 for n in range(8)}
+        driver.write(tp(n), [b"x" * 1000] * 50)
+    driver.initial = {tp(n): 0 for n in range(8)}
     gate = anyio.Event()
 
     async def handle(record: Record) -> None:
         await gate.wait()
 
-    async with make(era, ahead=100_000) as consumer, running(consumer, handle, parallel=20):
+    async with make(driver, read_ahead_bytes=100_000) as consumer, running(consumer, handle, parallel=20):
 
         def in_hand() -> int:
             return sum(progress.in_hand for progress in consumer._progress.values())
@@ -227,31 +227,31 @@ async def test_what_waits_is_bounded_in_bytes() -> None:
 
 
 async def test_a_failing_handler_is_tried_again() -> None:
-    era, attempts = make_era(1), []
+    driver, attempts = make_era(1), []
 
     async def handle(record: Record) -> None:
         attempts.append(record.value)
         if len(attempts) < 3:
             raise ValueError("not yet")
 
-    async with make(era) as consumer, running(consumer, handle, retries=2, backoff=AT_ONCE):
+    async with make(driver) as consumer, running(consumer, handle, retries=2, backoff=AT_ONCE):
         await until(lambda: consumer._progress[tp()].position == SIZE)
     assert len(attempts) == 3
 
 
 async def test_a_handler_that_fails_for_good_ends_each_with_its_error_and_commits_what_came_before() -> None:
-    era, seen = make_era(5), []
+    driver, seen = make_era(5), []
 
     async def handle(record: Record) -> None:
         if record.value == b"000003":
             raise ValueError("mine")
         seen.append(record.value)
 
-    async with make(era) as consumer:
+    async with make(driver) as consumer:
         with pytest.raises(ValueError, match="mine"):
             await consumer.each(handle, retries=1, backoff=AT_ONCE)
     assert seen == numbered(3)
-    assert era.store.stored == {tp(): 3 * SIZE}
+    assert driver.store.stored == {tp(): 3 * SIZE}
 
 
 class Letters:
@@ -275,14 +275,14 @@ class Letters:
 
 
 async def test_what_cannot_be_handled_goes_to_the_dead_letters() -> None:
-    era, letters = make_era(5), Letters()
+    driver, letters = make_era(5), Letters()
 
     async def handle(record: Record) -> None:
         if int(record.value) % 2:
             raise ValueError("mine")
 
     async with (
-        make(era, dead_letters=lambda: letters) as consumer,
+        make(driver, dead_letter_producer=lambda: letters) as consumer,
         running(consumer, handle, dead_letter="t.dlq"),
     ):
         await until(lambda: consumer._progress[tp()].position == 5 * SIZE)
@@ -290,60 +290,60 @@ async def test_what_cannot_be_handled_goes_to_the_dead_letters() -> None:
 
 
 async def test_a_dead_letter_that_cannot_be_sent_is_not_lost() -> None:
-    era, letters = make_era(5), Letters()
+    driver, letters = make_era(5), Letters()
     letters.error = TimeoutError("no broker")
 
     async def handle(record: Record) -> None:
         raise ValueError("mine")
 
-    async with make(era, dead_letters=lambda: letters) as consumer:
+    async with make(driver, dead_letter_producer=lambda: letters) as consumer:
         with pytest.raises(TimeoutError, match="no broker"):
             await consumer.each(handle, dead_letter="t.dlq")
-    assert era.store.stored == {tp(): 0}
+    assert driver.store.stored == {tp(): 0}
 
 
 # ---- rebalances ---------------------------------------------------------------------------------------------
 
 
 async def test_a_revoke_lets_running_handlers_finish_and_drops_the_rest() -> None:
-    era, bench = make_era(10), Bench()
-    async with make(era) as consumer, running(consumer, bench), anyio.create_task_group() as tasks:
+    driver, bench = make_era(10), Bench()
+    async with make(driver) as consumer, running(consumer, bench), anyio.create_task_group() as tasks:
         await until(lambda: b"000000" in bench.waiting)
-        tasks.start_soon(era.member.revoke)
+        tasks.start_soon(driver.member.revoke)
         await until(lambda: consumer.state is ConsumerState.REVOKING)
-        assert "released" not in era.member.steps
+        assert "released" not in driver.member.steps
         bench.finish(0)
-        await until(lambda: "released" in era.member.steps)
-        assert era.store.stored == {tp(): SIZE} and bench.begun == [b"000000"]
-        await era.member.assign(tp())
+        await until(lambda: "released" in driver.member.steps)
+        assert driver.store.stored == {tp(): SIZE} and bench.begun == [b"000000"]
+        await driver.member.assign(tp())
         await until(lambda: b"000001" in bench.waiting)
 
 
 async def test_a_revoke_cancels_handlers_that_take_too_long(caplog: pytest.LogCaptureFixture) -> None:
-    era, bench = make_era(10), Bench()
-    async with make(era, revoke_within=0.05) as consumer, running(consumer, bench):
+    driver, bench = make_era(10), Bench()
+    async with make(driver, revoke_within=0.05) as consumer, running(consumer, bench):
         await until(lambda: b"000000" in bench.waiting)
-        await era.member.revoke()
+        await driver.member.revoke()
         assert bench.waiting == {} and bench.done == []
-        await era.member.assign(tp())
+        await driver.member.assign(tp())
         await until(lambda: b"000000" in bench.waiting)
     assert "handler cancelled" in caplog.text
-    assert era.store.stored == {tp(): 0}
+    assert driver.store.stored == {tp(): 0}
 
 
 async def test_an_expired_session_cancels_handlers_at_once() -> None:
-    era, bench = make_era(10), Bench()
-    async with make(era) as consumer, running(consumer, bench):
+    driver, bench = make_era(10), Bench()
+    async with make(driver) as consumer, running(consumer, bench):
         await until(lambda: b"000000" in bench.waiting)
-        await era.member.expire()
+        await driver.member.expire()
         await until(lambda: not bench.waiting)
         assert bench.done == [] and consumer.assignment == {}
 
 
 async def test_pain_a_slow_handler_is_named_before_the_limit(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "odradek.each")
-    era, bench = make_era(1), Bench()
-    async with make(era, revoke_within=0.04) as consumer, running(consumer, bench.__call__):
+    driver, bench = make_era(1), Bench()
+    async with make(driver, revoke_within=0.04) as consumer, running(consumer, bench.__call__):
         await until(lambda: "slow: Bench.__call__ has had t/1-0 at 0" in caplog.text)
         await anyio.sleep(0.05)
     assert caplog.text.count("slow: ") == 1
@@ -358,7 +358,7 @@ async def test_the_death_of_the_consumer_ends_each() -> None:
 
 
 async def test_cancelling_each_commits_only_what_was_finished() -> None:
-    era, seen, scope = make_era(100), list[TopicPartition](), anyio.CancelScope()
+    driver, seen, scope = make_era(100), list[TopicPartition](), anyio.CancelScope()
 
     async def handle(record: Record) -> None:
         await anyio.lowlevel.checkpoint()
@@ -366,8 +366,8 @@ async def test_cancelling_each_commits_only_what_was_finished() -> None:
         if len(seen) == 7:
             scope.cancel()
 
-    async with make(era) as consumer:
+    async with make(driver) as consumer:
         with scope:
             await consumer.each(handle)
     assert 7 <= len(seen) < 100
-    assert era.store.stored == {tp(): len(seen) * SIZE}
+    assert driver.store.stored == {tp(): len(seen) * SIZE}

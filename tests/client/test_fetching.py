@@ -13,16 +13,16 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from odradek.client import link
-from odradek.client.consumer import Consumer
-from odradek.client.reader import Reader
-from odradek.client.tuning import Tuning
+from odradek.client.consumer import broker_fetcher
+from odradek.client.consumer.consumer import Consumer
+from odradek.client.consumer.reader import Reader
+from odradek.client.options import Tuning
 from odradek.core.backoff import Backoff
-from odradek.core.interfaces import Decoder, DecoderOptions, FetchResult
+from odradek.core.interfaces import DecoderOptions, FetchResult, LogDecoder
 from odradek.errors import ConnectionLost, CorruptMessage
 from odradek.types import LATEST, ROW_BYTES, Broker, Columns, KiB, MiB, Position, TopicPartition
-from odradek.wire.compression import Codec
-from odradek.wire.kafka07.message_set import SetDecoder, encode_set
+from odradek.wire.compression import CompressionType
+from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
 
 from .consuming import LogBroker, LogEra, tp
 
@@ -60,7 +60,7 @@ class Gate:
         self.inside.remove(partition)
 
 
-class GatedDecoder(SetDecoder):
+class GatedDecoder(MessageSetDecoder):
     """Fails loudly when anybody touches it while a thread is in `open`."""
 
     def __init__(self, partition: TopicPartition, position: Position, options: DecoderOptions, gate: Gate) -> None:
@@ -107,16 +107,16 @@ class GatedDecoder(SetDecoder):
 
 
 class GatedBroker(LogBroker):
-    def __init__(self, broker: Broker, era: GatedEra) -> None:
-        super().__init__(broker, era)
-        self._gated = era.gate
+    def __init__(self, broker: Broker, driver: GatedEra) -> None:
+        super().__init__(broker, driver)
+        self._gated = driver.gate
         self.under_way: list[set[TopicPartition]] = []
         self.most_under_way = 0
 
-    def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> Decoder:
+    def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> LogDecoder:
         return GatedDecoder(partition, position, options, self._gated)
 
-    async def fetch(self, wants: Sequence[tuple[Decoder, int]]) -> Sequence[FetchResult]:
+    async def fetch(self, wants: Sequence[tuple[LogDecoder, int]]) -> Sequence[FetchResult]:
         mine = {decoder.partition for decoder, _ in wants}
         assert not any(mine & others for others in self.under_way), "a partition in two fetches at a time"
         self.under_way.append(mine)
@@ -144,7 +144,7 @@ class GatedEra(LogEra):
 
 @pytest.fixture(autouse=True)
 def everything_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "OPEN_INLINE", 0)
+    monkeypatch.setattr(broker_fetcher, "OPEN_INLINE", 0)
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -167,87 +167,87 @@ async def values_of(reader: Reader) -> list[bytes]:
     return [record.value async for record in reader]
 
 
-def make_era(partitions: int = 2, each: int = 200, codec: Codec = Codec.GZIP) -> GatedEra:
+def make_era(partitions: int = 2, each: int = 200, compression: CompressionType = CompressionType.GZIP) -> GatedEra:
     """Partition n has the numbers from 1000 n on, in wrappers of 20."""
-    era = GatedEra(t=partitions)
+    driver = GatedEra(t=partitions)
     for n in range(partitions):
         for first in range(0, each, 20):
-            era.write(tp(n), numbered(20, 1000 * n + first), codec)
-    return era
+            driver.write(tp(n), numbered(20, 1000 * n + first), compression)
+    return driver
 
 
 # ---- off the loop -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY])
-async def test_compressed_messages_are_opened_in_threads_in_order(codec: Codec) -> None:
-    era = make_era(codec=codec)
-    async with Reader(era, "t", until=LATEST, tuning=Tuning(fetch_bytes=300)) as reader:
+@pytest.mark.parametrize("compression", [CompressionType.GZIP, CompressionType.SNAPPY])
+async def test_compressed_messages_are_opened_in_threads_in_order(compression: CompressionType) -> None:
+    driver = make_era(compression=compression)
+    async with Reader(driver, "t", until=LATEST, tuning=Tuning(fetch_bytes=300)) as reader:
         values = await values_of(reader)
     for n in range(2):
         assert [v for v in values if int(v) // 1000 == n] == numbered(200, 1000 * n)
-    assert era.gate.threads and threading.get_ident() not in era.gate.threads
+    assert driver.gate.threads and threading.get_ident() not in driver.gate.threads
 
 
 async def test_little_is_opened_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "OPEN_INLINE", 1 << 20)
-    era = make_era()
-    async with Reader(era, "t", until=LATEST) as reader:
+    monkeypatch.setattr(broker_fetcher, "OPEN_INLINE", 1 << 20)
+    driver = make_era()
+    async with Reader(driver, "t", until=LATEST) as reader:
         assert len(await values_of(reader)) == 400
-    assert era.gate.threads == {threading.get_ident()}
+    assert driver.gate.threads == {threading.get_ident()}
 
 
 async def test_what_is_not_compressed_needs_no_thread() -> None:
-    era = make_era(codec=Codec.NONE)
-    async with Reader(era, "t", until=LATEST) as reader:
+    driver = make_era(compression=CompressionType.NONE)
+    async with Reader(driver, "t", until=LATEST) as reader:
         assert len(await values_of(reader)) == 400
-    assert not era.gate.threads
+    assert not driver.gate.threads
 
 
 async def test_other_partitions_go_on_meanwhile() -> None:
-    era = make_era(1)
-    era.publish("t", 2)
-    era.write(tp(1), numbered(3000, 5000))
-    async with Reader(era, "t", tuning=Tuning(fetch_bytes=1000)) as reader, shut(era.gate):
-        await until(lambda: era.gate.inside)
+    driver = make_era(1)
+    driver.publish("t", 2)
+    driver.write(tp(1), numbered(3000, 5000))
+    async with Reader(driver, "t", tuning=Tuning(fetch_bytes=1000)) as reader, shut(driver.gate):
+        await until(lambda: driver.gate.inside)
         others = [(await anext(reader)).value for _ in range(3000)]
-        assert others == numbered(3000, 5000) and era.gate.inside == [tp(0)]
-        era.gate.open()
+        assert others == numbered(3000, 5000) and driver.gate.inside == [tp(0)]
+        driver.gate.open()
         assert [(await anext(reader)).value for _ in range(200)] == numbered(200)
 
 
 async def test_places_are_known_while_a_thread_works() -> None:
-    era = make_era(1)
-    async with Reader(era, {tp(): 0}) as reader, shut(era.gate):
-        await until(lambda: era.gate.inside)
+    driver = make_era(1)
+    async with Reader(driver, {tp(): 0}) as reader, shut(driver.gate):
+        await until(lambda: driver.gate.inside)
         assert reader.positions() == {tp(): 0}
-        assert (await reader.lag())[tp()] == len(era.logs[tp()])
+        assert (await reader.lag())[tp()] == len(driver.logs[tp()])
         token = reader.bookmark()
-        era.gate.open()
+        driver.gate.open()
         assert [(await anext(reader)).value for _ in range(200)] == numbered(200)
-    async with Reader(era, {tp(): 0}, start=token, until=LATEST) as reader:
+    async with Reader(driver, {tp(): 0}, start=token, until=LATEST) as reader:
         assert await values_of(reader) == numbered(200)
 
 
 async def test_seek_while_a_thread_works_drops_what_it_makes() -> None:
-    era = make_era(1)
-    plain = era.write(tp(), [])
-    era.write(tp(), numbered(30, 500))
-    async with Reader(era, "t", until=LATEST) as reader, shut(era.gate):
-        await until(lambda: era.gate.inside)
+    driver = make_era(1)
+    plain = driver.write(tp(), [])
+    driver.write(tp(), numbered(30, 500))
+    async with Reader(driver, "t", until=LATEST) as reader, shut(driver.gate):
+        await until(lambda: driver.gate.inside)
         reader.seek(tp(), Position(plain))
         reader.seek(tp(), Position(plain))
         await anyio.wait_all_tasks_blocked()
-        era.gate.open()
+        driver.gate.open()
         assert await values_of(reader) == numbered(30, 500)
 
 
 async def test_seek_while_a_refusal_is_on_its_way() -> None:
-    era = make_era(1, codec=Codec.NONE)
-    era.starts[tp()] = 16 * 100
-    era.b1.gate = gate = anyio.Event()
-    async with Reader(era, "t", start=0, until=LATEST) as reader:
-        await until(lambda: era.gated.under_way)
+    driver = make_era(1, compression=CompressionType.NONE)
+    driver.starts[tp()] = 16 * 100
+    driver.b1.gate = gate = anyio.Event()
+    async with Reader(driver, "t", start=0, until=LATEST) as reader:
+        await until(lambda: driver.gated.under_way)
         reader.seek(tp(), Position(16 * 150))
         await anyio.wait_all_tasks_blocked()
         gate.set()
@@ -255,12 +255,12 @@ async def test_seek_while_a_refusal_is_on_its_way() -> None:
 
 
 async def test_pause_while_a_thread_works_delivers_nothing_until_resumed() -> None:
-    era = make_era(1)
-    async with Reader(era, "t", until=LATEST) as reader, shut(era.gate):
-        await until(lambda: era.gate.inside)
+    driver = make_era(1)
+    async with Reader(driver, "t", until=LATEST) as reader, shut(driver.gate):
+        await until(lambda: driver.gate.inside)
         reader.pause()
-        era.gate.open()
-        await until(lambda: not era.gate.inside)
+        driver.gate.open()
+        await until(lambda: not driver.gate.inside)
         with anyio.move_on_after(0.02) as waited:
             await anext(reader)
         assert waited.cancelled_caught
@@ -269,25 +269,25 @@ async def test_pause_while_a_thread_works_delivers_nothing_until_resumed() -> No
 
 
 async def test_cancelling_the_reader_of_what_a_thread_makes_loses_nothing() -> None:
-    era = make_era(1)
-    async with Reader(era, "t", until=LATEST) as reader, shut(era.gate):
-        await until(lambda: era.gate.inside)
+    driver = make_era(1)
+    async with Reader(driver, "t", until=LATEST) as reader, shut(driver.gate):
+        await until(lambda: driver.gate.inside)
         with anyio.move_on_after(0.01) as waited:
             await anext(reader)
         assert waited.cancelled_caught
-        era.gate.open()
+        driver.gate.open()
         assert await values_of(reader) == numbered(200)
 
 
 @pytest.mark.parametrize("how", ["leave", "cancel", "raise"])
 async def test_leaving_waits_for_the_thread_and_leaves_nothing_behind(how: str) -> None:
-    era = make_era(1)
-    era.gate.shut()
-    helper = threading.Timer(0.05, era.gate.open)
+    driver = make_era(1)
+    driver.gate.shut()
+    helper = threading.Timer(0.05, driver.gate.open)
     with anyio.CancelScope() as scope:
         try:
-            async with Reader(era, "t", until=LATEST):
-                await until(lambda: era.gate.inside)
+            async with Reader(driver, "t", until=LATEST):
+                await until(lambda: driver.gate.inside)
                 helper.start()
                 if how == "cancel":
                     scope.cancel()
@@ -296,19 +296,19 @@ async def test_leaving_waits_for_the_thread_and_leaves_nothing_behind(how: str) 
                     raise ValueError("mine")
         except ValueError:
             assert how == "raise"
-    assert not era.gate.inside, "a thread is still at it"
+    assert not driver.gate.inside, "a thread is still at it"
     helper.join()
     gc.collect()  # a task or coroutine left behind would warn here
 
 
 async def test_revoked_while_a_thread_works_nothing_of_it_is_delivered_and_the_next_owner_gets_all() -> None:
-    era = make_era(1)
-    era.initial = {tp(): 0}
-    async with Consumer(era, "t", group="g", commit_every=None) as consumer, shut(era.gate):
-        await until(lambda: era.gate.inside)
-        await era.member.revoke()
-        await era.member.assign(tp())
-        era.gate.open()
+    driver = make_era(1)
+    driver.initial = {tp(): 0}
+    async with Consumer(driver, "t", group="g", commit_every=None) as consumer, shut(driver.gate):
+        await until(lambda: driver.gate.inside)
+        await driver.member.revoke()
+        await driver.member.assign(tp())
+        driver.gate.open()
         values = [(await anext(consumer)).value for _ in range(200)]
         assert values == numbered(200)
         with anyio.move_on_after(0.02) as waited:
@@ -317,22 +317,22 @@ async def test_revoked_while_a_thread_works_nothing_of_it_is_delivered_and_the_n
 
 
 async def test_a_session_lost_while_a_thread_works() -> None:
-    era = make_era(1)
-    era.initial = {tp(): 0}
-    async with Consumer(era, "t", group="g", commit_every=None) as consumer, shut(era.gate):
-        await until(lambda: era.gate.inside)
-        await era.member.expire()
-        era.gate.open()
-        await until(lambda: not era.gate.inside)
+    driver = make_era(1)
+    driver.initial = {tp(): 0}
+    async with Consumer(driver, "t", group="g", commit_every=None) as consumer, shut(driver.gate):
+        await until(lambda: driver.gate.inside)
+        await driver.member.expire()
+        driver.gate.open()
+        await until(lambda: not driver.gate.inside)
         await anyio.wait_all_tasks_blocked()
         assert consumer.partitions == [] and not consumer._fetcher.take_some(None, MiB)
 
 
 async def test_damage_inside_comes_behind_what_is_good() -> None:
-    era = make_era(1, each=60)
-    era.logs[tp()][-1] ^= 1
+    driver = make_era(1, each=60)
+    driver.logs[tp()][-1] ^= 1
     values: list[bytes] = []
-    async with Reader(era, "t", until=LATEST) as reader:
+    async with Reader(driver, "t", until=LATEST) as reader:
         with pytest.raises(CorruptMessage):
             async for record in reader:
                 values.append(record.value)
@@ -341,37 +341,40 @@ async def test_damage_inside_comes_behind_what_is_good() -> None:
 
 async def test_a_connection_lost_in_the_middle_keeps_whole_messages_that_were_not_opened_yet() -> None:
     """Otherwise a line that breaks every few kilobytes would never get on."""
-    era = make_era(1, each=2000)
-    async with Reader(era, "t", until=LATEST, tuning=Tuning(backoff=QUICK, fetch_idle=0.001)) as reader:
+    driver = make_era(1, each=2000)
+    async with Reader(driver, "t", until=LATEST, tuning=Tuning(backoff=QUICK, fetch_idle=0.001)) as reader:
         for _ in range(3):
-            before = len(era.b1.fetches)
-            era.b1.cut_after = 1000
-            await until(lambda before=before: len(era.b1.fetches) > before)  # type: ignore[misc]
-        era.b1.cut_after = None
+            before = len(driver.b1.fetches)
+            driver.b1.cut_after = 1000
+            await until(lambda before=before: len(driver.b1.fetches) > before)  # type: ignore[misc]
+        driver.b1.cut_after = None
         assert await values_of(reader) == numbered(2000)
 
 
 async def test_a_connection_lost_while_a_thread_works_on_another_partition() -> None:
-    era = make_era(2)
+    driver = make_era(2)
     gate = anyio.Event()
-    async with Reader(era, "t", until=LATEST, tuning=Tuning(fetch_bytes=400, backoff=QUICK)) as reader, shut(era.gate):
-        await until(lambda: era.gate.inside)
-        era.b1.gate, era.b1.down = gate, True
+    async with (
+        Reader(driver, "t", until=LATEST, tuning=Tuning(fetch_bytes=400, backoff=QUICK)) as reader,
+        shut(driver.gate),
+    ):
+        await until(lambda: driver.gate.inside)
+        driver.b1.gate, driver.b1.down = gate, True
         gate.set()
         await anyio.sleep(0.005)
-        era.b1.down = False
-        era.gate.open()
+        driver.b1.down = False
+        driver.gate.open()
         assert sorted(await values_of(reader)) == sorted(numbered(200) + numbered(200, 1000))
 
 
 async def test_a_bug_in_a_thread_raises_in_async_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    era = make_era(1)
+    driver = make_era(1)
 
-    def broken(self: SetDecoder) -> None:
+    def broken(self: MessageSetDecoder) -> None:
         raise ZeroDivisionError("a bug of ours")
 
     monkeypatch.setattr(GatedDecoder, "open", broken)
-    async with Reader(era, "t") as reader:
+    async with Reader(driver, "t") as reader:
         with pytest.raises(ZeroDivisionError):
             await anext(reader)
 
@@ -380,58 +383,58 @@ async def test_a_bug_in_a_thread_raises_in_async_for(monkeypatch: pytest.MonkeyP
 
 
 async def test_two_fetches_are_under_way_and_no_partition_is_in_both() -> None:
-    era = make_era(4, each=2000, codec=Codec.NONE)
-    async with Reader(era, "t", until=LATEST, tuning=Tuning(fetch_bytes=1000)) as reader:
+    driver = make_era(4, each=2000, compression=CompressionType.NONE)
+    async with Reader(driver, "t", until=LATEST, tuning=Tuning(fetch_bytes=1000)) as reader:
         values = await values_of(reader)
     assert sorted(values) == sorted(v for n in range(4) for v in numbered(2000, 1000 * n))
-    assert era.gated.most_under_way == 2
+    assert driver.gated.most_under_way == 2
 
 
 async def test_one_partition_is_in_one_fetch_at_a_time() -> None:
-    era = make_era(1, each=2000, codec=Codec.NONE)
-    async with Reader(era, "t", until=LATEST, tuning=Tuning(fetch_bytes=1000)) as reader:
+    driver = make_era(1, each=2000, compression=CompressionType.NONE)
+    async with Reader(driver, "t", until=LATEST, tuning=Tuning(fetch_bytes=1000)) as reader:
         assert await values_of(reader) == numbered(2000)
-    assert era.gated.most_under_way == 1
+    assert driver.gated.most_under_way == 1
 
 
 async def test_quiet_partitions_share_a_request() -> None:
-    era = make_era(20, each=0)
-    async with Reader(era, "t", tuning=Tuning(fetch_idle=0.01)):
-        await until(lambda: len(era.b1.fetches) >= 10)
-    assert all(len(fetch) == 20 for fetch in era.b1.fetches[1:9])
+    driver = make_era(20, each=0)
+    async with Reader(driver, "t", tuning=Tuning(fetch_idle=0.01)):
+        await until(lambda: len(driver.b1.fetches) >= 10)
+    assert all(len(fetch) == 20 for fetch in driver.b1.fetches[1:9])
 
 
 async def test_a_loss_that_both_fetches_meet_counts_once(caplog: pytest.LogCaptureFixture) -> None:
-    era = make_era(4, each=2000, codec=Codec.NONE)
+    driver = make_era(4, each=2000, compression=CompressionType.NONE)
     later = Backoff(first_s=0.2, max_s=0.2)
-    async with Reader(era, "t", until=LATEST, tuning=Tuning(fetch_bytes=1000, backoff=later)) as reader:
+    async with Reader(driver, "t", until=LATEST, tuning=Tuning(fetch_bytes=1000, backoff=later)) as reader:
         await anext(reader)
-        era.b1.gate = gate = anyio.Event()
-        await until(lambda: len(era.gated.under_way) == 2)
-        era.b1.down = True
+        driver.b1.gate = gate = anyio.Event()
+        await until(lambda: len(driver.gated.under_way) == 2)
+        driver.b1.down = True
         gate.set()
-        await until(lambda: not era.gated.under_way)
+        await until(lambda: not driver.gated.under_way)
         (loop,) = reader._fetcher._links.values()
         failures = loop._failures
-        era.b1.down = False
+        driver.b1.down = False
         assert len(await values_of(reader)) == 4 * 2000 - 1
     assert failures == 1
     assert caplog.text.count("Connection refused") == 1
 
 
 async def test_a_broker_that_leaves_while_fetches_are_under_way() -> None:
-    era = make_era(4, each=2000, codec=Codec.NONE)
-    async with Reader(era, "t", until=LATEST, tuning=Tuning(fetch_bytes=1000, backoff=QUICK)) as reader:
+    driver = make_era(4, each=2000, compression=CompressionType.NONE)
+    async with Reader(driver, "t", until=LATEST, tuning=Tuning(fetch_bytes=1000, backoff=QUICK)) as reader:
         first = await anext(reader)
-        era.b1.gate = gate = anyio.Event()
-        await until(lambda: len(era.gated.under_way) == 2)
-        era.live()
+        driver.b1.gate = gate = anyio.Event()
+        await until(lambda: len(driver.gated.under_way) == 2)
+        driver.live()
         await anyio.wait_all_tasks_blocked()
-        era.b1.fatal = ConnectionLost("b1", "reset", True)
+        driver.b1.fatal = ConnectionLost("b1", "reset", True)
         gate.set()
-        await until(lambda: not era.gated.under_way)
-        era.b1.fatal = None
-        era.live(1)
+        await until(lambda: not driver.gated.under_way)
+        driver.b1.fatal = None
+        driver.live(1)
         values = [first.value, *await values_of(reader)]
     assert sorted(values) == sorted(v for n in range(4) for v in numbered(2000, 1000 * n))
 
@@ -445,12 +448,12 @@ def held(reader: Reader | Consumer) -> int:
 
 async def test_many_partitions_take_turns_within_the_budget() -> None:
     """A share of the budget is less than a request: only some partitions hold something at a time, all in turn."""
-    era = make_era(100, each=2000, codec=Codec.NONE)
-    ahead, tuning = 256 * KiB, Tuning(fetch_bytes=8 * KiB)
+    driver = make_era(100, each=2000, compression=CompressionType.NONE)
+    read_ahead_bytes, tuning = 256 * KiB, Tuning(fetch_bytes=8 * KiB)
     seen: list[TopicPartition] = []
-    async with Reader(era, "t", until=LATEST, ahead=ahead, tuning=tuning) as reader:
+    async with Reader(driver, "t", until=LATEST, read_ahead_bytes=read_ahead_bytes, tuning=tuning) as reader:
         async for batch in reader.batches():
-            assert held(reader) <= ahead
+            assert held(reader) <= read_ahead_bytes
             seen.append(batch.partition)
     assert len(set(seen)) == 100
     rounds = len(seen) // 100
@@ -458,27 +461,33 @@ async def test_many_partitions_take_turns_within_the_budget() -> None:
 
 
 async def test_what_a_turn_costs_does_not_depend_on_how_many_partitions_there_are() -> None:
-    era = make_era(300, each=0)
+    driver = make_era(300, each=0)
     for n in range(3):
-        era.write(tp(n), [b"x" * 1000] * 200)
-    reader = Reader(era, "t", ahead=160 * KiB, tuning=Tuning(fetch_bytes=10_000))
+        driver.write(tp(n), [b"x" * 1000] * 200)
+    reader = Reader(driver, "t", read_ahead_bytes=160 * KiB, tuning=Tuning(fetch_bytes=10_000))
     quiet = Backoff(first_s=60, max_s=60)
     reader._fetcher.settings = dataclasses.replace(reader._fetcher.settings, idle=quiet)
     async with reader:
         await anyio.wait_all_tasks_blocked()
-        before = len(era.b1.fetches)
+        before = len(driver.b1.fetches)
         rows = 0
         while rows < 600:
             rows += len(await anext(reader.batches()))
-        later = era.b1.fetches[before:]
+        later = driver.b1.fetches[before:]
     assert later and all(set(fetch) <= {tp(0), tp(1), tp(2)} for fetch in later)
 
 
 async def test_a_stream_nobody_reads_does_not_starve_the_other() -> None:
-    era = make_era(40, each=2000, codec=Codec.NONE)
-    era.initial = {tp(n): n % 2 for n in range(40)}
+    driver = make_era(40, each=2000, compression=CompressionType.NONE)
+    driver.initial = {tp(n): n % 2 for n in range(40)}
     async with Consumer(
-        era, "t", group="g", streams=2, commit_every=None, ahead=128 * KiB, tuning=Tuning(fetch_bytes=4 * KiB)
+        driver,
+        "t",
+        group="g",
+        streams=2,
+        commit_every=None,
+        read_ahead_bytes=128 * KiB,
+        tuning=Tuning(fetch_bytes=4 * KiB),
     ) as consumer:
         rows = 0
         with anyio.fail_after(LONG_S):
@@ -491,8 +500,8 @@ async def test_a_stream_nobody_reads_does_not_starve_the_other() -> None:
 
 
 async def test_partitions_that_are_held_back_with_all_the_room_do_not_starve_the_others() -> None:
-    era = make_era(40, each=2000, codec=Codec.NONE)
-    async with Reader(era, "t", ahead=64 * KiB, tuning=Tuning(fetch_bytes=4 * KiB)) as reader:
+    driver = make_era(40, each=2000, compression=CompressionType.NONE)
+    async with Reader(driver, "t", read_ahead_bytes=64 * KiB, tuning=Tuning(fetch_bytes=4 * KiB)) as reader:
         await anyio.wait_all_tasks_blocked()
         full = [p for p, cursor in reader._fetcher.cursors.items() if cursor.rows]
         reader.pause(*full)
@@ -506,26 +515,28 @@ async def test_partitions_that_are_held_back_with_all_the_room_do_not_starve_the
 def swelling(size: int, grown: int) -> bytes:
     """A wrapper of about `size` bytes that opens to `grown` ones."""
     noise = b"".join(n.to_bytes(8, "big") * 0 + bytes([n * 197 % 251, n * n % 253]) for n in range(size // 8))
-    return encode_set([noise, *[bytes(grown // 60)] * 60], Codec.GZIP)
+    return encode_set([noise, *[bytes(grown // 60)] * 60], CompressionType.GZIP)
 
 
 async def test_wrappers_that_swell_are_opened_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Data that grew by nothing so far turns into wrappers hundreds of times their size: of all that arrives at once,
     only as many are opened as threads can be at it, before the reader takes what came of the first."""
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    partitions, ahead, grown = 8, 4 * MiB, 6 * MiB
+    partitions, read_ahead_bytes, grown = 8, 4 * MiB, 6 * MiB
     wrapper = swelling(64 * KiB, grown)
-    era = GatedEra(t=partitions)
+    driver = GatedEra(t=partitions)
     for n in range(partitions):
-        era.write(tp(n), [bytes(1000)] * 200)
-        era.logs[tp(n)] += wrapper * 3
+        driver.write(tp(n), [bytes(1000)] * 200)
+        driver.logs[tp(n)] += wrapper * 3
     most = rows = 0
-    async with Reader(era, "t", until=LATEST, ahead=ahead) as reader:
+    async with Reader(driver, "t", until=LATEST, read_ahead_bytes=read_ahead_bytes) as reader:
         async for batch in reader.batches():
             await anyio.wait_all_tasks_blocked()
             await until(lambda: reader._fetcher.hands.value == 2)  # no thread is at it
             most = max(most, held(reader))
             rows += len(batch)
     assert rows == partitions * (200 + 3 * 61)
-    assert min(era.gate.opened) >= link.OPEN_TOGETHER or len(era.gate.opened) > partitions, "none shared a thread hop"
-    assert grown < most <= ahead + 2 * 3 * (grown + 64 * KiB + 61 * ROW_BYTES)
+    assert min(driver.gate.opened) >= broker_fetcher.OPEN_TOGETHER or len(driver.gate.opened) > partitions, (
+        "none shared a thread hop"
+    )
+    assert grown < most <= read_ahead_bytes + 2 * 3 * (grown + 64 * KiB + 61 * ROW_BYTES)

@@ -9,12 +9,12 @@ import anyio
 import pytest
 from anyio import wait_all_tasks_blocked
 
-from odradek.client.acks import KEPT_FAILURES, Ack, Acks, Failed, Failures
-from odradek.client.producer import Producer
-from odradek.client.tuning import Tuning
+from odradek.client.options import Tuning
+from odradek.client.producer.producer import Producer
+from odradek.client.producer.results import KEPT_FAILURES, Ack, Acks, Failed, Failures
 from odradek.core.backoff import Backoff
-from odradek.core.interfaces import Outgoing
-from odradek.core.partitioners import KeyHash, RoundRobin
+from odradek.core.interfaces import ProducerRecord
+from odradek.core.produce.partitioners import KeyHash, RoundRobin
 from odradek.errors import (
     Closed,
     ConfigError,
@@ -40,72 +40,72 @@ def small(bytes_each: int, records: int) -> int:
     return (10 + bytes_each + 120) * records
 
 
-async def test_send_returns_when_the_broker_has_it(era: FakeEra) -> None:
-    async with Producer(era) as out:
+async def test_send_returns_when_the_broker_has_it(driver: FakeEra) -> None:
+    async with Producer(driver) as out:
         ack = await out.send("t", b"v", key=b"k")
-        assert era.log[ack.partition] == [b"v"]
+        assert driver.log[ack.partition] == [b"v"]
         index = KeyHash()("t", b"k", 4)
         assert index is not None
-        assert ack == Ack(era.coordination.table.partitions("t")[index], None, 1, confirmed=True, repeated=False)
+        assert ack == Ack(driver.coordination.table.partitions("t")[index], None, 1, confirmed=True, repeated=False)
 
 
-async def test_send_waits_for_the_confirm(era: FakeEra) -> None:
-    era.hold()
-    async with Producer(era) as out, anyio.create_task_group() as tasks:
+async def test_send_waits_for_the_confirm(driver: FakeEra) -> None:
+    driver.hold()
+    async with Producer(driver) as out, anyio.create_task_group() as tasks:
         tasks.start_soon(out.send, "t", b"v")
         await wait_all_tasks_blocked()
         assert tasks.cancel_scope.cancel_called is False
         assert out.statistics().buffered == 1
-        era[1].release()
-        era[2].release()
-    assert era.values() == [b"v"]
+        driver[1].release()
+        driver[2].release()
+    assert driver.values() == [b"v"]
 
 
-async def test_put_returns_when_accepted_and_exit_flushes(era: FakeEra) -> None:
-    async with Producer(era) as out:
+async def test_put_returns_when_accepted_and_exit_flushes(driver: FakeEra) -> None:
+    async with Producer(driver) as out:
         for n in range(300):
             await out.put("t", b"%03d" % n)
-    assert era.values() == [b"%03d" % n for n in range(300)]
+    assert driver.values() == [b"%03d" % n for n in range(300)]
 
 
-async def test_try_put_never_waits(era: FakeEra) -> None:
-    era.hold()
-    async with Producer(era, buffer=small(1, 2)) as out:
+async def test_try_put_never_waits(driver: FakeEra) -> None:
+    driver.hold()
+    async with Producer(driver, buffer_bytes=small(1, 2)) as out:
         assert [out.try_put("t", b"v") for _ in range(3)] == [True, True, False]
         await wait_all_tasks_blocked()
         assert not out.try_put("t", b"v")  # in flight is not yet out of the buffer
-        era[1].release()
-        era[2].release()
+        driver[1].release()
+        driver[2].release()
         await out.flush()
         assert out.try_put("t", b"v")
-    assert era.values() == [b"v"] * 3
+    assert driver.values() == [b"v"] * 3
 
 
-async def test_send_many_is_one_result_with_counts_per_partition(era: FakeEra) -> None:
-    rows: list[Any] = [b"plain", (b"key", b"pair"), (None, b"keyless"), Outgoing(b"whole", b"key")]
-    async with Producer(era) as out:
+async def test_send_many_is_one_result_with_counts_per_partition(driver: FakeEra) -> None:
+    rows: list[Any] = [b"plain", (b"key", b"pair"), (None, b"keyless"), ProducerRecord(b"whole", b"key")]
+    async with Producer(driver) as out:
         acks = await out.send_many("t", rows)
         assert acks.check() is acks
     assert acks.written == 4
     assert not acks.failed
-    assert acks.counts == {partition: len(values) for partition, values in era.log.items()}
-    assert era.values() == [b"keyless", b"pair", b"plain", b"whole"]
+    assert acks.counts == {partition: len(values) for partition, values in driver.log.items()}
+    assert driver.values() == [b"keyless", b"pair", b"plain", b"whole"]
     assert repr(acks) == f"<Acks 4 written to {len(acks.counts)} partitions, 0 failed>"
 
 
-async def test_send_many_to_one_partition_keeps_order_and_comes_in_few_batches(era: FakeEra) -> None:
-    place = TopicPartition("t", 2, 1)
+async def test_send_many_to_one_partition_keeps_order_and_comes_in_few_batches(driver: FakeEra) -> None:
+    place = TopicPartition("t", 1, 2)
     rows = [b"%05d" % n for n in range(5000)]
-    async with Producer(era) as out:
+    async with Producer(driver) as out:
         acks = await out.send_many("t", iter(rows), partition=place)
-    assert era.log == {place: rows}
+    assert driver.log == {place: rows}
     assert acks.counts == {place: 5000}
     assert len(acks.acks) < 100
 
 
-async def test_send_many_collects_what_each_bad_record_died_of(era: FakeEra) -> None:
-    rows: list[Any] = [b"good", b"x" * 200, Outgoing(b"v", headers=[("h", b"")]), b"fine"]
-    async with Producer(era, max_message=100) as out:
+async def test_send_many_collects_what_each_bad_record_died_of(driver: FakeEra) -> None:
+    rows: list[Any] = [b"good", b"x" * 200, ProducerRecord(b"v", headers=[("h", b"")]), b"fine"]
+    async with Producer(driver, max_message_bytes=100) as out:
         acks = await out.send_many("t", rows)
     assert acks.written == 2
     assert [type(failed.error) for failed in acks.failed] == [Rejected, Unsupported]
@@ -114,33 +114,33 @@ async def test_send_many_collects_what_each_bad_record_died_of(era: FakeEra) -> 
         acks.check()
 
 
-async def test_send_many_of_nothing_and_of_nothing_good(era: FakeEra) -> None:
-    async with Producer(era, max_message=1) as out:
+async def test_send_many_of_nothing_and_of_nothing_good(driver: FakeEra) -> None:
+    async with Producer(driver, max_message_bytes=1) as out:
         assert await out.send_many("t", []) == Acks((), ())
         assert len((await out.send_many("t", [b"xx"])).failed) == 1
 
 
-async def test_send_many_waits_for_room(era: FakeEra) -> None:
-    async with Producer(era, buffer=small(3, 10)) as out:
+async def test_send_many_waits_for_room(driver: FakeEra) -> None:
+    async with Producer(driver, buffer_bytes=small(3, 10)) as out:
         acks = await out.send_many("t", [b"%03d" % n for n in range(500)])
     assert acks.written == 500
-    assert len(era.values()) == 500
+    assert len(driver.values()) == 500
 
 
-async def test_an_error_of_the_rows_leaves_those_before_on_their_way(era: FakeEra) -> None:
+async def test_an_error_of_the_rows_leaves_those_before_on_their_way(driver: FakeEra) -> None:
     def rows() -> Any:
         yield b"one"
         raise RuntimeError("no more")
 
-    async with Producer(era) as out:
+    async with Producer(driver) as out:
         with pytest.raises(RuntimeError, match="no more"):
             await out.send_many("t", rows())
-    assert era.values() == [b"one"]
+    assert driver.values() == [b"one"]
 
 
-async def test_flush_waits_for_what_was_accepted_before_it(era: FakeEra) -> None:
-    era.hold()
-    async with Producer(era) as out, anyio.create_task_group() as tasks:
+async def test_flush_waits_for_what_was_accepted_before_it(driver: FakeEra) -> None:
+    driver.hold()
+    async with Producer(driver) as out, anyio.create_task_group() as tasks:
         await out.put("t", b"before")
         flushed = anyio.Event()
 
@@ -151,33 +151,33 @@ async def test_flush_waits_for_what_was_accepted_before_it(era: FakeEra) -> None
         tasks.start_soon(flush)
         await wait_all_tasks_blocked()
         assert not flushed.is_set()
-        era[1].release()
-        era[2].release()
+        driver[1].release()
+        driver[2].release()
         await flushed.wait()
-        assert era.values() == [b"before"]
+        assert driver.values() == [b"before"]
 
 
-async def test_flush_sends_a_batch_that_would_wait_for_more(era: FakeEra) -> None:
-    place = TopicPartition("t", 1, 0)
-    era[1].holding = True
-    async with Producer(era, latency=1000) as out:
+async def test_flush_sends_a_batch_that_would_wait_for_more(driver: FakeEra) -> None:
+    place = TopicPartition("t", 0, 1)
+    driver[1].holding = True
+    async with Producer(driver, latency=1000) as out:
         await out.put("t", b"first", partition=place)
         await wait_all_tasks_blocked()
         await out.put("t", b"second", partition=place)
         await wait_all_tasks_blocked()
-        assert len(era[1].requests) == 1
+        assert len(driver[1].requests) == 1
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(out.flush)
             await wait_all_tasks_blocked()
-            assert len(era[1].requests) == 2
-            era[1].release()
+            assert len(driver[1].requests) == 2
+            driver[1].release()
 
 
 # ---- batching -------------------------------------------------------------------------------------------------
 
 
-async def test_records_put_in_one_burst_share_a_batch(era: FakeEra) -> None:
-    async with Producer(era) as out:
+async def test_records_put_in_one_burst_share_a_batch(driver: FakeEra) -> None:
+    async with Producer(driver) as out:
         await out.send("t", b"the topic is known now")
         before = out.statistics().requests
         for _ in range(100):
@@ -186,60 +186,62 @@ async def test_records_put_in_one_burst_share_a_batch(era: FakeEra) -> None:
         assert out.statistics().requests == before + 1
 
 
-async def test_several_partitions_of_a_broker_share_a_request(era: FakeEra) -> None:
-    era.coordination.publish("t", b1=2)
-    async with Producer(era, partitioner=RoundRobin()) as out:
+async def test_several_partitions_of_a_broker_share_a_request(driver: FakeEra) -> None:
+    driver.coordination.publish("t", b1=2)
+    async with Producer(driver, partitioner=RoundRobin()) as out:
         acks = await out.send_many("t", [b"a", b"b", b"c"])
-    assert [request.values for request in era[1].requests] == [[[b"a", b"c"], [b"b"]]]
+    assert [request.values for request in driver[1].requests] == [[[b"a", b"c"], [b"b"]]]
     assert [ack.records for ack in acks.acks] == [2, 1]
 
 
-async def test_a_put_loop_gives_the_senders_a_turn(era: FakeEra) -> None:
-    async with Producer(era, latency=0) as out:
+async def test_a_put_loop_gives_the_senders_a_turn(driver: FakeEra) -> None:
+    async with Producer(driver, latency=0) as out:
         for n in range(2000):
             await out.put("t", b"%d" % n)
-        assert len(era.values()) > 1000
+        assert len(driver.values()) > 1000
 
 
-async def test_codec_for_all_topics_and_for_one(era: FakeEra) -> None:
-    async with Producer(era, codec="gzip", codecs={"plain": "none"}) as out:
+async def test_codec_for_all_topics_and_for_one(driver: FakeEra) -> None:
+    async with Producer(driver, compression="gzip", compression_by_topic={"plain": "none"}) as out:
         await out.send("t", b"v")
         await out.send("plain", b"v")
-    codecs = {part.partition.topic: part.codec for n in (1, 2) for each in era[n].requests for part in each.parts}
-    assert codecs == {"t": "gzip", "plain": "none"}
+    compression_by_topic = {
+        part.partition.topic: part.compression for n in (1, 2) for each in driver[n].requests for part in each.parts
+    }
+    assert compression_by_topic == {"t": "gzip", "plain": "none"}
 
 
-async def test_large_batches_are_compressed_in_a_thread(era: FakeEra) -> None:
+async def test_large_batches_are_compressed_in_a_thread(driver: FakeEra) -> None:
     rows = [b"x" * 1000] * 300
-    async with Producer(era, codec="gzip") as out:
+    async with Producer(driver, compression="gzip") as out:
         assert (await out.send_many("t", rows)).written == 300
-    assert era.values() == rows
+    assert driver.values() == rows
 
 
-async def test_a_wrapper_that_is_too_large_is_split_until_it_fits(era: FakeEra) -> None:
-    place = TopicPartition("t", 1, 0)
+async def test_a_wrapper_that_is_too_large_is_split_until_it_fits(driver: FakeEra) -> None:
+    place = TopicPartition("t", 0, 1)
     rows = [bytes((n * 7919 + i * i * 31 + (i * n) % 251) % 256 for i in range(40)) for n in range(20)]
-    async with Producer(era, codec="gzip", max_message=200) as out:
+    async with Producer(driver, compression="gzip", max_message_bytes=200) as out:
         acks = await out.send_many("t", rows, partition=place)
     assert acks.written == 20
-    assert era.log[place] == rows
+    assert driver.log[place] == rows
     assert len(acks.acks) > 3
 
 
-async def test_one_message_whose_wrapper_is_too_large_is_rejected_and_the_others_go(era: FakeEra) -> None:
-    place = TopicPartition("t", 1, 0)
+async def test_one_message_whose_wrapper_is_too_large_is_rejected_and_the_others_go(driver: FakeEra) -> None:
+    place = TopicPartition("t", 0, 1)
     noise = bytes((i * i * 31 + i * 17 + i // 3) % 256 for i in range(1000))
-    async with Producer(era, codec="gzip", max_message=100) as out:
+    async with Producer(driver, compression="gzip", max_message_bytes=100) as out:
         acks = await out.send_many("t", [b"a", noise, b"x" * 1000], partition=place)
-    assert era.log[place] == [b"a", b"x" * 1000]
+    assert driver.log[place] == [b"a", b"x" * 1000]
     (failed,) = acks.failed
     assert failed.record.value == noise
     assert isinstance(failed.error, Rejected)
     assert isinstance(failed.error.__cause__, MessageTooLarge)
 
 
-async def test_a_codec_nobody_knows_rejects_and_says_so(era: FakeEra) -> None:
-    async with Producer(era, codec="lz77") as out:
+async def test_a_codec_nobody_knows_rejects_and_says_so(driver: FakeEra) -> None:
+    async with Producer(driver, compression="lz77") as out:
         with pytest.raises(Rejected, match="codec 'lz77' is not known"):
             await out.send("t", b"v")
 
@@ -247,8 +249,8 @@ async def test_a_codec_nobody_knows_rejects_and_says_so(era: FakeEra) -> None:
 # ---- refused at the door ---------------------------------------------------------------------------------------
 
 
-async def test_a_message_over_max_message_is_rejected_with_its_cause(era: FakeEra) -> None:
-    async with Producer(era, max_message=100) as out:
+async def test_a_message_over_max_message_is_rejected_with_its_cause(driver: FakeEra) -> None:
+    async with Producer(driver, max_message_bytes=100) as out:
         await out.send("t", b"x" * 100)
         for call in (out.send, out.put):
             with pytest.raises(Rejected) as caught:
@@ -259,9 +261,11 @@ async def test_a_message_over_max_message_is_rejected_with_its_cause(era: FakeEr
         assert out.statistics().accepted == 1
 
 
-async def test_a_message_larger_than_the_buffer_is_rejected(era: FakeEra) -> None:
-    for codec, max_message in (("gzip", 500), ("none", 5000)):
-        async with Producer(era, buffer=1000, codec=codec, max_message=max_message) as out:
+async def test_a_message_larger_than_the_buffer_is_rejected(driver: FakeEra) -> None:
+    for compression, max_message_bytes in (("gzip", 500), ("none", 5000)):
+        async with Producer(
+            driver, buffer_bytes=1000, compression=compression, max_message_bytes=max_message_bytes
+        ) as out:
             with pytest.raises(Rejected, match="raise buffer"):
                 await out.put("t", b"x" * 1000)
             acks = await out.send_many("t", [b"fits", b"x" * 1000])
@@ -269,21 +273,21 @@ async def test_a_message_larger_than_the_buffer_is_rejected(era: FakeEra) -> Non
 
 
 @pytest.mark.parametrize(("value", "key"), [("text", None), (bytearray(b"v"), None), (None, None), (b"v", "key")])
-async def test_only_bytes_are_taken(era: FakeEra, value: Any, key: Any) -> None:
-    async with Producer(era) as out:
+async def test_only_bytes_are_taken(driver: FakeEra, value: Any, key: Any) -> None:
+    async with Producer(driver) as out:
         with pytest.raises(TypeError, match="value and key must be bytes"):
             await out.put("t", value, key=key)
 
 
 @pytest.mark.parametrize("row", ["text", "ab", 7, None, (b"k", b"v", b"?"), (b"k", "text")])
-async def test_only_rows_are_taken(era: FakeEra, row: Any) -> None:
-    async with Producer(era) as out:
+async def test_only_rows_are_taken(driver: FakeEra, row: Any) -> None:
+    async with Producer(driver) as out:
         with pytest.raises(TypeError, match=r"a row is bytes|must be bytes"):
             await out.send_many("t", [row])
 
 
-async def test_what_the_era_has_no_place_for_is_said_at_once(era: FakeEra) -> None:
-    async with Producer(era) as out:
+async def test_what_the_era_has_no_place_for_is_said_at_once(driver: FakeEra) -> None:
+    async with Producer(driver) as out:
         with pytest.raises(Unsupported):
             await out.put("t", b"v", headers=[("h", b"v")])
         with pytest.raises(Unsupported):
@@ -291,18 +295,18 @@ async def test_what_the_era_has_no_place_for_is_said_at_once(era: FakeEra) -> No
         with pytest.raises(Rejected):
             await out.send("a/b", b"v")
         with pytest.raises(ConfigError, match="partition u/1-0 is not one of topic t"):
-            await out.put("t", b"v", partition=TopicPartition("u", 1, 0))
+            await out.put("t", b"v", partition=TopicPartition("u", 0, 1))
 
 
 @pytest.mark.parametrize(
     "option",
-    [{"latency": -1}, {"buffer": 0}, {"deliver_within": 0}, {"exit_within": -0.1}, {"max_message": 0}],
+    [{"latency": -1}, {"buffer": 0}, {"deliver_within": 0}, {"exit_within": -0.1}, {"max_message_bytes": 0}],
     ids=lambda option: next(iter(option)),
 )
-async def test_options_that_cannot_work(era: FakeEra, option: dict[str, Any]) -> None:
+async def test_options_that_cannot_work(driver: FakeEra, option: dict[str, Any]) -> None:
     (name,) = option
     with pytest.raises(ConfigError, match=name):
-        Producer(era, **option)
+        Producer(driver, **option)
 
 
 @pytest.mark.parametrize("name", ["batch_bytes", "request_bytes", "in_flight", "request_timeout"])
@@ -311,8 +315,8 @@ async def test_tuning_that_cannot_work(name: str) -> None:
         Tuning(**{name: 0})  # type: ignore[arg-type]
 
 
-async def test_outside_of_its_block_a_producer_takes_nothing(era: FakeEra) -> None:
-    out = Producer(era)
+async def test_outside_of_its_block_a_producer_takes_nothing(driver: FakeEra) -> None:
+    out = Producer(driver)
     with pytest.raises(Closed, match="async with"):
         await out.put("t", b"v")
     async with out:
@@ -331,35 +335,38 @@ async def test_outside_of_its_block_a_producer_takes_nothing(era: FakeEra) -> No
 # ---- room -----------------------------------------------------------------------------------------------------
 
 
-async def test_put_waits_for_room_and_those_who_wait_are_served_in_order(era: FakeEra) -> None:
-    era.hold()
-    place = TopicPartition("t", 1, 0)
-    async with Producer(era, buffer=small(1, 2)) as out, anyio.create_task_group() as tasks:
+async def test_put_waits_for_room_and_those_who_wait_are_served_in_order(driver: FakeEra) -> None:
+    driver.hold()
+    place = TopicPartition("t", 0, 1)
+    async with Producer(driver, buffer_bytes=small(1, 2)) as out, anyio.create_task_group() as tasks:
         for letter in b"abcdef":
             tasks.start_soon(lambda value: out.put("t", value, partition=place), bytes([letter]))
             await wait_all_tasks_blocked()
         assert out.statistics().waiting == 4
         assert not out.try_put("t", b"barges in")
-        era[1].release()
-    assert era.log[place] == [b"a", b"b", b"c", b"d", b"e", b"f"]
+        driver[1].release()
+    assert driver.log[place] == [b"a", b"b", b"c", b"d", b"e", b"f"]
 
 
-async def test_a_large_record_is_not_starved_by_small_ones(era: FakeEra) -> None:
-    era.hold()
-    place = TopicPartition("t", 1, 0)
-    async with Producer(era, buffer=small(1, 4), max_message=400) as out, anyio.create_task_group() as tasks:
+async def test_a_large_record_is_not_starved_by_small_ones(driver: FakeEra) -> None:
+    driver.hold()
+    place = TopicPartition("t", 0, 1)
+    async with (
+        Producer(driver, buffer_bytes=small(1, 4), max_message_bytes=400) as out,
+        anyio.create_task_group() as tasks,
+    ):
         for value in (b"1", b"2", b"3", b"4", b"x" * 300, b"5"):
             tasks.start_soon(lambda value: out.put("t", value, partition=place), value)
             await wait_all_tasks_blocked()
         assert out.statistics().waiting == 2
-        era[1].release()
-    assert era.log[place] == [b"1", b"2", b"3", b"4", b"x" * 300, b"5"]
+        driver[1].release()
+    assert driver.log[place] == [b"1", b"2", b"3", b"4", b"x" * 300, b"5"]
 
 
-async def test_waiting_for_room_has_a_deadline(era: FakeEra) -> None:
-    era.hold()
+async def test_waiting_for_room_has_a_deadline(driver: FakeEra) -> None:
+    driver.hold()
     errors: list[NotWritten] = []
-    async with Producer(era, buffer=small(1, 1), deliver_within=0.3, exit_within=0) as out:
+    async with Producer(driver, buffer_bytes=small(1, 1), deliver_within=0.3, exit_within=0) as out:
 
         async def put(value: bytes) -> None:
             try:
@@ -377,10 +384,13 @@ async def test_waiting_for_room_has_a_deadline(era: FakeEra) -> None:
         assert len(out.failures.take()) + len(errors) == 3
 
 
-async def test_a_waiting_put_that_is_cancelled_did_nothing_and_lets_the_next_one_in(era: FakeEra) -> None:
-    era.hold()
-    place = TopicPartition("t", 1, 0)
-    async with Producer(era, buffer=small(1, 2), max_message=200) as out, anyio.create_task_group() as tasks:
+async def test_a_waiting_put_that_is_cancelled_did_nothing_and_lets_the_next_one_in(driver: FakeEra) -> None:
+    driver.hold()
+    place = TopicPartition("t", 0, 1)
+    async with (
+        Producer(driver, buffer_bytes=small(1, 2), max_message_bytes=200) as out,
+        anyio.create_task_group() as tasks,
+    ):
         await out.put("t", b"1", partition=place)
         with anyio.CancelScope() as scope:
             tasks.start_soon(lambda: out.put("t", b"2", partition=place))
@@ -393,18 +403,21 @@ async def test_a_waiting_put_that_is_cancelled_did_nothing_and_lets_the_next_one
                 assert out.statistics().waiting == 2
                 scope.cancel()
         assert out.statistics().waiting == 1
-        era[1].release()
-    assert era.log[place] == [b"1", b"2", b"3"]
+        driver[1].release()
+    assert driver.log[place] == [b"1", b"2", b"3"]
 
 
-async def test_a_partitioner_that_fails_while_others_wait_fails_only_its_caller(era: FakeEra) -> None:
+async def test_a_partitioner_that_fails_while_others_wait_fails_only_its_caller(driver: FakeEra) -> None:
     def choosy(topic: str, key: bytes | None, count: int) -> int | None:
         if key == b"bad":
             raise ValueError("do not like it")
         return 0
 
-    era.hold()
-    async with Producer(era, buffer=small(1, 1), partitioner=choosy) as out, anyio.create_task_group() as tasks:
+    driver.hold()
+    async with (
+        Producer(driver, buffer_bytes=small(1, 1), partitioner=choosy) as out,
+        anyio.create_task_group() as tasks,
+    ):
         await out.put("t", b"1")
 
         async def bad() -> None:
@@ -416,21 +429,21 @@ async def test_a_partitioner_that_fails_while_others_wait_fails_only_its_caller(
         await wait_all_tasks_blocked()
         tasks.start_soon(out.put, "t", b"3")
         await wait_all_tasks_blocked()
-        era[1].release()
-    assert era.values() == [b"1", b"3"]
+        driver[1].release()
+    assert driver.values() == [b"1", b"3"]
 
 
 # ---- values ---------------------------------------------------------------------------------------------------
 
 
-async def test_statistics_and_repr(era: FakeEra) -> None:
-    era.hold()
-    async with Producer(era) as out:
+async def test_statistics_and_repr(driver: FakeEra) -> None:
+    driver.hold()
+    async with Producer(driver) as out:
         await out.put("t", b"v")
         assert repr(out) == "<Producer open 1 buffered 0 written 0 failed>"
         assert out.statistics().buffered_bytes == small(1, 1)
-        era[1].release()
-        era[2].release()
+        driver[1].release()
+        driver[2].release()
         await out.flush()
         now = out.statistics()
         assert (now.accepted, now.written, now.failed, now.buffered, now.buffered_bytes) == (1, 1, 0, 0, 0)
@@ -440,7 +453,7 @@ async def test_statistics_and_repr(era: FakeEra) -> None:
 
 async def test_failures_are_bounded_and_the_rest_is_counted() -> None:
     failures = Failures()
-    failed = Failed(Outgoing(b"v"), "t", None, NotWritten([], "no broker"))
+    failed = Failed(ProducerRecord(b"v"), "t", None, NotWritten([], "no broker"))
     for _ in range(KEPT_FAILURES + 5):
         failures.add(failed)
     assert (len(failures), failures.more) == (KEPT_FAILURES, 5)
@@ -451,7 +464,9 @@ async def test_failures_are_bounded_and_the_rest_is_counted() -> None:
 
 
 async def test_errors_with_their_failed_records_survive_pickling() -> None:
-    failed = Failed(Outgoing(b"v", b"k"), "t", TopicPartition("t", 1, 0), NotWritten([Outgoing(b"v")], "no broker"))
+    failed = Failed(
+        ProducerRecord(b"v", b"k"), "t", TopicPartition("t", 0, 1), NotWritten([ProducerRecord(b"v")], "no broker")
+    )
     error = Undelivered([failed], "1 not written; first: no broker")
     copy = pickle.loads(pickle.dumps(error))
     assert str(copy) == str(error) == "1 record undelivered at exit: 1 not written; first: no broker"

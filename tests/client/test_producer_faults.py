@@ -15,12 +15,12 @@ import anyio
 import pytest
 from anyio import wait_all_tasks_blocked
 
-from odradek.client.acks import Ack
-from odradek.client.producer import Producer
-from odradek.client.tuning import Tuning
+from odradek.client.options import Tuning
+from odradek.client.producer.producer import Producer
+from odradek.client.producer.results import Ack
 from odradek.core.backoff import Backoff
-from odradek.core.interfaces import Outgoing, ProducePart
-from odradek.core.partitioners import KeyHash
+from odradek.core.interfaces import PartitionBatch, ProducerRecord
+from odradek.core.produce.partitioners import KeyHash
 from odradek.errors import (
     BrokerError,
     Closed,
@@ -30,10 +30,10 @@ from odradek.errors import (
     LocalProtocolError,
     NotWritten,
     OdradekError,
+    OutcomeUnknown,
     Rejected,
     RemoteProtocolError,
     Undelivered,
-    Unknown,
     Unreachable,
     ZooKeeperError,
 )
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 HASTY = Tuning(backoff=Backoff(0.001, 2, 0.005))
-PLACE = TopicPartition("t", 1, 0)
+PLACE = TopicPartition("t", 0, 1)
 REFUSED = Unreachable("tcp", "b1:9092", "refused")
 
 
@@ -92,54 +92,54 @@ async def late(clock: Clock, out: Producer, tried: FakeBroker | None = None, **k
 # ---- connections lost ------------------------------------------------------------------------------------------
 
 
-async def test_what_was_surely_not_sent_goes_again_in_order_and_once(era: FakeEra) -> None:
-    era[1].holding = True
-    async with Producer(era, tuning=HASTY, latency=0) as out, anyio.create_task_group() as tasks:
+async def test_what_was_surely_not_sent_goes_again_in_order_and_once(driver: FakeEra) -> None:
+    driver[1].holding = True
+    async with Producer(driver, tuning=HASTY, latency=0) as out, anyio.create_task_group() as tasks:
         sends = Sends(out, tasks)
         for value in (b"1", b"2", b"3"):
             await sends.start(value, partition=PLACE)
-        assert len(era[1].pending) == 3
-        era[1].holding = False
-        era[1].cut(sent=False)
-    assert era.log[PLACE] == [b"1", b"2", b"3"]
+        assert len(driver[1].pending) == 3
+        driver[1].holding = False
+        driver[1].cut(sent=False)
+    assert driver.log[PLACE] == [b"1", b"2", b"3"]
     assert [ack.repeated for ack in sends.outcomes.values()] == [False] * 3
 
 
-async def test_what_may_have_been_applied_goes_again_and_says_so(era: FakeEra) -> None:
-    era[1].holding = True
-    async with Producer(era, tuning=HASTY, latency=0) as out, anyio.create_task_group() as tasks:
+async def test_what_may_have_been_applied_goes_again_and_says_so(driver: FakeEra) -> None:
+    driver[1].holding = True
+    async with Producer(driver, tuning=HASTY, latency=0) as out, anyio.create_task_group() as tasks:
         sends = Sends(out, tasks)
         for value in (b"1", b"2", b"3"):
             await sends.start(value, partition=PLACE)
-        era[1].holding = False
-        era[1].cut(applied=2)
+        driver[1].holding = False
+        driver[1].cut(applied=2)
         assert not sends.outcomes
-    assert era.log[PLACE] == [b"1", b"2", b"1", b"2", b"3"]  # at least once, in order
+    assert driver.log[PLACE] == [b"1", b"2", b"1", b"2", b"3"]  # at least once, in order
     assert [ack.repeated for ack in sends.outcomes.values()] == [True] * 3
     assert out.statistics().retries == 3
 
 
-async def test_order_holds_while_newer_records_arrive_during_the_failure(era: FakeEra) -> None:
-    era[1].holding = True
-    async with Producer(era, tuning=HASTY, latency=0) as out:
+async def test_order_holds_while_newer_records_arrive_during_the_failure(driver: FakeEra) -> None:
+    driver[1].holding = True
+    async with Producer(driver, tuning=HASTY, latency=0) as out:
         for n in range(3):
             await out.put("t", b"%d" % n, partition=PLACE)
             await wait_all_tasks_blocked()
-        era[1].holding = False
-        era[1].cut(sent=False)
+        driver[1].holding = False
+        driver[1].cut(sent=False)
         for n in range(3, 6):
             await out.put("t", b"%d" % n, partition=PLACE)
-    assert era.log[PLACE] == [b"%d" % n for n in range(6)]
+    assert driver.log[PLACE] == [b"%d" % n for n in range(6)]
 
 
-async def test_a_broker_that_is_away_for_a_while_costs_nothing_but_time(era: FakeEra) -> None:
-    era[1].down = REFUSED
-    async with Producer(era, tuning=HASTY) as out, anyio.create_task_group() as tasks:
+async def test_a_broker_that_is_away_for_a_while_costs_nothing_but_time(driver: FakeEra) -> None:
+    driver[1].down = REFUSED
+    async with Producer(driver, tuning=HASTY) as out, anyio.create_task_group() as tasks:
         sends = Sends(out, tasks)
         await sends.start(b"v", partition=PLACE)
-        await era[1].sent(3)
-        era[1].down = None
-    assert era.log[PLACE] == [b"v"]
+        await driver[1].sent(3)
+        driver[1].down = None
+    assert driver.log[PLACE] == [b"v"]
     assert sends.outcomes[b"v"].repeated is False
 
 
@@ -149,98 +149,98 @@ async def test_a_broker_that_is_away_for_a_while_costs_nothing_but_time(era: Fak
         (Unreachable("tcp", "b1:9092", "refused"), NotWritten),
         (ConnectionLost("b1:9092", "reset", False), NotWritten),
         (DeadlineError("connect", 1, False), NotWritten),
-        (DeadlineError("produce", 1, True), Unknown),
-        (RemoteProtocolError("nonsense"), Unknown),
+        (DeadlineError("produce", 1, True), OutcomeUnknown),
+        (RemoteProtocolError("nonsense"), OutcomeUnknown),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.__name__,
 )
 async def test_when_time_is_up_the_error_says_truthfully_what_is_known(
-    era: FakeEra, clock: Clock, error: OdradekError, kind: type[OdradekError]
+    driver: FakeEra, clock: Clock, error: OdradekError, kind: type[OdradekError]
 ) -> None:
-    era[1].down = error
+    driver[1].down = error
     once = Tuning(backoff=Backoff(10, 1, 10))
-    async with Producer(era, tuning=once, deliver_within=HURRY_S) as out:
-        found = await late(clock, out, era[1], partition=PLACE)
+    async with Producer(driver, tuning=once, deliver_within=HURRY_S) as out:
+        found = await late(clock, out, driver[1], partition=PLACE)
         assert type(found) is kind
         assert isinstance(found, DeliveryError)
-        assert found.records == [Outgoing(b"v")]
+        assert found.records == [ProducerRecord(b"v")]
         assert found.__cause__ is error
         assert f"not delivered within {HURRY_S} s (t/1-0; 1 attempt, the last failed: {error})" in str(found)
 
 
-async def test_a_request_nobody_answers_is_unknown_when_time_is_up(era: FakeEra, clock: Clock) -> None:
-    era[1].holding = True
-    async with Producer(era, deliver_within=HURRY_S) as out:
-        found = await late(clock, out, era[1], partition=PLACE)
-        assert type(found) is Unknown
+async def test_a_request_nobody_answers_is_unknown_when_time_is_up(driver: FakeEra, clock: Clock) -> None:
+    driver[1].holding = True
+    async with Producer(driver, deliver_within=HURRY_S) as out:
+        found = await late(clock, out, driver[1], partition=PLACE)
+        assert type(found) is OutcomeUnknown
         assert "1 attempt)" in str(found)
-        era[1].release()  # too late: it was told already
+        driver[1].release()  # too late: it was told already
         await out.put("t", b"next", partition=PLACE)
-    assert era.log[PLACE] == [b"v", b"next"]
+    assert driver.log[PLACE] == [b"v", b"next"]
 
 
-async def test_an_error_that_no_trying_again_can_help_ends_it_at_once(era: FakeEra) -> None:
-    era[1].holding = True
-    async with Producer(era) as out, anyio.create_task_group() as tasks:
+async def test_an_error_that_no_trying_again_can_help_ends_it_at_once(driver: FakeEra) -> None:
+    driver[1].holding = True
+    async with Producer(driver) as out, anyio.create_task_group() as tasks:
         sends = Sends(out, tasks)
         await sends.start(b"v", partition=PLACE)
-        era[1].lose(BrokerError(29, "TopicAuthorizationFailed"))
+        driver[1].lose(BrokerError(29, "TopicAuthorizationFailed"))
     assert type(sends.outcomes[b"v"]) is NotWritten
     assert "TopicAuthorizationFailed" in str(sends.outcomes[b"v"])
 
 
 async def test_what_cannot_be_encoded_is_rejected_and_the_producer_goes_on(
-    era: FakeEra, monkeypatch: pytest.MonkeyPatch
+    driver: FakeEra, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(parts: object, *, confirm: bool) -> Any:
         raise LocalProtocolError("too many parts")
 
-    async with Producer(era) as out:
+    async with Producer(driver) as out:
         with monkeypatch.context() as patch:
-            patch.setattr(era[1], "produce", refuse)
+            patch.setattr(driver[1], "produce", refuse)
             with pytest.raises(Rejected, match="too many parts"):
                 await out.send("t", b"v", partition=PLACE)
         await out.send("t", b"v", partition=PLACE)
-    assert era.log[PLACE] == [b"v"]
+    assert driver.log[PLACE] == [b"v"]
 
 
-async def test_without_confirm_what_is_handed_over_is_written(era: FakeEra) -> None:
-    async with Producer(era, confirm=False) as out:
+async def test_without_confirm_what_is_handed_over_is_written(driver: FakeEra) -> None:
+    async with Producer(driver, confirm=False) as out:
         assert (await out.send("t", b"v")).confirmed is False
-    assert [each.confirm for n in (1, 2) for each in era[n].requests] == [False]
+    assert [each.confirm for n in (1, 2) for each in driver[n].requests] == [False]
 
 
-async def test_what_was_being_compressed_when_the_connection_died_does_not_overtake(era: FakeEra) -> None:
+async def test_what_was_being_compressed_when_the_connection_died_does_not_overtake(driver: FakeEra) -> None:
     """While a thread compresses the second batch, the first one's connection dies."""
-    encode, go_on = era.encode, threading.Event()
+    encode, go_on = driver.encode, threading.Event()
 
-    def slow(part: ProducePart, limit: int) -> ProducePart:
+    def slow(part: PartitionBatch, limit: int) -> PartitionBatch:
         if len(part.records) > 1:
             assert go_on.wait(10)
         return encode(part, limit)
 
-    era.encode = slow  # type: ignore[method-assign, assignment]
-    era[1].holding = True
+    driver.encode = slow  # type: ignore[method-assign, assignment]
+    driver[1].holding = True
     rows = [b"%05d" % n * 200 for n in range(100)]
-    async with Producer(era, tuning=HASTY, codec="gzip", latency=0) as out, anyio.create_task_group() as tasks:
+    async with Producer(driver, tuning=HASTY, compression="gzip", latency=0) as out, anyio.create_task_group() as tasks:
         await out.put("t", b"first", partition=PLACE)
-        await era[1].sent(1)
+        await driver[1].sent(1)
         tasks.start_soon(partial(out.send_many, "t", rows, partition=PLACE))
         await wait_all_tasks_blocked()
-        era[1].holding = False
-        era[1].cut(sent=False)
+        driver[1].holding = False
+        driver[1].cut(sent=False)
         go_on.set()
-    assert era.log[PLACE] == [b"first", *rows]
+    assert driver.log[PLACE] == [b"first", *rows]
 
 
 async def test_batches_of_one_partition_are_compressed_at_the_same_time_and_sent_in_their_order(
-    era: FakeEra, monkeypatch: pytest.MonkeyPatch
+    driver: FakeEra, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first one is not through before the second one is."""
-    encode, second_done = era.encode, threading.Event()
+    encode, second_done = driver.encode, threading.Event()
     rows = [b"%05d" % n * 200 for n in range(140)]
 
-    def slow(part: ProducePart, limit: int) -> ProducePart:
+    def slow(part: PartitionBatch, limit: int) -> PartitionBatch:
         if part.records[0] == rows[0]:
             assert second_done.wait(10)
             return encode(part, limit)
@@ -249,26 +249,26 @@ async def test_batches_of_one_partition_are_compressed_at_the_same_time_and_sent
         return encoded
 
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    era.encode = slow  # type: ignore[method-assign, assignment]
+    driver.encode = slow  # type: ignore[method-assign, assignment]
     tuning = Tuning(batch_bytes=64 * KiB)
-    async with Producer(era, codec="gzip", tuning=tuning, latency=0) as out:
+    async with Producer(driver, compression="gzip", tuning=tuning, latency=0) as out:
         await out.send("t", b"the topic is known now", partition=PLACE)
         assert (await out.send_many("t", rows, partition=PLACE)).written == 140
-    assert era.log[PLACE] == [b"the topic is known now", *rows]
+    assert driver.log[PLACE] == [b"the topic is known now", *rows]
 
 
-async def test_many_small_batches_are_compressed_in_a_thread_too(era: FakeEra) -> None:
-    encode, here = era.encode, threading.current_thread()
+async def test_many_small_batches_are_compressed_in_a_thread_too(driver: FakeEra) -> None:
+    encode, here = driver.encode, threading.current_thread()
     encoded: Counter[bool] = Counter()
 
-    def watched(part: ProducePart, limit: int) -> ProducePart:
+    def watched(part: PartitionBatch, limit: int) -> PartitionBatch:
         encoded[threading.current_thread() is here] += 1
         return encode(part, limit)
 
-    era.encode = watched  # type: ignore[method-assign, assignment]
-    era.coordination.publish("t", b1=1000)
-    places = [TopicPartition("t", 1, n) for n in range(1000)]
-    async with Producer(era, codec="gzip") as out:
+    driver.encode = watched  # type: ignore[method-assign, assignment]
+    driver.coordination.publish("t", b1=1000)
+    places = [TopicPartition("t", n, 1) for n in range(1000)]
+    async with Producer(driver, compression="gzip") as out:
         await out.send("t", b"the topic is known now", partition=PLACE)
         assert encoded == {True: 1}
         for place in places:
@@ -276,129 +276,129 @@ async def test_many_small_batches_are_compressed_in_a_thread_too(era: FakeEra) -
         await out.flush()
         assert encoded[True] <= 66  # what is left of a request, less than is worth a thread
         assert sum(encoded.values()) == 1001
-    assert era.values() == [b"the topic is known now", *[b"v" * 1000] * 1000]
+    assert driver.values() == [b"the topic is known now", *[b"v" * 1000] * 1000]
 
 
-async def test_what_expires_while_it_is_compressed_is_not_sent(era: FakeEra) -> None:
-    encode, go_on = era.encode, threading.Event()
+async def test_what_expires_while_it_is_compressed_is_not_sent(driver: FakeEra) -> None:
+    encode, go_on = driver.encode, threading.Event()
 
-    def slow(part: ProducePart, limit: int) -> ProducePart:
+    def slow(part: PartitionBatch, limit: int) -> PartitionBatch:
         assert go_on.wait(10)
         return encode(part, limit)
 
-    era.encode = slow  # type: ignore[method-assign, assignment]
-    async with Producer(era, codec="gzip", deliver_within=0.05) as out:
+    driver.encode = slow  # type: ignore[method-assign, assignment]
+    async with Producer(driver, compression="gzip", deliver_within=0.05) as out:
         acks = await out.send_many("t", [b"%05d" % n * 200 for n in range(100)], partition=PLACE)
         assert len(acks.failed) == 100
         go_on.set()
-    assert era.log[PLACE] == []
+    assert driver.log[PLACE] == []
 
 
-async def test_a_broker_that_goes_while_its_batch_is_compressed_is_not_written_to(era: FakeEra) -> None:
-    encode, go_on = era.encode, threading.Event()
+async def test_a_broker_that_goes_while_its_batch_is_compressed_is_not_written_to(driver: FakeEra) -> None:
+    encode, go_on = driver.encode, threading.Event()
 
-    def slow(part: ProducePart, limit: int) -> ProducePart:
+    def slow(part: PartitionBatch, limit: int) -> PartitionBatch:
         assert go_on.wait(10)
         return encode(part, limit)
 
-    era.encode = slow  # type: ignore[method-assign, assignment]
-    era.coordination.brokers(1)
+    driver.encode = slow  # type: ignore[method-assign, assignment]
+    driver.coordination.brokers(1)
     rows = [b"%05d" % n * 200 for n in range(100)]
-    async with Producer(era, codec="gzip", tuning=HASTY) as out, anyio.create_task_group() as tasks:
+    async with Producer(driver, compression="gzip", tuning=HASTY) as out, anyio.create_task_group() as tasks:
         tasks.start_soon(out.send_many, "t", rows)
         await wait_all_tasks_blocked()
-        era.coordination.brokers(2)
+        driver.coordination.brokers(2)
         await wait_all_tasks_blocked()
         go_on.set()
-    assert era.values() == rows
-    assert {partition.broker for partition in era.log} == {2}
+    assert driver.values() == rows
+    assert {partition.broker for partition in driver.log} == {2}
 
 
 # ---- poison ---------------------------------------------------------------------------------------------------
 
 
-def bad(part: ProducePart) -> bool:
+def bad(part: PartitionBatch) -> bool:
     return b"bad" in part.records
 
 
-async def test_case_46_a_produce_the_broker_closes_on_is_reported(era: FakeEra) -> None:
-    era[1].refuses = bad
-    async with Producer(era, tuning=HASTY) as out:
+async def test_case_46_a_produce_the_broker_closes_on_is_reported(driver: FakeEra) -> None:
+    driver[1].refuses = bad
+    async with Producer(driver, tuning=HASTY) as out:
         found = await outcome(out, b"bad", partition=PLACE)
-        assert type(found) is Unknown
+        assert type(found) is OutcomeUnknown
         assert "the broker answered and then closed the connection on this batch, 2 times" in str(found)
         assert "does it have t/1-0" in found.hint
         assert isinstance(found.__cause__, ConnectionLost)
-        assert len(era[1].requests) == 3
+        assert len(driver[1].requests) == 3
 
 
-async def test_a_line_that_closes_every_connection_is_not_taken_for_a_bad_produce(era: FakeEra) -> None:
-    era[1].down = ConnectionLost("proxy:9092", "closed", True)
-    async with Producer(era, tuning=HASTY) as out, anyio.create_task_group() as tasks:
+async def test_a_line_that_closes_every_connection_is_not_taken_for_a_bad_produce(driver: FakeEra) -> None:
+    driver[1].down = ConnectionLost("proxy:9092", "closed", True)
+    async with Producer(driver, tuning=HASTY) as out, anyio.create_task_group() as tasks:
         sends = Sends(out, tasks)
         await sends.start(b"v", partition=PLACE)
-        await era[1].sent(8)
+        await driver[1].sent(8)
         assert not sends.outcomes
-        era[1].down = None
+        driver[1].down = None
     assert type(sends.outcomes[b"v"]) is Ack
-    assert era.log[PLACE] == [b"v"]
+    assert driver.log[PLACE] == [b"v"]
 
 
-async def test_case_46_the_innocent_neighbours_of_a_bad_produce_are_written(era: FakeEra) -> None:
-    era[1].refuses = bad
-    era[1].holding = True
-    places = [TopicPartition("t", 1, n) for n in range(3)]
-    async with Producer(era, tuning=HASTY, latency=0) as out, anyio.create_task_group() as tasks:
+async def test_case_46_the_innocent_neighbours_of_a_bad_produce_are_written(driver: FakeEra) -> None:
+    driver[1].refuses = bad
+    driver[1].holding = True
+    places = [TopicPartition("t", n, 1) for n in range(3)]
+    async with Producer(driver, tuning=HASTY, latency=0) as out, anyio.create_task_group() as tasks:
         sends = Sends(out, tasks)
         for value, place in ((b"good", 0), (b"bad", 1), (b"fine", 2), (b"late", 0)):
             await sends.start(value, partition=places[place])
-        era[1].release()
+        driver[1].release()
     assert {value: type(found).__name__ for value, found in sends.outcomes.items()} == {
         b"good": "Ack",
-        b"bad": "Unknown",
+        b"bad": "OutcomeUnknown",
         b"fine": "Ack",
         b"late": "Ack",
     }
-    assert era.log[places[0]] == [b"good", b"late"]
-    assert era.log[places[2]] == [b"fine"]
+    assert driver.log[places[0]] == [b"good", b"late"]
+    assert driver.log[places[2]] == [b"fine"]
 
 
-async def test_case_46_a_bad_part_of_a_multiproduce_is_found(era: FakeEra) -> None:
-    era[1].refuses = bad
-    places = [TopicPartition("t", 1, n) for n in range(3)]
-    async with Producer(era, tuning=HASTY) as out:
-        await out.send("t", b"the topic is known now", partition=TopicPartition("t", 2, 0))
+async def test_case_46_a_bad_part_of_a_multiproduce_is_found(driver: FakeEra) -> None:
+    driver[1].refuses = bad
+    places = [TopicPartition("t", n, 1) for n in range(3)]
+    async with Producer(driver, tuning=HASTY) as out:
+        await out.send("t", b"the topic is known now", partition=TopicPartition("t", 0, 2))
         for value, place in ((b"good", 0), (b"bad", 1), (b"fine", 2)):
             assert out.try_put("t", value, partition=places[place])
         await out.flush()
         (failed,) = out.failures.take()
-    assert (failed.record.value, failed.partition, type(failed.error)) == (b"bad", places[1], Unknown)
-    assert [len(request.parts) for request in era[1].requests] == [3, 1, 1, 1, 1]
+    assert (failed.record.value, failed.partition, type(failed.error)) == (b"bad", places[1], OutcomeUnknown)
+    assert [len(request.parts) for request in driver[1].requests] == [3, 1, 1, 1, 1]
     # The part before the bad one had been stored by the broker before it closed: at least once.
-    assert [era.log.get(place, []) for place in places] == [[b"good", b"good"], [], [b"fine"]]
+    assert [driver.log.get(place, []) for place in places] == [[b"good", b"good"], [], [b"fine"]]
 
 
 # ---- routing --------------------------------------------------------------------------------------------------
 
 
-async def test_case_45_a_new_topic_goes_to_partition_0_of_a_live_broker_and_then_spreads(era: FakeEra) -> None:
-    async with Producer(era) as out:
+async def test_case_45_a_new_topic_goes_to_partition_0_of_a_live_broker_and_then_spreads(driver: FakeEra) -> None:
+    async with Producer(driver) as out:
         first = await out.send("new", b"first")
-        assert first.partition in (TopicPartition("new", 1, 0), TopicPartition("new", 2, 0))
-        era.coordination.publish("new", b1=3, b2=3)
+        assert first.partition in (TopicPartition("new", 0, 1), TopicPartition("new", 0, 2))
+        driver.coordination.publish("new", b1=3, b2=3)
         for n in range(200):
             await out.send("new", b"%d" % n)
-        assert {place for place in era.log if place.topic == "new"} == {
-            TopicPartition("new", broker, n) for broker in (1, 2) for n in range(3)
+        assert {place for place in driver.log if place.topic == "new"} == {
+            TopicPartition("new", n, broker) for broker in (1, 2) for n in range(3)
         }
-        assert era.coordination.refreshed == 1  # for brokers that only tell when asked
+        assert driver.coordination.refreshed == 1  # for brokers that only tell when asked
 
 
-async def test_case_45_a_key_counts_in_the_numerically_sorted_list_of_broker_and_partition(era: FakeEra) -> None:
-    era.coordination.brokers(2, 10)
-    era.coordination.publish("t", b10=2, b2=11)
-    expected = [TopicPartition("t", 2, n) for n in range(11)] + [TopicPartition("t", 10, n) for n in range(2)]
-    async with Producer(era) as out:
+async def test_case_45_a_key_counts_in_the_numerically_sorted_list_of_broker_and_partition(driver: FakeEra) -> None:
+    driver.coordination.brokers(2, 10)
+    driver.coordination.publish("t", b10=2, b2=11)
+    expected = [TopicPartition("t", n, 2) for n in range(11)] + [TopicPartition("t", n, 10) for n in range(2)]
+    async with Producer(driver) as out:
         for n in range(50):
             key = b"key %d" % n
             index = KeyHash()("t", key, 13)
@@ -406,65 +406,65 @@ async def test_case_45_a_key_counts_in_the_numerically_sorted_list_of_broker_and
             assert (await out.send("t", b"v", key=key)).partition == expected[index]
 
 
-async def test_case_45_records_without_a_key_are_spread_uniformly(era: FakeEra) -> None:
-    async with Producer(era) as out:
+async def test_case_45_records_without_a_key_are_spread_uniformly(driver: FakeEra) -> None:
+    async with Producer(driver) as out:
         for _ in range(400):
             await out.send("t", b"v")
-    assert all(60 < len(values) < 140 for values in era.log.values())
-    assert len(era.log) == 4
+    assert all(60 < len(values) < 140 for values in driver.log.values())
+    assert len(driver.log) == 4
 
 
-async def test_records_of_a_broker_that_has_gone_are_sent_elsewhere(era: FakeEra) -> None:
+async def test_records_of_a_broker_that_has_gone_are_sent_elsewhere(driver: FakeEra) -> None:
     key = next(b"%d" % n for n in range(99) if KeyHash()("t", b"%d" % n, 4) == 0)  # partition t/1-0
-    era[1].down = REFUSED
-    async with Producer(era, tuning=HASTY) as out:
+    driver[1].down = REFUSED
+    async with Producer(driver, tuning=HASTY) as out:
         for n in range(5):
             await out.put("t", b"%d" % n, key=key)
-        await era[1].sent(1)
-        era.coordination.brokers(2)
-    (place,) = era.log
+        await driver[1].sent(1)
+        driver.coordination.brokers(2)
+    (place,) = driver.log
     assert place.broker == 2
-    assert era.log[place] == [b"%d" % n for n in range(5)]
+    assert driver.log[place] == [b"%d" % n for n in range(5)]
 
 
-async def test_an_explicit_partition_waits_for_its_broker_to_come_back(era: FakeEra) -> None:
-    era.coordination.brokers(2)
-    async with Producer(era) as out, anyio.create_task_group() as tasks:
+async def test_an_explicit_partition_waits_for_its_broker_to_come_back(driver: FakeEra) -> None:
+    driver.coordination.brokers(2)
+    async with Producer(driver) as out, anyio.create_task_group() as tasks:
         sends = Sends(out, tasks)
         await sends.start(b"v", partition=PLACE)
         assert not sends.outcomes
-        era.coordination.brokers(1, 2)
-    assert era.log[PLACE] == [b"v"]
+        driver.coordination.brokers(1, 2)
+    assert driver.log[PLACE] == [b"v"]
 
 
-async def test_records_without_any_live_broker_wait_for_one(era: FakeEra) -> None:
-    era.coordination.brokers()
-    async with Producer(era) as out, anyio.create_task_group() as tasks:
+async def test_records_without_any_live_broker_wait_for_one(driver: FakeEra) -> None:
+    driver.coordination.brokers()
+    async with Producer(driver) as out, anyio.create_task_group() as tasks:
         sends = Sends(out, tasks)
         await sends.start(b"v")
-        era.coordination.brokers(2)
-    assert era.values() == [b"v"]
+        driver.coordination.brokers(2)
+    assert driver.values() == [b"v"]
 
 
-async def test_without_any_live_broker_the_error_says_that(era: FakeEra, clock: Clock) -> None:
-    era.coordination.brokers()
-    async with Producer(era, deliver_within=HURRY_S) as out:
+async def test_without_any_live_broker_the_error_says_that(driver: FakeEra, clock: Clock) -> None:
+    driver.coordination.brokers()
+    async with Producer(driver, deliver_within=HURRY_S) as out:
         found = await late(clock, out)
     assert type(found) is NotWritten
     assert f"not delivered within {HURRY_S} s (t: no live broker has it; 0 attempts)" in str(found)
 
 
-async def test_a_topic_that_cannot_be_looked_up_yet_is_asked_for_again(era: FakeEra) -> None:
-    era.coordination.topic_errors = [ZooKeeperError("away"), ZooKeeperError("still away")]
-    async with Producer(era, tuning=HASTY) as out:
+async def test_a_topic_that_cannot_be_looked_up_yet_is_asked_for_again(driver: FakeEra) -> None:
+    driver.coordination.topic_errors = [ZooKeeperError("away"), ZooKeeperError("still away")]
+    async with Producer(driver, tuning=HASTY) as out:
         await out.send("t", b"v")
-    assert era.coordination.asked == ["t", "t", "t"]
+    assert driver.coordination.asked == ["t", "t", "t"]
 
 
-async def test_a_topic_that_was_never_found_says_why(era: FakeEra, clock: Clock) -> None:
-    era.coordination.topic_errors = [ZooKeeperError("away")]
+async def test_a_topic_that_was_never_found_says_why(driver: FakeEra, clock: Clock) -> None:
+    driver.coordination.topic_errors = [ZooKeeperError("away")]
     once = Tuning(backoff=Backoff(10, 1, 10))
-    async with Producer(era, tuning=once, deliver_within=HURRY_S) as out:
+    async with Producer(driver, tuning=once, deliver_within=HURRY_S) as out:
         found = await late(clock, out)
     assert type(found) is NotWritten
     assert "(t: away; 0 attempts)" in str(found)
@@ -473,9 +473,9 @@ async def test_a_topic_that_was_never_found_says_why(era: FakeEra, clock: Clock)
 # ---- what nobody waits for --------------------------------------------------------------------------------------
 
 
-async def test_failures_of_put_can_be_taken_and_then_exit_is_quiet(era: FakeEra) -> None:
-    era.coordination.brokers()
-    async with Producer(era, deliver_within=0.02) as out:
+async def test_failures_of_put_can_be_taken_and_then_exit_is_quiet(driver: FakeEra) -> None:
+    driver.coordination.brokers()
+    async with Producer(driver, deliver_within=0.02) as out:
         await out.put("t", b"1")
         assert out.try_put("t", b"2")
         await out.flush()
@@ -487,10 +487,10 @@ async def test_failures_of_put_can_be_taken_and_then_exit_is_quiet(era: FakeEra)
         assert all(type(failed.error) is NotWritten for failed in taken)
 
 
-async def test_failures_nobody_took_are_raised_at_exit(era: FakeEra) -> None:
-    era.coordination.brokers()
+async def test_failures_nobody_took_are_raised_at_exit(driver: FakeEra) -> None:
+    driver.coordination.brokers()
     with pytest.raises(Undelivered, match="1 not written; first: not delivered within") as caught:
-        async with Producer(era, deliver_within=0.02) as out:
+        async with Producer(driver, deliver_within=0.02) as out:
             await out.put("t", b"v")
             await out.flush()
             assert len(out.failures) == 1
@@ -501,24 +501,24 @@ async def test_failures_nobody_took_are_raised_at_exit(era: FakeEra) -> None:
 # ---- exit -----------------------------------------------------------------------------------------------------
 
 
-async def test_exit_raises_what_did_not_make_it_and_what_is_known_of_it(era: FakeEra) -> None:
-    era[1].holding = True
+async def test_exit_raises_what_did_not_make_it_and_what_is_known_of_it(driver: FakeEra) -> None:
+    driver[1].holding = True
     with pytest.raises(Undelivered) as caught:
-        async with Producer(era, exit_within=0.05) as out:
+        async with Producer(driver, exit_within=0.05) as out:
             await out.put("t", b"in flight", partition=PLACE)
             await wait_all_tasks_blocked()
-            await out.put("t", b"no broker", partition=TopicPartition("t", 3, 0))
+            await out.put("t", b"no broker", partition=TopicPartition("t", 0, 3))
     assert {failed.record.value: type(failed.error) for failed in caught.value.records} == {
-        b"in flight": Unknown,
+        b"in flight": OutcomeUnknown,
         b"no broker": NotWritten,
     }
     assert str(caught.value).startswith("2 records undelivered at exit: 1 unknown, 1 not written; first: ")
 
 
-async def test_exit_does_not_mask_what_the_block_raised(era: FakeEra) -> None:
-    era.hold()
+async def test_exit_does_not_mask_what_the_block_raised(driver: FakeEra) -> None:
+    driver.hold()
     with pytest.raises(ValueError, match="mine") as caught:
-        async with Producer(era, exit_within=0.02) as out:
+        async with Producer(driver, exit_within=0.02) as out:
             await out.put("t", b"v")
             raise ValueError("mine")
     (note,) = caught.value.__notes__
@@ -526,66 +526,66 @@ async def test_exit_does_not_mask_what_the_block_raised(era: FakeEra) -> None:
     assert [failed.record.value for failed in out.failures] == [b"v"]
 
 
-async def test_a_cancelled_block_is_flushed_within_the_budget(era: FakeEra) -> None:
-    era.hold()
+async def test_a_cancelled_block_is_flushed_within_the_budget(driver: FakeEra) -> None:
+    driver.hold()
     async with anyio.create_task_group() as tasks:
 
         async def release() -> None:
             await wait_all_tasks_blocked()
-            era[1].release()
-            era[2].release()
+            driver[1].release()
+            driver[2].release()
 
         with anyio.CancelScope() as scope:
-            async with Producer(era) as out:
+            async with Producer(driver) as out:
                 await out.put("t", b"v")
                 tasks.start_soon(release)
                 scope.cancel()
                 await anyio.sleep_forever()
         assert scope.cancelled_caught
-    assert era.values() == [b"v"]
+    assert driver.values() == [b"v"]
 
 
-async def test_a_cancelled_block_that_leaves_records_behind_does_not_hide_it(era: FakeEra) -> None:
-    era.hold()
+async def test_a_cancelled_block_that_leaves_records_behind_does_not_hide_it(driver: FakeEra) -> None:
+    driver.hold()
     with anyio.CancelScope() as scope, pytest.raises(Undelivered):
-        async with Producer(era, exit_within=0.02) as out:
+        async with Producer(driver, exit_within=0.02) as out:
             await out.put("t", b"v")
             scope.cancel()
             await anyio.sleep_forever()
 
 
-async def test_exit_tells_those_who_still_wait(era: FakeEra) -> None:
-    era.hold()
+async def test_exit_tells_those_who_still_wait(driver: FakeEra) -> None:
+    driver.hold()
     outcomes: list[Any] = []
 
     async def wait(out: Producer) -> None:
         outcomes.append(await outcome(out, partition=PLACE))
 
-    async with anyio.create_task_group() as tasks, Producer(era, buffer=131, exit_within=0.05) as out:
+    async with anyio.create_task_group() as tasks, Producer(driver, buffer_bytes=131, exit_within=0.05) as out:
         tasks.start_soon(wait, out)
         await wait_all_tasks_blocked()
         tasks.start_soon(wait, out)
         await wait_all_tasks_blocked()
-    assert sorted(type(found).__name__ for found in outcomes) == ["Closed", "Unknown"]
+    assert sorted(type(found).__name__ for found in outcomes) == ["Closed", "OutcomeUnknown"]
 
 
 # ---- a background that dies ------------------------------------------------------------------------------------
 
 
-async def test_a_dead_background_surfaces_everywhere(era: FakeEra) -> None:
-    era.hold()
+async def test_a_dead_background_surfaces_everywhere(driver: FakeEra) -> None:
+    driver.hold()
     found: list[Any] = []
     with pytest.raises(ZooKeeperError, match="authentication failed"):
-        async with Producer(era) as out, anyio.create_task_group() as tasks:
+        async with Producer(driver) as out, anyio.create_task_group() as tasks:
 
             async def wait() -> None:
                 found.append(await outcome(out))
 
             tasks.start_soon(wait)
             await wait_all_tasks_blocked()
-            era.coordination.fail(ZooKeeperError("authentication failed"))
+            driver.coordination.fail(ZooKeeperError("authentication failed"))
             await wait_all_tasks_blocked()
-            assert type(found[0]) is Unknown
+            assert type(found[0]) is OutcomeUnknown
             for call in (out.put, out.send):
                 with pytest.raises(
                     Closed, match="the producer stopped: ZooKeeperError: authentication failed"
@@ -596,24 +596,26 @@ async def test_a_dead_background_surfaces_everywhere(era: FakeEra) -> None:
                 out.try_put("t", b"v")
 
 
-async def test_a_dead_background_with_records_left_is_undelivered_because_of_it(era: FakeEra) -> None:
-    era.hold()
+async def test_a_dead_background_with_records_left_is_undelivered_because_of_it(driver: FakeEra) -> None:
+    driver.hold()
     with pytest.raises(Undelivered) as caught:
-        async with Producer(era) as out:
+        async with Producer(driver) as out:
             await out.put("t", b"v")
             await wait_all_tasks_blocked()
-            era.coordination.fail(ZooKeeperError("authentication failed"))
+            driver.coordination.fail(ZooKeeperError("authentication failed"))
             await wait_all_tasks_blocked()
     assert isinstance(caught.value.__cause__, ZooKeeperError)
 
 
-async def test_a_mistake_of_ours_in_a_sender_is_not_only_logged(era: FakeEra, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(part: ProducePart, limit: int) -> ProducePart:
+async def test_a_mistake_of_ours_in_a_sender_is_not_only_logged(
+    driver: FakeEra, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(part: PartitionBatch, limit: int) -> PartitionBatch:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(era, "encode", broken)
+    monkeypatch.setattr(driver, "encode", broken)
     with pytest.raises(Undelivered) as caught:
-        async with Producer(era) as out:
+        async with Producer(driver) as out:
             await out.put("t", b"v")
             await out.flush()
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
@@ -639,49 +641,51 @@ async def cancelled_after(turns: int, call: Callable[[], Awaitable[object]]) -> 
 
 
 @pytest.mark.parametrize("call", ["send", "put", "send_many"])
-async def test_pain_cancellation_at_every_await_of_send(era: FakeEra, call: str) -> None:
+async def test_pain_cancellation_at_every_await_of_send(driver: FakeEra, call: str) -> None:
     """Neither is the cancel swallowed nor a record lost: what was accepted is written, once; what was not, is not."""
     cancelled = {}
     for turns in range(25):
         value = b"%d" % turns
         arguments = [value] if call == "send_many" else value
-        async with Producer(era, buffer=2 * 132) as out:
+        async with Producer(driver, buffer_bytes=2 * 132) as out:
             assert out.try_put("t", b"-", partition=PLACE)
             assert out.try_put("t", b"-", partition=PLACE)  # full: the call has to wait for room first
             method = partial(getattr(out, call), "t", arguments, partition=PLACE)
             cancelled[turns] = await cancelled_after(turns, method)
         accepted = out.statistics().accepted - 2
-        assert era.log[PLACE].count(value) == accepted
+        assert driver.log[PLACE].count(value) == accepted
         assert accepted or cancelled[turns]
         assert not out.failures
     assert cancelled[0]
     assert not cancelled[24]
 
 
-async def test_pain_cancellation_the_outcome_of_a_cancelled_send_goes_to_failures(era: FakeEra, clock: Clock) -> None:
-    era[1].holding = True
-    async with Producer(era, deliver_within=HURRY_S) as out:
+async def test_pain_cancellation_the_outcome_of_a_cancelled_send_goes_to_failures(
+    driver: FakeEra, clock: Clock
+) -> None:
+    driver[1].holding = True
+    async with Producer(driver, deliver_within=HURRY_S) as out:
         async with anyio.create_task_group() as tasks:
             await Sends(out, tasks).start(b"v", partition=PLACE)
-            await era[1].sent(1)
+            await driver[1].sent(1)
             tasks.cancel_scope.cancel()
         assert len(out.failures) == 0
         clock.now += 1
         await out.flush()
         (failed,) = out.failures.take()
-        assert (failed.record.value, type(failed.error)) == (b"v", Unknown)
+        assert (failed.record.value, type(failed.error)) == (b"v", OutcomeUnknown)
 
 
-async def test_pain_cancellation_of_send_many_leaves_its_records_on_their_way(era: FakeEra) -> None:
-    era[1].holding = True
-    async with Producer(era, buffer=131 * 3) as out:
+async def test_pain_cancellation_of_send_many_leaves_its_records_on_their_way(driver: FakeEra) -> None:
+    driver[1].holding = True
+    async with Producer(driver, buffer_bytes=131 * 3) as out:
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(lambda: out.send_many("t", [b"%d" % n for n in range(9)], partition=PLACE))
                 await wait_all_tasks_blocked()
                 scope.cancel()
-        era[1].release()
-    assert era.log[PLACE] == [b"0", b"1", b"2"]
+        driver[1].release()
+    assert driver.log[PLACE] == [b"0", b"1", b"2"]
     assert out.statistics().accepted == 3
 
 
@@ -697,9 +701,9 @@ def _no_gc() -> Iterator[None]:
     gc.enable()
 
 
-async def cpu_seconds(era: FakeEra, senders: int) -> float:
+async def cpu_seconds(driver: FakeEra, senders: int) -> float:
     """What so many concurrent sends on one partition cost, most of them waiting for room first."""
-    async with Producer(era, buffer=131 * 100) as out:
+    async with Producer(driver, buffer_bytes=131 * 100) as out:
         begun = process_time()
         async with anyio.create_task_group() as tasks:
             for _ in range(senders):
@@ -710,20 +714,20 @@ async def cpu_seconds(era: FakeEra, senders: int) -> float:
 
 
 @pytest.mark.usefixtures("_no_gc")
-async def test_pain_4000_concurrent_sends_linear(era: FakeEra) -> None:
-    few = min([await cpu_seconds(era, 400) for _ in range(5)])
-    many = min([await cpu_seconds(era, 4000) for _ in range(3)])
+async def test_pain_4000_concurrent_sends_linear(driver: FakeEra) -> None:
+    few = min([await cpu_seconds(driver, 400) for _ in range(5)])
+    many = min([await cpu_seconds(driver, 4000) for _ in range(3)])
     assert many / few < 10 * 3  # quadratic would be 100
-    assert era.log[PLACE] == [b"v"] * (5 * 400 + 3 * 4000)
+    assert driver.log[PLACE] == [b"v"] * (5 * 400 + 3 * 4000)
 
 
 @pytest.mark.usefixtures("_no_gc")
-async def test_pain_4000_cancelled_sends_linear(era: FakeEra) -> None:
+async def test_pain_4000_cancelled_sends_linear(driver: FakeEra) -> None:
     """Cancelling a crowd in front of a full buffer takes no search through it for each."""
 
     async def cancel(senders: int) -> float:
-        era[1].holding = True
-        async with Producer(era, buffer=131 * 100, deliver_within=60) as out:
+        driver[1].holding = True
+        async with Producer(driver, buffer_bytes=131 * 100, deliver_within=60) as out:
             with anyio.CancelScope() as scope:
                 async with anyio.create_task_group() as tasks:
                     for _ in range(senders):
@@ -734,7 +738,7 @@ async def test_pain_4000_cancelled_sends_linear(era: FakeEra) -> None:
                     scope.cancel()
             took = process_time() - begun
             assert out.statistics().waiting == 0
-            era[1].release()
+            driver[1].release()
             return took
 
     few = min([await cancel(400) for _ in range(3)])

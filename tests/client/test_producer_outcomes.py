@@ -15,19 +15,19 @@ from anyio import wait_all_tasks_blocked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.client import sender
-from odradek.client.acks import Ack, Acks, Failed
-from odradek.client.producer import Producer
-from odradek.client.tuning import Tuning
+from odradek.client.options import Tuning
+from odradek.client.producer import sender
+from odradek.client.producer.producer import Producer
+from odradek.client.producer.results import Ack, Acks, Failed
 from odradek.core.backoff import Backoff
-from odradek.core.interfaces import Outgoing
+from odradek.core.interfaces import ProducerRecord
 from odradek.errors import DeadlineError, DeliveryError, NotWritten, Rejected, Unreachable
 from odradek.types import TopicPartition
 
 if TYPE_CHECKING:
     from tests.client.conftest import FakeEra
 
-PLACE = TopicPartition("t", 1, 0)
+PLACE = TopicPartition("t", 0, 1)
 TUNING = Tuning(batch_bytes=120, request_bytes=300, in_flight=3, backoff=Backoff(0.0001, 2, 0.0005))
 MAX_MESSAGE = 80
 
@@ -40,7 +40,7 @@ Step = tuple[str, int]
 class World:
     """A producer, what was given to it, and what it said."""
 
-    era: FakeEra
+    driver: FakeEra
     out: Producer
     tasks: anyio.abc.TaskGroup
     numbers: int = 0
@@ -100,13 +100,13 @@ def give(world: World, what: str, number: int) -> None:
         rows: list[Any] = list(values)
         if what == "mixed":
             rows[1::3] = [(b"k", value) for value in rows[1::3]]
-            rows[2::3] = [Outgoing(value, b"%d" % number) for value in rows[2::3]]
+            rows[2::3] = [ProducerRecord(value, b"%d" % number) for value in rows[2::3]]
         world.start(values, partial(out.send_many, "t", rows, partition=place))
 
 
 def fail(world: World, what: str, number: int) -> None:
     """Something happens to a broker, or to a caller."""
-    era, broker = world.era, world.era[1 + number % 2]
+    driver, broker = world.driver, world.driver[1 + number % 2]
     if what == "hold":
         broker.holding = True
     elif what == "release":
@@ -122,23 +122,30 @@ def fail(world: World, what: str, number: int) -> None:
     elif what in ("down", "up"):
         broker.down = Unreachable("tcp", "b:9092", "refused") if what == "down" else None
     elif what in ("away", "back"):
-        era.coordination.brokers(*([1, 2] if what == "back" else [1 + number % 2]))
+        driver.coordination.brokers(*([1, 2] if what == "back" else [1 + number % 2]))
     elif what == "cancel" and world.scopes:
         world.scopes[number % len(world.scopes)].cancel()
 
 
-async def story(era: FakeEra, steps: list[Step], codec: str, buffer: int) -> None:
-    producer = Producer(era, tuning=TUNING, latency=0, buffer=buffer, codec=codec, max_message=MAX_MESSAGE)
+async def story(driver: FakeEra, steps: list[Step], compression: str, buffer_bytes: int) -> None:
+    producer = Producer(
+        driver,
+        tuning=TUNING,
+        latency=0,
+        buffer_bytes=buffer_bytes,
+        compression=compression,
+        max_message_bytes=MAX_MESSAGE,
+    )
     async with producer as out, anyio.create_task_group() as tasks:
-        world = World(era, out, tasks)
+        world = World(driver, out, tasks)
         for what, number in steps:
             (give if what in RECORDS else fail)(world, what, number)
             if number % 2:
                 await wait_all_tasks_blocked()
-        era.coordination.brokers(1, 2)
+        driver.coordination.brokers(1, 2)
         for number in (1, 2):
-            era[number].down = None
-            era[number].release()
+            driver[number].down = None
+            driver[number].release()
         await wait_all_tasks_blocked()
         await out.flush()
     kept = out.failures.take()
@@ -149,8 +156,8 @@ async def story(era: FakeEra, steps: list[Step], codec: str, buffer: int) -> Non
 
 
 def check(world: World, failed: list[Failed]) -> None:
-    log = [value for values in world.era.log.values() for value in values]
-    assert all(isinstance(each.record, Outgoing) for each in failed)
+    log = [value for values in world.driver.log.values() for value in values]
+    assert all(isinstance(each.record, ProducerRecord) for each in failed)
     names = [each.record.value for each in failed]
     assert len(set(names)) == len(names)
     assert not set(names) & set(world.surely)
@@ -158,7 +165,7 @@ def check(world: World, failed: list[Failed]) -> None:
     assert not {each.record.value for each in failed if isinstance(each.error, NotWritten | Rejected)} & set(log)
     for values in world.in_one_place:
         wanted = set(values)
-        firsts = list(dict.fromkeys(value for value in world.era.log[PLACE] if value in wanted))
+        firsts = list(dict.fromkeys(value for value in world.driver.log[PLACE] if value in wanted))
         assert firsts == sorted(firsts)
 
 
@@ -166,11 +173,11 @@ def check(world: World, failed: list[Failed]) -> None:
 @settings(max_examples=50, deadline=None)
 @given(
     steps=st.lists(st.tuples(st.sampled_from(RECORDS + FAULTS), st.integers(0, 11)), max_size=30),
-    codec=st.sampled_from(["none", "gzip"]),
-    buffer=st.sampled_from([500, 3000, 100_000]),
+    compression=st.sampled_from(["none", "gzip"]),
+    buffer_bytes=st.sampled_from([500, 3000, 100_000]),
 )
 def test_every_record_has_exactly_one_outcome_whatever_happens(
-    make_era: type[FakeEra], backend: str, steps: list[Step], codec: str, buffer: int
+    make_era: type[FakeEra], backend: str, steps: list[Step], compression: str, buffer_bytes: int
 ) -> None:
     with patch.object(sender, "THREAD_BYTES", 60):  # so that some batches are compressed in threads
-        anyio.run(story, make_era(), steps, codec, buffer, backend=backend)
+        anyio.run(story, make_era(), steps, compression, buffer_bytes, backend=backend)

@@ -12,14 +12,14 @@ import anyio
 import pytest
 
 from odradek.batch import Batch
-from odradek.client import streams
-from odradek.client.reader import Reader
-from odradek.client.tuning import Tuning
+from odradek.client.consumer import streams
+from odradek.client.consumer.reader import Reader
+from odradek.client.options import Tuning
 from odradek.core.backoff import Backoff
-from odradek.core.interfaces import Era
+from odradek.core.interfaces import ProtocolDriver
 from odradek.errors import BrokerError, Closed, ConfigError, CorruptMessage, MessageTooLarge, TransportError
 from odradek.types import EARLIEST, LATEST, AtTime, Position, Record, TopicPartition
-from odradek.wire.compression import Codec
+from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 
 from .consuming import LogEra, tp
@@ -37,8 +37,8 @@ async def values_of(reader: Reader) -> list[bytes]:
     return [record.value async for record in reader]
 
 
-async def read(era: Era, *args: object, **options: object) -> list[bytes]:
-    async with Reader(era, *args, **{"until": LATEST, **options}) as reader:  # type: ignore[arg-type]
+async def read(driver: ProtocolDriver, *args: object, **options: object) -> list[bytes]:
+    async with Reader(driver, *args, **{"until": LATEST, **options}) as reader:  # type: ignore[arg-type]
         return await values_of(reader)
 
 
@@ -52,16 +52,16 @@ async def batches_until(reader: Reader, total: int) -> AsyncIterator[Batch]:
 
 
 async def test_it_reads_everything_and_stops_by_itself() -> None:
-    era = LogEra()
-    era.write(tp(0), numbered(1000))
-    era.write(tp(1), numbered(1000, 1000), Codec.SNAPPY)
-    assert sorted(await read(era, "t")) == numbered(2000)
+    driver = LogEra()
+    driver.write(tp(0), numbered(1000))
+    driver.write(tp(1), numbered(1000, 1000), CompressionType.SNAPPY)
+    assert sorted(await read(driver, "t")) == numbered(2000)
 
 
 async def test_a_record_knows_where_it_is() -> None:
-    era = LogEra(t=1)
-    era.write(tp(), [b"one", b"two"])
-    async with Reader(era, "t", until=LATEST) as reader:
+    driver = LogEra(t=1)
+    driver.write(tp(), [b"one", b"two"])
+    async with Reader(driver, "t", until=LATEST) as reader:
         records = [record async for record in reader]
     assert records[1] == Record(b"two", None, (), None, Position(13), Position(26), 0, tp())
 
@@ -71,70 +71,70 @@ async def test_an_unknown_topic_is_at_its_end_at_once() -> None:
 
 
 async def test_until_latest_is_what_it_was_at_entry() -> None:
-    era = LogEra(t=1)
-    era.write(tp(), numbered(10))
-    async with Reader(era, "t", until=LATEST) as reader:
-        era.write(tp(), numbered(10, 10))
+    driver = LogEra(t=1)
+    driver.write(tp(), numbered(10))
+    async with Reader(driver, "t", until=LATEST) as reader:
+        driver.write(tp(), numbered(10, 10))
         assert await values_of(reader) == numbered(10)
 
 
 @pytest.mark.parametrize("until", [32, 33, 47, 48])
 async def test_the_last_record_is_the_last_that_starts_before_until(until: int) -> None:
     """Entries of 16 bytes: the third starts at 32."""
-    era = LogEra(t=1)
-    era.write(tp(), numbered(10))
+    driver = LogEra(t=1)
+    driver.write(tp(), numbered(10))
     expected = 2 if until == 32 else 3
-    assert await read(era, "t", until=until) == numbered(expected)
+    assert await read(driver, "t", until=until) == numbered(expected)
 
 
 async def test_until_inside_a_wrapper_takes_the_whole_wrapper() -> None:
-    era = LogEra(t=1)
-    start = era.write(tp(), [b"first"])
-    era.write(tp(), numbered(5), Codec.GZIP)
-    era.write(tp(), [b"behind"])
-    assert await read(era, "t", until=start + 1) == [b"first", *numbered(5)]
-    assert await read(era, "t", until=start) == [b"first"]
+    driver = LogEra(t=1)
+    start = driver.write(tp(), [b"first"])
+    driver.write(tp(), numbered(5), CompressionType.GZIP)
+    driver.write(tp(), [b"behind"])
+    assert await read(driver, "t", until=start + 1) == [b"first", *numbered(5)]
+    assert await read(driver, "t", until=start) == [b"first"]
 
 
 async def test_times_are_segment_boundaries() -> None:
-    era = LogEra(t=1)
-    era.write(tp(), numbered(6))
-    era.segments[tp()] = [(100.0, 0), (200.0, 32), (300.0, 64)]
-    assert await read(era, "t", start=AtTime(250.0)) == numbered(4, 2)
-    assert await read(era, "t", start=AtTime(50.0)) == numbered(6)
-    assert await read(era, "t", until=AtTime(300.0)) == numbered(4)
-    assert await read(era, "t", until=AtTime(50.0)) == []
+    driver = LogEra(t=1)
+    driver.write(tp(), numbered(6))
+    driver.segments[tp()] = [(100.0, 0), (200.0, 32), (300.0, 64)]
+    assert await read(driver, "t", start=AtTime(250.0)) == numbered(4, 2)
+    assert await read(driver, "t", start=AtTime(50.0)) == numbered(6)
+    assert await read(driver, "t", until=AtTime(300.0)) == numbered(4)
+    assert await read(driver, "t", until=AtTime(50.0)) == []
 
 
 async def test_starts_and_ends_by_partition() -> None:
-    era = LogEra()
-    era.write(tp(0), numbered(10))
-    era.write(tp(1), numbered(10, 10))
-    assert await read(era, {tp(0): 16 * 8, tp(1): LATEST}) == numbered(2, 8)
-    assert await read(era, "t", start={tp(0): LATEST}, until={tp(1): Position(16)}) == [b"000010"]
+    driver = LogEra()
+    driver.write(tp(0), numbered(10))
+    driver.write(tp(1), numbered(10, 10))
+    assert await read(driver, {tp(0): 16 * 8, tp(1): LATEST}) == numbered(2, 8)
+    assert await read(driver, "t", start={tp(0): LATEST}, until={tp(1): Position(16)}) == [b"000010"]
 
 
 async def test_from_latest_it_waits_for_what_comes() -> None:
-    era = LogEra(t=1)
-    era.write(tp(), numbered(5))
-    async with Reader(era, "t", start=LATEST) as reader:
-        era.write(tp(), numbered(3, 5))
+    driver = LogEra(t=1)
+    driver.write(tp(), numbered(5))
+    async with Reader(driver, "t", start=LATEST) as reader:
+        driver.write(tp(), numbered(3, 5))
         assert [(await anext(reader)).value for _ in range(3)] == numbered(3, 5)
 
 
 async def test_new_partitions_are_picked_up_and_read_whole() -> None:
-    era = LogEra(t=1)
-    async with Reader(era, "t", start=LATEST) as reader:
-        era.publish("t", 2)
-        era.write(tp(1), numbered(3))
+    driver = LogEra(t=1)
+    async with Reader(driver, "t", start=LATEST) as reader:
+        driver.publish("t", 2)
+        driver.write(tp(1), numbered(3))
         assert [(await anext(reader)).value for _ in range(3)] == numbered(3)
 
 
 async def test_batches_are_cut_and_joined_to_the_size_asked_for() -> None:
-    era = LogEra(t=1)
+    driver = LogEra(t=1)
     for n in range(10):
-        era.write(tp(), numbered(10, 10 * n), Codec.NONE if n % 2 else Codec.SNAPPY)
-    async with Reader(era, "t", until=LATEST, tuning=Tuning(fetch_bytes=64)) as reader:
+        driver.write(tp(), numbered(10, 10 * n), CompressionType.NONE if n % 2 else CompressionType.SNAPPY)
+    async with Reader(driver, "t", until=LATEST, tuning=Tuning(fetch_bytes=64)) as reader:
         batches = [batch async for batch in reader.batches(max_records=7, max_wait=60)]
     assert [len(batch) for batch in batches] == [7] * 14 + [2]
     assert [value for batch in batches for value in batch.values] == numbered(100)
@@ -143,19 +143,19 @@ async def test_batches_are_cut_and_joined_to_the_size_asked_for() -> None:
 
 
 async def test_a_batch_does_not_wait_longer_than_it_may() -> None:
-    era = LogEra(t=1)
-    era.write(tp(), numbered(3))
-    async with Reader(era, "t") as reader:
+    driver = LogEra(t=1)
+    driver.write(tp(), numbered(3))
+    async with Reader(driver, "t") as reader:
         begun = anyio.current_time()
         batch = await anext(reader.batches(max_records=100, max_wait=0.05))
         assert len(batch) == 3 and 0.04 < anyio.current_time() - begun < 5
 
 
 async def test_partitions_take_turns() -> None:
-    era = LogEra()
+    driver = LogEra()
     for n in range(2):
-        era.write(tp(n), numbered(400))
-    async with Reader(era, "t", until=LATEST) as reader:
+        driver.write(tp(n), numbered(400))
+    async with Reader(driver, "t", until=LATEST) as reader:
         order = [batch.partition.partition async for batch in reader.batches(max_records=100)]
     assert sorted(order[:2]) == sorted(order[2:4]) == [0, 1]
 
@@ -163,38 +163,38 @@ async def test_partitions_take_turns() -> None:
 # ---- bookmarks, seek, pause ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.SNAPPY])
+@pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.GZIP, CompressionType.SNAPPY])
 @pytest.mark.parametrize("taken", [0, 1, 4, 5, 7, 12])
-async def test_a_bookmark_resumes_exactly_also_inside_wrappers(codec: Codec, taken: int) -> None:
-    era = LogEra(t=1)
+async def test_a_bookmark_resumes_exactly_also_inside_wrappers(compression: CompressionType, taken: int) -> None:
+    driver = LogEra(t=1)
     for n in range(3):
-        era.write(tp(), numbered(4, 4 * n), codec)
-    async with Reader(era, "t", until=LATEST) as reader:
+        driver.write(tp(), numbered(4, 4 * n), compression)
+    async with Reader(driver, "t", until=LATEST) as reader:
         first = [(await anext(reader)).value for _ in range(taken)]
         token = reader.bookmark()
     assert json.loads(token)
-    assert first + await read(era, "t", start=token) == numbered(12)
+    assert first + await read(driver, "t", start=token) == numbered(12)
 
 
 async def test_a_bookmark_after_batches_and_after_the_end() -> None:
-    era = LogEra()
-    era.write(tp(0), numbered(10), Codec.GZIP)
-    async with Reader(era, "t", until=LATEST) as reader:
+    driver = LogEra()
+    driver.write(tp(0), numbered(10), CompressionType.GZIP)
+    async with Reader(driver, "t", until=LATEST) as reader:
         batch = await anext(reader.batches(max_records=3))
         half = reader.bookmark()
         rest = await values_of(reader)
-    era.write(tp(1), numbered(2, 10))
+    driver.write(tp(1), numbered(2, 10))
     assert batch.values + rest == numbered(10)
-    assert await read(era, "t", start=half) == numbered(9, 3)
-    assert await read(era, "t", start=reader.bookmark()) == numbered(2, 10)
+    assert await read(driver, "t", start=half) == numbered(9, 3)
+    assert await read(driver, "t", start=reader.bookmark()) == numbered(2, 10)
 
 
 async def test_a_bookmark_before_until_does_not_skip_what_was_cut_off() -> None:
-    era = LogEra(t=1)
-    era.write(tp(), numbered(10))
-    async with Reader(era, "t", until=Position(50)) as reader:
+    driver = LogEra(t=1)
+    driver.write(tp(), numbered(10))
+    async with Reader(driver, "t", until=Position(50)) as reader:
         assert await values_of(reader) == numbered(4)
-    assert await read(era, "t", start=reader.bookmark()) == numbered(6, 4)
+    assert await read(driver, "t", start=reader.bookmark()) == numbered(6, 4)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"odradek":2,"at":[]}', '{"odradek":1,"at":[["t",1]]}'])
@@ -204,9 +204,9 @@ def test_what_is_no_bookmark_is_refused(text: str) -> None:
 
 
 async def test_seek_forgets_what_was_read_ahead() -> None:
-    era = LogEra(t=1)
-    era.write(tp(), numbered(100))
-    async with Reader(era, "t", until=LATEST) as reader:
+    driver = LogEra(t=1)
+    driver.write(tp(), numbered(100))
+    async with Reader(driver, "t", until=LATEST) as reader:
         assert (await anext(reader)).value == b"000000"
         reader.seek(tp(), Position(16 * 98))
         assert await values_of(reader) == numbered(2, 98)
@@ -217,22 +217,22 @@ async def test_seek_forgets_what_was_read_ahead() -> None:
 
 
 async def test_seek_while_a_fetch_is_under_way() -> None:
-    era = LogEra(t=1)
-    era.write(tp(), numbered(100))
-    era.b1.gate = gate = anyio.Event()
-    async with Reader(era, "t", until=LATEST) as reader:
+    driver = LogEra(t=1)
+    driver.write(tp(), numbered(100))
+    driver.b1.gate = gate = anyio.Event()
+    async with Reader(driver, "t", until=LATEST) as reader:
         await anyio.wait_all_tasks_blocked()
-        assert era.b1.fetches
+        assert driver.b1.fetches
         reader.seek(tp(), Position(16 * 50))
         gate.set()
         assert await values_of(reader) == numbered(50, 50)
 
 
 async def test_pause_keeps_the_rest_of_a_batch_for_later() -> None:
-    era = LogEra()
-    era.write(tp(0), numbered(10))
-    era.write(tp(1), numbered(10, 10))
-    async with Reader(era, "t", until=LATEST) as reader:
+    driver = LogEra()
+    driver.write(tp(0), numbered(10))
+    driver.write(tp(1), numbered(10, 10))
+    async with Reader(driver, "t", until=LATEST) as reader:
         first = await anext(reader)
         reader.pause(first.partition)
         other = [await anext(reader) for _ in range(10)]
@@ -245,9 +245,9 @@ async def test_pause_keeps_the_rest_of_a_batch_for_later() -> None:
 
 
 async def test_lag_and_positions_count_what_was_handed_out() -> None:
-    era = LogEra(t=1)
-    era.write(tp(), numbered(10))
-    async with Reader(era, "t") as reader:
+    driver = LogEra(t=1)
+    driver.write(tp(), numbered(10))
+    async with Reader(driver, "t") as reader:
         assert await reader.lag() == {tp(): 160} and reader.positions() == {tp(): 0}
         for _ in range(3):
             await anext(reader)
@@ -274,11 +274,11 @@ async def collect(reader: Reader) -> tuple[list[bytes], list[Exception]]:
 
 @pytest.mark.parametrize("fetch_bytes", [1 << 20, 20])
 async def test_a_corrupt_message_comes_after_the_good_ones_and_the_others_go_on(fetch_bytes: int) -> None:
-    era = LogEra()
-    era.write(tp(0), numbered(3))
-    era.write(tp(1), numbered(5, 10))
-    era.logs[tp(0)][-1] ^= 1
-    async with Reader(era, "t", until=LATEST, tuning=Tuning(fetch_bytes=fetch_bytes)) as reader:
+    driver = LogEra()
+    driver.write(tp(0), numbered(3))
+    driver.write(tp(1), numbered(5, 10))
+    driver.logs[tp(0)][-1] ^= 1
+    async with Reader(driver, "t", until=LATEST, tuning=Tuning(fetch_bytes=fetch_bytes)) as reader:
         values, errors = await collect(reader)
     assert sorted(values) == numbered(2) + numbered(5, 10)
     (error,) = errors
@@ -286,19 +286,19 @@ async def test_a_corrupt_message_comes_after_the_good_ones_and_the_others_go_on(
 
 
 async def test_damage_behind_until_is_none_of_our_business() -> None:
-    era = LogEra(t=1)
-    end = era.write(tp(), numbered(3))
-    era.logs[tp()] += b"\xff" * 50
-    assert await read(era, "t", until=Position(end)) == numbered(3)
+    driver = LogEra(t=1)
+    end = driver.write(tp(), numbered(3))
+    driver.logs[tp()] += b"\xff" * 50
+    assert await read(driver, "t", until=Position(end)) == numbered(3)
 
 
 async def test_a_log_that_ends_inside_a_message_is_an_error_and_not_an_endless_wait() -> None:
     """A clean restart serves whatever stands at the end of the file (specification 4.5, case 32)."""
-    era = LogEra(t=1)
-    end = era.write(tp(), numbered(2))
-    era.logs[tp()] += b"\0\0\1\0garbage"
+    driver = LogEra(t=1)
+    end = driver.write(tp(), numbered(2))
+    driver.logs[tp()] += b"\0\0\1\0garbage"
     with anyio.fail_after(5):
-        async with Reader(era, "t", until=LATEST) as reader:
+        async with Reader(driver, "t", until=LATEST) as reader:
             assert (await anext(reader)).value == b"000000"
             assert (await anext(reader)).value == b"000001"
             with pytest.raises(CorruptMessage, match=f"at {end}: the log ends inside this message"):
@@ -308,31 +308,31 @@ async def test_a_log_that_ends_inside_a_message_is_an_error_and_not_an_endless_w
 
 
 async def test_damage_in_a_wrapper_that_spans_fetches_gives_nothing_twice() -> None:
-    era = LogEra(t=1)
-    era.write(tp(), numbered(2))
+    driver = LogEra(t=1)
+    driver.write(tp(), numbered(2))
     good = bytearray(encode_set(numbered(3, 2)))
     good[-1] ^= 1
-    era.logs[tp()] += wrapper_of(bytes(good))
-    async with Reader(era, "t", until=LATEST, tuning=Tuning(fetch_bytes=40)) as reader:
+    driver.logs[tp()] += wrapper_of(bytes(good))
+    async with Reader(driver, "t", until=LATEST, tuning=Tuning(fetch_bytes=40)) as reader:
         values, errors = await collect(reader)
     assert values == numbered(4) and len(errors) == 1
 
 
 async def test_skipped_messages_are_reported(caplog: pytest.LogCaptureFixture) -> None:
-    era = LogEra(t=1)
-    era.write(tp(), numbered(3))
-    era.logs[tp()][31] ^= 1
-    async with Reader(era, "t", until=LATEST, corrupt="skip") as reader:
+    driver = LogEra(t=1)
+    driver.write(tp(), numbered(3))
+    driver.logs[tp()][31] ^= 1
+    async with Reader(driver, "t", until=LATEST, corrupt="skip") as reader:
         assert await values_of(reader) == [b"000000", b"000002"]
         assert [report.position for report in reader.reports] == [16]
     assert "1 corrupt messages skipped" in caplog.text
 
 
 async def test_raw_messages_are_named_in_their_batch() -> None:
-    era = LogEra(t=1)
-    era.write(tp(), numbered(3))
-    era.logs[tp()][31] ^= 1
-    async with Reader(era, "t", until=LATEST, corrupt="raw") as reader:
+    driver = LogEra(t=1)
+    driver.write(tp(), numbered(3))
+    driver.logs[tp()][31] ^= 1
+    async with Reader(driver, "t", until=LATEST, corrupt="raw") as reader:
         batches = [batch async for batch in reader.batches(max_records=2)]
     assert [sorted(batch.corrupt) for batch in batches] == [[1], []]
 
@@ -340,39 +340,39 @@ async def test_raw_messages_are_named_in_their_batch() -> None:
 async def test_case_37_a_message_larger_than_the_fetch_size_comes_through_or_says_so() -> None:
     """A 14-byte window over 13+13 bytes, and windows far smaller than one message: read on in pieces, never stuck;
     beyond the limit on message size, an error that names it."""
-    era = LogEra(t=1)
-    era.write(tp(), [b"one", b"two", b"x" * 1000])
-    assert await read(era, "t", tuning=Tuning(fetch_bytes=14)) == [b"one", b"two", b"x" * 1000]
-    async with Reader(era, "t", until=LATEST, tuning=Tuning(fetch_bytes=14), max_message=500) as reader:
+    driver = LogEra(t=1)
+    driver.write(tp(), [b"one", b"two", b"x" * 1000])
+    assert await read(driver, "t", tuning=Tuning(fetch_bytes=14)) == [b"one", b"two", b"x" * 1000]
+    async with Reader(driver, "t", until=LATEST, tuning=Tuning(fetch_bytes=14), max_message_bytes=500) as reader:
         values, errors = await collect(reader)
     assert values == [b"one", b"two"]
     assert isinstance(errors[0], MessageTooLarge) and errors[0].position == 26
 
 
 async def test_a_position_that_is_gone_raises_or_resets() -> None:
-    era = LogEra(t=1)
-    era.write(tp(), numbered(10))
-    era.starts[tp()] = 32
-    async with Reader(era, "t", start=0, until=LATEST) as reader:
+    driver = LogEra(t=1)
+    driver.write(tp(), numbered(10))
+    driver.starts[tp()] = 32
+    async with Reader(driver, "t", start=0, until=LATEST) as reader:
         values, errors = await collect(reader)
     assert values == [] and [getattr(error, "name", "") for error in errors] == ["OffsetOutOfRange"]
-    assert await read(era, "t", start=0, reset=EARLIEST) == numbered(8, 2)
+    assert await read(driver, "t", start=0, reset=EARLIEST) == numbered(8, 2)
 
 
 async def test_a_wrong_partition_is_an_error_of_that_partition_only() -> None:
-    era = LogEra()
-    era.write(tp(1), numbered(3))
-    era.b1.errors[tp(0)] = BrokerError(3, "WrongPartition")
-    async with Reader(era, {tp(0): 0, tp(1): 0}, until=Position(48)) as reader:
+    driver = LogEra()
+    driver.write(tp(1), numbered(3))
+    driver.b1.errors[tp(0)] = BrokerError(3, "WrongPartition")
+    async with Reader(driver, {tp(0): 0, tp(1): 0}, until=Position(48)) as reader:
         values, errors = await collect(reader)
     assert values == numbered(3) and [getattr(error, "name", "") for error in errors] == ["WrongPartition"]
 
 
 async def test_seek_revives_a_broken_partition() -> None:
-    era = LogEra(t=1)
-    era.write(tp(), numbered(3))
-    era.logs[tp()][15] ^= 1
-    async with Reader(era, "t", until=LATEST) as reader:
+    driver = LogEra(t=1)
+    driver.write(tp(), numbered(3))
+    driver.logs[tp()][15] ^= 1
+    async with Reader(driver, "t", until=LATEST) as reader:
         with pytest.raises(CorruptMessage):
             await anext(reader)
         reader.seek(tp(), Position(16))
@@ -383,84 +383,84 @@ async def test_seek_revives_a_broken_partition() -> None:
 
 
 async def test_a_cut_at_every_byte_of_an_answer_loses_and_doubles_nothing() -> None:
-    era = LogEra()
-    era.write(tp(0), numbered(3), Codec.GZIP)
-    era.write(tp(0), numbered(2, 3))
-    era.write(tp(1), numbered(3, 5))
-    for cut in range(1, sum(map(len, era.logs.values()))):
-        era.b1.cut_after = cut
-        values = await read(era, "t", tuning=Tuning(fetch_bytes=90, fetch_idle=0.001, backoff=QUICK))
+    driver = LogEra()
+    driver.write(tp(0), numbered(3), CompressionType.GZIP)
+    driver.write(tp(0), numbered(2, 3))
+    driver.write(tp(1), numbered(3, 5))
+    for cut in range(1, sum(map(len, driver.logs.values()))):
+        driver.b1.cut_after = cut
+        values = await read(driver, "t", tuning=Tuning(fetch_bytes=90, fetch_idle=0.001, backoff=QUICK))
         assert sorted(values) == numbered(8), cut
-        era.b1.cut_after = None
+        driver.b1.cut_after = None
 
 
 async def test_a_tail_from_before_a_truncation_is_not_believed() -> None:
     """Half a message read, then the broker restarts with a shorter log and other bytes behind it."""
-    era = LogEra(t=1)
-    era.write(tp(), [b"one", b"x" * 100])
-    async with Reader(era, "t", tuning=Tuning(fetch_bytes=20)) as reader:
-        era.b1.gate.set()
+    driver = LogEra(t=1)
+    driver.write(tp(), [b"one", b"x" * 100])
+    async with Reader(driver, "t", tuning=Tuning(fetch_bytes=20)) as reader:
+        driver.b1.gate.set()
         assert (await anext(reader)).value == b"one"
-        while len(era.b1.fetches) < 2:
+        while len(driver.b1.fetches) < 2:
             await anyio.lowlevel.checkpoint()
-        del era.logs[tp()][13:]
-        era.write(tp(), numbered(20))
+        del driver.logs[tp()][13:]
+        driver.write(tp(), numbered(20))
         assert [(await anext(reader)).value for _ in range(20)] == numbered(20)
 
 
 async def test_a_broker_that_moves_is_followed(caplog: pytest.LogCaptureFixture) -> None:
-    era = LogEra(t=1)
-    era.write(tp(), numbered(3))
-    old = era.b1
-    async with Reader(era, "t") as reader:
+    driver = LogEra(t=1)
+    driver.write(tp(), numbered(3))
+    old = driver.b1
+    async with Reader(driver, "t") as reader:
         assert [(await anext(reader)).value for _ in range(3)] == numbered(3)
-        era.live()
+        driver.live()
         while "broker 1 left" not in caplog.text:
             await anyio.lowlevel.checkpoint()
         old.down = True
-        era.addresses[1] = era.addresses[1]._replace(port=9093)
-        era.write(tp(), numbered(3, 3))
-        era.live(1)
+        driver.addresses[1] = driver.addresses[1]._replace(port=9093)
+        driver.write(tp(), numbered(3, 3))
+        driver.live(1)
         assert [(await anext(reader)).value for _ in range(3)] == numbered(3, 3)
-    assert era.b1 is not old and era.b1.fetches
+    assert driver.b1 is not old and driver.b1.fetches
 
 
 async def test_one_log_line_for_an_outage_and_one_for_its_end(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "odradek.fetch")
-    era = LogEra(t=1)
-    async with Reader(era, "t", tuning=Tuning(fetch_idle=0.001, backoff=QUICK)) as reader:
-        while not era.b1.fetches:
+    driver = LogEra(t=1)
+    async with Reader(driver, "t", tuning=Tuning(fetch_idle=0.001, backoff=QUICK)) as reader:
+        while not driver.b1.fetches:
             await anyio.lowlevel.checkpoint()
-        era.b1.down = True
-        failures = len(era.b1.fetches) + 4
-        while len(era.b1.fetches) < failures:
+        driver.b1.down = True
+        failures = len(driver.b1.fetches) + 4
+        while len(driver.b1.fetches) < failures:
             await anyio.lowlevel.checkpoint()
-        era.b1.down = False
-        era.write(tp(), [b"x"])
+        driver.b1.down = False
+        driver.write(tp(), [b"x"])
         await anext(reader)
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2 and "Connection refused" in lines[0] and "answers again after" in lines[1]
 
 
 async def test_a_start_by_meaning_is_asked_for_again_until_the_broker_answers() -> None:
-    era = LogEra(t=1)
-    async with Reader(era, "t", start=LATEST) as reader:
-        era.publish("t", 2)
-        era.write(tp(1), numbered(2))
-        era.b1.down = True
+    driver = LogEra(t=1)
+    async with Reader(driver, "t", start=LATEST) as reader:
+        driver.publish("t", 2)
+        driver.write(tp(1), numbered(2))
+        driver.b1.down = True
         await anyio.wait_all_tasks_blocked()
-        era.b1.down = False
+        driver.b1.down = False
         assert [(await anext(reader)).value for _ in range(2)] == numbered(2)
 
 
 async def test_entering_fails_honestly_when_an_end_cannot_be_found_out() -> None:
-    era = LogEra(t=1)
-    era.b1.down = True
+    driver = LogEra(t=1)
+    driver.b1.down = True
     with pytest.raises(TransportError, match="Connection refused"):
-        async with Reader(era, "t", until=LATEST):
+        async with Reader(driver, "t", until=LATEST):
             pass
     with pytest.raises(TransportError, match="no live broker"):
-        async with Reader(era, {TopicPartition("t", 9, 0): EARLIEST}):
+        async with Reader(driver, {TopicPartition("t", 0, 9): EARLIEST}):
             pass
 
 
@@ -468,20 +468,20 @@ async def test_entering_fails_honestly_when_an_end_cannot_be_found_out() -> None
 
 
 async def test_pain_background_death_raises_in_async_for() -> None:
-    era = LogEra()
-    async with Reader(era, "t") as reader:
-        era.coordination.fail(RuntimeError("watcher died"))
+    driver = LogEra()
+    async with Reader(driver, "t") as reader:
+        driver.coordination.fail(RuntimeError("watcher died"))
         with pytest.raises(RuntimeError, match="watcher died"):
             await anext(reader)
-        era.b1.fatal = ZeroDivisionError("a bug of ours")
+        driver.b1.fatal = ZeroDivisionError("a bug of ours")
         with pytest.raises(RuntimeError, match="watcher died"):
             await anext(reader)
 
 
 async def test_a_bug_in_a_fetch_loop_raises_in_async_for() -> None:
-    era = LogEra()
-    era.b1.fatal = ZeroDivisionError("a bug of ours")
-    async with Reader(era, {tp(): 0}) as reader:
+    driver = LogEra()
+    driver.b1.fatal = ZeroDivisionError("a bug of ours")
+    async with Reader(driver, {tp(): 0}) as reader:
         with pytest.raises(ZeroDivisionError):
             await anext(reader)
 
@@ -515,7 +515,7 @@ async def test_two_tasks_cannot_read_record_by_record_at_once() -> None:
         tasks.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("options", [{"ahead": 0}, {"max_message": 0}, {"corrupt": "ignore"}])
+@pytest.mark.parametrize("options", [{"ahead": 0}, {"max_message_bytes": 0}, {"corrupt": "ignore"}])
 def test_options_that_cannot_work_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         Reader(LogEra(), "t", **options)  # type: ignore[arg-type]
@@ -530,11 +530,11 @@ async def test_its_repr_says_how_far_it_is() -> None:
 async def test_pain_cancellation_at_every_await(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cancel the read at its n-th step, for every n until it gets through; each time the rest follows."""
     monkeypatch.setattr(streams, "PAUSE_ROWS", 1)
-    era = LogEra()
-    era.write(tp(0), numbered(200), Codec.SNAPPY)
-    era.write(tp(1), numbered(200, 200))
+    driver = LogEra()
+    driver.write(tp(0), numbered(200), CompressionType.SNAPPY)
+    driver.write(tp(1), numbered(200, 200))
     got: list[bytes] = []
-    async with Reader(era, "t", until=LATEST, tuning=Tuning(fetch_bytes=100, fetch_idle=0.001)) as reader:
+    async with Reader(driver, "t", until=LATEST, tuning=Tuning(fetch_bytes=100, fetch_idle=0.001)) as reader:
         steps = 0
         while len(got) < 400:
             steps += 1
@@ -559,33 +559,35 @@ async def test_pain_cancellation_at_every_await(monkeypatch: pytest.MonkeyPatch)
 
 async def test_pain_memory_bounded_with_slow_reader() -> None:
     """A reader that takes one batch and then nothing: fetching stops, with no more asked for than the budget."""
-    era = LogEra(t=4)
+    driver = LogEra(t=4)
     for n in range(4):
-        era.write(tp(n), [b"x" * 90] * 20_000)
-    ahead = 400_000
-    async with Reader(era, "t", ahead=ahead, tuning=Tuning(fetch_bytes=32_768, fetch_idle=0.001)) as reader:
+        driver.write(tp(n), [b"x" * 90] * 20_000)
+    read_ahead_bytes = 400_000
+    async with Reader(
+        driver, "t", read_ahead_bytes=read_ahead_bytes, tuning=Tuning(fetch_bytes=32_768, fetch_idle=0.001)
+    ) as reader:
         await anext(reader.batches(max_records=1))
         await anyio.wait_all_tasks_blocked()
-        fetches = len(era.b1.fetches)
+        fetches = len(driver.b1.fetches)
         await anyio.sleep(0.02)
-        assert len(era.b1.fetches) == fetches, "still fetching"
+        assert len(driver.b1.fetches) == fetches, "still fetching"
         held = sum(cursor.holding.held for cursor in reader._fetcher.cursors.values())
-        assert ahead / 4 < held <= ahead
+        assert read_ahead_bytes / 4 < held <= read_ahead_bytes
         total = 1
         async for batch in batches_until(reader, 79_999):
             total += len(batch)
-            assert sum(cursor.holding.held for cursor in reader._fetcher.cursors.values()) <= ahead
+            assert sum(cursor.holding.held for cursor in reader._fetcher.cursors.values()) <= read_ahead_bytes
         assert total == 80_000
 
 
 async def test_compressed_data_is_counted_by_what_it_grows_to() -> None:
     """A small first request; then, as every byte turns out to become hundreds, the smallest there is."""
-    era = LogEra(t=1)
-    wrapper = encode_set([b"x" * 1000] * 100, Codec.GZIP)
-    era.logs[tp()] += wrapper * 500
-    async with Reader(era, "t", ahead=1_000_000, until=LATEST) as reader:
+    driver = LogEra(t=1)
+    wrapper = encode_set([b"x" * 1000] * 100, CompressionType.GZIP)
+    driver.logs[tp()] += wrapper * 500
+    async with Reader(driver, "t", read_ahead_bytes=1_000_000, until=LATEST) as reader:
         assert sum([len(batch) async for batch in reader.batches()]) == 50_000
-    first, *others = [fetch[tp()] for fetch in era.b1.fetches]
+    first, *others = [fetch[tp()] for fetch in driver.b1.fetches]
     assert first == 65_536 and others and set(others) == {16_384}
 
 

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 from anyio import wait_all_tasks_blocked
 
-from odradek.client import arrow_in
-from odradek.client.producer import Producer
-from odradek.client.tuning import Tuning
-from odradek.codec import Packed
-from odradek.core.batches import PACKED_OVERHEAD_BYTES
-from odradek.core.interfaces import Outgoing
-from odradek.core.partitioners import KeyHash, RoundRobin
-from odradek.errors import ConfigError, MessageTooLarge, Rejected, Unknown
+from odradek.client.options import Tuning
+from odradek.client.producer import arrow_input
+from odradek.client.producer.producer import Producer
+from odradek.core.interfaces import ProducerRecord
+from odradek.core.produce.batch import PACKED_OVERHEAD_BYTES
+from odradek.core.produce.partitioners import KeyHash, RoundRobin
+from odradek.engine import PackedBytes
+from odradek.errors import ConfigError, MessageTooLarge, OutcomeUnknown, Rejected
 from odradek.types import KiB, TopicPartition
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-PLACE = TopicPartition("t", 1, 0)
+PLACE = TopicPartition("t", 0, 1)
 ROWS = [b"one", b"", b"three", "vi\u00ebr".encode()]
 KINDS = [
     pa.binary(),
@@ -60,75 +60,75 @@ def column(kind: Any) -> Any:
     ids=["array", "chunks", "table", "only column", "record batch", "slice"],
 )
 async def test_binary_and_string_columns_of_every_kind_and_shape_are_sent_as_they_are(
-    era: FakeEra, kind: Any, shape: Any
+    driver: FakeEra, kind: Any, shape: Any
 ) -> None:
-    async with Producer(era) as out:
-        acks = await out.send_many("t", [b"the topic is known now"], partition=TopicPartition("t", 2, 1))
+    async with Producer(driver) as out:
+        acks = await out.send_many("t", [b"the topic is known now"], partition=TopicPartition("t", 1, 2))
         acks = await out.send_arrow("t", shape(column(kind)), partition=PLACE)
     assert acks.check().counts == {PLACE: 4}
-    assert era.log[PLACE] == ROWS
+    assert driver.log[PLACE] == ROWS
 
 
-async def test_values_reach_the_encoder_in_the_memory_of_the_array(era: FakeEra) -> None:
+async def test_values_reach_the_encoder_in_the_memory_of_the_array(driver: FakeEra) -> None:
     values = pa.array([b"%05d" % n for n in range(5000)], pa.binary())
-    async with Producer(era, tuning=Tuning(batch_bytes=8 * KiB)) as out:
-        await out.send("t", b"the topic is known now", partition=TopicPartition("t", 2, 1))
+    async with Producer(driver, tuning=Tuning(batch_bytes=8 * KiB)) as out:
+        await out.send("t", b"the topic is known now", partition=TopicPartition("t", 1, 2))
         assert (await out.send_arrow("t", values, partition=PLACE)).written == 5000
-    records = [part.records for request in era[1].requests for part in request.parts]
+    records = [part.records for request in driver[1].requests for part in request.parts]
     assert len(records) > 8
     address = values.buffers()[2].address  # type: ignore[union-attr]
     for packed in records:
-        assert isinstance(packed, Packed)
+        assert isinstance(packed, PackedBytes)
         assert pa.py_buffer(packed.data).address == address
-    assert era.log[PLACE] == values.to_pylist()
+    assert driver.log[PLACE] == values.to_pylist()
 
 
-async def test_small_chunks_travel_together_in_their_order(era: FakeEra) -> None:
+async def test_small_chunks_travel_together_in_their_order(driver: FakeEra) -> None:
     rows = [b"%04d" % n for n in range(3000)]
     chunks = pa.chunked_array([rows[n : n + 3] for n in range(0, 3000, 3)], pa.binary())
-    async with Producer(era) as out:
+    async with Producer(driver) as out:
         await out.send_arrow("t", chunks, partition=PLACE)
-    assert era.log[PLACE] == rows
-    assert sum(len(request.parts) for request in era[1].requests) < 10
+    assert driver.log[PLACE] == rows
+    assert sum(len(request.parts) for request in driver[1].requests) < 10
 
 
-async def test_nothing_is_nothing(era: FakeEra) -> None:
-    async with Producer(era) as out:
+async def test_nothing_is_nothing(driver: FakeEra) -> None:
+    async with Producer(driver) as out:
         for nothing in (
             pa.array([], pa.binary()),
             pa.chunked_array([], pa.string()),
             pa.table({"v": pa.array([], "string")}),
         ):
             assert (await out.send_arrow("t", nothing)).written == 0
-    assert not era.log
+    assert not driver.log
 
 
-async def test_keys_choose_the_partition_and_a_null_is_no_key(era: FakeEra) -> None:
+async def test_keys_choose_the_partition_and_a_null_is_no_key(driver: FakeEra) -> None:
     keys = [None if n % 5 == 0 else f"k{n % 7}" for n in range(500)]
     data = pa.table({"user": pa.array(keys, pa.string()), "value": pa.array([f"{n}" for n in range(500)])})
-    async with Producer(era) as out:
+    async with Producer(driver) as out:
         acks = await out.send_arrow("t", data, key="user")
     assert acks.written == 500
-    places = era.coordination.table.partitions("t")
+    places = driver.coordination.table.partitions("t")
     for n, key in enumerate(keys):
         if key is not None:
             index = KeyHash()("t", key.encode(), 4)
             assert index is not None
-            assert b"%d" % n in era.log[places[index]]
+            assert b"%d" % n in driver.log[places[index]]
 
 
-async def test_a_partitioner_that_looks_at_every_record_sees_every_row(era: FakeEra) -> None:
-    async with Producer(era, partitioner=RoundRobin()) as out:
+async def test_a_partitioner_that_looks_at_every_record_sees_every_row(driver: FakeEra) -> None:
+    async with Producer(driver, partitioner=RoundRobin()) as out:
         await out.send_many("t", [b"x"] * 4)
         acks = await out.send_arrow("t", pa.array([b"a", b"b", b"c", b"d"]))
     assert sorted(acks.counts.values()) == [1, 1, 1, 1]
 
 
-async def test_compressed_topics_take_columns_too(era: FakeEra) -> None:
+async def test_compressed_topics_take_columns_too(driver: FakeEra) -> None:
     rows = [b"%05d" % n * 20 for n in range(3000)]
-    async with Producer(era, codec="gzip") as out:
+    async with Producer(driver, compression="gzip") as out:
         assert (await out.send_arrow("t", pa.array(rows), partition=PLACE)).written == 3000
-    assert era.log[PLACE] == rows
+    assert driver.log[PLACE] == rows
 
 
 # ---- what it refuses ---------------------------------------------------------------------------------------------
@@ -154,28 +154,28 @@ TABLE = pa.table({"a": [b"x", b"y"], "n": [1, 2], "gap": pa.array([b"x", None])}
     ids=lambda value: value if isinstance(value, str) else None,
 )
 async def test_what_cannot_be_sent_is_said_before_anything_is(
-    era: FakeEra, data: Any, options: dict[str, Any], error: type[Exception], words: str
+    driver: FakeEra, data: Any, options: dict[str, Any], error: type[Exception], words: str
 ) -> None:
-    async with Producer(era) as out:
+    async with Producer(driver) as out:
         with pytest.raises(error, match=words):
             await out.send_arrow("t", data, **options)
         assert out.statistics().accepted == 0
 
 
-async def test_damaged_offsets_reach_nobody(era: FakeEra) -> None:
+async def test_damaged_offsets_reach_nobody(driver: FakeEra) -> None:
     offsets = pa.array([0, 9, 2], pa.int32()).buffers()[1]
     damaged = pa.Array.from_buffers(pa.binary(), 2, [None, offsets, pa.py_buffer(b"abc")])
-    async with Producer(era) as out:
+    async with Producer(driver) as out:
         with pytest.raises(ValueError, match="offset"):
             await out.send_arrow("t", damaged)
         await out.send("t", b"still fine")
 
 
-async def test_without_pyarrow_the_error_names_the_extra(era: FakeEra, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_pyarrow_the_error_names_the_extra(driver: FakeEra, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.delitem(sys.modules, "odradek.client.arrow_in")
-    monkeypatch.delattr("odradek.client.arrow_in", raising=False)
-    async with Producer(era) as out:
+    monkeypatch.delitem(sys.modules, "odradek.client.producer.arrow_input")
+    monkeypatch.delattr("odradek.client.producer.arrow_input", raising=False)
+    async with Producer(driver) as out:
         with pytest.raises(ConfigError, match=r"pip install 'odradek\[arrow\]'"):
             await out.send_arrow("t", TABLE)
 
@@ -183,38 +183,41 @@ async def test_without_pyarrow_the_error_names_the_extra(era: FakeEra, monkeypat
 # ---- as send_many -----------------------------------------------------------------------------------------------
 
 
-async def test_rows_that_are_too_large_fail_alone_and_are_shown_as_records(era: FakeEra) -> None:
-    async with Producer(era, max_message=10) as out:
+async def test_rows_that_are_too_large_fail_alone_and_are_shown_as_records(driver: FakeEra) -> None:
+    async with Producer(driver, max_message_bytes=10) as out:
         acks = await out.send_arrow("t", pa.array(["fits", "x" * 11, "too", "y" * 1000]), partition=PLACE)
-    assert era.log[PLACE] == [b"fits", b"too"]
-    assert [failed.record for failed in acks.failed] == [Outgoing(b"x" * 11), Outgoing(b"y" * 1000)]
+    assert driver.log[PLACE] == [b"fits", b"too"]
+    assert [failed.record for failed in acks.failed] == [ProducerRecord(b"x" * 11), ProducerRecord(b"y" * 1000)]
     for failed in acks.failed:
         assert isinstance(failed.error, Rejected)
         assert isinstance(failed.error.__cause__, MessageTooLarge)
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip"])
+@pytest.mark.parametrize("compression", ["none", "gzip"])
 async def test_rows_that_nobody_answers_are_unknown_and_shown_as_records(
-    era: FakeEra, clock: Clock, codec: str
+    driver: FakeEra, clock: Clock, compression: str
 ) -> None:
     async def late() -> None:
-        await era[1].sent(1)
+        await driver[1].sent(1)
         clock.now += 1
 
-    era[1].holding = True
-    async with Producer(era, deliver_within=0.05, codec=codec) as out, anyio.create_task_group() as tasks:
+    driver[1].holding = True
+    async with (
+        Producer(driver, deliver_within=0.05, compression=compression) as out,
+        anyio.create_task_group() as tasks,
+    ):
         tasks.start_soon(late)
         acks = await out.send_arrow("t", pa.array(["a", "b"]), partition=PLACE)
         assert [(failed.record, type(failed.error)) for failed in acks.failed] == [
-            (Outgoing(b"a"), Unknown),
-            (Outgoing(b"b"), Unknown),
+            (ProducerRecord(b"a"), OutcomeUnknown),
+            (ProducerRecord(b"b"), OutcomeUnknown),
         ]
 
 
-async def test_rows_wait_for_room_and_what_they_take_is_bounded(era: FakeEra) -> None:
+async def test_rows_wait_for_room_and_what_they_take_is_bounded(driver: FakeEra) -> None:
     """Nothing is ever held beyond the buffer, and all of it is given back."""
-    async with Producer(era, buffer=2000) as out:
-        era.hold()
+    async with Producer(driver, buffer_bytes=2000) as out:
+        driver.hold()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(
                 partial(out.send_arrow, "t", pa.array([b"%03d" % n for n in range(1000)]), partition=PLACE)
@@ -223,15 +226,15 @@ async def test_rows_wait_for_room_and_what_they_take_is_bounded(era: FakeEra) ->
             most = out.statistics().buffered_bytes
             assert 2000 - (13 + 120) < most <= 2000
             assert out.statistics().buffered > 2000 // (13 + 2 * PACKED_OVERHEAD_BYTES)
-            era[1].release()
+            driver[1].release()
         assert out.statistics().buffered_bytes == 0
-    assert era.log[PLACE] == [b"%03d" % n for n in range(1000)]
+    assert driver.log[PLACE] == [b"%03d" % n for n in range(1000)]
 
 
-async def test_a_cancelled_call_leaves_its_rows_on_their_way(era: FakeEra) -> None:
-    era[1].holding = True
+async def test_a_cancelled_call_leaves_its_rows_on_their_way(driver: FakeEra) -> None:
+    driver[1].holding = True
     rows = [b"%03d" % n for n in range(100)]
-    async with Producer(era, buffer=1000) as out:
+    async with Producer(driver, buffer_bytes=1000) as out:
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(partial(out.send_arrow, "t", pa.array(rows), partition=PLACE))
@@ -239,39 +242,39 @@ async def test_a_cancelled_call_leaves_its_rows_on_their_way(era: FakeEra) -> No
                 scope.cancel()
         accepted = out.statistics().accepted
         assert 0 < accepted < 100
-        era[1].release()
-    assert era.log[PLACE] == rows[:accepted]
+        driver[1].release()
+    assert driver.log[PLACE] == rows[:accepted]
     assert not out.failures
 
 
-async def test_rows_of_a_broker_that_has_gone_are_sent_elsewhere_in_their_order(era: FakeEra) -> None:
-    era.coordination.brokers(1)
-    era[1].holding = True
+async def test_rows_of_a_broker_that_has_gone_are_sent_elsewhere_in_their_order(driver: FakeEra) -> None:
+    driver.coordination.brokers(1)
+    driver[1].holding = True
     rows = [b"%04d" % n for n in range(2000)]
-    async with Producer(era, tuning=Tuning(batch_bytes=2 * KiB)) as out, anyio.create_task_group() as tasks:
+    async with Producer(driver, tuning=Tuning(batch_bytes=2 * KiB)) as out, anyio.create_task_group() as tasks:
         tasks.start_soon(out.send_arrow, "t", pa.array(rows))
         await wait_all_tasks_blocked()
-        era.coordination.brokers(2)
+        driver.coordination.brokers(2)
         await wait_all_tasks_blocked()
-        era[1].holding = False
-        era[1].cut(sent=False)
-    assert {place.broker for place in era.log} == {2}
-    assert era.values() == rows
+        driver[1].holding = False
+        driver[1].cut(sent=False)
+    assert {place.broker for place in driver.log} == {2}
+    assert driver.values() == rows
 
 
-async def test_a_wrapper_that_is_too_large_is_split_down_to_its_rows(era: FakeEra) -> None:
+async def test_a_wrapper_that_is_too_large_is_split_down_to_its_rows(driver: FakeEra) -> None:
     rows = [bytes((n * 7919 + i * i * 31 + (i * n) % 251) % 256 for i in range(40)) for n in range(40)]
-    async with Producer(era, codec="gzip", max_message=200) as out:
+    async with Producer(driver, compression="gzip", max_message_bytes=200) as out:
         acks = await out.send_arrow("t", pa.array(rows, pa.binary()), partition=PLACE)
     assert acks.written == 40
-    assert era.log[PLACE] == rows
+    assert driver.log[PLACE] == rows
     assert len(acks.acks) > 6
 
 
 async def test_a_view_is_copied_piece_by_piece() -> None:
     values = pa.array(
-        [f"a long string that is not inlined {n}" for n in range(3 * arrow_in.PIECE_ROWS)], pa.string_view()
+        [f"a long string that is not inlined {n}" for n in range(3 * arrow_input.PIECE_ROWS)], pa.string_view()
     )
-    pieces = list(arrow_in.runs(values, None, None))
-    assert [len(piece) for piece in pieces] == [arrow_in.PIECE_ROWS] * 3
+    pieces = list(arrow_input.runs(values, None, None))
+    assert [len(piece) for piece in pieces] == [arrow_input.PIECE_ROWS] * 3
     assert [value.decode() for piece in pieces for value in piece if isinstance(value, bytes)] == values.to_pylist()

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 
 import odradek.arrow
-from odradek import codec
+from odradek import engine as engines
 from odradek.batch import Batch
-from odradek.client.consumer import Consumer
-from odradek.client.grouped import GroupTable
-from odradek.client.reader import Reader
-from odradek.client.tuning import Tuning
+from odradek.client.consumer.consumer import Consumer
+from odradek.client.consumer.group_batches import GroupTable
+from odradek.client.consumer.reader import Reader
+from odradek.client.options import Tuning
 from odradek.errors import ConfigError, CorruptMessage
 from odradek.types import LATEST, Position, TopicPartition
-from odradek.wire.compression import Codec
+from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 
 from ..columns import ENGINES, damage, using
@@ -44,7 +44,7 @@ def by_partition(*tables: pa.Table) -> dict[TopicPartition, list[bytes]]:
     for table in tables:
         table.validate(full=True)
         for row in table.to_pylist():
-            found[TopicPartition(row["topic"], row["broker"], row["partition"])].append(row["value"])
+            found[TopicPartition(row["topic"], row["partition"], row["broker"])].append(row["value"])
     return found
 
 
@@ -55,14 +55,20 @@ async def read_ahead(reader: Reader, rows: int) -> None:
             await anyio.lowlevel.checkpoint()
 
 
-def make_era(codecs: tuple[Codec, ...] = (Codec.NONE, Codec.GZIP, Codec.SNAPPY)) -> LogEra:
+def make_era(
+    compressions: tuple[CompressionType, ...] = (
+        CompressionType.NONE,
+        CompressionType.GZIP,
+        CompressionType.SNAPPY,
+    ),
+) -> LogEra:
     """A partition in each codec, two hundred records each, three to an entry where they are compressed."""
-    era = LogEra(t=len(codecs))
-    for n, compression in enumerate(codecs):
+    driver = LogEra(t=len(compressions))
+    for n, compression in enumerate(compressions):
         rows = numbered(200, 1000 * n)
         for at in range(0, 200, 3):
-            era.write(tp(n), rows[at : at + 3], compression)
-    return era
+            driver.write(tp(n), rows[at : at + 3], compression)
+    return driver
 
 
 # ---- readers ------------------------------------------------------------------------------------------------
@@ -83,10 +89,10 @@ async def test_tables_have_every_row_in_order_and_end_where_batches_end(engine: 
 @pytest.mark.parametrize("max_bytes", [6, 50, 300])
 async def test_a_bookmark_between_two_tables_resumes_exactly_there(engine: str, max_bytes: int) -> None:
     """Also inside a compressed wrapper, where no position exists."""
-    era, options, tables = make_era(), dict[str, Any](), list[pa.Table]()
+    driver, options, tables = make_era(), dict[str, Any](), list[pa.Table]()
     with using(engine):
         while sum(table.num_rows for table in tables) < 600:
-            async with Reader(era, "t", until=LATEST, tuning=Tuning(fetch_bytes=700), **options) as reader:
+            async with Reader(driver, "t", until=LATEST, tuning=Tuning(fetch_bytes=700), **options) as reader:
                 async for table in reader.arrow(max_bytes=max_bytes):
                     tables.append(table)
                     if len(tables) % 17 == 0:
@@ -96,9 +102,9 @@ async def test_a_bookmark_between_two_tables_resumes_exactly_there(engine: str, 
 
 
 async def test_positions_lie_right_behind_the_last_table() -> None:
-    era = LogEra(t=1)
-    era.write(tp(), numbered(10))
-    async with Reader(era, "t", until=LATEST) as reader:
+    driver = LogEra(t=1)
+    driver.write(tp(), numbered(10))
+    async with Reader(driver, "t", until=LATEST) as reader:
         tables = reader.arrow(max_bytes=4 * 6)
         for n in (4, 8, 10):
             table = await anext(tables)
@@ -109,20 +115,20 @@ async def test_positions_lie_right_behind_the_last_table() -> None:
 
 
 async def test_records_batches_and_tables_of_one_reader_take_turns() -> None:
-    era = LogEra(t=1)
-    era.write(tp(), numbered(9))
-    async with Reader(era, "t", until=LATEST) as reader:
+    driver = LogEra(t=1)
+    driver.write(tp(), numbered(9))
+    async with Reader(driver, "t", until=LATEST) as reader:
         assert values(await anext(reader.arrow(max_bytes=12))) == numbered(2)
         assert (await anext(reader.batches(max_records=1))).values == numbered(1, 2)
         assert values(await anext(reader.arrow())) == numbered(6, 3)
 
 
 async def test_an_error_comes_behind_the_rows_before_it_and_the_others_go_on() -> None:
-    era = LogEra()
-    era.write(tp(0), numbered(3))
-    era.write(tp(1), numbered(5, 10))
-    era.logs[tp(0)][-1] ^= 1
-    async with Reader(era, "t", until=LATEST) as reader:
+    driver = LogEra()
+    driver.write(tp(0), numbered(3))
+    driver.write(tp(1), numbered(5, 10))
+    driver.logs[tp(0)][-1] ^= 1
+    async with Reader(driver, "t", until=LATEST) as reader:
         tables: list[pa.Table] = []
         with pytest.raises(CorruptMessage, match="t/1-0"):
             async for table in reader.arrow():
@@ -133,13 +139,13 @@ async def test_an_error_comes_behind_the_rows_before_it_and_the_others_go_on() -
 
 @pytest.mark.parametrize("engine", ENGINES)
 async def test_raw_entries_say_what_is_wrong_with_them(engine: str) -> None:
-    era = LogEra(t=1)
+    driver = LogEra(t=1)
     bad = damage(encode_set([b"bad"]))
-    era.write(tp(), [b"good"])
-    era.logs[tp()] += bad
-    era.write(tp(), [b"good"])
+    driver.write(tp(), [b"good"])
+    driver.logs[tp()] += bad
+    driver.write(tp(), [b"good"])
     with using(engine):
-        async with Reader(era, "t", until=LATEST, corrupt="raw", tuning=Tuning(fetch_bytes=14)) as reader:
+        async with Reader(driver, "t", until=LATEST, corrupt="raw", tuning=Tuning(fetch_bytes=14)) as reader:
             tables = [table async for table in reader.arrow()]
     assert all(table.schema == odradek.arrow.schema("error") for table in tables)
     assert [(row["value"], row["error"]) for table in tables for row in table.to_pylist()] == [
@@ -150,8 +156,8 @@ async def test_raw_entries_say_what_is_wrong_with_them(engine: str) -> None:
 
 
 async def test_a_table_may_wait_to_be_filled() -> None:
-    era = LogEra(t=2)
-    async with Reader(era, "t", tuning=Tuning(fetch_idle=0.001)) as reader:
+    driver = LogEra(t=2)
+    async with Reader(driver, "t", tuning=Tuning(fetch_idle=0.001)) as reader:
         found: list[pa.Table] = []
 
         async def read() -> None:
@@ -160,38 +166,38 @@ async def test_a_table_may_wait_to_be_filled() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(read)
             for n in range(8):
-                era.write(tp(n % 2), [b"x" * 100])
+                driver.write(tp(n % 2), [b"x" * 100])
                 await read_ahead(reader, n + 1)
             assert not found
-            era.write(tp(), [b"x" * 4000])
+            driver.write(tp(), [b"x" * 4000])
     assert found[0].num_rows == 8
 
 
 async def test_a_table_waits_no_longer_than_it_may() -> None:
-    era = LogEra(t=1)
-    era.write(tp(), numbered(3))
-    async with Reader(era, "t", tuning=Tuning(fetch_idle=0.001)) as reader:
+    driver = LogEra(t=1)
+    driver.write(tp(), numbered(3))
+    async with Reader(driver, "t", tuning=Tuning(fetch_idle=0.001)) as reader:
         with anyio.fail_after(5):
             assert values(await anext(reader.arrow(max_wait=0.02))) == numbered(3)
 
 
 async def test_a_table_does_not_wait_for_what_will_never_come() -> None:
-    era = LogEra(t=2)
-    era.write(tp(), numbered(3))
-    async with Reader(era, "t", until=LATEST) as reader:
+    driver = LogEra(t=2)
+    driver.write(tp(), numbered(3))
+    async with Reader(driver, "t", until=LATEST) as reader:
         with anyio.fail_after(5):
             assert [values(table) async for table in reader.arrow(max_wait=3600)] == [numbered(3)]
     full = LogEra(t=1)
     full.write(tp(), [b"x" * 990] * 500)
-    async with Reader(full, "t", ahead=100_000, tuning=Tuning(fetch_bytes=20_000)) as reader:
+    async with Reader(full, "t", read_ahead_bytes=100_000, tuning=Tuning(fetch_bytes=20_000)) as reader:
         with anyio.fail_after(5):  # more than may be read ahead
             assert (await anext(reader.arrow(max_wait=3600))).num_rows > 20
 
 
 async def test_what_killed_the_background_is_raised_while_a_table_is_filled() -> None:
-    era = LogEra(t=1)
-    era.write(tp(), numbered(3))
-    async with Reader(era, "t", tuning=Tuning(fetch_idle=0.001)) as reader, anyio.create_task_group() as tasks:
+    driver = LogEra(t=1)
+    driver.write(tp(), numbered(3))
+    async with Reader(driver, "t", tuning=Tuning(fetch_idle=0.001)) as reader, anyio.create_task_group() as tasks:
 
         async def read() -> None:
             with pytest.raises(RuntimeError, match="watcher died"):
@@ -199,14 +205,14 @@ async def test_what_killed_the_background_is_raised_while_a_table_is_filled() ->
 
         tasks.start_soon(read)
         await read_ahead(reader, 3)
-        era.coordination.fail(RuntimeError("watcher died"))
+        driver.coordination.fail(RuntimeError("watcher died"))
 
 
 @pytest.mark.parametrize("max_wait", [0.0, 0.001])
 async def test_cancelling_a_wait_for_a_table_moves_nothing(max_wait: float) -> None:
-    era = make_era()
+    driver = make_era()
     found: list[pa.Table] = []
-    async with Reader(era, "t", until=LATEST, tuning=Tuning(fetch_bytes=100, fetch_idle=0.001)) as reader:
+    async with Reader(driver, "t", until=LATEST, tuning=Tuning(fetch_bytes=100, fetch_idle=0.001)) as reader:
         steps = 0
         while sum(table.num_rows for table in found) < 600:
             steps += 1
@@ -230,8 +236,8 @@ async def test_rows_whose_table_cannot_be_made_come_again(monkeypatch: pytest.Mo
     def fail(*_: object, **__: object) -> pa.Table:
         raise MemoryError
 
-    era = make_era()
-    async with Reader(era, "t", until=LATEST) as reader:
+    driver = make_era()
+    async with Reader(driver, "t", until=LATEST) as reader:
         tables = reader.arrow(max_bytes=100)
         before = await anext(tables)
         bookmark = reader.bookmark()
@@ -246,14 +252,16 @@ async def test_rows_whose_table_cannot_be_made_come_again(monkeypatch: pytest.Mo
 
 
 async def test_pain_memory_is_bounded_with_a_slow_taker_of_tables() -> None:
-    era = LogEra(t=4)
+    driver = LogEra(t=4)
     for n in range(4):
-        era.write(tp(n), [b"x" * 90] * 10_000)
-    ahead = 400_000
-    async with Reader(era, "t", ahead=ahead, until=LATEST, tuning=Tuning(fetch_bytes=32_768)) as reader:
+        driver.write(tp(n), [b"x" * 90] * 10_000)
+    read_ahead_bytes = 400_000
+    async with Reader(
+        driver, "t", read_ahead_bytes=read_ahead_bytes, until=LATEST, tuning=Tuning(fetch_bytes=32_768)
+    ) as reader:
         rows = 0
         async for table in reader.arrow(max_bytes=50_000):
-            assert sum(cursor.holding.held for cursor in reader._fetcher.cursors.values()) <= ahead
+            assert sum(cursor.holding.held for cursor in reader._fetcher.cursors.values()) <= read_ahead_bytes
             assert 90 * table.num_rows <= 50_000
             rows += table.num_rows
             await anyio.lowlevel.checkpoint()
@@ -267,13 +275,13 @@ async def test_pain_batches_into_data_frames_are_slow(engine: str, monkeypatch: 
     def refuse(*_: object) -> Any:
         raise AssertionError("an object for a row")
 
-    era = LogEra(t=1)
-    era.write(tp(), [b"x" * 90] * 1000)
+    driver = LogEra(t=1)
+    driver.write(tp(), [b"x" * 90] * 1000)
     with using(engine):
-        async with Reader(era, "t", until=LATEST) as reader:
-            for kind in (Batch, codec.Packed):
+        async with Reader(driver, "t", until=LATEST) as reader:
+            for kind in (Batch, engines.PackedBytes):
                 monkeypatch.setattr(kind, "__iter__", refuse)
-            monkeypatch.setattr(codec.Packed, "tolist", refuse)
+            monkeypatch.setattr(engines.PackedBytes, "tolist", refuse)
             tables = [table async for table in reader.arrow()]
             monkeypatch.undo()
     assert [value for table in tables for value in values(table)] == [b"x" * 90] * 1000
@@ -292,22 +300,22 @@ async def test_options_that_cannot_work_are_refused_at_once(monkeypatch: pytest.
 # ---- consumers ----------------------------------------------------------------------------------------------
 
 
-def make_consumer(era: LogEra, **options: Any) -> Consumer:
+def make_consumer(driver: LogEra, **options: Any) -> Consumer:
     settings: dict[str, Any] = {"group": "g", "commit_every": None, "tuning": Tuning(fetch_idle=0.001), **options}
-    return Consumer(era, "t", **settings)
+    return Consumer(driver, "t", **settings)
 
 
 def grouped(*counts: int) -> LogEra:
-    era = LogEra(t=len(counts))
+    driver = LogEra(t=len(counts))
     for n, count in enumerate(counts):
-        era.write(tp(n), numbered(count, 1000 * n))
-    era.initial = dict.fromkeys(map(tp, range(len(counts))), 0)
-    return era
+        driver.write(tp(n), numbered(count, 1000 * n))
+    driver.initial = dict.fromkeys(map(tp, range(len(counts))), 0)
+    return driver
 
 
 async def test_only_tables_that_are_done_are_committed() -> None:
-    era = grouped(10)
-    async with make_consumer(era) as consumer:
+    driver = grouped(10)
+    async with make_consumer(driver) as consumer:
         tables = consumer.arrow(max_bytes=4 * 6)
         first, second = [await anext(tables) for _ in range(2)]
         assert isinstance(first, GroupTable) and values(first.table) == numbered(4)
@@ -316,13 +324,13 @@ async def test_only_tables_that_are_done_are_committed() -> None:
         assert await consumer.commit() == {tp(): 0}, "contiguous"
         assert first.done()
         assert await consumer.commit() == {tp(): 8 * SIZE}
-    async with make_consumer(era) as consumer:
+    async with make_consumer(driver) as consumer:
         assert values((await anext(consumer.arrow())).table) == numbered(2, 8)
 
 
 async def test_a_table_of_several_partitions_commits_them_all() -> None:
-    era = grouped(3, 5)
-    async with make_consumer(era) as consumer:
+    driver = grouped(3, 5)
+    async with make_consumer(driver) as consumer:
         rows = 0
         async for batch in consumer.arrow(max_wait=0.01):
             rows += batch.table.num_rows
@@ -330,35 +338,35 @@ async def test_a_table_of_several_partitions_commits_them_all() -> None:
             if rows == 8:
                 break
         await consumer.commit()
-        assert era.store.stored == {tp(0): 3 * SIZE, tp(1): 5 * SIZE}
+        assert driver.store.stored == {tp(0): 3 * SIZE, tp(1): 5 * SIZE}
 
 
 async def test_done_says_when_a_partition_was_taken_away() -> None:
-    era = grouped(3, 3)
-    async with make_consumer(era, revoke_within=0.01) as consumer:
+    driver = grouped(3, 3)
+    async with make_consumer(driver, revoke_within=0.01) as consumer:
         batch = await anext(consumer.arrow(max_wait=0.05))
-        await era.member.revoke()
+        await driver.member.revoke()
         assert batch.done() is False
-        await era.member.assign(tp(0))
+        await driver.member.assign(tp(0))
         assert await consumer.commit() == {}
-    assert era.store.stored == {tp(0): 0, tp(1): 0}
+    assert driver.store.stored == {tp(0): 0, tp(1): 0}
 
 
 async def test_one_partition_sought_elsewhere_does_not_keep_the_others_from_being_done() -> None:
-    era = grouped(3, 3)
-    async with make_consumer(era) as consumer:
+    driver = grouped(3, 3)
+    async with make_consumer(driver) as consumer:
         batch = await anext(consumer.arrow(max_wait=0.05))
         assert {row["partition"] for row in batch.table.to_pylist()} == {0, 1}
         consumer.seek(tp(0), Position(0))
         assert batch.done() is False
         await consumer.commit()
-        assert era.store.stored == {tp(0): 0, tp(1): 3 * SIZE}
+        assert driver.store.stored == {tp(0): 0, tp(1): 3 * SIZE}
 
 
 async def test_each_stream_has_tables_of_its_own_partitions() -> None:
-    era = grouped(3, 3)
-    era.initial = {tp(0): 0, tp(1): 1}
-    async with make_consumer(era, streams=2) as consumer:
+    driver = grouped(3, 3)
+    driver.initial = {tp(0): 0, tp(1): 1}
+    async with make_consumer(driver, streams=2) as consumer:
         for n, stream in enumerate(consumer.streams):
             assert by_partition((await anext(stream.arrow())).table) == {tp(n): numbered(3, 1000 * n)}
 
@@ -367,8 +375,8 @@ async def test_rows_of_a_group_whose_table_cannot_be_made_hold_no_commit_back(mo
     def fail(*_: object, **__: object) -> pa.Table:
         raise MemoryError
 
-    era = grouped(10)
-    async with make_consumer(era) as consumer:
+    driver = grouped(10)
+    async with make_consumer(driver) as consumer:
         (await anext(consumer.arrow(max_bytes=12))).done()
         with monkeypatch.context() as patch:
             patch.setattr(odradek.arrow, "table", fail)

@@ -6,15 +6,15 @@ from itertools import pairwise
 
 import pytest
 
-from odradek import codec
+from odradek import engine
 from odradek.batch import Batch
-from odradek.client.cursor import Chunk
-from odradek.client.reader import Reader
-from odradek.client.tuning import Tuning
-from odradek.codec import Packed
+from odradek.client.consumer.cursor import BufferedColumns
+from odradek.client.consumer.reader import Reader
+from odradek.client.options import Tuning
+from odradek.engine import PackedBytes
 from odradek.errors import CorruptMessage
 from odradek.types import LATEST, Columns
-from odradek.wire.compression import Codec
+from odradek.wire.compression import CompressionType
 
 from .consuming import LogEra, tp
 
@@ -38,10 +38,10 @@ async def all_in_steps(reader: Reader, max_bytes: int) -> list[list[Batch]]:
 
 @pytest.mark.parametrize("max_bytes", [1, 5, 6, 7, 100, 1000, 1 << 20])
 async def test_a_step_has_at_most_so_many_bytes_and_at_least_a_row(max_bytes: int) -> None:
-    era = LogEra(t=3)
+    driver = LogEra(t=3)
     for n in range(3):
-        era.write(tp(n), numbered(100, 100 * n), Codec.SNAPPY if n else Codec.NONE)
-    async with Reader(era, "t", until=LATEST, tuning=Tuning(fetch_bytes=300)) as reader:
+        driver.write(tp(n), numbered(100, 100 * n), CompressionType.SNAPPY if n else CompressionType.NONE)
+    async with Reader(driver, "t", until=LATEST, tuning=Tuning(fetch_bytes=300)) as reader:
         steps = await all_in_steps(reader, max_bytes)
     sizes = [sum(batch.columns.payload_bytes for batch in step) for step in steps]
     assert max(sizes) <= max(6, max_bytes)
@@ -52,21 +52,21 @@ async def test_a_step_has_at_most_so_many_bytes_and_at_least_a_row(max_bytes: in
 
 
 async def test_partitions_take_turns_within_a_step() -> None:
-    era = LogEra()
+    driver = LogEra()
     for n in range(2):
-        era.write(tp(n), numbered(400))
-    async with Reader(era, "t", until=LATEST, tuning=Tuning(fetch_bytes=160)) as reader:
+        driver.write(tp(n), numbered(400))
+    async with Reader(driver, "t", until=LATEST, tuning=Tuning(fetch_bytes=160)) as reader:
         steps = await all_in_steps(reader, 1 << 20)
     order = [batch.partition.partition for step in steps for batch in step]
     assert sum(a != b for a, b in pairwise(order)) > len(order) // 2
 
 
 async def test_an_error_comes_behind_what_is_good_and_alone() -> None:
-    era = LogEra()
-    era.write(tp(0), numbered(3))
-    era.write(tp(1), numbered(5, 10))
-    era.logs[tp(0)][-1] ^= 1
-    async with Reader(era, "t", until=LATEST) as reader:
+    driver = LogEra()
+    driver.write(tp(0), numbered(3))
+    driver.write(tp(1), numbered(5, 10))
+    driver.logs[tp(0)][-1] ^= 1
+    async with Reader(driver, "t", until=LATEST) as reader:
         values: list[bytes] = []
         with pytest.raises(CorruptMessage, match="t/1-0"):
             while step := await some(reader, 1 << 20):
@@ -84,13 +84,13 @@ def test_rows_are_counted_alike_in_lists_and_packed(start: int) -> None:
     for value in values:
         ends.append(ends[-1] + len(value))
     offsets = memoryview(b"".join(end.to_bytes(8, "little") for end in ends)).cast("q")
-    packed = Packed(offsets, memoryview(b"".join(values)))
-    assert codec.active.unpack(offsets, packed.data) == values
+    packed = PackedBytes(offsets, memoryview(b"".join(values)))
+    assert engine.active.unpack(offsets, packed.data) == values
     rows = list(range(len(values)))
     for max_bytes in range(20):
         expected = max(1, max(n for n in range(len(values) - start + 1) if sum(ends_of(values, start, n)) <= max_bytes))
         for column in (values, packed):
-            chunk = Chunk(Columns(column, rows, rows), 0, start)
+            chunk = BufferedColumns(Columns(column, rows, rows), 0, start)
             assert chunk.rows_within(max_bytes) == expected, max_bytes
 
 

@@ -7,9 +7,10 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tests.frames import FrameReader
+
 from odradek.errors import RemoteProtocolError
-from odradek.wire.compression import BadCompression, Codec, decompress
-from odradek.wire.frames import FrameReader
+from odradek.wire.compression import CompressionError, CompressionType, decompress
 from odradek.wire.kafka07.requests import (
     Fetch,
     MultiFetch,
@@ -151,7 +152,7 @@ def entries_of(log: bytes, position: int = 0) -> Iterator[Stored]:
             return
         try:
             yield Stored(position + at, position + at + 4 + length, values_of(entry))
-        except (BadCompression, ValueError):  # ValueError: codec 3
+        except (CompressionError, ValueError):  # ValueError: codec 3
             return
         at += 4 + length
 
@@ -159,9 +160,9 @@ def entries_of(log: bytes, position: int = 0) -> Iterator[Stored]:
 def values_of(entry: bytes) -> list[bytes]:
     magic, attributes = entry[0], entry[1] if entry[0] else 0
     payload = entry[5 + magic :]
-    if not (codec := attributes & 3):
+    if not (compression := attributes & 3):
         return [payload]
-    inner = decompress(Codec(codec), payload, 64 << 20)
+    inner = decompress(CompressionType(compression), payload, 64 << 20)
     return [value for stored in entries_of(inner) for value in stored.values]
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from odradek.wire.frames import FrameReader
+from tests.frames import FrameReader
 
 FRAME_LIMIT = 1 << 30
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import anyio
 
-from odradek.core.zknodes import broker_data
+from odradek.core.kafka07.znodes import broker_data
 from odradek.testing import Kafka07Broker, ZooKeeperServer
 from odradek.wire.kafka07.requests import Fetch, MultiFetch, Produce, Request, decode_request, encode_request
 

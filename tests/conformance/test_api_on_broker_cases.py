@@ -19,14 +19,14 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 import odradek as od
-from odradek.core.interfaces import BrokerApi
+from odradek.core.interfaces import BrokerClient
 from odradek.errors import BrokerError, ConnectionLost, CorruptMessage, MessageTooLarge, OdradekError, Rejected
 from odradek.testing import ZooKeeperServer
-from odradek.types import EARLIEST, LATEST, Anchor, Broker, Position, TopicPartition
-from odradek.wire.compression import BadCompression
+from odradek.types import EARLIEST, LATEST, Broker, Position, PositionSpec, TopicPartition
+from odradek.wire.compression import CompressionError
 from odradek.wire.kafka07.entries import scan
-from odradek.wire.kafka07.names import is_legal_topic
 from odradek.wire.kafka07.requests import Fetch, MultiFetch, Offsets, Produce, encode_request
+from odradek.wire.kafka07.topic_names import is_legal_topic
 
 from .conversations import LIMIT, Row, Talk, entries_of, rows_of, values_of
 from .replay import Case, Peer, Run, Step, bytes_of, read_cases
@@ -79,7 +79,10 @@ class ClientRun(Run):
         super().__enter__()
         try:
             self._k = self._open(od.connect(f"kafka07://{self.broker.broker_id}@{self.broker.address}"))
-            self._producers = [self._open(self._k.producer(codec=codec, max_message=self._limit)) for codec in CODECS]
+            self._producers = [
+                self._open(self._k.producer(compression=compression, max_message_bytes=self._limit))
+                for compression in CODECS
+            ]
         except BaseException:
             self._stack.close()
             raise
@@ -125,7 +128,7 @@ class ClientRun(Run):
         self._fetch(Fetch(topic, partition, 0, 1 << 20))
 
     def partition(self, part: Produce | Fetch | Offsets) -> TopicPartition:
-        return TopicPartition(part.topic, self.broker.broker_id, part.partition)
+        return TopicPartition(part.topic, part.partition, self.broker.broker_id)
 
     # ---- producing ------------------------------------------------------------------------------------------
 
@@ -137,26 +140,26 @@ class ClientRun(Run):
                 peer.send(b"".join(encode_request(part) + encode_request(MultiFetch(()))))
                 peer.exactly(6)
         elif self.broker.running and -1 <= part.partition < count:
-            for codec, values in runs(bytes(part.message_set)):
+            for compression, values in runs(bytes(part.message_set)):
                 if part.partition < 0:
-                    self._send_anywhere(part.topic, codec, values)
+                    self._send_anywhere(part.topic, compression, values)
                 else:
-                    self._send(self.partition(part), codec, values)
+                    self._send(self.partition(part), compression, values)
 
-    def _send_anywhere(self, topic: str, codec: int, values: list[bytes]) -> None:
+    def _send_anywhere(self, topic: str, compression: int, values: list[bytes]) -> None:
         for value in values:
-            ack = self._call(self._producers[codec].send, topic, value)
+            ack = self._call(self._producers[compression].send, topic, value)
             self.written[ack.partition].append(value)
 
-    def _send(self, partition: TopicPartition, codec: int, values: list[bytes]) -> None:
+    def _send(self, partition: TopicPartition, compression: int, values: list[bytes]) -> None:
         """Too large a message is refused by itself: the broker would drop the whole set without a word (case 18)."""
-        send_many = self._producers[codec].send_many
+        send_many = self._producers[compression].send_many
         acks = self._call(lambda: send_many(partition.topic, values, partition=partition))
         refused = [failed.record.value for failed in acks.failed]
         assert all(isinstance(failed.error, Rejected) for failed in acks.failed)
         if not is_legal_topic(partition.topic):
             assert refused == values
-        elif not codec:  # compressed, it is the size of the wrapper that counts
+        elif not compression:  # compressed, it is the size of the wrapper that counts
             assert refused == [value for value in values if len(value) > self._limit]
         assert acks.written == len(values) - len(refused)
         self.written[partition] += [value for value in values if value not in refused]
@@ -220,16 +223,16 @@ class ClientRun(Run):
     def _positions(self, request: Offsets) -> None:
         if not self.broker.running or request.max_number < 1 or request.time < -2:
             return
-        at = Anchor(request.time) if request.time < 0 else od.AtTime(request.time / 1000)
+        at = PositionSpec(request.time) if request.time < 0 else od.AtTime(request.time / 1000)
         if (expected := self._raw_positions(request)) is None:
             with pytest.raises(ConnectionLost):
                 self._call(self._ask, request, at)
         else:
             assert self._call(self._ask, request, at) == expected
 
-    async def _ask(self, request: Offsets, at: Anchor | od.AtTime) -> Sequence[Position]:
+    async def _ask(self, request: Offsets, at: PositionSpec | od.AtTime) -> Sequence[Position]:
         broker = Broker(self.broker.broker_id, self.broker.host, self.broker.port)
-        api: BrokerApi = self._k.era.broker(broker, purpose="control")
+        api: BrokerClient = self._k.driver.broker(broker, purpose="control")
         return await api.positions(self.partition(request), at, request.max_number)
 
     def _raw_positions(self, request: Offsets) -> list[int] | None:
@@ -264,19 +267,19 @@ def runs(message_set: bytes) -> Iterator[tuple[int, list[bytes]]]:
     """The set as calls of producers: plain messages together, each wrapper by itself. Nothing when it is damaged."""
     entries = list(scan(message_set))
     try:
-        opened = [(entry.codec, values_of(bytes(entry.raw)[4:])) for entry in entries if not entry.damage]
-    except BadCompression:
+        opened = [(entry.compression, values_of(bytes(entry.raw)[4:])) for entry in entries if not entry.damage]
+    except CompressionError:
         return
     if len(opened) != len(entries):
         return
     plain: list[bytes] = []
-    for codec, values in opened:
-        if not codec:
+    for compression, values in opened:
+        if not compression:
             plain += values
             continue
         yield from [(0, plain)] if plain else []
         plain = []
-        yield codec, values
+        yield compression, values
     yield from [(0, plain)] if plain else []
 
 

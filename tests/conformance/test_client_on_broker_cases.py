@@ -12,7 +12,7 @@ import pytest
 from odradek.core.interfaces import DecoderOptions
 from odradek.errors import OdradekError, RemoteProtocolError
 from odradek.types import Columns, Position, TopicPartition
-from odradek.wire.kafka07.message_set import SetDecoder
+from odradek.wire.kafka07.message_set import MessageSetDecoder
 from odradek.wire.kafka07.requests import Fetch, MultiFetch, Offsets, encode_request
 from odradek.wire.kafka07.responses import FetchReply, MultiFetchReply, OffsetsReply, PartResult
 
@@ -74,7 +74,7 @@ def shape(error: OdradekError | None) -> tuple[Any, ...]:
 def fetched(exchange: Exchange, data: bytes, piece: int) -> list[Part]:
     parts = exchange.fetches
     decoders = [
-        SetDecoder(TopicPartition(part.topic, 1, part.partition), Position(part.offset), DecoderOptions())
+        MessageSetDecoder(TopicPartition(part.topic, part.partition, 1), Position(part.offset), DecoderOptions())
         for part in parts
     ]
     kind = MultiFetchReply if isinstance(exchange.request, MultiFetch) else FetchReply

@@ -16,14 +16,14 @@ import pytest
 
 import odradek as od
 from odradek.core.interfaces import DecoderOptions, FetchResult
-from odradek.core.partitioners import JavaHash
+from odradek.core.produce.partitioners import JavaHash
 from odradek.errors import MessageTooLarge, Rejected
-from odradek.io.kafka07.api import Kafka07Api
+from odradek.io.kafka07.broker_client import Kafka07BrokerClient
 from odradek.testing import Kafka07Broker, ZooKeeperServer
-from odradek.types import EARLIEST, LATEST, Anchor, Broker, Position, TopicPartition
-from odradek.wire.compression import Codec
+from odradek.types import EARLIEST, LATEST, Broker, Position, PositionSpec, TopicPartition
+from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.entries import scan
-from odradek.wire.kafka07.message_set import SetDecoder, encode_set
+from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
 from odradek.wire.kafka07.requests import (
     Fetch,
     MultiFetch,
@@ -72,7 +72,7 @@ class Written(NamedTuple):
     """What producing comes to, for one partition: payloads in order, and how the level-one entries were packed."""
 
     payloads: list[bytes]
-    codecs: set[int]
+    compressions: set[int]
     raw: bytes
 
 
@@ -80,14 +80,14 @@ Log = dict[tuple[str, int], Written]
 
 
 def payloads_of(data: bytes) -> list[bytes]:
-    decoder = SetDecoder(TopicPartition("t", 1, 0), Position(0), DecoderOptions())
+    decoder = MessageSetDecoder(TopicPartition("t", 0, 1), Position(0), DecoderOptions())
     decoder.feed(memoryview(data))
     assert decoder.error is None and decoder.fetch_position == len(data)
     return list(decoder.take().values)
 
 
 def written(data: bytes) -> Written:
-    return Written(payloads_of(data), {entry.codec for entry in scan(data)}, data)
+    return Written(payloads_of(data), {entry.compression for entry in scan(data)}, data)
 
 
 def produces(requests: Sequence[Request]) -> list[Produce]:
@@ -121,7 +121,7 @@ def log_on_disk(broker: Kafka07Broker) -> Log:
 def same_log(found: Log, expected: Log) -> None:
     assert {place: log[:2] for place, log in found.items()} == {place: log[:2] for place, log in expected.items()}
     for place, log in expected.items():
-        if log.codecs == {Codec.NONE}:  # compressors differ in their output, also between Java versions
+        if log.compressions == {CompressionType.NONE}:  # compressors differ in their output, also between Java versions
             assert found[place].raw == log.raw
 
 
@@ -134,18 +134,21 @@ def payload(text: str) -> bytes:
 
 def producer_options(case: Case) -> dict[str, Any]:
     config, kind = case["config"], case["kind"]
-    codec = CODECS[kind.partition(":")[2] or config.get("compression.codec", "0")]
-    options: dict[str, Any] = {"partitioner": JavaHash(), "max_message": int(config.get("max.message.size", 1_000_000))}
+    compression = CODECS[kind.partition(":")[2] or config.get("compression.codec", "0")]
+    options: dict[str, Any] = {
+        "partitioner": JavaHash(),
+        "max_message_bytes": int(config.get("max.message.size", 1_000_000)),
+    }
     if "compressed.topics" in config and kind == "async":  # the sync producer ignores it
-        return {**options, "codecs": {config["compressed.topics"]: codec}}
-    return {**options, "codec": codec}
+        return {**options, "compression_by_topic": {config["compressed.topics"]: compression}}
+    return {**options, "compression": compression}
 
 
 def rows_of(case: Case, call: list[Any]) -> Iterator[tuple[str, list[Any], TopicPartition | None]]:
     for topic, key, texts in call:
         values = [payload(text) for text in texts]
         if case["kind"].startswith("syncproducer"):  # the second field is a partition
-            yield topic, values, TopicPartition(topic, 1, int(key)) if int(key) >= 0 else None
+            yield topic, values, TopicPartition(topic, int(key), 1) if int(key) >= 0 else None
         else:
             yield topic, values if key == "-" else [(key.encode(), value) for value in values], None
 
@@ -187,7 +190,7 @@ async def produce(case: Case, place: Place) -> list[str]:
             results.append(await sync_call(out, case, call))
             if over_zookeeper and out.statistics().written and len(results) == 1:
                 await place.published({f"{place.chroot}/brokers/topics/{topic}/1" for topic, _, _ in call})
-                await k.era.coordination.refresh()
+                await k.driver.coordination.refresh()
                 await anyio.wait_all_tasks_blocked()  # the producer has the new table
     return results
 
@@ -217,7 +220,7 @@ def test_produce_frames_of_scala_decode_and_are_written_again_the_same(case: Cas
         assert b"".join(encode_request(request)) == data
         parts = request.parts if isinstance(request, MultiProduce) else (request,)
         again = tuple(part._replace(message_set=rewritten(bytes(part.message_set))) for part in parts)
-        if not any(entry.codec for part in parts for entry in scan(part.message_set)):
+        if not any(entry.compression for part in parts for entry in scan(part.message_set)):
             frame = encode_request(MultiProduce(again) if isinstance(request, MultiProduce) else again[0])
             assert b"".join(frame) == data
         for before, after in zip(parts, again, strict=True):
@@ -227,9 +230,9 @@ def test_produce_frames_of_scala_decode_and_are_written_again_the_same(case: Cas
 def rewritten(message_set: bytes) -> bytes:
     """The same messages, encoded by us: stock producers put all messages of a set into one wrapper, or none."""
     entries = list(scan(message_set))
-    codec = entries[0].codec if entries else 0
-    assert len(entries) == 1 or not codec
-    return encode_set(payloads_of(message_set), Codec(codec))
+    compression = entries[0].compression if entries else 0
+    assert len(entries) == 1 or not compression
+    return encode_set(payloads_of(message_set), CompressionType(compression))
 
 
 # ---- S: the simple consumer ----------------------------------------------------------------------------------
@@ -248,11 +251,11 @@ def fetch_of(fields: Sequence[str]) -> Fetch:
     return Fetch(topic, *map(int, numbers))
 
 
-def decoder_of(part: Fetch) -> SetDecoder:
-    return SetDecoder(TopicPartition(part.topic, 1, part.partition), Position(part.offset), DecoderOptions())
+def decoder_of(part: Fetch) -> MessageSetDecoder:
+    return MessageSetDecoder(TopicPartition(part.topic, part.partition, 1), Position(part.offset), DecoderOptions())
 
 
-def messages(decoder: SetDecoder) -> list[str]:
+def messages(decoder: MessageSetDecoder) -> list[str]:
     """Payload, and the position to resume from: what the Scala iterator calls the offset (specification 2.3)."""
     assert decoder.error is None
     columns = decoder.take()
@@ -263,7 +266,7 @@ THROWN = {1: "kafka.common.OffsetOutOfRangeException", 3: "kafka.common.InvalidP
 """What Scala's iterator throws for an error code; ours is a BrokerError of that code."""
 
 
-def same_part(part: Fetch, code: int, received: int, decoder: SetDecoder, recorded: str) -> None:
+def same_part(part: Fetch, code: int, received: int, decoder: MessageSetDecoder, recorded: str) -> None:
     recorded, _, thrown = recorded.partition(";EXC:")
     assert ",".join([f"err{code}", *messages(decoder)]) == recorded
     if thrown == "kafka.common.InvalidMessageSizeException":
@@ -312,9 +315,9 @@ async def stored(case: Case, zookeeper: ZooKeeperServer) -> AsyncIterator[tuple[
             yield place, k
 
 
-def api_of(k: od.Cluster, place: Place) -> Kafka07Api:
-    api = k.era.broker(Broker(1, "127.0.0.1", place.recorder.port), purpose="fetch")
-    assert isinstance(api, Kafka07Api)
+def api_of(k: od.Cluster, place: Place) -> Kafka07BrokerClient:
+    api = k.driver.broker(Broker(1, "127.0.0.1", place.recorder.port), purpose="fetch")
+    assert isinstance(api, Kafka07BrokerClient)
     return api
 
 
@@ -339,9 +342,9 @@ def code_of(outcome: FetchResult) -> int:
     return 0 if outcome.error is None else outcome.error.code
 
 
-async def same_positions(api: Kafka07Api, request: Offsets, recorded: str) -> None:
-    at = Anchor(request.time) if request.time < 0 else od.AtTime(request.time / 1000)
-    partition = TopicPartition(request.topic, 1, request.partition)
+async def same_positions(api: Kafka07BrokerClient, request: Offsets, recorded: str) -> None:
+    at = PositionSpec(request.time) if request.time < 0 else od.AtTime(request.time / 1000)
+    partition = TopicPartition(request.topic, request.partition, 1)
     assert same_offsets(await api.positions(partition, at, request.max_number), recorded)
 
 
@@ -353,7 +356,7 @@ async def test_a_reader_gives_what_the_simple_consumer_gave(case: Case, zookeepe
             head, *expected = recorded.split(";")[0].split(",")
             if head != "err0" or not expected:
                 continue
-            partition = TopicPartition(part.topic, 1, part.partition)
+            partition = TopicPartition(part.topic, part.partition, 1)
             end = Position(int(expected[-1].rpartition("@")[2]))
             async with k.reader({partition: Position(part.offset)}, until=end) as reader:
                 found = [f"{shown(record.value)}@{record.next_position}" async for record in reader]

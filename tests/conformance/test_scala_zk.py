@@ -18,7 +18,7 @@ import anyio
 import pytest
 
 from odradek.core.interfaces import Assignment, Subscription
-from odradek.core.zknodes import broker_data
+from odradek.core.kafka07.znodes import broker_data
 from odradek.errors import GroupError
 from odradek.io.kafka07.membership import RebalanceOptions, ZooKeeperMembership, ZooKeeperOffsets
 from odradek.io.zookeeper import ZooKeeper
@@ -56,7 +56,7 @@ class Logs:
 
     async def store(self, topic: str, partition: int, size: int, brokers: list[int] | None = None) -> None:
         for broker in brokers or self._brokers[:1]:
-            where = TopicPartition(topic, broker, partition)
+            where = TopicPartition(topic, partition, broker)
             self.ends[where] = self.ends.get(where, 0) + size
             path = f"/brokers/topics/{topic}/{broker}"
             if not await self._zk.exists(path):

@@ -10,12 +10,12 @@ from odradek.core.states import (
     CONSUMER,
     CURSOR,
     LINK,
+    BrokerEvent,
+    BrokerState,
     ConsumerEvent,
     ConsumerState,
     CursorEvent,
     CursorState,
-    LinkEvent,
-    LinkState,
     Machine,
 )
 from odradek.errors import LocalProtocolError
@@ -79,5 +79,5 @@ def test_a_seek_revives_a_partition_in_any_state() -> None:
 
 
 def test_a_lost_connection_comes_back_by_itself() -> None:
-    state = LINK.after(LinkState.UP, LinkEvent.BREAK)
-    assert LINK.after(LINK.after(state, LinkEvent.BREAK), LinkEvent.ANSWER) is LinkState.UP
+    state = LINK.after(BrokerState.UP, BrokerEvent.BREAK)
+    assert LINK.after(LINK.after(state, BrokerEvent.BREAK), BrokerEvent.ANSWER) is BrokerState.UP

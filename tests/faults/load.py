@@ -56,7 +56,7 @@ class Load:
             number += 1
             try:
                 self.acks[value] = await self._out.send(self._topic, value)
-            except od.Unknown:
+            except od.OutcomeUnknown:
                 self.unknown.add(value)
             except od.NotWritten:
                 self.not_written.add(value)
@@ -115,7 +115,7 @@ async def read_back(topic: str, *brokers: Kafka07Broker) -> Counter[bytes]:
     """What is in the logs of a topic, from the brokers themselves: a routing table may lag behind."""
     log: Counter[bytes] = Counter()
     addresses = ",".join(f"{broker.broker_id}@{broker.address}" for broker in brokers)
-    partitions = [TopicPartition(topic, broker.broker_id, n) for broker in brokers for n in range(PARTITIONS)]
+    partitions = [TopicPartition(topic, n, broker.broker_id) for broker in brokers for n in range(PARTITIONS)]
     with anyio.fail_after(WAIT_S):
         async with (
             od.connect(f"kafka07://{addresses}") as k,

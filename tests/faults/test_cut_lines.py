@@ -17,10 +17,10 @@ import pytest
 from anyio.abc import TaskStatus
 
 import odradek as od
-from odradek.core.zknodes import broker_data
+from odradek.core.kafka07.znodes import broker_data
 from odradek.testing import FaultProxy, Kafka07Broker, ZooKeeperServer
 from odradek.types import Position, TopicPartition
-from odradek.wire.compression import Codec
+from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 from odradek.wire.kafka07.requests import Fetch, Produce, encode_request
 
@@ -28,7 +28,7 @@ from .load import CONFIG, WAIT_S, Load, Received, judge, read_back
 
 pytestmark = pytest.mark.anyio
 
-PLACE = TopicPartition("t", 1, 0)
+PLACE = TopicPartition("t", 0, 1)
 CONFIRM_BYTES, CONFIRMED_BYTES = 8, 6
 REPLY_HEAD_BYTES = 6
 NEVER_AGAIN = od.Tuning(backoff=od.Backoff(first_s=60, max_s=60))
@@ -50,9 +50,9 @@ def value_of(direction: str, byte: int) -> bytes:
     return b"%b %04d" % (direction.encode(), byte)
 
 
-def request_bytes(codec: str) -> int:
+def request_bytes(compression: str) -> int:
     """Of a produce of one such value, without its confirm."""
-    message_set = encode_set([value_of("client", 0)], Codec.named(codec))
+    message_set = encode_set([value_of("client", 0)], CompressionType.named(compression))
     return sum(map(len, encode_request(Produce(PLACE.topic, PLACE.partition, message_set))))
 
 
@@ -67,8 +67,8 @@ class Cut(NamedTuple):
     """The client gets the whole confirm."""
 
 
-def cuts_of_a_produce(codec: str) -> list[Cut]:
-    size = request_bytes(codec)
+def cuts_of_a_produce(compression: str) -> list[Cut]:
+    size = request_bytes(compression)
     return [
         *(Cut(value_of("client", n), {"client_bytes": n}, n >= size, False) for n in range(size + CONFIRM_BYTES + 1)),
         *(
@@ -86,27 +86,27 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def about_to_send(
-    proxy: FaultProxy, cut: Cut, codec: str, tuning: od.Tuning, within: float
+    proxy: FaultProxy, cut: Cut, compression: str, tuning: od.Tuning, within: float
 ) -> AsyncIterator[od.Producer]:
     """A producer whose next connection will be cut: it has asked for the partitions over another one."""
     async with (
         od.connect(f"kafka07://1@{proxy.address}", tuning=tuning) as k,
-        k.producer(codec=codec, deliver_within=within) as out,
+        k.producer(compression=compression, deliver_within=within) as out,
     ):
         await k.partitions(PLACE.topic)
         proxy.cut_after(**cut.at)
         yield out
 
 
-@pytest.mark.parametrize("codec", ["none", "snappy"])
+@pytest.mark.parametrize("compression", ["none", "snappy"])
 async def test_a_connection_cut_at_every_byte_of_a_produce_loses_nothing(
-    codec: str, broker: Kafka07Broker, proxy: FaultProxy, tuning: od.Tuning, report: Callable[[object], None]
+    compression: str, broker: Kafka07Broker, proxy: FaultProxy, tuning: od.Tuning, report: Callable[[object], None]
 ) -> None:
     """Sent again, every one is confirmed. There twice is exactly what had reached the broker without a confirm."""
     acks: dict[bytes, od.Ack] = {}
-    cuts = cuts_of_a_produce(codec)
+    cuts = cuts_of_a_produce(compression)
     for cut in cuts:
-        async with about_to_send(proxy, cut, codec, tuning, within=20) as out:
+        async with about_to_send(proxy, cut, compression, tuning, within=20) as out:
             acks[cut.value] = await out.send(PLACE.topic, cut.value, partition=PLACE)
     log = await read_back(PLACE.topic, broker)
     assert log == {cut.value: 2 if cut.arrived and not cut.confirmed else 1 for cut in cuts}
@@ -119,9 +119,9 @@ async def test_a_connection_cut_at_every_byte_of_a_produce_loses_nothing(
     report(f"{len(cuts)} cuts, none lost; {twice} twice in the log: the produce had arrived, its confirm had not")
 
 
-@pytest.mark.parametrize("codec", ["none", "snappy"])
+@pytest.mark.parametrize("compression", ["none", "snappy"])
 async def test_a_send_that_is_cut_and_not_repeated_tells_the_truth(
-    codec: str, broker: Kafka07Broker, proxy: FaultProxy, report: Callable[[object], None]
+    compression: str, broker: Kafka07Broker, proxy: FaultProxy, report: Callable[[object], None]
 ) -> None:
     """All wait for their deadlines together; each begins once the one before it has its connection."""
     outcomes: dict[bytes, str] = {}
@@ -132,17 +132,17 @@ async def test_a_send_that_is_cut_and_not_repeated_tells_the_truth(
 
     async def send(cut: Cut, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         async with (
-            about_to_send(proxy, cut, codec, NEVER_AGAIN, within=2) as out,
+            about_to_send(proxy, cut, compression, NEVER_AGAIN, within=2) as out,
             anyio.create_task_group() as tasks,
         ):
             tasks.start_soon(announce, proxy.statistics().connections, task_status)
             try:
                 await out.send(PLACE.topic, cut.value, partition=PLACE)
                 outcomes[cut.value] = "Ack"
-            except (od.Unknown, od.NotWritten) as error:
+            except (od.OutcomeUnknown, od.NotWritten) as error:
                 outcomes[cut.value] = type(error).__name__
 
-    cuts = cuts_of_a_produce(codec)
+    cuts = cuts_of_a_produce(compression)
     async with anyio.create_task_group() as tasks:
         for cut in cuts:
             await tasks.start(send, cut)
@@ -192,8 +192,8 @@ async def test_connections_cut_inside_a_confirm_again_and_again_under_load(
 async def fill(k: od.Cluster) -> list[bytes]:
     """A few plain messages, a gzip and a snappy wrapper."""
     values = [b"%03d" % n for n in range(9)]
-    for codec, start in (("none", 0), ("gzip", 3), ("snappy", 6)):
-        async with k.producer(codec=codec) as out:
+    for compression, start in (("none", 0), ("gzip", 3), ("snappy", 6)):
+        async with k.producer(compression=compression) as out:
             (await out.send_many(PLACE.topic, values[start : start + 3], partition=PLACE)).check()
     return values
 

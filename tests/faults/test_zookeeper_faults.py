@@ -14,7 +14,7 @@ from anyio.to_thread import run_sync
 
 import odradek as od
 from odradek.testing import Kafka07Broker, ZooKeeperEnsemble, ZooKeeperServer
-from odradek.testing.zkclient import four_letters
+from odradek.testing.zookeeper_client import four_letters
 
 from .load import CONFIG, WAIT_S, Load, Received, judge, read_back
 

@@ -24,10 +24,10 @@ from odradek.errors import (
     Unreachable,
 )
 from odradek.io import connection as module
-from odradek.io import link
+from odradek.io import transport
 from odradek.io.connection import CONNECTION, Connection, ConnectionOptions, State
-from odradek.io.exchange import JOIN_BYTES, Pending, joined
-from odradek.io.net import memory_pair
+from odradek.io.requests import JOIN_BYTES, InFlightRequest, joined
+from odradek.io.tcp import memory_pair
 
 pytestmark = pytest.mark.anyio
 
@@ -103,11 +103,11 @@ async def connected(net: Net, options: ConnectionOptions = AT_ONCE) -> AsyncIter
         assert connection.statistics()[1:4] == (0, 0, 0)
 
 
-def ask(connection: Connection, request: bytes, reply: int = 1, deadline_s: float = 30) -> Pending[bytes]:
+def ask(connection: Connection, request: bytes, reply: int = 1, deadline_s: float = 30) -> InFlightRequest[bytes]:
     return connection.submit([request], Fixed(reply), deadline_s=deadline_s)
 
 
-def tell(connection: Connection, *request: bytes | memoryview, deadline_s: float = 30) -> Pending[None]:
+def tell(connection: Connection, *request: bytes | memoryview, deadline_s: float = 30) -> InFlightRequest[None]:
     return connection.submit(request, None, deadline_s=deadline_s)
 
 
@@ -194,7 +194,7 @@ async def test_five_thousand_in_flight_take_few_writes_and_all_get_their_own_rep
 async def test_big_exchanges_do_not_mix_with_small_ones(net: Net) -> None:
     bodies = [b"s" * 10, b"L" * (3 * JOIN_BYTES), b"t" * 10, b"M" * JOIN_BYTES]
     async with connected(net) as connection:
-        done: list[Pending[Any]] = [tell(connection, b"<", memoryview(body), b">") for body in bodies]
+        done: list[InFlightRequest[Any]] = [tell(connection, b"<", memoryview(body), b">") for body in bodies]
         peer = await net.peers.receive()
         expected = b"".join(b"<" + body + b">" for body in bodies)
         assert await read(peer, len(expected)) == expected
@@ -247,7 +247,7 @@ async def test_what_was_not_begun_fails_as_not_sent_and_what_comes_later_goes_el
     net = Net(capacity=100)
     async with connected(net) as connection:
         begun = [ask(connection, b"x" * JOIN_BYTES)]
-        waiting: list[Pending[Any]] = [ask(connection, b"y"), tell(connection, b"z")]
+        waiting: list[InFlightRequest[Any]] = [ask(connection, b"y"), tell(connection, b"z")]
         peer = await net.peers.receive()
         await wait_all_tasks_blocked()
         assert repr(connection) == "<Connection b:1 connected, 1 in flight, 2 queued>"
@@ -424,7 +424,7 @@ async def test_an_error_answer_fails_its_exchange_alone(net: Net) -> None:
 
 
 async def test_a_bug_in_a_decoder_reaches_the_owner_and_leaves_nobody_waiting(net: Net) -> None:
-    pendings: list[Pending[bytes]] = []
+    pendings: list[InFlightRequest[bytes]] = []
     with pytest.raises(ExceptionGroup) as caught:
         async with Connection("b", 1, dial=net.dial) as connection:
             pendings.append(connection.submit([b"a"], Fixed(1, {b"X": ZeroDivisionError()}), deadline_s=30))
@@ -517,7 +517,7 @@ async def test_a_refused_connect_fails_what_is_queued_with_its_reason(net: Net) 
     net.refusal = Unreachable("tcp", "b:1", "Connection refused")
     net.refusal.hint = "start it"
     async with connected(net) as connection:
-        pendings: list[Pending[Any]] = [ask(connection, b"a"), tell(connection, b"b")]
+        pendings: list[InFlightRequest[Any]] = [ask(connection, b"a"), tell(connection, b"b")]
         assert [await outcome(pending) for pending in pendings] == [(Unreachable, False)] * 2
         with pytest.raises(Unreachable, match=r"tcp: Connection refused \(start it\)") as caught:
             await pendings[0]
@@ -624,7 +624,7 @@ async def test_a_pending_nobody_awaits_is_read_and_dropped(net: Net) -> None:
         assert await kept == b"b"
 
 
-async def scenario(net: Net, connection: Connection, pendings: list[Pending[Any]]) -> None:
+async def scenario(net: Net, connection: Connection, pendings: list[InFlightRequest[Any]]) -> None:
     """A refusal, a connect, replies, a loss, another connect, a blocked write: every await of the actor."""
     net.refusal = Unreachable("tcp", "b:1", "no")
     pendings.append(ask(connection, b"a"))
@@ -652,7 +652,7 @@ async def test_ended_at_any_moment_it_leaves_no_task_no_stream_and_no_waiter(net
         scope.cancel()
 
     for turns in range(120):
-        pendings: list[Pending[Any]] = []
+        pendings: list[InFlightRequest[Any]] = []
         opened: list[ByteStream] = []
 
         async def dial(host: str, port: int, timeout: float, opened: list[ByteStream] = opened) -> ByteStream:
@@ -698,7 +698,7 @@ async def test_callbacks_come_in_order_in_the_step_in_which_the_replies_do(net: 
 async def test_a_callback_submits_in_the_middle_of_a_read_and_keeps_the_order(net: Net) -> None:
     async with connected(net) as connection:
         first, second = ask(connection, b"a"), ask(connection, b"b")
-        more: list[Pending[bytes]] = []
+        more: list[InFlightRequest[bytes]] = []
         first.then(lambda: more.append(ask(connection, b"c")))
         second.then(lambda: more.append(ask(connection, b"d")))
         peer = await net.peers.receive()
@@ -730,7 +730,7 @@ async def test_a_loss_calls_back_in_order_whether_sent_or_not_and_what_is_submit
     net = Net(capacity=10)
     async with connected(net) as connection:
         told: list[int] = []
-        again: list[Pending[bytes]] = []
+        again: list[InFlightRequest[bytes]] = []
         epoch = connection.epoch
 
         def lost(number: int) -> None:
@@ -739,7 +739,7 @@ async def test_a_loss_calls_back_in_order_whether_sent_or_not_and_what_is_submit
             if number == 1:
                 again.append(ask(connection, b"again"))
 
-        pendings: list[Pending[Any]] = [
+        pendings: list[InFlightRequest[Any]] = [
             ask(connection, b"a"),
             tell(connection, b"x" * JOIN_BYTES),
             ask(connection, b"b"),
@@ -790,7 +790,7 @@ async def test_unconfirmed_exchanges_that_call_for_the_next_one_do_not_pile_up(n
 
 @pytest.mark.parametrize("when", ["a reply", "a loss", "the close"])
 async def test_a_bug_in_a_callback_reaches_the_owner_and_everybody_has_an_outcome(net: Net, when: str) -> None:
-    pendings: list[Pending[bytes]] = []
+    pendings: list[InFlightRequest[bytes]] = []
     with pytest.raises(ExceptionGroup) as caught:
         async with Connection("b", 1, dial=net.dial) as connection:
             pendings += [ask(connection, b"a"), ask(connection, b"b"), ask(connection, b"c")]
@@ -851,7 +851,7 @@ async def test_close_works_in_a_cancelled_scope_and_from_many_tasks(net: Net) ->
 
 
 async def test_close_is_bounded_when_the_stream_does_not_close(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    for each in (module, link):
+    for each in (module, transport):
         monkeypatch.setattr(each, "CLOSE_S", 0.02)
 
     async def dial(host: str, port: int, timeout: float) -> ByteStream:

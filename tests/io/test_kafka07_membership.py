@@ -9,13 +9,13 @@ from uuid import uuid4
 import anyio
 import pytest
 
-from odradek.core.interfaces import Assignment, Listener, Membership, OffsetStore, Subscription
-from odradek.core.zknodes import StaticRegistration, parse_registration
+from odradek.core.interfaces import Assignment, Membership, OffsetStore, RebalanceListener, Subscription
+from odradek.core.kafka07.znodes import StaticRegistration, parse_registration
 from odradek.errors import Closed, ConfigError, GroupError, NodeExists, ZooKeeperError
 from odradek.io.kafka07.membership import RebalanceOptions, ZooKeeperMembership, ZooKeeperOffsets
 from odradek.io.zookeeper import NodeEvent, ZooKeeper
 from odradek.testing import FaultProxy, ZooKeeperServer
-from odradek.types import Position, TopicPartition
+from odradek.types import Position, TopicPartition, by_broker
 
 pytestmark = pytest.mark.anyio
 
@@ -37,7 +37,7 @@ def root(server: ZooKeeperServer) -> str:
 
 
 def tp(partition: int, topic: str = "t", broker: int = 1) -> TopicPartition:
-    return TopicPartition(topic, broker, partition)
+    return TopicPartition(topic, partition, broker)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -71,7 +71,12 @@ class Recorder:
 
     async def assign(self, assignment: Assignment) -> None:
         assert self.current is None, "assigned twice"
-        self.story.append("assign " + " ".join(f"{p.name}:{s}" for p, s in sorted(assignment.partitions.items())))
+        self.story.append(
+            "assign "
+            + " ".join(
+                f"{p.name}:{s}" for p, s in sorted(assignment.partitions.items(), key=lambda item: by_broker(item[0]))
+            )
+        )
         self.current = assignment
         self._tell()
         if self.in_assign is not None:
@@ -156,7 +161,7 @@ async def test_case_38_nodes_are_exactly_those_of_the_specification(zookeeper: Z
         async with member(address, "a", {"t": 2, "u": 1}) as a:
             same: Membership = a.membership
             store: OffsetStore = a.listener.offsets
-            listener: Listener = a.listener
+            listener: RebalanceListener = a.listener
             await a.owns({tp(0): 0, tp(1): 1, tp(0, "u"): 0})
             await store.commit({tp(0): Position(56), tp(0, "u"): Position(0)})
             tree = {p.removeprefix(chroot): n for p, n in zookeeper.tree(f"{chroot}/consumers").items()}
@@ -612,7 +617,7 @@ async def test_a_partial_commit_stores_the_rest_and_names_what_failed(server: Zo
         await outside.create("/consumers/g/offsets/t/1-1/child", None, parents=True)
         await outside.delete("/consumers/g/offsets/t/1-1/child")
         store = ZooKeeperOffsets(outside, "g")
-        bad = TopicPartition("\ud800", 1, 0)
+        bad = TopicPartition("\ud800", 0, 1)
         with pytest.raises(ZooKeeperError) as caught:
             await store.commit({tp(0): Position(1), bad: Position(2), tp(1): Position(3)})
         assert str(caught.value).startswith(f"group g: 1 of 3 positions not stored: {bad} (")

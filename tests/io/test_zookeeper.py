@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from odradek.errors import BadVersion, ConfigError, NodeExists, NoNode, NotEmpty, Unreachable, ZooKeeperError
-from odradek.io.zookeeper import Change, Node, NodeEvent, SessionEvent, SessionState, ZooKeeper
+from odradek.io.zookeeper import Node, NodeChange, NodeEvent, SessionEvent, SessionState, ZooKeeper
 from odradek.testing import ZooKeeperServer
 
 pytestmark = pytest.mark.anyio
@@ -106,23 +106,23 @@ async def test_each_kind_of_change_is_told_once_to_who_watches(zookeeper: ZooKee
         assert await zk.get("/a", watch=True) is None
         assert await zk.children("/b", watch=True) is None
         zookeeper.create(f"{chroot}/a", b"")
-        assert await anext(events) == NodeEvent(Change.CREATED, "/a")
+        assert await anext(events) == NodeEvent(NodeChange.CREATED, "/a")
         zookeeper.create(f"{chroot}/b", b"")
-        assert await anext(events) == NodeEvent(Change.CREATED, "/b")
+        assert await anext(events) == NodeEvent(NodeChange.CREATED, "/b")
 
         await zk.get("/a", watch=True)
         zookeeper.set(f"{chroot}/a", b"1")
-        assert await anext(events) == NodeEvent(Change.CHANGED, "/a")
+        assert await anext(events) == NodeEvent(NodeChange.CHANGED, "/a")
         zookeeper.set(f"{chroot}/a", b"2")  # nobody watches: one-shot
 
         assert await zk.children("/b", watch=True) == []
         zookeeper.create(f"{chroot}/b/c", b"")
-        assert await anext(events) == NodeEvent(Change.CHILDREN, "/b")
+        assert await anext(events) == NodeEvent(NodeChange.CHILDREN, "/b")
 
         await zk.get("/a", watch=True)
         await zk.children("/a", watch=True)
         zookeeper.delete(f"{chroot}/a")
-        assert await anext(events) == NodeEvent(Change.DELETED, "/a")
+        assert await anext(events) == NodeEvent(NodeChange.DELETED, "/a")
         assert await zk.exists("/", watch=True)
 
 

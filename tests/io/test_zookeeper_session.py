@@ -13,7 +13,7 @@ import pytest
 
 from odradek.errors import Closed, ConnectionLost, DeadlineError, SessionExpired, Unreachable
 from odradek.io import zookeeper as bridge
-from odradek.io.zookeeper import Change, Events, Node, NodeEvent, SessionEvent, SessionState, ZooKeeper
+from odradek.io.zookeeper import Events, Node, NodeChange, NodeEvent, SessionEvent, SessionState, ZooKeeper
 from odradek.testing import FaultProxy, ZooKeeperEnsemble, ZooKeeperServer
 
 pytestmark = pytest.mark.anyio
@@ -77,7 +77,7 @@ async def test_a_session_outlives_its_connection_and_its_watches_do_not(
         assert await zk.get("/e", watch=True) == Node(b"while it was away", 1, owner=session)
         assert zk.session_id == session
         await zk.set("/e", b"now")
-        assert await anext(events) == NodeEvent(Change.CHANGED, "/e")  # the new watch; the old one kept quiet
+        assert await anext(events) == NodeEvent(NodeChange.CHANGED, "/e")  # the new watch; the old one kept quiet
 
 
 async def test_a_killed_and_restarted_server_keeps_the_session() -> None:
@@ -375,7 +375,7 @@ async def test_every_stream_gets_every_event_and_starts_with_the_present_state(n
 
 
 async def test_events_that_wait_are_not_queued_twice_and_the_last_state_is_told_last() -> None:
-    a, b = NodeEvent(Change.CHANGED, "/a"), NodeEvent(Change.CHILDREN, "/a")
+    a, b = NodeEvent(NodeChange.CHANGED, "/a"), NodeEvent(NodeChange.CHILDREN, "/a")
     events = Events(CONNECTED)
     for event in (a, SUSPENDED, CONNECTED, b, a, SUSPENDED, EXPIRED, CONNECTED, a, SUSPENDED, CONNECTED, CLOSED):
         events._put(event)

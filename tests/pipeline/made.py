@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from odradek import segments
 from odradek.pipeline.config import Pipeline, load
-from odradek.pipeline.ledger import GENESIS, DataFile, Entry, Gap, Ledger
-from odradek.pipeline.tables import KINDS, Table, open_table
+from odradek.pipeline.ledger import GENESIS, DataFile, Ledger, LedgerEntry, LedgerGap
+from odradek.pipeline.tables import KINDS, CommittedTable, open_table
 from odradek.wire.kafka07.message_set import encode_set
 
 ROWS = [b'{"id": %d}' % n for n in range(100)]
@@ -61,7 +61,7 @@ path = {json.dumps(str(root / "dead"))}
         return load(self.file)
 
     @property
-    def table(self) -> Table:
+    def table(self) -> CommittedTable:
         return open_table("orders", self.pipeline.flows["orders"])
 
     @property
@@ -82,12 +82,12 @@ path = {json.dumps(str(root / "dead"))}
         lose: Callable[[bytes], bool] = lambda value: False,
         corrupt: str = "fail",
         **changes: object,
-    ) -> Entry:
+    ) -> LedgerEntry:
         """Commit one batch of all there is, as a run does: one file for each topic, its rows in no order."""
         start = {topic: dict(partitions) for topic, partitions in self.reached.items()}
         rows: dict[str, list[dict[str, object]]] = {}
         letters: list[dict[str, object]] = []
-        gaps: list[Gap] = []
+        gaps: list[LedgerGap] = []
         for log in segments.logs(self.logs):
             name = f"1-{log.partition.partition}"
             mine = start.setdefault(log.partition.topic, {})
@@ -105,7 +105,7 @@ path = {json.dumps(str(root / "dead"))}
                         "value": record.value,
                     }
                     if number in batch.corrupt and corrupt == "skip":
-                        gaps.append(Gap(record.topic, name, record.position, record.next_position, "corrupt"))
+                        gaps.append(LedgerGap(record.topic, name, record.position, record.next_position, "corrupt"))
                     elif number in batch.corrupt or undecodable(record.value):
                         letters.append(row)
                     elif not lose(record.value):
@@ -114,7 +114,7 @@ path = {json.dumps(str(root / "dead"))}
         dead_files = [self.write_dead(letters)] if letters else []
         entries = self.ledger.entries()
         appends = [each for each in entries if each.kind == "append"]
-        entry = Entry(
+        entry = LedgerEntry(
             flow="orders",
             batch=len(entries),
             start=start,
@@ -148,5 +148,5 @@ path = {json.dumps(str(root / "dead"))}
         return DataFile(path, table.num_rows, (root / path).stat().st_size, partition)
 
 
-def gap(start: int, end: int) -> Gap:
-    return Gap("orders", "1-0", start, end, "deleted by retention")
+def gap(start: int, end: int) -> LedgerGap:
+    return LedgerGap("orders", "1-0", start, end, "deleted by retention")

@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.pipeline.checkpoint import MicroBatch
-from odradek.pipeline.commit import Table, gaps_of, log_bytes
+from odradek.pipeline.commit import TableWriter, gaps_of, log_bytes
 from odradek.pipeline.config import Flow
 from odradek.pipeline.decode import DecodeJob
 from odradek.pipeline.delta import DeltaLog
-from odradek.pipeline.errors import Busy, LedgerConflict, NotExact, NotShared, TooManyDead
-from odradek.pipeline.ledger import Gap, Ledger
+from odradek.pipeline.errors import FileNotVisible, InexactRead, LedgerConflict, TableLocked, TooManyDeadLetters
+from odradek.pipeline.ledger import Ledger, LedgerGap
 from odradek.pipeline.lock import writing
-from odradek.pipeline.staging import Account, Run, StageJob, Stager
+from odradek.pipeline.staging import CoveredRange, StageJob, Stager, TaskOutput
 
 from .test_staging import rows
 
@@ -39,14 +39,14 @@ class Maker:
         self.root, self.kind = root, kind
         self.staged: list[str] = []
 
-    def table(self, **options: Any) -> Table:
+    def table(self, **options: Any) -> TableWriter:
         flow = {"topics": ["t"], "sink": {"path": str(self.root / "table"), "kind": self.kind}, **options}
-        return Table("f", Flow.model_validate(flow), 10)
+        return TableWriter("f", Flow.model_validate(flow), 10)
 
     def stage(
-        self, first: int, last: int, spoil: Callable[[Account], None] = lambda _: None
-    ) -> Callable[[str], Account]:
-        def stage(names: str) -> Account:
+        self, first: int, last: int, spoil: Callable[[TaskOutput], None] = lambda _: None
+    ) -> Callable[[str], TaskOutput]:
+        def stage(names: str) -> TaskOutput:
             self.staged.append(names)
             job = StageJob(str(self.root / "table"), "", names, DecodeJob("raw"), ("topic", "date"), "UTC", "zstd", 10)
             stager = Stager(job)
@@ -75,7 +75,7 @@ def numbered(count: int) -> list[bytes]:
     return [b"%08d" % number for number in range(count)]
 
 
-def delta_values(table: Table) -> list[bytes]:
+def delta_values(table: TableWriter) -> list[bytes]:
     found: Any = DeltaTable(str(table.root)).to_pyarrow_table()["value"]
     return sorted(found.to_pylist())
 
@@ -127,9 +127,9 @@ def test_what_was_read_must_be_what_was_to_be_read(make: Maker, first: int, last
     if words is None:  # as much as a compressed message takes that has none in it: it is put down
         entry = table.commit(batch(1, 0, 10), make.stage(first, last), "r")
         assert entry is not None
-        assert entry.gaps == (Gap("t", "1-0", 162, 180, "a compressed message with nothing in it"),)
+        assert entry.gaps == (LedgerGap("t", "1-0", 162, 180, "a compressed message with nothing in it"),)
         return
-    with pytest.raises(NotExact, match=words):
+    with pytest.raises(InexactRead, match=words):
         table.commit(batch(1, 0, 10), make.stage(first, last), "r")
     assert table.ledger.entries() == [] and make.paths() == set()
 
@@ -141,13 +141,13 @@ def test_no_hole_is_silent_whatever_the_flow_says_about_loss(
 ) -> None:
     make = Maker(tmp_path_factory.mktemp("t"), "parquet")
 
-    def stage(names: str) -> Account:
-        runs = [Run("t", "1-0", 18 * n, 18 * n + 18) for n in range(40) if n not in left_out]
-        return Account(runs=runs)
+    def stage(names: str) -> TaskOutput:
+        runs = [CoveredRange("t", "1-0", 18 * n, 18 * n + 18) for n in range(40) if n not in left_out]
+        return TaskOutput(runs=runs)
 
     try:
         entry = make.table(data_loss=loss).commit(batch(1, 0, 40), stage, "r")
-    except NotExact:
+    except InexactRead:
         assert loss == "fail" and left_out
         return
     assert entry is not None
@@ -156,10 +156,10 @@ def test_no_hole_is_silent_whatever_the_flow_says_about_loss(
 
 
 def test_rows_that_come_twice_are_refused(make: Maker) -> None:
-    def twice(account: Account) -> None:
-        account.runs.append(Run("t", "1-0", 18, 36))
+    def twice(account: TaskOutput) -> None:
+        account.runs.append(CoveredRange("t", "1-0", 18, 36))
 
-    with pytest.raises(NotExact, match="came twice"):
+    with pytest.raises(InexactRead, match="came twice"):
         make.table().commit(batch(1, 0, 10), make.stage(0, 10, twice), "r")
 
 
@@ -173,21 +173,21 @@ def cut_short(path: Path) -> None:
 
 @pytest.mark.parametrize("lose", [elsewhere, cut_short])
 def test_files_that_the_driver_does_not_see_are_not_committed(make: Maker, lose: Callable[[Path], None]) -> None:
-    def spoil(account: Account) -> None:
+    def spoil(account: TaskOutput) -> None:
         lose(make.root / "table" / account.files[0].path)
 
     table = make.table()
-    with pytest.raises(NotShared, match="it is not there for the driver") as caught:
+    with pytest.raises(FileNotVisible, match="it is not there for the driver") as caught:
         table.commit(batch(1, 0, 10), make.stage(0, 10, spoil), "r")
     assert "under the same path" in caught.value.hint
     assert table.ledger.entries() == [] and make.paths() == set()
 
 
 def test_too_many_dead_records_are_refused(make: Maker) -> None:
-    def spoil(account: Account) -> None:
+    def spoil(account: TaskOutput) -> None:
         account.reasons.update({"bad": 2})
 
-    with pytest.raises(TooManyDead, match="2 of 12 records"):
+    with pytest.raises(TooManyDeadLetters, match="2 of 12 records"):
         make.table().commit(batch(1, 0, 10), make.stage(0, 10, spoil), "r")
     assert make.paths() == set()
 
@@ -205,7 +205,7 @@ def test_an_entry_is_in_deltas_log_once_however_often_it_is_committed(tmp_path: 
 
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
-    with writing(tmp_path), pytest.raises(Busy, match="another run is writing"), writing(tmp_path):
+    with writing(tmp_path), pytest.raises(TableLocked, match="another run is writing"), writing(tmp_path):
         raise AssertionError("both have it")
     with writing(tmp_path):
         pass
@@ -220,8 +220,8 @@ class Cut(BaseException):
 
 def cuts() -> Iterator[tuple[str, Any, str, bool]]:
     """Name, what is patched, and whether the step is done before the cut."""
-    yield "staged", Table, "_judge", False
-    yield "judged", Table, "_entry", False
+    yield "staged", TableWriter, "_judge", False
+    yield "judged", TableWriter, "_entry", False
     yield "before delta", DeltaLog, "commit", False
     yield "behind delta", DeltaLog, "commit", True
     yield "before ledger", Ledger, "commit", False
@@ -247,7 +247,7 @@ def test_cut_off_at_a_step_the_next_run_makes_it_exact(
         make.table().commit(step, make.stage(10 * (step.number - 1), 10 * step.number), "r")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(owner, method, cut)
-        patch.setattr(Table, "_drop", lambda *_: None)
+        patch.setattr(TableWriter, "_drop", lambda *_: None)
         if make.kind == "parquet" and owner is DeltaLog:
             make.table().commit(steps[at], make.stage(10 * at, 10 * at + 10), "r")
         else:
@@ -271,7 +271,7 @@ def test_cut_off_at_a_step_the_next_run_makes_it_exact(
 def test_gaps_are_what_no_run_covers(cuts: set[int], left_out: set[int], random: Any) -> None:
     edges = [0, *sorted(cuts), 100]
     parts = list(pairwise(edges))
-    runs = [Run("t", "0-0", *part) for number, part in enumerate(parts) if number not in left_out]
+    runs = [CoveredRange("t", "0-0", *part) for number, part in enumerate(parts) if number not in left_out]
     random.shuffle(runs)
     made = MicroBatch(1, {"t": {"0-0": 0}}, {"t": {"0-0": 100}}, 0.0)
     gaps = gaps_of("f", made, runs, "why")
@@ -283,10 +283,10 @@ def test_gaps_are_what_no_run_covers(cuts: set[int], left_out: set[int], random:
 def test_a_partition_that_enters_is_not_read_yet_and_one_that_is_not_to_be_read_is_refused() -> None:
     made = MicroBatch(1, {"t": {"0-0": 5}}, {"t": {"0-0": 5, "0-1": 700}}, 0.0)
     assert gaps_of("f", made, [], "") == [] and log_bytes(made.start, made.end) == 0
-    with pytest.raises(NotExact, match="t/0-1, which is not in this batch"):
-        gaps_of("f", made, [Run("t", "0-1", 0, 5)], "")
+    with pytest.raises(InexactRead, match="t/0-1, which is not in this batch"):
+        gaps_of("f", made, [CoveredRange("t", "0-1", 0, 5)], "")
 
 
 def test_a_log_that_was_made_anew_leaves_a_gap_that_says_so() -> None:
     made = MicroBatch(1, {"t": {"0-0": 500}}, {"t": {"0-0": 90}}, 0.0)
-    assert gaps_of("f", made, [Run("t", "0-0", 0, 90)], "lost") == [Gap("t", "0-0", 500, 90, "lost")]
+    assert gaps_of("f", made, [CoveredRange("t", "0-0", 0, 90)], "lost") == [LedgerGap("t", "0-0", 500, 90, "lost")]

@@ -17,7 +17,7 @@ import pytest
 
 from odradek.pipeline import compact as module
 from odradek.pipeline.compact import compact, delete_retired, plan_compaction, retired
-from odradek.pipeline.errors import Busy
+from odradek.pipeline.errors import TableLocked
 from odradek.pipeline.ledger import DataFile
 from odradek.pipeline.lock import writing
 from odradek.pipeline.repair import plan_repair, repair
@@ -137,7 +137,7 @@ original = module._batches
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
     made = filled(tmp_path)
-    with writing(tmp_path / "table"), pytest.raises(Busy):
+    with writing(tmp_path / "table"), pytest.raises(TableLocked):
         squeeze(made)
 
 

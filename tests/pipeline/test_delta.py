@@ -12,13 +12,13 @@ import pytest
 from deltalake import DeltaTable
 
 from odradek.pipeline.checkpoint import MicroBatch
-from odradek.pipeline.commit import Table
+from odradek.pipeline.commit import TableWriter
 from odradek.pipeline.compact import CompactionFailed, compact, delete_retired
 from odradek.pipeline.config import Flow, load
 from odradek.pipeline.decode import DecodeJob
 from odradek.pipeline.ledger import Ledger
 from odradek.pipeline.repair import plan_repair
-from odradek.pipeline.staging import Account, StageJob, Stager
+from odradek.pipeline.staging import StageJob, Stager, TaskOutput
 from odradek.pipeline.tables import open_table
 from odradek.pipeline.verify import _of_delta, _of_files
 
@@ -54,14 +54,14 @@ class Made:
             arrays = [pa.array(values, pa.binary()) if name == "value" else batch[name] for name in SCHEMA.names]
             batch = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
-        def stage(names: str) -> Account:
+        def stage(names: str) -> TaskOutput:
             sink = self.flow.sink
             stager = Stager(StageJob(str(self.root), "", names, job, tuple(sink.partition_by), "UTC", "zstd", 10))
             stager.add(batch)
             return stager.finish()
 
         start, end = ({TOPIC: {"1-0": 18 * place}} for place in (first, first + 10))
-        Table("f", self.flow).commit(MicroBatch(self.batches, start, end, 1e9), stage, "r")
+        TableWriter("f", self.flow).commit(MicroBatch(self.batches, start, end, 1e9), stage, "r")
 
     def by_delta(self) -> list[int]:
         found: Any = DeltaTable(str(self.root)).to_pyarrow_table()

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.pipeline.config import load
-from odradek.pipeline.errors import OtherTable
+from odradek.pipeline.errors import TableMismatch
 from odradek.pipeline.evolution import check_fields, check_layout, conflicts, described, known_fields
 
 from .made import ROWS, Made
@@ -120,7 +120,7 @@ def test_the_error_names_line_and_key_and_what_to_do(tmp_path: Path) -> None:
         "date_": "string",
     }
     line = made.file.read_text().splitlines().index('fields = "id bigint"') + 1
-    with pytest.raises(OtherTable) as caught:
+    with pytest.raises(TableMismatch) as caught:
         check_fields(pipeline, "orders", made.ledger, {"id": TEXT})
     said = str(caught.value)
     assert (
@@ -144,7 +144,7 @@ def test_directories_mean_the_same_for_the_whole_life_of_a_table(tmp_path: Path,
     made.run(zone="UTC")
     check_layout(made.pipeline, "orders", made.ledger)
     made.file.write_text(made.file.read_text().replace(old, new))
-    with pytest.raises(OtherTable, match=rf"pipeline.toml:\d+: flows.orders.{key}: the table in .* was made with"):
+    with pytest.raises(TableMismatch, match=rf"pipeline.toml:\d+: flows.orders.{key}: the table in .* was made with"):
         check_layout(made.pipeline, "orders", made.ledger)
 
 

@@ -17,12 +17,12 @@ from odradek.errors import ConfigError
 from odradek.pipeline import staging
 from odradek.pipeline.audit import Auditor
 from odradek.pipeline.checkpoint import Checkpoint
-from odradek.pipeline.commit import Table
-from odradek.pipeline.config import Flow, Source
-from odradek.pipeline.errors import CheckpointMismatch, LedgerBroken
-from odradek.pipeline.ledger import DataFile, Entry, Gap, Ledger, live_files
+from odradek.pipeline.commit import TableWriter
+from odradek.pipeline.config import Flow, SourceConfig
+from odradek.pipeline.errors import CheckpointMismatch, LedgerCorrupted
+from odradek.pipeline.ledger import DataFile, Ledger, LedgerEntry, LedgerGap, live_files
 from odradek.pipeline.repair import plan_repair, repair
-from odradek.pipeline.replay import Progress
+from odradek.pipeline.replay import ReplayProgress
 from odradek.pipeline.staging import Stager, is_ours, prefix
 
 from .made import ROWS, Made
@@ -34,8 +34,8 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
     max_leaves=3,
 )
-ENTRY = Entry(
-    flow="f", batch=0, start={"t": {"1-0": 0}}, end={"t": {"1-0": 9}}, rows=1, gaps=(Gap("t", "1-0", 0, 1, "w"),),
+ENTRY = LedgerEntry(
+    flow="f", batch=0, start={"t": {"1-0": 0}}, end={"t": {"1-0": 9}}, rows=1, gaps=(LedgerGap("t", "1-0", 0, 1, "w"),),
     files=(DataFile("x.parquet", 1, 2, {"topic": "t"}, 1.0, 2.0),), audit={"0": {"t": 1}}, fields={"a": "int"},
 )  # fmt: skip
 
@@ -69,7 +69,7 @@ def test_an_edited_entry_says_so_or_says_what_it_says_now(
     try:
         (entry,) = ledger.entries()
         assert len(live_files([entry])) <= 1
-    except LedgerBroken as error:
+    except LedgerCorrupted as error:
         assert error.place in (str(ledger.path(0)), "batch 0")
         return
     assert entry.encode().decode() == text + "\n" == ledger.path(0).read_text()
@@ -81,7 +81,7 @@ def test_an_entry_that_is_none_is_named(tmp_path: Path, data: bytes) -> None:
     ledger = Ledger(tmp_path, "f")
     ledger.commit(ENTRY)
     ledger.path(0).write_bytes(data)
-    with pytest.raises(LedgerBroken, match=str(ledger.path(0))):
+    with pytest.raises(LedgerCorrupted, match=str(ledger.path(0))):
         ledger.tail()
 
 
@@ -121,11 +121,11 @@ def test_what_replays_and_audits_put_down_is_checked(tmp_path: Path) -> None:
     for junk in ({"replay": "x"}, {"replay": "x", "done": 7, "rows": 1, "ended": True}):
         state.write_text(json.dumps(junk))
         with pytest.raises(ConfigError, match=r"state\.json: not what a replay writes down"):
-            Progress.load(state, "x")
+            ReplayProgress.load(state, "x")
     mark = tmp_path / "mark"
     mark.write_text("")
     with pytest.raises(ConfigError, match="remove it to send all again"):
-        Auditor(Source(brokers="1@127.0.0.1:1"), "counts", mark).send([ENTRY])
+        Auditor(SourceConfig(brokers="1@127.0.0.1:1"), "counts", mark).send([ENTRY])
 
 
 # ---- a full disk ---------------------------------------------------------------------------------------------
@@ -183,13 +183,13 @@ def test_dead_letters_within_the_tables_directory_are_not_taken_for_leftovers(tm
         flow = Flow.model_validate(
             {"topics": ["t"], "sink": {"path": str(tmp_path / sink)}, "dead": {"path": str(tmp_path / dead)}}
         )
-        table = Table("f", flow)
+        table = TableWriter("f", flow)
         names = [f"{prefix('f', 0, '0123abcd')}{number:016x}.parquet" for number in range(3)]
         for root, name in ((table.root, names[0]), (table.root / "dead", names[2]), (tmp_path / dead, names[1])):
             root.mkdir(parents=True, exist_ok=True)
             (root / name).write_bytes(b"")
         files = (DataFile(names[0], 0, 0),)
-        table.ledger.commit(Entry("f", 0, {}, {}, files, dead_files=(DataFile(names[1], 0, 0),)))
+        table.ledger.commit(LedgerEntry("f", 0, {}, {}, files, dead_files=(DataFile(names[1], 0, 0),)))
         table.recover()
         left = {path.name for path in tmp_path.joinpath(sink.partition("/")[0]).rglob("*.parquet")}
         assert left == {names[0], names[1]}
@@ -213,5 +213,5 @@ def test_a_table_and_dead_letters_behind_links_are_told_apart(tmp_path: Path) ->
     made.run(undecodable=lambda value: value == ROWS[7])
     assert plan_repair(made.pipeline, "orders").orphans == ()
     repair(made.pipeline, "orders")
-    Table("orders", made.pipeline.flows["orders"]).recover()
+    TableWriter("orders", made.pipeline.flows["orders"]).recover()
     assert sum(1 for path in tmp_path.joinpath("disk").rglob("*.parquet")) == 2

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.pipeline.errors import LedgerBroken, LedgerConflict
-from odradek.pipeline.ledger import GENESIS, DataFile, Entry, Gap, Ledger, check_ranges, live_files
+from odradek.pipeline.errors import LedgerConflict, LedgerCorrupted
+from odradek.pipeline.ledger import GENESIS, DataFile, Ledger, LedgerEntry, LedgerGap, check_ranges, live_files
 
 
-def entry(batch: int, previous: Entry | None = None, **changes: object) -> Entry:
-    made = Entry(
+def entry(batch: int, previous: LedgerEntry | None = None, **changes: object) -> LedgerEntry:
+    made = LedgerEntry(
         flow="f",
         batch=batch,
         start={"t": {"1-0": 100 * batch}},
@@ -38,8 +38,8 @@ def ledger(tmp_path: Path) -> Ledger:
     return Ledger(tmp_path / "table", "f")
 
 
-def filled(ledger: Ledger, count: int) -> list[Entry]:
-    entries: list[Entry] = []
+def filled(ledger: Ledger, count: int) -> list[LedgerEntry]:
+    entries: list[LedgerEntry] = []
     for batch in range(count):
         entries.append(ledger.commit(entry(batch, entries[-1] if entries else None)))
     return entries
@@ -65,7 +65,7 @@ def test_a_batch_that_runs_again_finds_its_commit_and_its_files(ledger: Ledger) 
 
 
 @pytest.mark.parametrize(
-    "changes", [{"end": {"t": {"1-0": 7}}}, {"rows": 9}, {"dead": 1}, {"gaps": (Gap("t", "1-0", 0, 1, "gone"),)}]
+    "changes", [{"end": {"t": {"1-0": 7}}}, {"rows": 9}, {"dead": 1}, {"gaps": (LedgerGap("t", "1-0", 0, 1, "gone"),)}]
 )
 def test_a_batch_committed_from_other_input_is_a_conflict(ledger: Ledger, changes: dict[str, object]) -> None:
     (first,) = filled(ledger, 1)
@@ -99,14 +99,14 @@ def test_a_changed_entry_is_found(ledger: Ledger) -> None:
     body = json.loads(ledger.path(1).read_bytes())
     body["rows"] = 11
     ledger.path(1).write_bytes(json.dumps(body, sort_keys=True, separators=(",", ":")).encode() + b"\n")
-    with pytest.raises(LedgerBroken, match=r"0002\.json: it does not follow the entry before it"):
+    with pytest.raises(LedgerCorrupted, match=r"0002\.json: it does not follow the entry before it"):
         ledger.entries()
 
 
 def test_a_lost_entry_is_found(ledger: Ledger) -> None:
     filled(ledger, 3)
     ledger.path(1).unlink()
-    with pytest.raises(LedgerBroken, match="the entry of batch 1 is missing"):
+    with pytest.raises(LedgerCorrupted, match="the entry of batch 1 is missing"):
         ledger.entries()
 
 
@@ -114,15 +114,15 @@ def test_a_lost_entry_is_found(ledger: Ledger) -> None:
 def test_junk_is_not_an_entry(ledger: Ledger, junk: bytes) -> None:
     filled(ledger, 2)
     ledger.path(1).write_bytes(junk)
-    with pytest.raises(LedgerBroken, match=r"0001.json"):
+    with pytest.raises(LedgerCorrupted, match=r"0001.json"):
         ledger.tail()
-    with pytest.raises(LedgerBroken, match="restore the ledger"):
+    with pytest.raises(LedgerCorrupted, match="restore the ledger"):
         ledger.entries()
 
 
 def test_an_entry_of_another_flow_is_found(ledger: Ledger) -> None:
     filled(ledger, 1)
-    with pytest.raises(LedgerBroken, match="of flow 'f', not of 'g'"):
+    with pytest.raises(LedgerCorrupted, match="of flow 'f', not of 'g'"):
         Ledger(ledger.root, "g").entries()
 
 
@@ -146,15 +146,15 @@ def test_a_compaction_replaces_files_in_one_step(ledger: Ledger) -> None:
 
 def test_a_file_cannot_be_added_twice_or_removed_when_it_is_not_there() -> None:
     first = entry(0)
-    with pytest.raises(LedgerBroken, match="which is in the table already"):
+    with pytest.raises(LedgerCorrupted, match="which is in the table already"):
         live_files([first, replace(entry(1, first), files=first.files)])
-    with pytest.raises(LedgerBroken, match="which is not in the table"):
+    with pytest.raises(LedgerCorrupted, match="which is not in the table"):
         live_files([first, entry(1, first, removed=("nothing.parquet",))])
 
 
 def test_what_the_newest_run_has_committed_is_found_from_the_end(ledger: Ledger) -> None:
     assert ledger.written_by("a") == []
-    newest: Entry | None = None
+    newest: LedgerEntry | None = None
     for batch, run in enumerate("aabbb"):
         newest = ledger.commit(entry(batch, newest, run=run))
     ledger.commit(entry(5, newest, kind="compact", run="", files=(), start={}, end={}))
@@ -167,11 +167,11 @@ def test_batches_that_do_not_join_are_named() -> None:
     late = entry(1, first, start={"t": {"1-0": 150, "2-0": 7}})
     assert list(check_ranges([first, entry(1, first)])) == []
     assert [gap[:4] for gap in map(_tuple, check_ranges([first, late]))] == [("t", "1-0", 100, 150)]
-    told = replace(late, gaps=(Gap("t", "1-0", 100, 150, "retention"),))
+    told = replace(late, gaps=(LedgerGap("t", "1-0", 100, 150, "retention"),))
     assert list(check_ranges([first, told])) == []
 
 
-def _tuple(gap: Gap) -> tuple[str, str, int, int, str]:
+def _tuple(gap: LedgerGap) -> tuple[str, str, int, int, str]:
     return gap.topic, gap.partition, gap.start, gap.end, gap.reason
 
 
@@ -185,21 +185,21 @@ data_files = st.builds(
 
 @given(
     st.builds(
-        Entry,
+        LedgerEntry,
         flow=names,
         batch=st.integers(0, 2**40),
         start=offsets,
         end=offsets,
         files=st.lists(data_files, max_size=3).map(tuple),
         removed=st.lists(names, max_size=3).map(tuple),
-        gaps=st.lists(st.builds(Gap, names, names, st.integers(), st.integers(), names), max_size=2).map(tuple),
+        gaps=st.lists(st.builds(LedgerGap, names, names, st.integers(), st.integers(), names), max_size=2).map(tuple),
         audit=offsets,
         written=st.floats(allow_nan=False, allow_infinity=False),
     )
 )
-def test_an_entry_survives_its_bytes(made: Entry) -> None:
-    assert Entry.decode(made.encode()) == made
-    assert Entry.decode(made.encode()).encode() == made.encode()
+def test_an_entry_survives_its_bytes(made: LedgerEntry) -> None:
+    assert LedgerEntry.decode(made.encode()) == made
+    assert LedgerEntry.decode(made.encode()).encode() == made.encode()
     assert made.encode().isascii()
 
 
@@ -229,5 +229,5 @@ def test_a_commit_that_is_killed_happened_whole_or_not_at_all(ledger: Ledger, st
     assert killed.returncode == -signal.SIGKILL
     happened = (step, moment) == ("link", "after")
     assert len(ledger.entries()) == 1 + happened
-    again = Entry("f", 1, {}, {}, (DataFile("c", 1, 1),), previous=first.digest)
+    again = LedgerEntry("f", 1, {}, {}, (DataFile("c", 1, 1),), previous=first.digest)
     assert ledger.commit(again).files[0].path == ("b" if happened else "c")

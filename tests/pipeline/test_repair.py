@@ -10,7 +10,7 @@ import pytest
 
 from odradek.pipeline.checkpoint import Checkpoint, place
 from odradek.pipeline.compact import compact
-from odradek.pipeline.errors import LedgerBroken
+from odradek.pipeline.errors import LedgerCorrupted
 from odradek.pipeline.repair import plan_repair, repair
 
 from .made import ROWS, Made
@@ -96,7 +96,7 @@ def test_without_a_ledger_there_is_nothing_to_make_it_of(tmp_path: Path) -> None
 
 def test_a_broken_ledger_is_not_built_upon(made: Made) -> None:
     made.ledger.path(0).unlink()
-    with pytest.raises(LedgerBroken):
+    with pytest.raises(LedgerCorrupted):
         repair(made.pipeline, "orders")
 
 

@@ -12,9 +12,9 @@ import odradek as od
 from odradek.errors import ConfigError, DeliveryError
 from odradek.pipeline import replay as module
 from odradek.pipeline.compact import compact
-from odradek.pipeline.replay import Progress, Replay, plan_replay, replay
+from odradek.pipeline.replay import Replay, ReplayProgress, plan_replay, replay
 from odradek.testing import Kafka07Broker
-from odradek.wire.compression import Codec
+from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 
 from .made import ROWS, Made
@@ -29,8 +29,8 @@ def made_table(root: Path) -> Made:
     made.log(LOST[:50])
     made.log(ROWS[:30], partition=1)
     made.run()
-    made.log(encode_set(LOST[50:100], Codec.GZIP))
-    made.log(encode_set(LOST[100:], Codec.SNAPPY))
+    made.log(encode_set(LOST[50:100], CompressionType.GZIP))
+    made.log(encode_set(LOST[100:], CompressionType.SNAPPY))
     made.run()
     return made
 
@@ -46,7 +46,7 @@ async def sent(url: str, topic: str) -> list[list[bytes]]:
 
 async def run(plan: Replay, url: str) -> int:
     async with od.connect(url) as k:
-        return await replay(plan, k, Progress.load(plan.state, plan.identity))
+        return await replay(plan, k, ReplayProgress.load(plan.state, plan.identity))
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ async def test_a_replay_that_failed_goes_on(tmp_path: Path, url: str, monkeypatc
 
     async with od.connect(url) as k:
         with pytest.raises(Enough):
-            await replay(plan, k, Progress.load(plan.state, plan.identity), count)
+            await replay(plan, k, ReplayProgress.load(plan.state, plan.identity), count)
     assert confirmed < 200
     assert await run(plan, url) == 330 - confirmed
     assert sorted(value for values in await sent(url, "back") for value in values) == sorted(LOST + ROWS[:30])
@@ -114,8 +114,8 @@ async def test_what_a_broker_refuses_is_not_confirmed(tmp_path: Path) -> None:
     with Kafka07Broker(tmp_path / "target") as broker:
         async with od.connect(f"kafka07://1@{broker.address}") as k:
             with pytest.raises((DeliveryError, od.OdradekError)):
-                await replay(plan, k, Progress.load(plan.state, plan.identity))
-    assert Progress.load(plan.state, plan.identity).rows == 0
+                await replay(plan, k, ReplayProgress.load(plan.state, plan.identity))
+    assert ReplayProgress.load(plan.state, plan.identity).rows == 0
 
 
 async def test_a_rate_is_kept(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,9 +138,9 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no batch"):
         plan_replay(table, batches={7})
     plan = plan_replay(table)
-    Progress(plan.state, "another").save()
+    ReplayProgress(plan.state, "another").save()
     with pytest.raises(ConfigError, match="of another replay"):
-        Progress.load(plan.state, plan.identity)
+        ReplayProgress.load(plan.state, plan.identity)
 
 
 async def test_keys_choose_partitions(tmp_path: Path, url: str) -> None:

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from odradek.pipeline import plots
-from odradek.pipeline.ledger import Gap
+from odradek.pipeline.ledger import LedgerGap
 from odradek.pipeline.report import render, write_report
 from odradek.pipeline.summary import BatchSummary, FlowSummary, RunSummary, Volume
 
@@ -59,7 +59,9 @@ def seen(browser: Browser, folder: Path, run: RunSummary, *options: str) -> str:
 
 def test_what_a_run_did_is_on_the_page(browser: Browser, tmp_path: Path) -> None:
     dom = seen(
-        browser, tmp_path, summary(flow(), flow("clicks", error="no broker", gaps=[Gap("t", "1-0", 5, 1029, "gone")]))
+        browser,
+        tmp_path,
+        summary(flow(), flow("clicks", error="no broker", gaps=[LedgerGap("t", "1-0", 5, 1029, "gone")])),
     )
     assert texts(dom, "title")[0] == "Pipeline run 20261121-1"
     assert texts(dom, "h1") == ["Pipeline run failed"]
@@ -90,7 +92,7 @@ def test_every_plot_has_a_table_of_what_it_shows(browser: Browser, tmp_path: Pat
 
 def test_names_from_outside_are_text_and_nothing_else(browser: Browser, tmp_path: Path) -> None:
     hours = {EVIL: {int(START): Volume(5, 5)}, "a" * 249: {int(START): Volume(4, 4)}, "\ud800": {0: Volume(1, 1)}}
-    gaps = [Gap(EVIL, EVIL, 0, 1, EVIL)]
+    gaps = [LedgerGap(EVIL, EVIL, 0, 1, EVIL)]
     flows = [FlowSummary(EVIL, START, START, hours=hours, gaps=gaps, reasons={EVIL: 3}, error=EVIL), flow(EVIL)]
     page = tmp_path / "report.html"
     write_report(RunSummary(EVIL, EVIL, EVIL, START, START, flows), page)
@@ -176,7 +178,7 @@ def test_a_report_replaces_another_and_leaves_nothing_else(tmp_path: Path) -> No
 @given(st.lists(st.tuples(st.text(max_size=40), st.floats(0, 1e18)), max_size=20))
 def test_plots_are_sound_whatever_is_in_them(named: list[tuple[str, float]]) -> None:
     bars = [plots.Bar(name, value) for name, value in named]
-    spans = [plots.Span(at, at + value / 1e9, value, name) for at, (name, value) in enumerate(named)]
+    spans = [plots.TimeSpan(at, at + value / 1e9, value, name) for at, (name, value) in enumerate(named)]
     places = [name for name, _ in named]
     for drawn in (
         plots.rows("t", bars),

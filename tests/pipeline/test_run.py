@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from odradek.pipeline.config import Pipeline, load
-from odradek.pipeline.run import Budget, FlowRun, _Enough, _is_enough
+from odradek.pipeline.run import FlowRun, RunLimits, _is_enough, _StopQuery
 
 FILE = """
 [source]
@@ -68,7 +68,7 @@ def pipeline(tmp_path: Path) -> Pipeline:
 
 def test_a_query_starts_when_the_one_before_has_its_source_or_has_ended(pipeline: Pipeline) -> None:
     starts: Queue[Query] = Queue()
-    flows = [FlowRun(name, flow, pipeline, Budget(), "run") for name, flow in pipeline.flows.items()] * 2
+    flows = [FlowRun(name, flow, pipeline, RunLimits(), "run") for name, flow in pipeline.flows.items()] * 2
     queries: list[Any] = [Query(starts) for _ in flows]
     with ThreadPoolExecutor() as pool:
         try:
@@ -91,11 +91,11 @@ def test_a_query_starts_when_the_one_before_has_its_source_or_has_ended(pipeline
 def test_no_query_starts_when_a_run_has_been_ended(pipeline: Pipeline) -> None:
     starts: Queue[Query] = Queue()
     spark: Any = Query(starts)
-    with pytest.raises(_Enough):
-        FlowRun("a", pipeline.flows["a"], pipeline, Budget(stopped=True), "run")._start(spark)
+    with pytest.raises(_StopQuery):
+        FlowRun("a", pipeline.flows["a"], pipeline, RunLimits(stopped=True), "run")._start(spark)
     assert starts.empty()
 
 
 def test_the_end_of_a_run_is_no_error_wherever_it_was_raised() -> None:
-    assert _is_enough(_Enough()) and _is_enough(RuntimeError("Traceback\nodradek.pipeline.run._Enough\n"))
+    assert _is_enough(_StopQuery()) and _is_enough(RuntimeError("Traceback\nodradek.pipeline.run._Enough\n"))
     assert not _is_enough(RuntimeError("enough"))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from odradek.errors import ConfigError
 from odradek.pipeline import staging
 from odradek.pipeline.decode import DecodeJob, avro_fields, decode
-from odradek.pipeline.staging import Account, Run, StageJob, Stager, prefix
+from odradek.pipeline.staging import CoveredRange, StageJob, Stager, TaskOutput, prefix
 from odradek.spark.schema import COLUMNS, HEADERS
 
 AT = int(datetime(2026, 11, 21, 23, 30, tzinfo=UTC).timestamp() * 1e6)
@@ -42,7 +42,7 @@ def job(root: Path, **changes: Any) -> StageJob:
     return usual._replace(**changes)
 
 
-def staged(made: StageJob, *batches: pa.RecordBatch) -> Account:
+def staged(made: StageJob, *batches: pa.RecordBatch) -> TaskOutput:
     stager = Stager(made)
     for batch in batches:
         stager.add(batch)
@@ -57,7 +57,7 @@ def test_rows_are_in_files_of_their_partitions_and_all_of_them_are_accounted_for
     assert (found["t"].rows, found["u"].rows, found["t"].least, found["t"].most) == (15, 7, AT / 1e6, AT / 1e6)
     table = pq.read_table(tmp_path / found["t"].path, partitioning=None)
     assert table["value"].to_pylist() == [b"%08d" % n for n in range(15)]
-    assert account.runs == [Run("t", "1-0", 0, 270), Run("u", "1-0", 54, 180)]
+    assert account.runs == [CoveredRange("t", "1-0", 0, 270), CoveredRange("u", "1-0", 54, 180)]
     bucket = AT // 1_000_000 // 600 * 600
     assert account.audit == {(bucket, "t"): 15, (bucket, "u"): 7}
     assert account.hours["t", AT // 1_000_000 // 3600 * 3600, "bytes"] == 120
@@ -112,7 +112,8 @@ def test_nothing_is_lost_however_few_files_are_open_and_bytes_held(
 def test_runs_have_no_holes_and_end_where_there_is_one(tmp_path: Path) -> None:
     account = staged(job(tmp_path), rows(2), rows(2, 2), rows(2, 5), rows(1, 7, partition=1), rows(1, 8, broker=None))
     assert account.runs == [
-        Run("t", "1-0", 0, 72), Run("t", "1-0", 90, 126), Run("t", "1-1", 126, 144), Run("t", "0", 144, 162)
+        CoveredRange("t", "1-0", 0, 72), CoveredRange("t", "1-0", 90, 126),
+        CoveredRange("t", "1-1", 126, 144), CoveredRange("t", "0", 144, 162)
     ]  # fmt: skip
 
 
@@ -123,7 +124,7 @@ def test_a_compressed_wrapper_is_one_run(tmp_path: Path) -> None:
     whole = pa.RecordBatch.from_pylist(batch, schema=SCHEMA)
     for cut in range(5):
         account = staged(job(tmp_path), whole.slice(0, cut), whole.slice(cut))
-        assert account.runs == [Run("t", "1-0", 100, 250)]
+        assert account.runs == [CoveredRange("t", "1-0", 100, 250)]
 
 
 def test_rows_that_the_source_could_not_decode_are_dead(tmp_path: Path) -> None:

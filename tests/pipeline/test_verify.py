@@ -13,10 +13,10 @@ import pytest
 
 import odradek as od
 from odradek.pipeline import compare
-from odradek.pipeline.ledger import DataFile, Entry
-from odradek.pipeline.verify import Verdict, verify
+from odradek.pipeline.ledger import DataFile, LedgerEntry
+from odradek.pipeline.verify import VerifyResult, verify
 from odradek.testing import Kafka07Broker
-from odradek.wire.compression import Codec
+from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 
 from ..columns import damage
@@ -25,15 +25,15 @@ from .made import ROWS, Made, gap
 pytestmark = pytest.mark.anyio
 
 
-async def verified(made: Made, batches: set[int] | None = None) -> Verdict:
+async def verified(made: Made, batches: set[int] | None = None) -> VerifyResult:
     return await verify(made.pipeline, made.table, batches)
 
 
-def kinds(verdict: Verdict) -> list[str]:
+def kinds(verdict: VerifyResult) -> list[str]:
     return [finding.kind for finding in verdict.findings]
 
 
-def rewrite(made: Made, entry: Entry, change: object, **changes: object) -> None:
+def rewrite(made: Made, entry: LedgerEntry, change: object, **changes: object) -> None:
     """Change the rows of a batch's first file, and let the ledger's entry follow, as a faulty run would have it."""
     file = entry.files[0]
     path = made.root / "table" / file.path
@@ -52,7 +52,7 @@ async def test_a_complete_table_is_complete(tmp_path: Path, decode: str) -> None
     made = Made(tmp_path, decode=decode)
     made.log(ROWS)
     made.log(ROWS, partition=1)
-    made.log(encode_set(ROWS, Codec.GZIP), topic="clicks")
+    made.log(encode_set(ROWS, CompressionType.GZIP), topic="clicks")
     made.run()
     made.log(ROWS)
     made.run(undecodable=lambda value: value == ROWS[7])
@@ -69,7 +69,7 @@ async def test_a_cluster_is_asked_as_directories_are(
     made = Made(tmp_path)
     for partition in range(6):
         made.log(ROWS, partition=partition)
-        made.log(encode_set(ROWS, Codec.SNAPPY), topic="clicks", partition=partition)
+        made.log(encode_set(ROWS, CompressionType.SNAPPY), topic="clicks", partition=partition)
     made.run()
     made.log(ROWS)
     made.run(lose=lambda value: value == ROWS[99])
@@ -147,7 +147,7 @@ async def test_a_row_that_never_was_is_extra(tmp_path: Path) -> None:
 
 async def test_indexes_inside_wrappers_count(tmp_path: Path) -> None:
     made = Made(tmp_path, decode="json")
-    made.log(encode_set(ROWS, Codec.SNAPPY))
+    made.log(encode_set(ROWS, CompressionType.SNAPPY))
     made.run(lose=lambda value: value == ROWS[42])
     (finding,) = (await verified(made)).findings
     assert finding.kind == "missing" and "at 0:42 " in finding.what
@@ -256,7 +256,7 @@ async def test_a_long_log_is_compared_in_stretches(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(compare, "LOOKED_INTO", 3)
     made = Made(tmp_path)
     made.log(ROWS)
-    made.log(encode_set(ROWS, Codec.GZIP))
+    made.log(encode_set(ROWS, CompressionType.GZIP))
     made.log(ROWS)
     made.run()
     assert (await verified(made)).ok

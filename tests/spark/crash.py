@@ -17,7 +17,7 @@ from typing import Any
 
 from odradek.cli.app import run
 from odradek.pipeline.checkpoint import Checkpoint
-from odradek.pipeline.commit import Table
+from odradek.pipeline.commit import TableWriter
 from odradek.pipeline.delta import DeltaLog
 from odradek.pipeline.ledger import Ledger
 from odradek.pipeline.run import FlowRun
@@ -73,10 +73,10 @@ def _watch(root: Path, names: str, over: threading.Event, say: Say) -> None:
 STEPS: dict[str, Callable[[Say], None]] = {
     "reading": lambda say: before(FlowRun, "_stage", say),
     "begun": lambda say: behind(Checkpoint, "begin", say),
-    "planned": lambda say: before(Table, "commit", say),
+    "planned": lambda say: before(TableWriter, "commit", say),
     "staging": while_staging,
     "staged": lambda say: behind(FlowRun, "_stage", say),
-    "judged": lambda say: behind(Table, "_judge", say),
+    "judged": lambda say: behind(TableWriter, "_judge", say),
     "delta": lambda say: behind(DeltaLog, "commit", say),
     "linking": lambda say: before(os, "link", say),
     "ledger": lambda say: behind(Ledger, "commit", say),

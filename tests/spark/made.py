@@ -12,11 +12,11 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from odradek import segments
-from odradek.io.kafka07.api import CONFIRM
+from odradek.io.kafka07.broker_client import CONFIRM
 from odradek.spark.schema import COLUMNS, HEADERS
 from odradek.spark.source import BatchReader, OdradekSource, StreamReader
 from odradek.testing import Kafka07Broker
-from odradek.wire.compression import Codec
+from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 from odradek.wire.kafka07.requests import Produce, encode_request
 
@@ -57,9 +57,11 @@ def rows_of(log_dir: Path, broker: int | None = None, topic: str | None = None) 
     return sorted(found, key=lambda row: row[:5])
 
 
-def append(broker: Kafka07Broker, topic: str, values: Sequence[bytes], partition: int = 0, codec: str = "none") -> None:
+def append(
+    broker: Kafka07Broker, topic: str, values: Sequence[bytes], partition: int = 0, compression: str = "none"
+) -> None:
     """Have a running broker append a message set, and show it."""
-    data = encode_set(values, Codec.named(codec))
+    data = encode_set(values, CompressionType.named(compression))
     with socket.create_connection((broker.host, broker.port)) as bare:
         for buffer in [*encode_request(Produce(topic, partition, data)), *CONFIRM]:
             bare.sendall(buffer)
@@ -150,7 +152,7 @@ def hard_log(seed: int, messages: int, most: int, size: int = 60) -> bytes:
         kind = chance.randrange(4)
         values = [chance.randbytes(chance.randrange(size)) for _ in range(chance.randrange(1, 9))]
         if kind == 0:
-            parts.append(encode_set(values, chance.choice([Codec.GZIP, Codec.SNAPPY])))
+            parts.append(encode_set(values, chance.choice([CompressionType.GZIP, CompressionType.SNAPPY])))
         elif kind == 1:
             parts.append(encode_set(values))
         else:

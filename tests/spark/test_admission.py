@@ -7,12 +7,12 @@ import pickle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.spark.admission import LEAST_SHARE, Admission, admit, backlog, due, entering, target
-from odradek.spark.options import Limits
-from odradek.spark.planning import Cut, Extent, Range, settle
+from odradek.spark.admission import LEAST_SHARE, MicroBatchEnd, admit, backlog, due, entering, target
+from odradek.spark.options import ReadLimits
+from odradek.spark.planning import Extent, Range, SplitPoint, settle
 from odradek.types import GiB, MiB, Position, TopicPartition
 
-P, Q, R = (TopicPartition("t", 0, number) for number in range(3))
+P, Q, R = (TopicPartition("t", number, 0) for number in range(3))
 Offsets = dict[TopicPartition, Position]
 
 
@@ -67,52 +67,52 @@ def test_backlog_is_what_logs_still_have() -> None:
 
 
 def test_a_batch_is_due_when_enough_waits_or_long_enough() -> None:
-    limits = Limits(None, 100, 60.0)
+    limits = ReadLimits(None, 100, 60.0)
     assert due(100, limits, now=0.0, last=0.0)
     assert not due(99, limits, now=59.9, last=0.0)
     assert due(1, limits, now=60.0, last=0.0)
     assert not due(0, limits, now=1e9, last=0.0)
-    assert due(1, Limits(), now=0.0, last=0.0)
+    assert due(1, ReadLimits(), now=0.0, last=0.0)
 
 
 # ---- how much ------------------------------------------------------------------------------------------------
 
 
 def test_without_a_limit_everything_is_read() -> None:
-    assert admit(at(0), at(9 * GiB), logs(Extent(0, 9 * GiB)), None) == Admission(at(9 * GiB), ())
-    assert admit(at(0), at(50), logs(Extent(0, 50)), 50) == Admission(at(50), ())
+    assert admit(at(0), at(9 * GiB), logs(Extent(0, 9 * GiB)), None) == MicroBatchEnd(at(9 * GiB), ())
+    assert admit(at(0), at(50), logs(Extent(0, 50)), 50) == MicroBatchEnd(at(50), ())
 
 
 def test_shares_are_proportional_to_backlogs() -> None:
     there = logs(Extent(0, 3 * GiB), Extent(0, 1 * GiB))
     admitted = admit(at(0, 0), at(3 * GiB, 1 * GiB), there, 1 * GiB)
     assert admitted.ends == {}
-    assert admitted.cuts == (Cut(P, 768 * MiB, 0, 3 * GiB), Cut(Q, 256 * MiB, 0, 1 * GiB))
+    assert admitted.cuts == (SplitPoint(P, 768 * MiB, 0, 3 * GiB), SplitPoint(Q, 256 * MiB, 0, 1 * GiB))
     assert pickle.loads(pickle.dumps(admitted)) == admitted
 
 
 def test_a_known_boundary_in_the_second_half_of_a_share_ends_it() -> None:
     there = logs(Extent(0, 4 * GiB, (0, 600 * MiB, 1200 * MiB)))
-    assert admit(at(0), at(4 * GiB), there, 1 * GiB) == Admission(at(600 * MiB), ())
-    assert admit(at(0), at(4 * GiB), there, 600 * MiB) == Admission(at(600 * MiB), ())
-    assert admit(at(0), at(4 * GiB), there, 400 * MiB).cuts == (Cut(P, 400 * MiB, 0, 600 * MiB),)
+    assert admit(at(0), at(4 * GiB), there, 1 * GiB) == MicroBatchEnd(at(600 * MiB), ())
+    assert admit(at(0), at(4 * GiB), there, 600 * MiB) == MicroBatchEnd(at(600 * MiB), ())
+    assert admit(at(0), at(4 * GiB), there, 400 * MiB).cuts == (SplitPoint(P, 400 * MiB, 0, 600 * MiB),)
     from_within = admit(at(700 * MiB), at(4 * GiB), there, 1 * GiB)
-    assert from_within.cuts == (Cut(P, 1724 * MiB, 1200 * MiB, 4 * GiB),)
+    assert from_within.cuts == (SplitPoint(P, 1724 * MiB, 1200 * MiB, 4 * GiB),)
 
 
 def test_a_small_limit_is_kept_to() -> None:
     admitted = admit(at(0, 0), at(1 * GiB, 1 * GiB), logs(Extent(0, 1 * GiB), Extent(0, 1 * GiB)), 64 << 10)
-    assert admitted == Admission({Q: Position(0)}, (Cut(P, 64 << 10, 0, 1 * GiB),))
+    assert admitted == MicroBatchEnd({Q: Position(0)}, (SplitPoint(P, 64 << 10, 0, 1 * GiB),))
 
 
 def test_what_has_lost_its_beginning_counts_from_where_it_begins() -> None:
     admitted = admit(at(0), at(4 * GiB), logs(Extent(3 * GiB, 4 * GiB)), 256 * MiB)
-    assert admitted.cuts == (Cut(P, 3 * GiB + 256 * MiB, 3 * GiB, 4 * GiB),)
+    assert admitted.cuts == (SplitPoint(P, 3 * GiB + 256 * MiB, 3 * GiB, 4 * GiB),)
 
 
 def test_cuts_end_where_boundaries_were_found_or_are_known() -> None:
-    cut, other = Cut(P, 100, 0, 500), Cut(Q, 100, 0, 500)
-    admitted = Admission({R: Position(7)}, (other, cut))
+    cut, other = SplitPoint(P, 100, 0, 500), SplitPoint(Q, 100, 0, 500)
+    admitted = MicroBatchEnd({R: Position(7)}, (other, cut))
     ends = admitted.with_found({cut: 120, other: None})
     assert ends == at(120, 500, 7)
     assert list(ends) == [P, Q, R]
@@ -125,7 +125,7 @@ SMALL = st.integers(1, 3 * LEAST_SHARE)
 def test_a_backlog_is_worked_off_within_the_limit_and_nobody_is_left_behind(
     sizes: list[int], limit: int, overshoot: int
 ) -> None:
-    partitions = [TopicPartition("t", n % 3, n) for n in range(len(sizes))]
+    partitions = [TopicPartition("t", n, n % 3) for n in range(len(sizes))]
     there = {p: Extent(0, size) for p, size in zip(partitions, sizes, strict=True)}
     start = dict.fromkeys(partitions, Position(0))
     end = {p: Position(log.latest) for p, log in there.items()}
@@ -145,7 +145,7 @@ def test_a_backlog_is_worked_off_within_the_limit_and_nobody_is_left_behind(
 
 
 def test_partitions_take_turns_while_logs_grow() -> None:
-    partitions = [TopicPartition("t", 0, n) for n in range(10)]
+    partitions = [TopicPartition("t", n, 0) for n in range(10)]
     start = dict.fromkeys(partitions, Position(0))
     latest = 100 * LEAST_SHARE
     for _ in range(20):

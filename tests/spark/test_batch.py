@@ -19,7 +19,7 @@ from odradek.spark.queries import TaskPlan
 from odradek.spark.source import BatchReader, StreamReader, TaskPartition
 from odradek.testing import FaultProxy, Kafka07Broker
 from odradek.types import TopicPartition
-from odradek.wire.compression import Codec
+from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 
 from .made import append, batch_reader, batch_rows, eventually, hard_log, read_all, rows_in, rows_of, write_log
@@ -38,7 +38,7 @@ def broker(log_dir: Path, odradek_kafka07_broker: Callable[..., Kafka07Broker]) 
     """Broker 3 over what is in `log_dir`: orders with two partitions of several segments, and others."""
     orders = [encode_set([b"%d-%d" % (number, n) for n in range(100)]) for number in range(6)]
     write_log(log_dir, "orders", 0, *orders[:3])
-    write_log(log_dir, "orders", 1, orders[3], encode_set([b"z"] * 9, Codec.GZIP) + orders[4])
+    write_log(log_dir, "orders", 1, orders[3], encode_set([b"z"] * 9, CompressionType.GZIP) + orders[4])
     write_log(log_dir, "payments", 0, orders[5])
     write_log(log_dir, "payments", 1)
     return odradek_kafka07_broker(log_dir=log_dir, broker_id=3, config={"num.partitions": "2"})
@@ -202,7 +202,7 @@ def test_a_message_that_is_too_large_names_the_option(broker: Kafka07Broker, odr
 
 
 def test_a_range_must_end_where_a_message_does(broker: Kafka07Broker, odradek_chroot: str) -> None:
-    partition = TopicPartition("orders", 3, 0)
+    partition = TopicPartition("orders", 0, 3)
     end = rows_of(broker.log_dir, 3, "orders")[5].offset
     for where in ({"kafka_zk_connect": odradek_chroot}, {"path": f"3@{broker.log_dir}"}):
         reader = batch_reader(**where, subscribe="orders")

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.spark.boundary import REACH, BoundarySearch, Proved, Unproved, check_landing
-from odradek.spark.checksums import SHORT, STEP, Checksums
+from odradek.spark.checksums import SHORT, STEP, RangeCrc
 from odradek.spark.errors import BoundaryMismatch
 from odradek.types import TopicPartition
-from odradek.wire.compression import Codec
+from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 
 MOST = 3000
@@ -65,8 +65,8 @@ KINDS: dict[str, Callable[[random.Random], bytes]] = {
     "longs": lambda c: entry(numbers(c, 8)),
     "nested": lambda c: entry(nested(c, 0)),
     "nested twice": lambda c: entry(nested(c, 1)),
-    "gzip": lambda c: encode_set([c.randbytes(50) for _ in range(9)], Codec.GZIP),
-    "snappy": lambda c: encode_set([bytes(50) for _ in range(c.randrange(1, 99))], Codec.SNAPPY),
+    "gzip": lambda c: encode_set([c.randbytes(50) for _ in range(9)], CompressionType.GZIP),
+    "snappy": lambda c: encode_set([bytes(50) for _ in range(c.randrange(1, 99))], CompressionType.SNAPPY),
     "attributes": lambda c: entry(c.randbytes(9), 1, 0xFC),
 }
 
@@ -253,21 +253,21 @@ def test_checksums_of_parts_are_those_of_zlib(seed: int, data: st.DataObject) ->
     whole = random.Random(seed).randbytes(data.draw(st.integers(0, 5 * SHORT)))
     start = data.draw(st.integers(0, len(whole)))
     end = data.draw(st.integers(start, len(whole)))
-    assert Checksums(whole).of(start, end) == crc32(whole[start:end])
+    assert RangeCrc(whole).of(start, end) == crc32(whole[start:end])
 
 
 @pytest.mark.parametrize("length", [0, 1, SHORT, SHORT + 1, SHORT + STEP, 40 * STEP, 40 * STEP + 1])
 def test_checksums_at_the_edges(length: int) -> None:
     whole = random.Random(length).randbytes(60 * STEP)
     for start in (0, 1, STEP - 1, STEP, len(whole) - length):
-        assert Checksums(whole).of(start, start + length) == crc32(whole[start : start + length])
+        assert RangeCrc(whole).of(start, start + length) == crc32(whole[start : start + length])
 
 
 # ---- landing -------------------------------------------------------------------------------------------------
 
 
 def test_a_range_that_ends_inside_a_message_is_an_error_with_the_numbers() -> None:
-    partition = TopicPartition("orders", 1, 0)
+    partition = TopicPartition("orders", 0, 1)
     check_landing(partition, 10, 20, 20)
     with pytest.raises(BoundaryMismatch, match=r"orders/1-0: the messages from 10 on end at 17, not at 20") as caught:
         check_landing(partition, 10, 20, 17)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from odradek.errors import ConfigError, CorruptMessage, MessageTooLarge
 from odradek.spark import planning
-from odradek.spark.directories import DirectoryLogs
+from odradek.spark.directories import DirectoryCatalog
 from odradek.spark.options import parse_source
 from odradek.spark.planning import Extent
 from odradek.types import TopicPartition
@@ -20,12 +20,12 @@ from odradek.wire.kafka07.message_set import encode_set
 from .made import batch_reader, batch_rows, hard_log, read_all, rows_of, write_log
 
 MOST = 2000
-ORDERS = TopicPartition("orders", -1, 0)
+ORDERS = TopicPartition("orders", 0)
 
 
 def extents(log_dir: Path, **more: str) -> dict[TopicPartition, Extent]:
     options = parse_source({"path": str(log_dir), "maxMessageBytes": str(MOST), **more}, streaming=False)
-    return DirectoryLogs(options.where, options).extents()  # type: ignore[arg-type]
+    return DirectoryCatalog(options.where, options).extents()  # type: ignore[arg-type]
 
 
 def last_file(log_dir: Path) -> Path:

@@ -25,7 +25,7 @@ from odradek.types import EARLIEST, LATEST, AtTime, Position, TopicPartition
 PARTITIONS = st.builds(TopicPartition, st.text(min_size=1), st.integers(-1, 2**31 - 1), st.integers(0, 2**31 - 1))
 OFFSETS = st.dictionaries(PARTITIONS, st.integers(0, 2**63 - 1).map(Position))
 
-A, B, C = TopicPartition("a", 0, 1), TopicPartition("a", 0, 10), TopicPartition("b", -1, 3)
+A, B, C = TopicPartition("a", 1, 0), TopicPartition("a", 10, 0), TopicPartition("b", 3)
 
 
 # ---- what a checkpoint keeps ---------------------------------------------------------------------------------
@@ -103,8 +103,8 @@ def test_anything_else_raises_the_one_error(value: object) -> None:
 
 
 def test_partitions_have_one_name_each() -> None:
-    assert parse_partition("t", "0-1") == TopicPartition("t", 0, 1)
-    assert parse_partition("t", "7") == TopicPartition("t", -1, 7)
+    assert parse_partition("t", "0-1") == TopicPartition("t", 1, 0)
+    assert parse_partition("t", "7") == TopicPartition("t", 7)
     for name in ("", "-", "1-", "-1", "1-2-3", "01", "a", "1-2 "):
         assert parse_partition("t", name) is None
 
@@ -116,10 +116,10 @@ def test_a_partition_is_found_by_its_name(partition: TopicPartition) -> None:
 
 def test_assign_names_partitions_by_broker_or_by_number() -> None:
     assert parse_assign('{"b":["1-0","0-2"],"a":[0,"1"]}') == (
-        TopicPartition("a", -1, 0),
-        TopicPartition("a", -1, 1),
-        TopicPartition("b", 0, 2),
-        TopicPartition("b", 1, 0),
+        TopicPartition("a", 0),
+        TopicPartition("a", 1),
+        TopicPartition("b", 2, 0),
+        TopicPartition("b", 0, 1),
     )
 
 

@@ -12,12 +12,12 @@ from odradek.errors import ConfigError, OdradekError, Unsupported
 from odradek.spark.options import (
     KNOWN,
     REFUSED,
-    Cluster,
+    ClusterOptions,
     Directories,
     Directory,
-    Limits,
-    Packing,
+    ReadLimits,
     SourceOptions,
+    TaskLimits,
     Topics,
     parse_source,
 )
@@ -36,9 +36,9 @@ def test_the_defaults_are_those_of_spark() -> None:
     assert (batch.start, batch.end) == (EARLIEST, LATEST)
     assert (stream.start, stream.end) == (LATEST, LATEST)
     assert batch.topics == Topics(names=("orders",))
-    assert batch.where == Cluster("kafka07+zk://zk1:2181,zk2/kafka")
-    assert batch.packing == Packing(128 << 20, 1, None, None)
-    assert stream.limits == Limits(None, 0, 900.0)
+    assert batch.where == ClusterOptions("kafka07+zk://zk1:2181,zk2/kafka")
+    assert batch.packing == TaskLimits(128 << 20, 1, None, None)
+    assert stream.limits == ReadLimits(None, 0, 900.0)
     assert (batch.fail_on_data_loss, batch.corrupt, batch.headers) == (True, "fail", False)
     assert batch.max_entry == 1_000_010
 
@@ -103,7 +103,7 @@ def test_a_batch_query_has_no_limits(name: str) -> None:
     ],
 )
 def test_brokers_are_listed_as_in_0_7_or_as_in_urls(text: str, url: str) -> None:
-    assert parse_source({"kafka.broker.list": text, "subscribe": "t"}, streaming=False).where == Cluster(url)
+    assert parse_source({"kafka.broker.list": text, "subscribe": "t"}, streaming=False).where == ClusterOptions(url)
 
 
 def test_brokers_need_their_ids() -> None:
@@ -119,7 +119,7 @@ def test_a_malformed_address_names_the_option() -> None:
 def test_secrets_are_not_shown() -> None:
     options = parse(kafka_zk_connect="me:secret@zk")
     assert "secret" not in repr(options)
-    assert options.where == Cluster("kafka07+zk://me:secret@zk")
+    assert options.where == ClusterOptions("kafka07+zk://me:secret@zk")
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_topics_are_chosen_by_name_pattern_or_partition() -> None:
     pattern = parse_source(where | {"subscribePattern": "a.*|b"}, streaming=False).topics
     assert [pattern.has(topic) for topic in ("a", "ab", "b", "bc")] == [True, True, True, False]
     assigned = parse_source(where | {"assign": '{"t":["0-1"]}'}, streaming=False).topics
-    assert assigned.partitions == (TopicPartition("t", 0, 1),)
+    assert assigned.partitions == (TopicPartition("t", 1, 0),)
     assert (assigned.has("t"), assigned.has("u")) == (True, False)
     assert Topics().has("any")
     with pytest.raises(ConfigError, match="not a regular expression of Python"):
@@ -182,7 +182,7 @@ def test_topics_are_chosen_by_name_pattern_or_partition() -> None:
 
 def test_a_time_for_all_wins_over_times_for_each_over_offsets() -> None:
     options = {"startingOffsets": "earliest", "startingOffsetsByTimestamp": '{"t":{"0-1":5000}}'}
-    assert parse(**options).start == {TopicPartition("t", 0, 1): AtTime(5.0)}
+    assert parse(**options).start == {TopicPartition("t", 1, 0): AtTime(5.0)}
     assert parse(**options, startingTimestamp="7000").start == AtTime(7.0)
     assert parse(endingTimestamp="9000", endingOffsets="latest").end == AtTime(9.0)
 
@@ -221,8 +221,8 @@ def test_the_rest_is_where_it_belongs() -> None:
         includeHeaders="true",
         startingOffsetsByTimestampStrategy="latest",
     )
-    assert options.limits == Limits(2 << 30, 64 << 20, 300.0)
-    assert options.packing == Packing(32 << 20, 2, 16, 4)
+    assert options.limits == ReadLimits(2 << 30, 64 << 20, 300.0)
+    assert options.packing == TaskLimits(32 << 20, 2, 16, 4)
     assert (options.fail_on_data_loss, options.max_entry, options.fetch_bytes) == (False, 2_000_010, 300 << 10)
     assert (options.fetch_ahead, options.deadline_s, options.poll_deadline_s) == (2, 5.0, 7.0)
     assert (options.corrupt, options.headers) == ("raw", True)

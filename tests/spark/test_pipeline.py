@@ -471,7 +471,7 @@ def test_a_cluster_through_zookeeper(
         odradek_kafka07_broker(broker_id=broker_id, config={"log.flush.interval": "1", "num.partitions": "2"})
 
     async def send(values: Sequence[bytes]) -> None:
-        async with od.connect(f"kafka07+zk://{odradek_chroot}") as k, k.producer(codec="gzip") as out:
+        async with od.connect(f"kafka07+zk://{odradek_chroot}") as k, k.producer(compression="gzip") as out:
             for first in range(0, len(values), 50):  # each chooses a partition by chance
                 await out.send_many("t", values[first : first + 50])
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import odradek as od
-from odradek.pipeline.ledger import Entry, Ledger
+from odradek.pipeline.ledger import Ledger, LedgerEntry
 from odradek.testing import FaultProxy, Kafka07Broker, ZooKeeperServer
 
 from .child import SOURCES, Child, until
@@ -59,7 +59,7 @@ class Place:
         return new
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LedgerEntry]:
         return Ledger(self.root / "table", "t").entries()
 
     def found(self) -> Counter[Any]:

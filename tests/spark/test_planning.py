@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from odradek.errors import ConfigError
 from odradek.spark.errors import DataLoss
-from odradek.spark.gaps import Gap, Loss
+from odradek.spark.gaps import Loss, PositionGap
 from odradek.spark.planning import (
     LEAST_PIECE,
     SLACK,
-    Cut,
     Extent,
+    PlannedTask,
     Range,
-    Task,
-    Work,
+    SplitPoint,
+    TaskSizing,
     check_order,
     divide,
     pack,
@@ -32,7 +32,7 @@ from odradek.spark.planning import (
 )
 from odradek.types import EARLIEST, LATEST, AtTime, MiB, Position, TopicPartition
 
-P, Q = TopicPartition("t", 0, 0), TopicPartition("t", 1, 0)
+P, Q = TopicPartition("t", 0, 0), TopicPartition("t", 0, 1)
 PIECE = 100
 
 
@@ -54,7 +54,7 @@ def test_places_one_by_one_are_for_exactly_the_partitions_there_are() -> None:
         place_of_each([P, Q], at(5), "startingOffsets")
     with pytest.raises(ConfigError, match="option startingOffsets names what is not read or not there: t/0-0"):
         place_of_each([], at(5), "startingOffsets")
-    many = [TopicPartition("t", 0, number) for number in range(12)]
+    many = [TopicPartition("t", number, 0) for number in range(12)]
     with pytest.raises(ConfigError, match="t/0-9 and 2 more"):
         place_of_each(many, {}, "startingOffsets")
 
@@ -105,7 +105,7 @@ def test_what_logs_do_not_have_is_a_gap(
     assert settled.ranges == tuple(Range(P, a, b) for a, b in read)
     earliest, latest = (-1, -1) if log is None else (log.earliest, log.latest)
     assert settled.gaps == tuple(
-        Gap(P, loss, begin, stop, earliest, latest, resumed) for loss, begin, stop, resumed in missing
+        PositionGap(P, loss, begin, stop, earliest, latest, resumed) for loss, begin, stop, resumed in missing
     )
     assert pickle.loads(pickle.dumps(settled)) == settled
     if missing:
@@ -137,7 +137,7 @@ def test_data_loss_is_told_in_numbers_and_survives_pickling() -> None:
 
 
 def test_many_gaps_are_not_all_spelled_out() -> None:
-    partitions = [TopicPartition("t", 0, number) for number in range(12)]
+    partitions = [TopicPartition("t", number, 0) for number in range(12)]
     end = dict.fromkeys(partitions, Position(9))
     start = dict.fromkeys(partitions, Position(0))
     with pytest.raises(DataLoss, match=r"t/0-9: no broker has this partition: wanted \[0, 9\); and 2 more partitions"):
@@ -154,20 +154,20 @@ def test_nothing_is_read_of_a_partition_that_the_start_does_not_name() -> None:
 @pytest.mark.parametrize(
     ("total", "work"),
     [
-        (0, Work(1, LEAST_PIECE)),
-        (1, Work(1, LEAST_PIECE)),
-        (128 * MiB, Work(1, 128 * MiB)),
-        (128 * MiB + 1, Work(2, 64 * MiB + 1)),
-        (1280 * MiB, Work(8, 160 * MiB)),
+        (0, TaskSizing(1, LEAST_PIECE)),
+        (1, TaskSizing(1, LEAST_PIECE)),
+        (128 * MiB, TaskSizing(1, 128 * MiB)),
+        (128 * MiB + 1, TaskSizing(2, 64 * MiB + 1)),
+        (1280 * MiB, TaskSizing(8, 160 * MiB)),
     ],
 )
-def test_tasks_are_as_few_as_their_size_allows_but_no_more_than_may_be(total: int, work: Work) -> None:
+def test_tasks_are_as_few_as_their_size_allows_but_no_more_than_may_be(total: int, work: TaskSizing) -> None:
     assert task_count(total, max_bytes=128 * MiB, min_tasks=1, max_tasks=8) == work
 
 
 def test_there_are_at_least_so_many_tasks_if_there_is_something_to_divide() -> None:
-    assert task_count(64 * MiB, max_bytes=128 * MiB, min_tasks=4, max_tasks=8) == Work(4, 16 * MiB)
-    assert task_count(1 * MiB, max_bytes=128 * MiB, min_tasks=4, max_tasks=8) == Work(4, LEAST_PIECE)
+    assert task_count(64 * MiB, max_bytes=128 * MiB, min_tasks=4, max_tasks=8) == TaskSizing(4, 16 * MiB)
+    assert task_count(1 * MiB, max_bytes=128 * MiB, min_tasks=4, max_tasks=8) == TaskSizing(4, LEAST_PIECE)
 
 
 def test_small_ranges_are_not_cut() -> None:
@@ -178,9 +178,9 @@ def test_small_ranges_are_not_cut() -> None:
 def test_cuts_at_known_boundaries_come_first() -> None:
     logs = {P: Extent(0, 1000, (0, 90, 180, 270, 400))}
     assert propose_cuts([Range(P, 0, 360)], logs, PIECE) == [
-        Cut(P, 90, 90, 90),
-        Cut(P, 180, 180, 180),
-        Cut(P, 270, 270, 270),
+        SplitPoint(P, 90, 90, 90),
+        SplitPoint(P, 180, 180, 180),
+        SplitPoint(P, 270, 270, 270),
     ]
 
 
@@ -192,9 +192,9 @@ def test_small_segments_stay_together() -> None:
 def test_between_known_boundaries_cuts_are_proposed_with_both_beside_them() -> None:
     logs = {P: Extent(0, 1000, (0, 300))}
     assert propose_cuts([Range(P, 0, 380)], logs, PIECE) == [
-        Cut(P, 100, 0, 300),
-        Cut(P, 200, 0, 300),
-        Cut(P, 300, 300, 300),
+        SplitPoint(P, 100, 0, 300),
+        SplitPoint(P, 200, 0, 300),
+        SplitPoint(P, 300, 300, 300),
     ]
 
 
@@ -263,12 +263,12 @@ def test_tasks_have_about_the_same_size(ranges: list[Range], tasks: int) -> None
 
 def test_the_largest_go_first_each_to_the_emptiest_task() -> None:
     sizes = [7, 6, 5, 4, 3, 2]
-    packed = pack([Range(TopicPartition("t", 0, n), 0, size) for n, size in enumerate(sizes)], 2)
+    packed = pack([Range(TopicPartition("t", n, 0), 0, size) for n, size in enumerate(sizes)], 2)
     assert [task.size for task in packed] == [14, 13]
 
 
 def test_a_broker_is_spread_over_tasks_and_tasks_begin_with_different_brokers() -> None:
-    ranges = [Range(TopicPartition("t", broker, n), 0, 100) for broker in range(4) for n in range(8)]
+    ranges = [Range(TopicPartition("t", n, broker), 0, 100) for broker in range(4) for n in range(8)]
     packed = pack(ranges, 4)
     for task in packed:
         assert [r.partition.broker for r in task.ranges].count(0) == 2
@@ -276,7 +276,9 @@ def test_a_broker_is_spread_over_tasks_and_tasks_begin_with_different_brokers() 
 
 
 def test_neighbours_in_one_task_are_joined() -> None:
-    assert pack([Range(P, 0, 10), Range(P, 10, 30), Range(P, 40, 50)], 1) == [Task((Range(P, 0, 30), Range(P, 40, 50)))]
+    assert pack([Range(P, 0, 10), Range(P, 10, 30), Range(P, 40, 50)], 1) == [
+        PlannedTask((Range(P, 0, 30), Range(P, 40, 50)))
+    ]
 
 
 def test_nothing_to_read_needs_no_task() -> None:
@@ -286,7 +288,7 @@ def test_nothing_to_read_needs_no_task() -> None:
 
 
 def test_a_hundred_thousand_partitions_are_planned_in_moments() -> None:
-    partitions = [TopicPartition(f"topic{n % 100}", n // 100 % 40, n // 4000) for n in range(100_000)]
+    partitions = [TopicPartition(f"topic{n % 100}", n // 4000, n // 100 % 40) for n in range(100_000)]
     logs = {p: Extent(0, 1000 + n * 997 % 50_000_000) for n, p in enumerate(partitions)}
     end = {p: Position(log.latest) for p, log in logs.items()}
     began = time.process_time()

@@ -15,8 +15,8 @@ from odradek.pipeline.repair import plan_repair, repair
 from odradek.pipeline.run import execute, run_flows
 from odradek.pipeline.summary import RunSummary
 from odradek.pipeline.tables import open_table
-from odradek.pipeline.verify import Verdict, verify
-from odradek.wire.compression import Codec
+from odradek.pipeline.verify import VerifyResult, verify
+from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 
 from ..columns import damage
@@ -34,7 +34,7 @@ def ran(made: Made, spark: SparkSession) -> RunSummary:
     return summary
 
 
-async def verified(made: Made) -> Verdict:
+async def verified(made: Made) -> VerifyResult:
     verdict = await verify(made.pipeline, made.table)
     assert verdict.ok, verdict.findings
     return verdict
@@ -46,7 +46,7 @@ async def test_a_run_goes_on_exactly_with_a_rebuilt_checkpoint(spark: SparkSessi
     made = Made(tmp_path, decode="json")
     made.file.write_text(made.file.read_text().replace("[run]", "[run]\nmax_error_percent = 50"))
     made.log(ROWS)
-    made.log(encode_set(ROWS, Codec.GZIP), topic="clicks")
+    made.log(encode_set(ROWS, CompressionType.GZIP), topic="clicks")
     ran(made, spark)
     made.log([*ROWS, b"not JSON"])
     ran(made, spark)

@@ -19,7 +19,7 @@ import odradek as od
 from odradek.pipeline.ledger import Ledger
 from odradek.testing import Kafka07Broker
 
-from ..codec.test_build import BUILT, ROOT, build
+from ..engine.test_build import BUILT, ROOT, build
 from .cluster import Interpreter, Machine, interpreter, standalone
 from .made import rows_of
 
@@ -60,8 +60,8 @@ import sys
 from pyspark.sql import SparkSession
 
 def look(_):
-    import odradek.codec
-    yield f"{odradek.__file__} {odradek.codec.active.NAME}"
+    import odradek.engine
+    yield f"{odradek.__file__} {odradek.engine.active.NAME}"
 
 spark = SparkSession.builder.getOrCreate()
 source = {"kafka.zk.connect": sys.argv[1], "subscribe": "orders", "minPartitions": "4"}

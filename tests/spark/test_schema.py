@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.codec import Packed
 from odradek.core.interfaces import DecoderOptions
+from odradek.engine import PackedBytes
 from odradek.errors import ConfigError, CorruptMessage
 from odradek.spark.schema import (
     BATCH_BYTES,
@@ -29,17 +29,17 @@ from odradek.spark.schema import (
     project,
 )
 from odradek.types import Columns, Position, TopicPartition
-from odradek.wire.compression import Codec
-from odradek.wire.kafka07.message_set import SetDecoder, encode_set
+from odradek.wire.compression import CompressionType
+from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
 
-P = TopicPartition("orders", 3, 1)
+P = TopicPartition("orders", 1, 3)
 NAMES = [column.name for column in COLUMNS]
 
 
-def packed(values: list[bytes], kind: str, before: bytes = b"") -> Packed:
+def packed(values: list[bytes], kind: str, before: bytes = b"") -> PackedBytes:
     """As the compiled engine lays them out, behind some bytes that belong to others."""
     offsets = [len(before) + end for end in (0, *accumulate(map(len, values)))]
-    return Packed(memoryview(array(kind, offsets)), memoryview(before + b"".join(values)))
+    return PackedBytes(memoryview(array(kind, offsets)), memoryview(before + b"".join(values)))
 
 
 def numbers(values: list[int], kind: str = "q") -> memoryview:
@@ -113,8 +113,8 @@ def test_lists_and_packed_columns_give_the_same(values: list[bytes], kind: str, 
 
 
 def test_what_a_decoder_makes_of_a_log_arrives() -> None:
-    data = encode_set([b"a", b"b"]) + encode_set([b"c", b"d"], Codec.GZIP) + encode_set([b"e"])
-    decoder = SetDecoder(P, Position(100), DecoderOptions())
+    data = encode_set([b"a", b"b"]) + encode_set([b"c", b"d"], CompressionType.GZIP) + encode_set([b"e"])
+    decoder = MessageSetDecoder(P, Position(100), DecoderOptions())
     decoder.feed(memoryview(data))
     found = rows(list(Projection().batches(P, decoder.take())))
     assert [(row["value"], row["index"]) for row in found] == [(b"a", 0), (b"b", 0), (b"c", 0), (b"d", 1), (b"e", 0)]
@@ -149,7 +149,7 @@ def test_small_batches_are_joined_in_order() -> None:
         for partition, size in enumerate(sizes):
             values = [b"%d" % (number + n) for n in range(size)]
             places = list(range(size))
-            made += projection.batches(TopicPartition("t", 0, partition), Columns(values, places, places))
+            made += projection.batches(TopicPartition("t", partition, 0), Columns(values, places, places))
             number += size
         return made
 
@@ -168,7 +168,7 @@ def test_small_batches_are_joined_in_order() -> None:
 
 
 def test_a_log_without_a_broker_has_none_in_its_rows() -> None:
-    (batch,) = Projection().batches(TopicPartition("t", -1, 0), Columns([b"x"], [0], [11]))
+    (batch,) = Projection().batches(TopicPartition("t", 0), Columns([b"x"], [0], [11]))
     assert batch.column("broker").to_pylist() == [None]
 
 

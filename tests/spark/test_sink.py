@@ -16,12 +16,12 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
-from odradek.client.acks import Ack, Acks
+from odradek.client.producer.results import Ack, Acks
 from odradek.errors import ConfigError, DeadlineError
 from odradek.spark import runtime
 from odradek.spark.sink import BatchWriter, StreamWriter
 from odradek.spark.sink_columns import BadRow
-from odradek.spark.sink_report import Attempt, Tally, WriteFailed, Written, tell
+from odradek.spark.sink_report import Attempt, TaskCommit, WriteCounts, WriteError, tell
 from odradek.spark.source import OdradekSource
 from odradek.testing import FaultProxy, Kafka07Broker
 from odradek.types import MiB, Position, TopicPartition
@@ -54,7 +54,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType = VALUES) -> Bat
     return writer
 
 
-def write(options: Mapping[str, str], *batches: dict[str, Any], schema: StructType | None = None) -> Written:
+def write(options: Mapping[str, str], *batches: dict[str, Any], schema: StructType | None = None) -> TaskCommit:
     """A task's message, as it arrives on the driver."""
     kinds = {"value": "string", "topic": "string", "key": "string", "broker": "integer", "partition": "integer"}
     if schema is None:
@@ -67,7 +67,7 @@ def write(options: Mapping[str, str], *batches: dict[str, Any], schema: StructTy
         for batch in batches
     )
     written = pickle.loads(pickle.dumps(batch_writer(options, schema).write(made)))
-    assert isinstance(written, Written)
+    assert isinstance(written, TaskCommit)
     return written
 
 
@@ -90,7 +90,7 @@ def test_every_row_is_written_once_and_counted(broker: Kafka07Broker, options: d
     assert Counter(values(broker)) == Counter(row.encode() for row in rows)
     assert (written.rows, written.bytes, written.attempt) == (30_000, 150_000, Attempt(-1, 0))
     assert {(partition.topic, partition.broker) for partition in written.places} == {("t", 1)}
-    counts = Counter(TopicPartition("t", 1, row.partition) for row in rows_of(broker.log_dir))
+    counts = Counter(TopicPartition("t", row.partition, 1) for row in rows_of(broker.log_dir))
     assert {partition: tally.rows for partition, tally in written.places.items()} == counts
     assert all((tally.repeated, tally.first) == (0, None) for tally in written.places.values())
 
@@ -134,11 +134,11 @@ def test_equal_keys_go_to_one_partition(
     assert {partition for _, partition in found} == {0, 1}
 
 
-@pytest.mark.parametrize("codec", ["gzip", "snappy"])
+@pytest.mark.parametrize("compression", ["gzip", "snappy"])
 def test_values_are_compressed_when_that_is_asked_for(
-    broker: Kafka07Broker, options: dict[str, str], codec: str
+    broker: Kafka07Broker, options: dict[str, str], compression: str
 ) -> None:
-    written = write({**options, "codec": codec}, {"value": ["x" * 1000] * 1000})
+    written = write({**options, "compression": compression}, {"value": ["x" * 1000] * 1000})
     assert values(broker) == [b"x" * 1000] * 1000
     assert written.bytes == 1_000_000
     assert sum(file.stat().st_size for file in broker.log_dir.glob("t-*/*.kafka")) < 200_000
@@ -154,7 +154,7 @@ def test_large_rows(broker: Kafka07Broker, options: dict[str, str]) -> None:
 def test_no_rows_need_no_cluster() -> None:
     nowhere = {"kafka.zk.connect": "127.0.0.1:1", "topic": "t", "deliverWithin": "1"}
     assert write(nowhere, {"value": []}).rows == 0
-    assert batch_writer(nowhere).write(iter([])) == Written(Attempt(-1, 0))
+    assert batch_writer(nowhere).write(iter([])) == TaskCommit(Attempt(-1, 0))
 
 
 def test_the_next_task_uses_the_same_connections(broker: Kafka07Broker, options: dict[str, str]) -> None:
@@ -168,9 +168,7 @@ def test_the_next_task_uses_the_same_connections(broker: Kafka07Broker, options:
 
 
 def test_a_row_that_is_too_large_fails_its_task(broker: Kafka07Broker, options: dict[str, str]) -> None:
-    with pytest.raises(
-        WriteFailed, match=r"3 rows written, 2 rejected: t: .* 1001 bytes is larger than 1000"
-    ) as caught:
+    with pytest.raises(WriteError, match=r"3 rows written, 2 rejected: t: .* 1001 bytes is larger than 1000") as caught:
         write({**options, "maxMessageBytes": "1000"}, {"value": ["a", "b" * 1001, "c", "d" * 1001, "e"]})
     error = pickle.loads(pickle.dumps(caught.value))
     assert (error.written, error.rejected, error.not_written, error.unknown) == (3, 2, 0, 0)
@@ -220,7 +218,7 @@ def test_a_broker_that_stays_away_fails_the_task_with_what_is_known(
         proxy.cut()
         yield pa.record_batch({"value": ["b", "c"]})
 
-    with pytest.raises(WriteFailed, match=r"0 rows written, 2 (not written|in an unknown state): ") as caught:
+    with pytest.raises(WriteError, match=r"0 rows written, 2 (not written|in an unknown state): ") as caught:
         batch_writer(listed).write(rows())
     assert "another attempt of the task writes all of its rows again" in str(caught.value)
     proxy.accept()
@@ -248,7 +246,7 @@ def test_a_broker_that_dies_in_the_middle_loses_nothing(broker: Kafka07Broker, o
 
     made = (pa.record_batch(batch) for batch in batches())
     written = batch_writer(options).write(made)
-    assert isinstance(written, Written)
+    assert isinstance(written, TaskCommit)
     found = Counter(values(broker))
     assert found.keys() == {row.encode() for row in rows}
     twice = sum(count - 1 for count in found.values())
@@ -301,10 +299,10 @@ def test_a_micro_batch_is_named(
     assert str(written.attempt) == "query q batch 7 partition 4 attempt 0"
 
 
-def message(rows: int, *, attempt: int = 0, batch: int = -1) -> Written:
-    places = {TopicPartition("t", 1, 0): Tally(rows, 0), TopicPartition("u", 1, attempt): Tally(1, 1)}
+def message(rows: int, *, attempt: int = 0, batch: int = -1) -> TaskCommit:
+    places = {TopicPartition("t", 0, 1): WriteCounts(rows, 0), TopicPartition("u", attempt, 1): WriteCounts(1, 1)}
     query = ("q", "r", batch) if batch >= 0 else ()
-    return Written(Attempt(rows, attempt, *query), rows * 10, places)
+    return TaskCommit(Attempt(rows, attempt, *query), rows * 10, places)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -361,8 +359,8 @@ def test_a_line_that_was_cut_off_does_not_spoil_the_next(tmp_path: Path) -> None
 
 def test_positions_are_ranges_where_a_cluster_tells_them() -> None:
     """None does before Kafka 0.8; what counts them is the same."""
-    partition = TopicPartition("t", -1, 0)
-    written = Written(Attempt(0, 0))
+    partition = TopicPartition("t", 0)
+    written = TaskCommit(Attempt(0, 0))
     acks = [Ack(partition, Position(at), 5, True, at == 20) for at in (20, 10, 30)]
     written.add(Acks(acks, ()))
     written.add(Acks([Ack(partition, None, 1, True, False)], ()))

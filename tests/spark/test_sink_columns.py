@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.errors import ConfigError, Unsupported
-from odradek.spark.sink_columns import BadRow, Group, Layout, layout
+from odradek.spark.sink_columns import BadRow, DestinationRows, RowLayout, layout
 from odradek.types import TopicPartition
 
-ALL = Layout("", has_key=True, has_place=True)
-PLAIN = Layout("t", has_key=False, has_place=False)
+ALL = RowLayout("", has_key=True, has_place=True)
+PLAIN = RowLayout("t", has_key=False, has_place=False)
 
 
 def batch(rows: list[tuple[Any, ...]], value: pa.DataType | None = None) -> pa.RecordBatch:
@@ -26,7 +26,7 @@ def batch(rows: list[tuple[Any, ...]], value: pa.DataType | None = None) -> pa.R
     return pa.record_batch({name: pa.array(list(cells), kinds.get(name, pa.int32())) for name, cells in named})
 
 
-def rows_of(group: Group) -> list[tuple[Any, ...]]:
+def rows_of(group: DestinationRows) -> list[tuple[Any, ...]]:
     place = (None, None) if group.partition is None else group.partition[1:]
     columns = [group.rows[name].to_pylist() for name in ("value", "key")]
     return [(value, group.topic, key, *place) for value, key in zip(*columns, strict=True)]
@@ -62,8 +62,8 @@ def test_rows_of_one_topic_are_not_copied() -> None:
 
 def test_the_option_goes_before_the_column() -> None:
     rows = [(b"a", None, None, 1, 0), (b"b", "u", None, 1, 0)]
-    (group,) = Layout("t", has_key=True, has_place=True).groups([batch(rows)], 0)
-    assert (group.topic, group.partition, len(group.rows)) == ("t", TopicPartition("t", 1, 0), 2)
+    (group,) = RowLayout("t", has_key=True, has_place=True).groups([batch(rows)], 0)
+    assert (group.topic, group.partition, len(group.rows)) == ("t", TopicPartition("t", 0, 1), 2)
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.large_binary(), pa.binary()])
@@ -97,19 +97,19 @@ def test_a_row_that_cannot_be_written_is_named(row: tuple[Any, ...], says: str) 
 def test_what_is_no_partition_of_an_int_is_refused_in_a_bigint_too() -> None:
     row = {"value": [b""], "broker": [1], "partition": [1 << 40]}
     with pytest.raises(BadRow, match="partition is 1099511627776"):
-        Layout("t", has_key=False, has_place=True).groups([pa.record_batch(row)], 0)
+        RowLayout("t", has_key=False, has_place=True).groups([pa.record_batch(row)], 0)
 
 
 @pytest.mark.parametrize(
     ("fields", "topic", "expected"),
     [
-        ("value binary", "t", Layout("t", False, False)),
-        ("value string, topic string", "", Layout("", False, False)),
-        ("topic varchar(10), value char(3), key string", "t", Layout("t", True, False)),
-        ("partition bigint, broker smallint, value string collate UNICODE", "t", Layout("t", False, True)),
+        ("value binary", "t", RowLayout("t", False, False)),
+        ("value string, topic string", "", RowLayout("", False, False)),
+        ("topic varchar(10), value char(3), key string", "t", RowLayout("t", True, False)),
+        ("partition bigint, broker smallint, value string collate UNICODE", "t", RowLayout("t", False, True)),
     ],
 )
-def test_columns_that_can_be_written(fields: str, topic: str, expected: Layout) -> None:
+def test_columns_that_can_be_written(fields: str, topic: str, expected: RowLayout) -> None:
     found = layout([(name, kind) for name, _, kind in (field.partition(" ") for field in fields.split(", "))], topic)
     assert found == pickle.loads(pickle.dumps(found)) == expected
 

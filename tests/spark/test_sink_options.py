@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from odradek.errors import ConfigError, Unsupported
-from odradek.spark.options import Cluster
+from odradek.spark.options import ClusterOptions
 from odradek.spark.sink_options import SinkOptions, parse_sink
 from odradek.types import KiB, MiB
 
@@ -16,8 +16,8 @@ ZK = {"kafka.zk.connect": "zk1,zk2/kafka"}
 
 def test_defaults() -> None:
     found = parse_sink(ZK, streaming=False)
-    assert found == SinkOptions(Cluster("kafka07+zk://zk1,zk2/kafka"))
-    assert (found.topic, found.codec, found.deliver_within_s, found.buffer) == ("", "none", 120.0, 64 * MiB)
+    assert found == SinkOptions(ClusterOptions("kafka07+zk://zk1,zk2/kafka"))
+    assert (found.topic, found.compression, found.deliver_within_s, found.buffer_bytes) == ("", "none", 120.0, 64 * MiB)
 
 
 def test_every_option() -> None:
@@ -25,13 +25,13 @@ def test_every_option() -> None:
         "Kafka.Broker.List": "3:h:9092",
         "KAFKA.PROTOCOL": "0.7",
         "topic": "t",
-        "codec": "Snappy",
+        "compression": "Snappy",
         "deliverwithin": "90s",
         "maxMessageBytes": "64k",
         "bufferBytes": "1m",
         "reportPath": "/tmp/r",
     }
-    expected = SinkOptions(Cluster("kafka07://3@h:9092"), "t", "snappy", 90.0, 64 * KiB, MiB, "/tmp/r")
+    expected = SinkOptions(ClusterOptions("kafka07://3@h:9092"), "t", "snappy", 90.0, 64 * KiB, MiB, "/tmp/r")
     assert parse_sink(options, streaming=False) == pickle.loads(pickle.dumps(expected)) == expected
 
 
@@ -49,10 +49,10 @@ def test_spark_adds_its_own_in_a_streaming_query() -> None:
         ({"startingOffsets": "earliest"}, "no option 'startingOffsets'"),
         ({"subscribe": "t"}, "option subscribe: that is read from"),
         ({"kafka.acks": "all"}, "every produce is confirmed"),
-        ({"kafka.compression.type": "gzip"}, "use codec"),
+        ({"kafka.compression.type": "gzip"}, "use compression"),
         ({"includeHeaders": "true"}, "neither keys nor headers nor timestamps"),
         ({"path": "/p"}, "rows go to a cluster"),
-        ({"codec": "lz4"}, "must be none or gzip or snappy"),
+        ({"compression": "lz4"}, "must be none or gzip or snappy"),
         ({"topic": " "}, "option topic is empty"),
         ({"topic": "a/b"}, "option topic='a/b'"),
         ({"deliverWithin": "soon"}, "option deliverWithin='soon'"),

@@ -11,7 +11,7 @@ import pytest
 from odradek.spark.boundary import REACH
 from odradek.testing import Kafka07Broker
 from odradek.types import MiB
-from odradek.wire.compression import Codec
+from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 
 from .made import ROW, Row, append, batch_rows, eventually, hard_log, rows_of, write_log
@@ -28,7 +28,7 @@ Start = Callable[..., Kafka07Broker]
 @pytest.fixture
 def broker(tmp_path: Path, odradek_kafka07_broker: Start) -> Kafka07Broker:
     log_dir = tmp_path / "logs"
-    write_log(log_dir, "orders", 0, hard_log(1, 300, 5000), encode_set([b"z"] * 9, Codec.GZIP))
+    write_log(log_dir, "orders", 0, hard_log(1, 300, 5000), encode_set([b"z"] * 9, CompressionType.GZIP))
     write_log(log_dir, "orders", 1, hard_log(2, 300, 5000))
     write_log(log_dir, "empty", 0)
     return odradek_kafka07_broker(log_dir=log_dir, broker_id=3, config={"num.partitions": "2"})

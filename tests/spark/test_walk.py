@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from odradek.client.tuning import Tuning
+from odradek.client.options import Tuning
 from odradek.errors import ConfigError, DeadlineError
 from odradek.spark import runtime, walk
 from odradek.testing import Kafka07Broker
 from odradek.types import KiB, MiB
-from odradek.wire.compression import Codec
+from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 
 from .made import batch_reader, read_all, rows_of, write_log
@@ -20,7 +20,7 @@ from .made import batch_reader, read_all, rows_of, write_log
 Start = Callable[..., Kafka07Broker]
 
 
-class Watched(walk.Room):
+class Watched(walk.MemoryBudget):
     """Remembers the most that was held. (Claims are what fetches are reckoned to become.)"""
 
     most = 0
@@ -30,13 +30,13 @@ class Watched(walk.Room):
         Watched.most = max(Watched.most, self.held)
 
 
-@pytest.mark.parametrize("compression", [Codec.NONE, Codec.GZIP])
+@pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.GZIP])
 def test_what_is_read_ahead_stays_within_its_bound(
     tmp_path: Path,
     odradek_kafka07_broker: Start,
     odradek_chroot: str,
     monkeypatch: pytest.MonkeyPatch,
-    compression: Codec,
+    compression: CompressionType,
 ) -> None:
     monkeypatch.setattr(walk, "Room", Watched)
     monkeypatch.setattr(Watched, "most", 0)

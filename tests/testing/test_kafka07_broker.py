@@ -22,7 +22,7 @@ from odradek.testing import Kafka07Broker
 from odradek.testing.kafka07 import BrokerHalted, StartRefused
 from odradek.testing.kafka07.config import BrokerConfig
 from odradek.testing.kafka07.requests import Handler
-from odradek.testing.kafka07.server import PIECE_BYTES, READ_BYTES, Connection, Server, tune
+from odradek.testing.kafka07.server import PIECE_BYTES, READ_BYTES, ServedConnection, Server, tune
 from odradek.wire.kafka07.message_set import encode_set
 from odradek.wire.kafka07.requests import Fetch, MultiFetch, Produce
 
@@ -278,7 +278,7 @@ def test_the_largest_request_byte_by_byte_at_its_seams(broker: Kafka07Broker) ->
 
 def test_a_declared_size_takes_no_memory_before_its_bytes_come() -> None:
     server = Server(BrokerConfig(), Handler(None), lambda why: None)  # type: ignore[arg-type]
-    connection = Connection(server)
+    connection = ServedConnection(server)
     declared, received = 100_000_000, 0
     data = memoryview(declared.to_bytes(4) + bytes(3_000_000))
     while received < len(data):
@@ -358,14 +358,14 @@ def test_kernel_buffers_are_set_only_when_asked_for(key: str, option: int) -> No
 def test_an_accepted_connection_has_no_nagle_delay(broker: Kafka07Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or an answer would wait for the peer to acknowledge the one before it, 40 ms."""
     made: list[int] = []
-    connection_made = Connection.connection_made
+    connection_made = ServedConnection.connection_made
 
-    def look(self: Connection, transport: asyncio.BaseTransport) -> None:
+    def look(self: ServedConnection, transport: asyncio.BaseTransport) -> None:
         connection_made(self, transport)
         accepted = transport.get_extra_info("socket")
         made.append(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
-    monkeypatch.setattr(Connection, "connection_made", look)
+    monkeypatch.setattr(ServedConnection, "connection_made", look)
     with Talk(broker) as talk:
         talk.offsets("t")
     assert made

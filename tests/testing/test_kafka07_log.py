@@ -13,12 +13,12 @@ import pytest
 
 from odradek.testing.kafka07 import StartRefused
 from odradek.testing.kafka07.errors import OffsetOutOfRange
-from odradek.testing.kafka07.log import Limits, Log
+from odradek.testing.kafka07.log import LogLimits, PartitionLog
 from odradek.testing.kafka07.validate import check_set
-from odradek.wire.compression import Codec, compress
+from odradek.wire.compression import CompressionType, compress
 from odradek.wire.kafka07.message_set import encode_set
 
-NEVER = Limits(segment_size=1 << 30, flush_interval=1 << 30, roll_seconds=1e9)
+NEVER = LogLimits(segment_size=1 << 30, flush_interval=1 << 30, roll_seconds=1e9)
 OPEN_FILES = Path("/proc/self/fd")
 
 
@@ -37,10 +37,10 @@ class Store:
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.clock = directory, Clock()
-        self.opened: list[Log] = []
+        self.opened: list[PartitionLog] = []
 
-    def open(self, limits: Limits = NEVER, *, recover: bool = False) -> Log:
-        log = Log(self.directory, limits, self.clock, needs_recovery=recover)
+    def open(self, limits: LogLimits = NEVER, *, recover: bool = False) -> PartitionLog:
+        log = PartitionLog(self.directory, limits, self.clock, needs_recovery=recover)
         self.opened.append(log)
         return log
 
@@ -56,7 +56,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         log.close()
 
 
-def append(log: Log, data: bytes) -> None:
+def append(log: PartitionLog, data: bytes) -> None:
     log.append(data, check_set(data, 1 << 30))
 
 
@@ -68,7 +68,7 @@ ENTRY = encode_set([bytes(90)])  # 100 bytes
 
 
 def test_a_segment_that_got_its_first_entry_too_long_ago_is_rolled_at_the_next_append(store: Store) -> None:
-    log = store.open(Limits(1 << 30, 1, roll_seconds=60))
+    log = store.open(LogLimits(1 << 30, 1, roll_seconds=60))
     store.clock.now += 100  # an empty segment does not age
     append(log, ENTRY)
     store.clock.now += 60
@@ -79,7 +79,7 @@ def test_a_segment_that_got_its_first_entry_too_long_ago_is_rolled_at_the_next_a
 
 
 def test_age_is_not_known_after_a_restart(store: Store) -> None:
-    limits = Limits(1 << 30, 1, roll_seconds=60)
+    limits = LogLimits(1 << 30, 1, roll_seconds=60)
     append(store.open(limits), ENTRY)
     store.clock.now += 100
     append(store.open(limits), ENTRY)
@@ -87,20 +87,20 @@ def test_age_is_not_known_after_a_restart(store: Store) -> None:
 
 
 def test_unflushed_bytes_are_written_and_not_readable(store: Store) -> None:
-    log = store.open(Limits(1 << 30, flush_interval=3, roll_seconds=1e9))
+    log = store.open(LogLimits(1 << 30, flush_interval=3, roll_seconds=1e9))
     append(log, ENTRY)
     assert store.files() == {name(0): 100}
     assert (log.high_water, log.read(0, 1000)) == (0, None)
     with pytest.raises(OffsetOutOfRange):
         log.read(100, 1000)
-    append(log, encode_set([b"a", b"b"], Codec.GZIP))
+    append(log, encode_set([b"a", b"b"], CompressionType.GZIP))
     assert log.high_water == store.files()[name(0)]
 
 
 def test_a_roll_over_uncounted_bytes_deletes_them_and_starts_again_at_the_same_offset(store: Store) -> None:
     """App. H 2: wrappers without messages are never flushed, so the roll finds the old high-water mark as its name."""
-    log = store.open(Limits(segment_size=20, flush_interval=1, roll_seconds=1e9))
-    payload = compress(Codec.GZIP, b"")
+    log = store.open(LogLimits(segment_size=20, flush_interval=1, roll_seconds=1e9))
+    payload = compress(CompressionType.GZIP, b"")
     empty = struct.pack(">iBBI", 6 + len(payload), 1, 1, crc32(payload)) + payload
     append(log, empty)
     assert (store.files(), log.high_water) == ({name(0): len(empty)}, 0)
@@ -122,7 +122,7 @@ def test_a_flush_with_nothing_counted_does_not_count_as_one(store: Store) -> Non
 
 
 def test_retention_closes_the_files_it_deletes(store: Store) -> None:
-    log = store.open(Limits(segment_size=50, flush_interval=1, roll_seconds=1e9))
+    log = store.open(LogLimits(segment_size=50, flush_interval=1, roll_seconds=1e9))
     for _ in range(5):
         append(log, ENTRY)
     doomed = log.segments[:3]
@@ -135,7 +135,7 @@ def test_retention_closes_the_files_it_deletes(store: Store) -> None:
 
 
 def test_retention_of_everything_goes_on_at_the_next_offset_and_then_renews_the_empty_segment(store: Store) -> None:
-    log = store.open(Limits(1 << 30, 1, 1e9))
+    log = store.open(LogLimits(1 << 30, 1, 1e9))
     append(log, ENTRY)
     log.expire(store.clock.now + 1e9, 3600)
     assert store.files() == {name(100): 0}
@@ -147,7 +147,7 @@ def test_retention_of_everything_goes_on_at_the_next_offset_and_then_renews_the_
 
 
 def test_shrinking_keeps_at_least_the_size_asked_for(store: Store) -> None:
-    log = store.open(Limits(segment_size=50, flush_interval=1, roll_seconds=1e9))
+    log = store.open(LogLimits(segment_size=50, flush_interval=1, roll_seconds=1e9))
     for _ in range(5):
         append(log, ENTRY)
     log.shrink(store.clock.now, -1)

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from odradek.core.interfaces import DecoderOptions
 from odradek.errors import CorruptMessage, OdradekError
 from odradek.types import Columns, Position, TopicPartition
-from odradek.wire.compression import Codec, compress
-from odradek.wire.kafka07.message_set import SetDecoder
+from odradek.wire.compression import CompressionType, compress
+from odradek.wire.kafka07.message_set import MessageSetDecoder
 
-PARTITION = TopicPartition("t", 1, 0)
+PARTITION = TopicPartition("t", 0, 1)
 DEFAULTS = DecoderOptions()
 
 
@@ -57,7 +57,7 @@ def decode() -> Decode:
     """Decode bytes that start at a log position, fed in pieces cut at the given indexes."""
 
     def run(data: bytes, *, cuts: Sequence[int] = (), start: int = 0, options: DecoderOptions = DEFAULTS) -> Decoded:
-        decoder = SetDecoder(PARTITION, Position(start), options)
+        decoder = MessageSetDecoder(PARTITION, Position(start), options)
         edges = [0, *sorted(cuts), len(data)]
         for a, b in pairwise(edges):
             decoder.feed(memoryview(data[a:b]))
@@ -87,13 +87,13 @@ def entry_fixture() -> Callable[..., bytes]:
 
 
 @pytest.fixture(scope="session")
-def wrapper() -> Callable[[Codec, bytes], bytes]:
+def wrapper() -> Callable[[CompressionType, bytes], bytes]:
     """A wrapper around an inner set."""
-    return lambda codec, inner: entry(compress(codec, inner), attributes=codec)
+    return lambda compression, inner: entry(compress(compression, inner), attributes=compression)
 
 
 @pytest.fixture(scope="session")
-def any_log(wrapper: Callable[[Codec, bytes], bytes]) -> st.SearchStrategy[bytes]:
+def any_log(wrapper: Callable[[CompressionType, bytes], bytes]) -> st.SearchStrategy[bytes]:
     """Log bytes with anything in them: both magics, damage, stray bytes, wrappers in wrappers."""
     small = st.binary(max_size=12)
     leaf = st.one_of(
@@ -102,10 +102,10 @@ def any_log(wrapper: Callable[[Codec, bytes], bytes]) -> st.SearchStrategy[bytes
         st.builds(entry, small, crc=st.just(7)),
         st.binary(max_size=6),
     )
-    codecs = st.sampled_from([Codec.GZIP, Codec.SNAPPY])
+    compressions = st.sampled_from([CompressionType.GZIP, CompressionType.SNAPPY])
     return st.recursive(
         st.lists(leaf, max_size=5).map(b"".join),
-        lambda inner: st.lists(st.one_of(leaf, st.builds(wrapper, codecs, inner)), max_size=4).map(b"".join),
+        lambda inner: st.lists(st.one_of(leaf, st.builds(wrapper, compressions, inner)), max_size=4).map(b"".join),
         max_leaves=6,
     )
 

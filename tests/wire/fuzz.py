@@ -23,14 +23,15 @@ from itertools import pairwise
 from pathlib import Path
 from zlib import crc32
 
-from odradek import codec as engines
+from tests.frames import FrameReader
+
+from odradek import engine as engines
 from odradek.core.interfaces import DecoderOptions
 from odradek.errors import LocalProtocolError, OdradekError, RemoteProtocolError
 from odradek.types import Position, TopicPartition
-from odradek.wire.compression import BadCompression, Codec, compress, decompress
-from odradek.wire.frames import FrameReader
+from odradek.wire.compression import CompressionError, CompressionType, compress, decompress
 from odradek.wire.kafka07.entries import scan
-from odradek.wire.kafka07.message_set import SetDecoder, encode_set
+from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
 from odradek.wire.kafka07.requests import (
     Fetch,
     MultiFetch,
@@ -51,7 +52,7 @@ from odradek.wire.kafka07.responses import (
 )
 
 BOUND = 1 << 16  # what every limit is set to
-PARTITION = TopicPartition("t", 1, 0)
+PARTITION = TopicPartition("t", 0, 1)
 MODES = [
     DecoderOptions(max_message_bytes=BOUND, max_decompressed_bytes=BOUND, corrupt=how)
     for how in ("fail", "skip", "raw")
@@ -146,9 +147,9 @@ def read_request(data: bytes) -> None:
 
 
 def read_compressed(data: bytes) -> None:
-    for codec in (Codec.GZIP, Codec.SNAPPY):
-        with suppress(BadCompression):
-            assert len(decompress(codec, data, BOUND)) <= BOUND
+    for compression in (CompressionType.GZIP, CompressionType.SNAPPY):
+        with suppress(CompressionError):
+            assert len(decompress(compression, data, BOUND)) <= BOUND
 
 
 def read_scan(data: bytes) -> None:
@@ -175,7 +176,7 @@ def read_set_everywhere(data: bytes, cuts: Sequence[int], options: DecoderOption
 
 
 def read_set(data: bytes, cuts: Sequence[int], options: DecoderOptions) -> tuple[object, ...]:
-    decoder = SetDecoder(PARTITION, Position(0), options)
+    decoder = MessageSetDecoder(PARTITION, Position(0), options)
     for piece in pieces(data, cuts):
         decoder.feed(piece)
     decoder.open()
@@ -233,9 +234,19 @@ def material() -> list[bytes]:
     """Valid bytes of every kind."""
     plain = encode_set([b"one", b"", b"three", bytes(range(60))])
     mixed = encode_set([b"old", b""], magic=0) + plain
-    packed = [encode_set([b"one", b"two", b"x" * 40], codec) for codec in (Codec.GZIP, Codec.SNAPPY)]
-    nested = [wrap(codec, a + b) for codec in (Codec.GZIP, Codec.SNAPPY) for a in packed for b in packed]
-    bombs = [encode_set([bytes(2 * BOUND)], codec) for codec in (Codec.GZIP, Codec.SNAPPY)]
+    packed = [
+        encode_set([b"one", b"two", b"x" * 40], compression)
+        for compression in (CompressionType.GZIP, CompressionType.SNAPPY)
+    ]
+    nested = [
+        wrap(compression, a + b)
+        for compression in (CompressionType.GZIP, CompressionType.SNAPPY)
+        for a in packed
+        for b in packed
+    ]
+    bombs = [
+        encode_set([bytes(2 * BOUND)], compression) for compression in (CompressionType.GZIP, CompressionType.SNAPPY)
+    ]
     requests: list[Request] = [
         Produce("topic", 0, plain),
         Fetch("topic", 1, 1 << 40, 300),
@@ -245,12 +256,16 @@ def material() -> list[bytes]:
     ]
     answers = [encode_fetch(0, mixed), encode_multifetch([(0, plain), (3, b""), (0, b"x")]), encode_offsets([56, 0])]
     frames = [b"".join(buffers) for buffers in [*map(encode_request, requests), *answers]]
-    streams = [compress(Codec.GZIP, plain) * 2, compress(Codec.SNAPPY, plain), compress(Codec.SNAPPY, plain)[20:]]
+    streams = [
+        compress(CompressionType.GZIP, plain) * 2,
+        compress(CompressionType.SNAPPY, plain),
+        compress(CompressionType.SNAPPY, plain)[20:],
+    ]
     return [plain, mixed, *packed, *nested, *bombs, *frames, *(frame[4:] for frame in frames), *streams, b""]
 
 
-def wrap(codec: Codec, inner: bytes) -> bytes:
-    return engines.active.encode_run([compress(codec, inner)], codec)
+def wrap(compression: CompressionType, inner: bytes) -> bytes:
+    return engines.active.encode_run([compress(compression, inner)], compression)
 
 
 NUMBERS = [
@@ -316,7 +331,7 @@ def hostile(rng: random.Random, valid: Sequence[bytes]) -> bytes:
             case 0:
                 data = bytearray(engines.active.encode_run([bytes(data)], rng.randrange(4)))
             case 1 | 2:
-                data = bytearray(wrap(rng.choice([Codec.GZIP, Codec.SNAPPY]), bytes(data)))
+                data = bytearray(wrap(rng.choice([CompressionType.GZIP, CompressionType.SNAPPY]), bytes(data)))
             case 3:
                 data += rng.choice(valid)
     return bytes(data)

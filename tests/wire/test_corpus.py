@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.frames import FrameReader
 
 from odradek.core.interfaces import DecoderOptions
 from odradek.errors import RemoteProtocolError
 from odradek.types import Position, TopicPartition
-from odradek.wire.frames import FrameReader
-from odradek.wire.kafka07.entries import ScanEnd, Stop, scan
-from odradek.wire.kafka07.message_set import SetDecoder
-from odradek.wire.kafka07.names import is_legal_topic
+from odradek.wire.kafka07.entries import ParseStop, ScanEnd, scan
+from odradek.wire.kafka07.message_set import MessageSetDecoder
 from odradek.wire.kafka07.requests import (
     Fetch,
     MultiFetch,
@@ -40,6 +39,7 @@ from odradek.wire.kafka07.responses import (
     encode_multifetch,
     encode_offsets,
 )
+from odradek.wire.kafka07.topic_names import is_legal_topic
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -133,11 +133,11 @@ def addressed(part: Produce, broker: dict[str, str]) -> bool:
 
 def decodes(data: bytes | memoryview) -> bool:
     """Whether the broker accepts this set, told by our decoder: a cut first entry is the one thing it waits on."""
-    decoder = SetDecoder(TopicPartition("t", 1, 0), Position(0), DecoderOptions(max_message_bytes=4 << 30))
+    decoder = MessageSetDecoder(TopicPartition("t", 0, 1), Position(0), DecoderOptions(max_message_bytes=4 << 30))
     decoder.feed(memoryview(data))
     cut = scan(data)
     count = len(list(cut))
-    first_is_cut = not count and cut.end is not None and cut.end.reason is Stop.CUT and len(data) >= 4
+    first_is_cut = not count and cut.end is not None and cut.end.reason is ParseStop.CUT and len(data) >= 4
     return decoder.error is None and not first_is_cut
 
 
@@ -168,7 +168,7 @@ def test_everything_the_broker_stored_decodes_whole() -> None:
                 log = bytes.fromhex(content.get("hex", ""))
                 if not log:
                     continue
-                decoder = SetDecoder(TopicPartition("t", 1, 0), Position(0), DecoderOptions())
+                decoder = MessageSetDecoder(TopicPartition("t", 0, 1), Position(0), DecoderOptions())
                 decoder.feed(memoryview(log))
                 assert decoder.error is None, case["id"]
                 assert decoder.fetch_position == size == len(log)
@@ -176,7 +176,7 @@ def test_everything_the_broker_stored_decodes_whole() -> None:
                 assert decoder.position == size
                 walk = scan(log)
                 assert not any(entry.damage for entry in walk)
-                assert walk.end == ScanEnd(size, Stop.END)
+                assert walk.end == ScanEnd(size, ParseStop.END)
                 logs += 1
     assert logs > 500
 
@@ -235,7 +235,7 @@ def test_single_fetches_iterate_as_the_scala_consumer_iterates_them() -> None:
             if kind != "fetch" or error != "err0" or (topic, call[0]) not in logs:
                 continue
             offset, window = int(call[1]), int(call[2])
-            decoder = SetDecoder(TopicPartition(topic, 1, 0), Position(offset), DecoderOptions())
+            decoder = MessageSetDecoder(TopicPartition(topic, 0, 1), Position(offset), DecoderOptions())
             decoder.feed(memoryview(logs[topic, call[0]][offset : offset + window]))
             columns = decoder.take()
             assert decoder.error is None

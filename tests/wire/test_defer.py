@@ -13,32 +13,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.core.interfaces import Decoder, DecoderOptions
+from odradek.core.interfaces import DecoderOptions, LogDecoder
 from odradek.errors import CorruptMessage
 from odradek.types import Position, TopicPartition
-from odradek.wire.compression import Codec
-from odradek.wire.kafka07.message_set import SetDecoder, encode_set
+from odradek.wire.compression import CompressionType
+from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
 
 if TYPE_CHECKING:
     from tests.wire.conftest import Decode
 
     MakeEntry = Callable[..., bytes]
-    MakeWrapper = Callable[[Codec, bytes], bytes]
+    MakeWrapper = Callable[[CompressionType, bytes], bytes]
     Shape = Callable[[int, str], tuple[object, ...]]
 
 pytestmark = pytest.mark.usefixtures("engine")
 
-PACKED = encode_set([b"one", b"two"], Codec.GZIP)
+PACKED = encode_set([b"one", b"two"], CompressionType.GZIP)
 
 
-def decoder(corrupt: str = "fail", start: int = 0, limit: int = 1 << 20) -> SetDecoder:
+def decoder(corrupt: str = "fail", start: int = 0, limit: int = 1 << 20) -> MessageSetDecoder:
     options = DecoderOptions(max_message_bytes=limit, max_decompressed_bytes=9000, corrupt=corrupt, defer=True)
-    return SetDecoder(TopicPartition("t", 1, 0), Position(start), options)
+    return MessageSetDecoder(TopicPartition("t", 0, 1), Position(start), options)
 
 
 def test_bytes_are_kept_from_the_first_compressed_message_on() -> None:
     d = decoder(start=100)
-    _: Decoder = d  # the shape holds
+    _: LogDecoder = d  # the shape holds
     d.feed(memoryview(encode_set([b"plain"]) + PACKED + encode_set([b"behind"])))
     size = len(PACKED) + 16
     assert d.unopened_bytes == size
@@ -70,7 +70,7 @@ def test_a_compressed_message_counts_as_unopened_once_it_is_whole() -> None:
 
 
 def test_without_deferring_nothing_is_ever_unopened() -> None:
-    d = SetDecoder(TopicPartition("t", 1, 0), Position(0), DecoderOptions())
+    d = MessageSetDecoder(TopicPartition("t", 0, 1), Position(0), DecoderOptions())
     d.feed(memoryview(PACKED))
     assert d.unopened_bytes == 0
     d.open()
@@ -153,7 +153,7 @@ def test_rows_positions_and_errors_are_those_without_deferring(
 def test_what_is_kept_takes_the_memory_it_counts(wrapper: MakeWrapper) -> None:
     """However small the pieces."""
     noise = b"".join(crc32(bytes([i % 251, i // 251])).to_bytes(4, "big") for i in range(25_000))
-    log = memoryview(PACKED + wrapper(Codec.SNAPPY, encode_set([noise])))
+    log = memoryview(PACKED + wrapper(CompressionType.SNAPPY, encode_set([noise])))
     d = decoder()
     tracemalloc.start()
     try:

@@ -17,14 +17,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek import codec
-from odradek.codec import Buffer, Engine, Packed
-from odradek.codec import interface as seam
+from odradek import engine as engines
 from odradek.core.interfaces import DecoderOptions
+from odradek.engine import Buffer, Engine, PackedBytes
+from odradek.engine import interface as seam
 from odradek.errors import OdradekError
 from odradek.types import Position, TopicPartition
-from odradek.wire.compression import Codec
-from odradek.wire.kafka07.message_set import SetDecoder, encode_set
+from odradek.wire.compression import CompressionType
+from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
 
 Steps = Sequence[tuple[bytes, bool, bool]]
 """Pieces of a log; whether to open and to take behind each."""
@@ -58,18 +58,18 @@ class CarefulRows:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def decode_run(self, data: Buffer, start: int, stop: int, base: int = 0, max_entry: int = codec.NO_LIMIT) -> int:
+    def decode_run(self, data: Buffer, start: int, stop: int, base: int = 0, max_entry: int = engines.NO_LIMIT) -> int:
         return start
 
     def append(self, value: Buffer, position: int, next_position: int, inner_index: int = 0) -> None:
         self.rows.append((bytes(value), position, next_position, inner_index))
 
-    def add_wrapper(self, values: seam.Values, position: int, next_position: int) -> None:
+    def add_wrapper(self, values: seam.PayloadBuilder, position: int, next_position: int) -> None:
         last = len(values) - 1
         for i, value in enumerate(values.tolist()):
             self.append(value, position, next_position if i == last else position, i)
 
-    def take(self) -> tuple[Packed, memoryview, memoryview, memoryview | None]:
+    def take(self) -> tuple[PackedBytes, memoryview, memoryview, memoryview | None]:
         """As the compiled engine gives them."""
         ends = array("q", [0])
         for value, *_ in self.rows:
@@ -79,17 +79,17 @@ class CarefulRows:
         nexts = memoryview(array("q", [row[2] for row in self.rows]))
         inner = memoryview(array("i", [row[3] for row in self.rows]))
         self.rows = []
-        return Packed(memoryview(ends), data), positions, nexts, inner if any(inner) else None
+        return PackedBytes(memoryview(ends), data), positions, nexts, inner if any(inner) else None
 
 
 class Careful:
     """Enough of an engine for a decoder."""
 
     NAME = "careful"
-    Rows = CarefulRows
-    Values = CarefulValues
-    crc32 = staticmethod(codec.engine("pure").crc32)
-    unpack = staticmethod(codec.engine("pure").unpack)
+    ColumnBuilder = CarefulRows
+    PayloadBuilder = CarefulValues
+    crc32 = staticmethod(engines.engine("pure").crc32)
+    unpack = staticmethod(engines.engine("pure").unpack)
 
 
 CAREFUL = cast(Engine, Careful())
@@ -101,11 +101,11 @@ class Runner:
     def __init__(self, engine: Engine, reused: bool, options: DecoderOptions) -> None:
         self.engine = engine
         self.buffer = bytearray(1 << 20) if reused else None
-        codec.active = engine
-        self.decoder = SetDecoder(TopicPartition("t", 1, 0), Position(1000), options)
+        engines.active = engine
+        self.decoder = MessageSetDecoder(TopicPartition("t", 0, 1), Position(1000), options)
 
     def step(self, piece: bytes, opens: bool, takes: bool) -> tuple[object, ...]:
-        codec.active = self.engine
+        engines.active = self.engine
         if self.buffer is None:
             self.decoder.feed(memoryview(piece))
         else:
@@ -136,9 +136,9 @@ def shape(error: OdradekError | None) -> tuple[object, ...]:
 
 @pytest.fixture(autouse=True, scope="module")
 def restored() -> Iterator[None]:
-    before = codec.active
+    before = engines.active
     yield
-    codec.active = before
+    engines.active = before
 
 
 def run(engines: Sequence[Engine], steps: Steps, options: DecoderOptions) -> None:
@@ -196,5 +196,7 @@ def test_runs_of_any_sizes_are_the_same_to_all(
     """Around and beyond the windows that are cut out of a reused buffer."""
     sizes = [data.draw(st.integers(0, scale)) for _ in magics]
     log = b"".join(encode_set([bytes(size)], magic=magic) for size, magic in zip(sizes, magics, strict=True))
-    tail = data.draw(st.sampled_from([b"", b"\0\0\0\x09\1", b"\xff\xff\xff\xff" * 3, encode_set([b"x"], Codec.GZIP)]))
+    tail = data.draw(
+        st.sampled_from([b"", b"\0\0\0\x09\1", b"\xff\xff\xff\xff" * 3, encode_set([b"x"], CompressionType.GZIP)])
+    )
     run([CAREFUL, *engines], data.draw(steps((log + tail)[: 1 << 20])), data.draw(options(GENEROUS)))

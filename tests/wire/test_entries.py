@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek import codec
-from odradek.codec import NO_LIMIT, Buffer
-from odradek.wire.compression import Codec
-from odradek.wire.kafka07.entries import Entry, ScanEnd, Stop, check_log, scan
+from odradek import engine
+from odradek.engine import NO_LIMIT, Buffer
+from odradek.wire.compression import CompressionType
+from odradek.wire.kafka07.entries import LogEntry, ParseStop, ScanEnd, check_log, scan
 from odradek.wire.kafka07.message_set import encode_set
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -26,12 +26,12 @@ def test_entries_have_positions_fields_and_views(entry: MakeEntry) -> None:
     first, second, third = walk
     assert (first.position, first.size, first.end, first.magic, first.attributes) == (100, 13, 113, 1, 0)
     assert (second.position, second.size, second.magic, second.attributes) == (113, 12, 0, 0)
-    assert (third.attributes, third.codec, third.damage) == (6, Codec.SNAPPY, "")
+    assert (third.attributes, third.compression, third.damage) == (6, CompressionType.SNAPPY, "")
     assert [bytes(e.payload) for e in (first, second, third)] == [b"one", b"old", b"packed"]
     assert [e.raw for e in (first, second, third)] == [data[:13], data[13:25], data[25:]]
     assert isinstance(first.payload, memoryview)
     assert first.payload.obj is data
-    assert walk.end == ScanEnd(100 + len(data), Stop.END)
+    assert walk.end == ScanEnd(100 + len(data), ParseStop.END)
 
 
 @pytest.mark.parametrize(
@@ -56,41 +56,41 @@ def test_damaged_entries_are_given_with_what_is_wrong(fields: dict[str, int], da
 @pytest.mark.parametrize(
     ("tail", "reason"),
     [
-        ("", Stop.END),
-        ("00", Stop.CUT),
-        ("000000", Stop.CUT),
-        ("00000009", Stop.CUT),
-        ("00000009 01 00 7a6c86f1 6f6e", Stop.CUT),
-        ("ffffffff", Stop.NEGATIVE),
-        ("00000000", Stop.SHORT),
-        ("00000004 01020304", Stop.SHORT),
-        ("00000005 01", Stop.HEADER),
-        ("00000005 01020304 05", Stop.HEADER),
-        ("00000005 00 00", Stop.CUT),
-        ("7fffffff 01", Stop.CUT),
+        ("", ParseStop.END),
+        ("00", ParseStop.CUT),
+        ("000000", ParseStop.CUT),
+        ("00000009", ParseStop.CUT),
+        ("00000009 01 00 7a6c86f1 6f6e", ParseStop.CUT),
+        ("ffffffff", ParseStop.NEGATIVE),
+        ("00000000", ParseStop.SHORT),
+        ("00000004 01020304", ParseStop.SHORT),
+        ("00000005 01", ParseStop.HEADER),
+        ("00000005 01020304 05", ParseStop.HEADER),
+        ("00000005 00 00", ParseStop.CUT),
+        ("7fffffff 01", ParseStop.CUT),
     ],
 )
-def test_the_walk_says_where_and_why_it_stopped(tail: str, reason: Stop) -> None:
+def test_the_walk_says_where_and_why_it_stopped(tail: str, reason: ParseStop) -> None:
     data = encode_set([b"one"]) + bytes.fromhex(tail)
     walk = scan(bytearray(data), 7)
     assert walk.end is None
     assert len(list(walk)) == 1
     assert walk.end == ScanEnd(20, reason)
     assert list(walk) == []
-    assert reason.hopeless == (reason in (Stop.NEGATIVE, Stop.SHORT, Stop.HEADER))
+    assert reason.hopeless == (reason in (ParseStop.NEGATIVE, ParseStop.SHORT, ParseStop.HEADER))
 
 
 def test_the_walk_stops_in_front_of_what_is_too_large() -> None:
     data = encode_set([b"x" * 10, b"x" * 11])
     walk = scan(data, max_bytes=20)
     assert [e.size for e in walk] == [20]
-    assert walk.end == ScanEnd(20, Stop.TOO_LARGE)
+    assert walk.end == ScanEnd(20, ParseStop.TOO_LARGE)
 
 
 def test_nothing_is_an_empty_walk() -> None:
     walk = scan(b"")
     assert list(walk) == []
-    assert walk.end == ScanEnd(0, Stop.END)
+    assert walk.end == ScanEnd(0, ParseStop.END)
 
 
 @given(data=st.data())
@@ -105,12 +105,12 @@ def test_a_check_is_a_scan_in_one_go(data: st.DataObject, any_log: st.SearchStra
 
 
 def test_a_check_tells_a_torn_tail_from_damage(entry: MakeEntry) -> None:
-    good = encode_set([b"one"] * 3) + encode_set([b"two"], Codec.GZIP)
-    assert check_log(good) == (len(good), Stop.END, True)
-    assert check_log(good + good[:20], 100) == (100 + len(good) + 13, Stop.CUT, True)
-    assert check_log(good + entry(b"bad", crc=1) + good) == (2 * len(good) + 13, Stop.END, False)
-    assert check_log(good + bytes(9)) == (len(good), Stop.SHORT, True)
-    assert check_log(good[1:]).reason is not Stop.END
+    good = encode_set([b"one"] * 3) + encode_set([b"two"], CompressionType.GZIP)
+    assert check_log(good) == (len(good), ParseStop.END, True)
+    assert check_log(good + good[:20], 100) == (100 + len(good) + 13, ParseStop.CUT, True)
+    assert check_log(good + entry(b"bad", crc=1) + good) == (2 * len(good) + 13, ParseStop.END, False)
+    assert check_log(good + bytes(9)) == (len(good), ParseStop.SHORT, True)
+    assert check_log(good[1:]).reason is not ParseStop.END
 
 
 # ---- the seam -----------------------------------------------------------------------------------------------
@@ -119,9 +119,9 @@ def test_a_check_tells_a_torn_tail_from_damage(entry: MakeEntry) -> None:
 def decode_run(
     data: Buffer, start: int, stop: int, base: int = 0, max_entry: int = NO_LIMIT
 ) -> tuple[list[bytes], list[int]]:
-    rows = codec.active.Rows()
+    rows = engine.active.ColumnBuilder()
     end = rows.decode_run(data, start, stop, base, max_entry)
-    assert codec.active.check_run(data, start, stop, max_entry) == (end, len(rows))
+    assert engine.active.check_run(data, start, stop, max_entry) == (end, len(rows))
     values, positions, nexts, inner = rows.take()
     assert [*positions, end + base] == [start + base, *nexts]
     assert inner is None
@@ -160,7 +160,7 @@ def test_a_run_does_not_depend_on_the_kind_of_buffer(before: int, entry: MakeEnt
 
 
 def test_a_run_keeps_within_its_bounds() -> None:
-    data = codec.active.encode_run([b"a", b"b", b"c"])
+    data = engine.active.encode_run([b"a", b"b", b"c"])
     assert decode_run(data, 11, 32) == ([b"b"], [22])
     assert decode_run(data, 0, 5) == ([], [])
 
@@ -169,15 +169,15 @@ def test_a_run_keeps_within_its_bounds() -> None:
 def test_a_crc_goes_on_from_piece_to_piece(pieces: list[bytes], scale: int) -> None:
     crc = 0
     for piece in pieces:
-        crc = codec.active.crc32(memoryview(bytearray(piece * scale)), crc)
+        crc = engine.active.crc32(memoryview(bytearray(piece * scale)), crc)
     assert crc == zlib.crc32(b"".join(piece * scale for piece in pieces))
-    assert codec.active.crc32(b"123456789") == 0xCBF43926
+    assert engine.active.crc32(b"123456789") == 0xCBF43926
 
 
 def test_a_run_and_a_scan_see_the_same(entry: MakeEntry) -> None:
     data = b"".join(entry(bytes(n), magic=n % 2) for n in range(40))
     values, nexts = decode_run(data, 0, len(data))
-    found: list[Entry] = list(scan(data))
+    found: list[LogEntry] = list(scan(data))
     assert [bytes(e.payload) for e in found][: len(values)] == values
     assert [e.end for e in found][: len(values)] == nexts
     assert len(found) - len(values) <= 1

@@ -17,43 +17,43 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek import codec as engines
+from odradek import engine as engines
 from odradek.batch import Batch
-from odradek.codec import Packed
-from odradek.core.interfaces import Decoder, DecoderOptions
+from odradek.core.interfaces import DecoderOptions, LogDecoder
+from odradek.engine import PackedBytes
 from odradek.errors import ConfigError, CorruptMessage, LocalProtocolError, MessageTooLarge
 from odradek.types import Position, TopicPartition
-from odradek.wire.compression import Codec
-from odradek.wire.kafka07.message_set import SetDecoder, encode_set, entry_bytes
-from odradek.wire.kafka07.wrappers import MAX_NESTING, ROW_BYTES
+from odradek.wire.compression import CompressionType
+from odradek.wire.kafka07.decompress import MAX_NESTING, ROW_BYTES
+from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set, entry_bytes
 
 if TYPE_CHECKING:
     from tests.wire.conftest import Decode
 
     MakeEntry = Callable[..., bytes]
-    MakeWrapper = Callable[[Codec, bytes], bytes]
+    MakeWrapper = Callable[[CompressionType, bytes], bytes]
     Shape = Callable[[int, str], tuple[object, ...]]
 
-GZIP, SNAPPY = Codec.GZIP, Codec.SNAPPY
+GZIP, SNAPPY = CompressionType.GZIP, CompressionType.SNAPPY
 pytestmark = pytest.mark.usefixtures("engine")
 
-PARTITION = TopicPartition("t", 1, 0)
+PARTITION = TopicPartition("t", 0, 1)
 FAIL, SKIP, RAW = DecoderOptions(), DecoderOptions(corrupt="skip"), DecoderOptions(corrupt="raw")
 
 
-def decoder(options: DecoderOptions = FAIL, start: int = 0) -> SetDecoder:
-    return SetDecoder(PARTITION, Position(start), options)
+def decoder(options: DecoderOptions = FAIL, start: int = 0) -> MessageSetDecoder:
+    return MessageSetDecoder(PARTITION, Position(start), options)
 
 
 # ---- encoding -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("values", "codec", "magic", "golden"),
+    ("values", "compression", "magic", "golden"),
     [
-        ([b"hello", b""], Codec.NONE, 1, "0000000b 01 00 3610a686 68656c6c6f 00000006 01 00 00000000"),
-        ([b"hello", b""], Codec.NONE, 0, "0000000a 00 3610a686 68656c6c6f 00000005 00 00000000"),
-        ([], Codec.NONE, 1, ""),
+        ([b"hello", b""], CompressionType.NONE, 1, "0000000b 01 00 3610a686 68656c6c6f 00000006 01 00 00000000"),
+        ([b"hello", b""], CompressionType.NONE, 0, "0000000a 00 3610a686 68656c6c6f 00000005 00 00000000"),
+        ([], CompressionType.NONE, 1, ""),
         ([], GZIP, 1, ""),
         ([], SNAPPY, 1, ""),
         (
@@ -65,8 +65,8 @@ def decoder(options: DecoderOptions = FAIL, start: int = 0) -> SetDecoder:
         ),
     ],
 )
-def test_golden_sets(values: list[bytes], codec: Codec, magic: int, golden: str) -> None:
-    assert encode_set(values, codec, magic) == bytes.fromhex(golden)
+def test_golden_sets(values: list[bytes], compression: CompressionType, magic: int, golden: str) -> None:
+    assert encode_set(values, compression, magic) == bytes.fromhex(golden)
 
 
 def test_golden_gzip_set_decodes(decode: Decode) -> None:
@@ -83,10 +83,10 @@ def test_entry_bytes_is_what_an_entry_takes(size: int, magic: int) -> None:
     assert len(encode_set([bytes(size)], magic=magic)) == entry_bytes(size, magic)
 
 
-@pytest.mark.parametrize(("codec", "magic"), [(GZIP, 0), (Codec.NONE, 2)])
-def test_what_has_no_bytes_is_refused(codec: Codec, magic: int) -> None:
+@pytest.mark.parametrize(("compression", "magic"), [(GZIP, 0), (CompressionType.NONE, 2)])
+def test_what_has_no_bytes_is_refused(compression: CompressionType, magic: int) -> None:
     with pytest.raises(LocalProtocolError):
-        encode_set([b""], codec, magic)
+        encode_set([b""], compression, magic)
 
 
 def test_a_length_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,9 +99,9 @@ def test_a_length_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_packed_payloads_are_encoded_like_a_list_of_them() -> None:
-    packed = Packed(memoryview(array("i", [0, 3, 3, 10])), memoryview(b"onethreefour"))
-    for codec in Codec:
-        assert encode_set(packed, codec) == encode_set([b"one", b"", b"threefo"], codec)
+    packed = PackedBytes(memoryview(array("i", [0, 3, 3, 10])), memoryview(b"onethreefour"))
+    for compression in CompressionType:
+        assert encode_set(packed, compression) == encode_set([b"one", b"", b"threefo"], compression)
     assert encode_set(packed[1:2]) == encode_set([b""])
     assert encode_set(packed[1:1], GZIP) == b""
     assert encode_set(packed, magic=0) == encode_set(list(packed), magic=0)
@@ -111,9 +111,11 @@ payloads = st.lists(st.binary(max_size=60), max_size=8)
 cuts = st.lists(st.integers(0, 10_000), max_size=12)
 
 
-@given(values=payloads, codec=st.sampled_from(Codec), splits=cuts, start=st.integers(0, 1 << 40))
-def test_round_trip_in_any_split(values: list[bytes], codec: Codec, splits: list[int], start: int) -> None:
-    data = encode_set(values, codec)
+@given(values=payloads, compression=st.sampled_from(CompressionType), splits=cuts, start=st.integers(0, 1 << 40))
+def test_round_trip_in_any_split(
+    values: list[bytes], compression: CompressionType, splits: list[int], start: int
+) -> None:
+    data = encode_set(values, compression)
     d = decoder(start=start)
     for a, b in pairwise([0, *sorted(min(cut, len(data)) for cut in splits), len(data)]):
         d.feed(memoryview(data)[a:b])
@@ -194,7 +196,7 @@ def test_case_37_a_message_larger_than_the_limit_raises_instead_of_looping() -> 
     d.feed(memoryview(encode_set([b"one"])[:4]))
     assert isinstance(d.error, MessageTooLarge)
     assert (d.error.partition, d.error.position, d.error.size, d.error.limit) == ("t/1-0", 0, 13, 12)
-    assert "message of 13 bytes is larger than 12 (raise max_message)" in str(d.error)
+    assert "message of 13 bytes is larger than 12 (raise max_message_bytes)" in str(d.error)
     assert (d.position, d.fetch_position, d.pending_bytes) == (0, 0, 0)
     d.feed(memoryview(encode_set([b"x"])))
     assert d.take().values == []
@@ -237,12 +239,12 @@ def test_a_message_is_there_with_its_last_byte() -> None:
 def test_the_tail_stays_between_fetches_and_a_reset_forgets_it() -> None:
     data = encode_set([b"one", b"two"])
     d = decoder(start=100)
-    assert isinstance(d, SetDecoder)
-    _: Decoder = d  # the shape holds
+    assert isinstance(d, MessageSetDecoder)
+    _: LogDecoder = d  # the shape holds
     d.feed(memoryview(data[:20]))
     assert (d.fetch_position, d.pending_bytes) == (120, 20)
     assert d.position == 100  # "one" was not taken
-    assert repr(d) == "<SetDecoder t/1-0 at 100, 20 bytes pending>"
+    assert repr(d) == "<MessageSetDecoder t/1-0 at 100, 20 bytes pending>"
     assert d.take().values == [b"one"]
     assert (d.position, d.fetch_position, d.pending_bytes) == (113, 120, 7)
     d.feed(memoryview(data[20:]))
@@ -432,7 +434,7 @@ def test_too_large_is_always_an_error(options: DecoderOptions, decode: Decode) -
     for split in ((), range(len(data)), (10,)):
         got = decode(data, options=options, cuts=split)
         assert got.columns.values == [b"0123456789"]
-        assert got.error == (MessageTooLarge, "t/1-0", 20, 21, 20, "max_message")
+        assert got.error == (MessageTooLarge, "t/1-0", 20, 21, 20, "max_message_bytes")
 
 
 def test_messages_inside_a_wrapper_may_be_larger_than_the_limit(decode: Decode) -> None:
@@ -517,9 +519,11 @@ def test_a_wrapper_whose_rest_is_lost_keeps_what_came_before(
 # ---- bombs and nesting --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("codec", [GZIP, SNAPPY])
-def test_a_bomb_is_refused_within_its_bound(codec: Codec, decode: Decode, corrupt_message: Shape) -> None:
-    bomb = encode_set([bytes(20 << 20)], codec)
+@pytest.mark.parametrize("compression", [GZIP, SNAPPY])
+def test_a_bomb_is_refused_within_its_bound(
+    compression: CompressionType, decode: Decode, corrupt_message: Shape
+) -> None:
+    bomb = encode_set([bytes(20 << 20)], compression)
     options = DecoderOptions(max_decompressed_bytes=1 << 20)
     tracemalloc.start()
     try:
@@ -566,13 +570,13 @@ def test_wrappers_and_damage_within_a_wrapper_are_bounded_too(
         assert len(got.reports) < 1100
 
 
-@pytest.mark.parametrize("codecs", [(GZIP,), (SNAPPY,), (GZIP, SNAPPY)])
+@pytest.mark.parametrize("compressions", [(GZIP,), (SNAPPY,), (GZIP, SNAPPY)])
 def test_nesting_is_read_down_to_its_bound_and_no_deeper(
-    codecs: tuple[Codec, ...], wrapper: MakeWrapper, decode: Decode, corrupt_message: Shape
+    compressions: tuple[CompressionType, ...], wrapper: MakeWrapper, decode: Decode, corrupt_message: Shape
 ) -> None:
     data = encode_set([b"core"])
     for level in range(MAX_NESTING):
-        data = wrapper(codecs[level % len(codecs)], data)
+        data = wrapper(compressions[level % len(compressions)], data)
     assert decode(data).columns.values == [b"core"]
     got = decode(wrapper(GZIP, data))
     assert got.error == corrupt_message(0, f"wrappers nested more than {MAX_NESTING} deep")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from odradek.errors import BrokerError, RemoteProtocolError
 from odradek.wire.kafka07.responses import (
-    EmptyReply,
+    ConfirmReply,
     ErrorCode,
     FetchReply,
     MultiFetchReply,
@@ -116,7 +116,7 @@ def test_a_multifetch_of_no_parts_is_answered_by_six_bytes() -> None:
 
 @pytest.mark.parametrize("cut", range(6))
 def test_the_answer_to_zero_parts_is_taken_in_any_split_and_nothing_behind_it(cut: int) -> None:
-    reply, stream = EmptyReply(), b"".join(encode_multifetch([]))
+    reply, stream = ConfirmReply(), b"".join(encode_multifetch([]))
     assert reply.feed(memoryview(stream[:cut])) == cut
     assert reply.feed(memoryview(stream[cut:] + stream)) == 6 - cut
     assert reply.done
@@ -126,7 +126,7 @@ def test_the_answer_to_zero_parts_is_taken_in_any_split_and_nothing_behind_it(cu
 @pytest.mark.parametrize("answer", ["00000002 0001", "00000003 0000", "00000001 0000"])
 def test_anything_else_does_not_answer_zero_parts(answer: str) -> None:
     with pytest.raises(RemoteProtocolError):
-        EmptyReply().feed(memoryview(bytes.fromhex(answer)))
+        ConfirmReply().feed(memoryview(bytes.fromhex(answer)))
 
 
 def test_log_bytes_are_passed_on_as_they_arrive_and_not_copied() -> None:

@@ -1,4 +1,4 @@
-//! Python's memory as Rust sees it: lent by objects, or in objects that are being made.
+//! Python's memory as Rust sees it: borrowed by objects, or in objects that are being made.
 
 use std::ptr;
 
@@ -9,23 +9,23 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use pyo3::{ffi, intern};
 
-/// Bytes lent by a Python object for as long as this lives.
-pub enum Lent<'py> {
+/// Bytes borrowed by a Python object for as long as this lives.
+pub enum Borrowed<'py> {
     /// They never change.
     Bytes(Bound<'py, PyBytes>),
     /// Their owner cannot move or free them meanwhile.
     Buffer(PyBuffer<u8>),
 }
 
-impl<'py> Lent<'py> {
+impl<'py> Borrowed<'py> {
     /// Raises TypeError for what has no buffer, BufferError for one that is not contiguous bytes.
     pub fn new(object: &Bound<'py, PyAny>) -> PyResult<Self> {
         if let Ok(bytes) = object.cast::<PyBytes>() {
-            return Ok(Lent::Bytes(bytes.clone()));
+            return Ok(Borrowed::Bytes(bytes.clone()));
         }
         let buffer = PyBuffer::get(object)?;
         if buffer.dimensions() == 1 && buffer.is_c_contiguous() {
-            return Ok(Lent::Buffer(buffer));
+            return Ok(Borrowed::Buffer(buffer));
         }
         Err(PyBufferError::new_err("a contiguous buffer of bytes is needed"))
     }
@@ -33,8 +33,8 @@ impl<'py> Lent<'py> {
     /// They must not change as long as they are looked at: that is what the interface asks of callers.
     pub fn as_slice(&self) -> &[u8] {
         match self {
-            Lent::Bytes(bytes) => bytes.as_bytes(),
-            Lent::Buffer(buffer) => items(buffer),
+            Borrowed::Bytes(bytes) => bytes.as_bytes(),
+            Borrowed::Buffer(buffer) => items(buffer),
         }
     }
 
@@ -51,13 +51,13 @@ impl<'py> Lent<'py> {
     }
 }
 
-/// Strings lent by an `odradek.codec.packed.Packed`, or by whatever else has such offsets and data.
-pub struct LentStrings<'py> {
-    pub data: Lent<'py>,
-    pub offsets: LentOffsets,
+/// ByteStrings borrowed by an `odradek.engine.packed.PackedBytes`, or by whatever else has such offsets and data.
+pub struct BorrowedStrings<'py> {
+    pub data: Borrowed<'py>,
+    pub offsets: BorrowedOffsets,
 }
 
-pub enum LentOffsets {
+pub enum BorrowedOffsets {
     Narrow(Offsets<i32>),
     Wide(Offsets<i64>),
 }
@@ -75,7 +75,7 @@ impl<T: Element> Offsets<T> {
     }
 }
 
-impl<'py> LentStrings<'py> {
+impl<'py> BorrowedStrings<'py> {
     /// None: this object has none.
     pub fn of(object: &Bound<'py, PyAny>) -> PyResult<Option<Self>> {
         let (offsets, data) = (intern!(object.py(), "offsets"), intern!(object.py(), "data"));
@@ -92,20 +92,20 @@ impl<'py> LentStrings<'py> {
         let offsets = if buffer.dimensions() != 1 || !buffer.is_c_contiguous() {
             return Err(PyBufferError::new_err("a contiguous buffer of offsets is needed"));
         } else if i32::is_compatible_format(format) && bytes == size_of::<i32>() {
-            LentOffsets::Narrow(Offsets::new(buffer)?)
+            BorrowedOffsets::Narrow(Offsets::new(buffer)?)
         } else if i64::is_compatible_format(format) && bytes == size_of::<i64>() {
-            LentOffsets::Wide(Offsets::new(buffer)?)
+            BorrowedOffsets::Wide(Offsets::new(buffer)?)
         } else {
             return Err(PyBufferError::new_err("offsets are 'i' or 'q'"));
         };
-        Ok(LentStrings { data: Lent::new(data)?, offsets })
+        Ok(BorrowedStrings { data: Borrowed::new(data)?, offsets })
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
         match &self.offsets {
-            LentOffsets::Narrow(offsets) => offsets.as_slice().len(),
-            LentOffsets::Wide(offsets) => offsets.as_slice().len(),
+            BorrowedOffsets::Narrow(offsets) => offsets.as_slice().len(),
+            BorrowedOffsets::Wide(offsets) => offsets.as_slice().len(),
         }
         .saturating_sub(1)
     }
@@ -116,7 +116,7 @@ fn items<T: Element>(buffer: &PyBuffer<T>) -> &[T] {
     match buffer.as_slice_ptr() {
         // SAFETY: the buffer is held, so that its memory stays where it is; it is contiguous, and aligned and of items
         // of this type, or `PyBuffer::get` had refused it. That nobody writes into it meanwhile is the caller's promise
-        // (`codec/interface.py`); who breaks it gets other bytes than he meant, as every place is checked where it is
+        // (`engine/interface.py`); who breaks it gets other bytes than he meant, as every place is checked where it is
         // read.
         Some(items) if buffer.item_count() > 0 => unsafe { items.as_ref() },
         _ => &[],

@@ -11,7 +11,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyMemoryView, PyType};
 
 /// What memoryviews look at. It is made once and never changes.
-#[pyclass(frozen, module = "odradek.codec._compiled")]
+#[pyclass(frozen, module = "odradek.engine._compiled")]
 pub struct Column {
     items: Items,
     shape: [isize; 1],
@@ -99,12 +99,12 @@ pub fn ints(py: Python<'_>, items: Vec<i32>) -> PyResult<Bound<'_, PyMemoryView>
     view(py, Items::Ints(items))
 }
 
-/// An `odradek.codec.packed.Packed`.
+/// An `odradek.engine.packed.PackedBytes`.
 pub fn packed<'py>(py: Python<'py>, data: Vec<u8>, offsets: Offsets) -> PyResult<Bound<'py, PyAny>> {
     static PACKED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let offsets = match offsets {
         Offsets::Narrow(offsets) => ints(py, offsets)?,
         Offsets::Wide(offsets) => longs(py, offsets)?,
     };
-    PACKED.import(py, "odradek.codec.packed", "Packed")?.call1((offsets, view(py, Items::Bytes(data))?))
+    PACKED.import(py, "odradek.engine.packed", "PackedBytes")?.call1((offsets, view(py, Items::Bytes(data))?))
 }

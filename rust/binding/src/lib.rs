@@ -1,10 +1,10 @@
-//! `odradek.codec._compiled`: what `src/odradek/codec/interface.py` asks of an engine, for Python.
+//! `odradek.engine._compiled`: what `src/odradek/engine/interface.py` asks of an engine, for Python.
 //!
 //! Buffers above `DETACHED_BYTES` are worked on without the interpreter's lock.
 
 mod buffers;
 mod columns;
-mod lists;
+mod functions;
 mod rows;
 
 use odradek_engine::Error;
@@ -35,7 +35,7 @@ mod _compiled {
     const NAME: &str = "compiled";
 
     #[pymodule_export]
-    use super::lists::{check_run, crc32, encode_run, fit, unpack};
+    use super::functions::{check_run, crc32, encode_run, fit, unpack};
     #[pymodule_export]
-    use super::rows::{Rows, Values};
+    use super::rows::{ColumnBuilder, PayloadBuilder};
 }

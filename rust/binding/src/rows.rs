@@ -1,19 +1,19 @@
-//! `Values` and `Rows`.
+//! `PayloadBuilder` and `ColumnBuilder`.
 
-use odradek_engine::{NO_LIMIT, Offsets, Strings, packed};
+use odradek_engine::{ByteStrings, NO_LIMIT, Offsets, packed};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyMemoryView};
 
-use crate::buffers::{Lent, list_of};
+use crate::buffers::{Borrowed, list_of};
 use crate::{columns, raised, run};
 
-/// See `interface.Values`.
-#[pyclass(module = "odradek.codec._compiled")]
+/// See `interface.PayloadBuilder`.
+#[pyclass(module = "odradek.engine._compiled")]
 #[derive(Default)]
-pub struct Values(Strings);
+pub struct PayloadBuilder(ByteStrings);
 
 #[pymethods]
-impl Values {
+impl PayloadBuilder {
     #[new]
     fn new() -> Self {
         Self::default()
@@ -29,13 +29,13 @@ impl Values {
     }
 
     fn decode_run(&mut self, data: &Bound<'_, PyAny>, start: isize, stop: isize) -> PyResult<usize> {
-        let lent = Lent::new(data)?;
-        let (bytes, start) = lent.up_to(start, stop)?;
+        let borrowed = Borrowed::new(data)?;
+        let (bytes, start) = borrowed.up_to(start, stop)?;
         run(data.py(), bytes.len().saturating_sub(start), || self.0.decode_run(bytes, start))
     }
 
     fn append(&mut self, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.0.push(Lent::new(value)?.as_slice()).map_err(raised)
+        self.0.push(Borrowed::new(value)?.as_slice()).map_err(raised)
     }
 
     fn tolist<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
@@ -46,15 +46,15 @@ impl Values {
     }
 }
 
-/// See `interface.Rows`.
-#[pyclass(module = "odradek.codec._compiled")]
+/// See `interface.ColumnBuilder`.
+#[pyclass(module = "odradek.engine._compiled")]
 #[derive(Default)]
-pub struct Rows(odradek_engine::Rows);
+pub struct ColumnBuilder(odradek_engine::ColumnBuilder);
 
 type View<'py> = Bound<'py, PyMemoryView>;
 
 #[pymethods]
-impl Rows {
+impl ColumnBuilder {
     #[new]
     fn new() -> Self {
         Self::default()
@@ -73,8 +73,8 @@ impl Rows {
         base: i64,
         max_entry: i64,
     ) -> PyResult<usize> {
-        let lent = Lent::new(data)?;
-        let (bytes, start) = lent.up_to(start, stop)?;
+        let borrowed = Borrowed::new(data)?;
+        let (bytes, start) = borrowed.up_to(start, stop)?;
         let rows = &mut self.0;
         run(data.py(), bytes.len().saturating_sub(start), || rows.decode_run(bytes, start, base, max_entry))
     }
@@ -87,13 +87,13 @@ impl Rows {
         next_position: i64,
         inner_index: i32,
     ) -> PyResult<()> {
-        self.0.push(Lent::new(value)?.as_slice(), position, next_position, inner_index).map_err(raised)
+        self.0.push(Borrowed::new(value)?.as_slice(), position, next_position, inner_index).map_err(raised)
     }
 
     fn add_wrapper(
         &mut self,
         py: Python<'_>,
-        values: PyRef<'_, Values>,
+        values: PyRef<'_, PayloadBuilder>,
         position: i64,
         next_position: i64,
     ) -> PyResult<()> {

@@ -1,24 +1,24 @@
 //! The loops that touch every message of a 0.7 message set, over plain byte slices.
 //!
-//! What each of them means is written down in `src/odradek/codec/interface.py`; the pure engine beside it is the other
+//! What each of them means is written down in `src/odradek/engine/interface.py`; the pure engine beside it is the other
 //! implementation, and the tests hold one against the other. Nothing here knows an interpreter, panics, or has an
 //! `unsafe` block.
 
 #![forbid(unsafe_code)]
 
+mod buffer_pool;
+mod byte_strings;
 mod encode;
 mod entry;
 mod packed;
 mod rows;
-mod spare;
-mod strings;
 
+pub use buffer_pool::{Item, recycle};
+pub use byte_strings::{ByteStrings, Offset, Offsets};
 pub use encode::{Sink, encode_run, encoded_bytes};
 pub use entry::{NO_LIMIT, check_run, crc32};
 pub use packed::{Limits, fit, packed};
-pub use rows::{Columns, Rows};
-pub use spare::{Item, recycle};
-pub use strings::{Offset, Offsets, Strings};
+pub use rows::{ColumnBuilder, Columns};
 
 /// Why a call failed. It has not changed anything then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Strings that somebody else packed, and how many of some strings fit.
+//! ByteStrings that somebody else packed, and how many of some strings fit.
 
 use crate::{Error, Offset};
 

@@ -2,14 +2,14 @@
 
 use std::iter::repeat_n;
 
-use crate::spare::{prepare, reserve, trim};
-use crate::strings::Places;
-use crate::{Error, Offsets, Strings};
+use crate::buffer_pool::{prepare, reserve, trim};
+use crate::byte_strings::PositionSink;
+use crate::{ByteStrings, Error, Offsets};
 
 /// Messages with their places.
 #[derive(Debug, Default)]
-pub struct Rows {
-    values: Strings,
+pub struct ColumnBuilder {
+    values: ByteStrings,
     positions: Vec<i64>,
     next_positions: Vec<i64>,
     /// As long as all of them are 0, nobody writes them down.
@@ -31,7 +31,7 @@ pub struct Columns {
     pub inner_indexes: Option<Vec<i32>>,
 }
 
-impl Rows {
+impl ColumnBuilder {
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -87,7 +87,7 @@ impl Rows {
     }
 
     /// The messages of one entry: all but the last resume where it starts.
-    pub fn add_wrapper(&mut self, values: &Strings, position: i64, next_position: i64) -> Result<(), Error> {
+    pub fn add_wrapper(&mut self, values: &ByteStrings, position: i64, next_position: i64) -> Result<(), Error> {
         let rows = values.len();
         let Some(others) = rows.checked_sub(1) else {
             return Ok(());
@@ -122,7 +122,7 @@ impl Rows {
     /// Give up all rows.
     #[must_use]
     pub fn take(&mut self) -> Columns {
-        let Rows { values, mut positions, mut next_positions, mut inner_indexes } = std::mem::take(self);
+        let ColumnBuilder { values, mut positions, mut next_positions, mut inner_indexes } = std::mem::take(self);
         let (data, offsets) = values.into_parts();
         trim(&mut positions);
         trim(&mut next_positions);
@@ -147,7 +147,7 @@ struct RunPlaces<'a> {
     inner_indexes: Option<&'a mut Vec<i32>>,
 }
 
-impl Places for RunPlaces<'_> {
+impl PositionSink for RunPlaces<'_> {
     fn expect(&mut self, rows: usize) {
         prepare(self.next_positions, rows);
         prepare(self.positions, rows);

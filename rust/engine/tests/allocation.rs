@@ -5,7 +5,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use odradek_engine::{NO_LIMIT, Offsets, Rows, Strings, encode_run, recycle};
+use odradek_engine::{ByteStrings, ColumnBuilder, NO_LIMIT, Offsets, encode_run, recycle};
 
 struct Counting;
 
@@ -50,7 +50,7 @@ const SIZE: usize = 1 << 20;
 
 fn decoded(data: &[u8]) -> (usize, usize, usize) {
     let (most, kept, columns) = memory(|| {
-        let mut rows = Rows::default();
+        let mut rows = ColumnBuilder::default();
         rows.decode_run(data, 0, 0, NO_LIMIT).unwrap();
         rows.take()
     });
@@ -79,7 +79,7 @@ fn memory_is_proportional_to_the_bytes_there() {
     for size in [SIZE, SIZE, SIZE - SIZE / 20] {
         let data = set(&[7; 100], size / 110);
         let (most, _, columns) = memory(|| {
-            let mut rows = Rows::default();
+            let mut rows = ColumnBuilder::default();
             rows.decode_run(&data, 0, 0, NO_LIMIT).unwrap();
             rows.take()
         });
@@ -94,7 +94,7 @@ fn memory_is_proportional_to_the_bytes_there() {
     // Bytes that come in pieces never take more than a few times what is there.
     let data = set(&[7; 100], SIZE / 110);
     let (most, _, _) = memory(|| {
-        let mut values = Strings::default();
+        let mut values = ByteStrings::default();
         (0..data.len()).step_by(11000).for_each(|at| {
             values.decode_run(&data[at..(at + 11000).min(data.len())], 0).unwrap();
         });

@@ -3,7 +3,8 @@
 #![allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used)] // a panic is how a test fails
 
 use odradek_engine::{
-    Columns, Error, Limits, NO_LIMIT, Offset, Offsets, Rows, Strings, check_run, encode_run, encoded_bytes, fit, packed,
+    ByteStrings, ColumnBuilder, Columns, Error, Limits, NO_LIMIT, Offset, Offsets, check_run, encode_run,
+    encoded_bytes, fit, packed,
 };
 use proptest::prelude::*;
 
@@ -49,7 +50,7 @@ fn a_length_that_does_not_fit_is_refused_before_anything_is_read() {
 #[test]
 fn positions_that_do_not_fit_are_refused_and_nothing_is_added() {
     let set = encoded(&["x"]);
-    let mut rows = Rows::default();
+    let mut rows = ColumnBuilder::default();
     assert_eq!(rows.decode_run(&set, 0, i64::MAX - 10, NO_LIMIT), Err(Error::Overflow));
     assert!(rows.is_empty());
     assert_eq!(rows.decode_run(&set, 0, i64::MAX - 11, NO_LIMIT), Ok(11));
@@ -70,12 +71,12 @@ fn a_start_behind_the_end_finds_nothing() {
 
 #[test]
 fn rows_of_wrappers_share_a_position_and_count_their_inner_indexes() {
-    let mut values = Strings::default();
+    let mut values = ByteStrings::default();
     values.decode_run(&encoded(&["a", "b"]), 0).unwrap();
-    let mut rows = Rows::default();
+    let mut rows = ColumnBuilder::default();
     rows.decode_run(&encoded(&["first"]), 0, 100, NO_LIMIT).unwrap();
     rows.add_wrapper(&values, 115, 200).unwrap();
-    rows.add_wrapper(&Strings::default(), 1, 2).unwrap();
+    rows.add_wrapper(&ByteStrings::default(), 1, 2).unwrap();
     rows.decode_run(&encoded(&["last"]), 0, 200, NO_LIMIT).unwrap();
     let columns = rows.take();
     assert_eq!(payloads(&columns), [&b"first"[..], b"a", b"b", b"last"]);
@@ -87,9 +88,9 @@ fn rows_of_wrappers_share_a_position_and_count_their_inner_indexes() {
 
 #[test]
 fn a_wrapper_of_one_needs_no_inner_indexes() {
-    let mut values = Strings::default();
+    let mut values = ByteStrings::default();
     values.push(b"a").unwrap();
-    let mut rows = Rows::default();
+    let mut rows = ColumnBuilder::default();
     rows.add_wrapper(&values, 1, 2).unwrap();
     assert_eq!(rows.take().inner_indexes, None);
 }
@@ -110,7 +111,7 @@ proptest! {
             values.iter().map(|(is_old, value)| if *is_old { old(value) } else { encoded(&[value]) }).collect();
         let set = [entries.concat(), encoded(&["end"])].concat();
         let stop = split.index(set.len() + 1);
-        let mut rows = Rows::default();
+        let mut rows = ColumnBuilder::default();
         let end = rows.decode_run(&set[..stop], 0, 0, NO_LIMIT).unwrap();
         prop_assert_eq!(check_run(&set[..stop], 0, NO_LIMIT), (end, rows.len()));
         prop_assert_eq!(rows.decode_run(&set, end, 0, NO_LIMIT), Ok(set.len()));

@@ -6,7 +6,7 @@
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use odradek_engine::{
-    Error, Limits, NO_LIMIT, Offsets, Rows, Strings, check_run, encode_run, encoded_bytes, fit, packed,
+    Error, Limits, NO_LIMIT, Offsets, ColumnBuilder, ByteStrings, check_run, encode_run, encoded_bytes, fit, packed,
 };
 
 #[derive(Arbitrary, Debug)]
@@ -94,7 +94,7 @@ fn decoded(input: &Input, data: &[u8], start: usize) {
     let end = expected.last().map_or(start, |(_, end)| *end);
     assert_eq!(check_run(data, start, max_entry), (end, expected.len()));
 
-    let mut rows = Rows::default();
+    let mut rows = ColumnBuilder::default();
     rows.push(b"first", -3, -2, 0).unwrap();
     let done = rows.decode_run(data, start, input.base, max_entry);
     if input.base.checked_add(data.len() as i64).is_none() {
@@ -102,7 +102,7 @@ fn decoded(input: &Input, data: &[u8], start: usize) {
         return;
     }
     assert_eq!(done, Ok(end));
-    let mut values = Strings::default();
+    let mut values = ByteStrings::default();
     assert!(values.decode_run(data, start).unwrap() >= end);
     rows.add_wrapper(&values, 7, 9).unwrap();
 

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 import odradek
-from odradek import codec
+from odradek import engine
 from odradek.cli.broker import broker
 from odradek.cli.demo import demo
 from odradek.cli.groups import lag
@@ -41,7 +41,7 @@ class _Group(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="--cluster URL or ODRADEK_CLUSTER says which cluster. Every command has examples in its --help.",
 )
-@click.version_option(odradek.__version__, message=f"odradek %(version)s (codec: {codec.active.NAME})")
+@click.version_option(odradek.__version__, message=f"odradek %(version)s (codec: {engine.active.NAME})")
 def cli() -> None:
     """Look into, read from and write to Kafka 0.7 clusters; make tables of them; run test brokers; see it all work."""
 

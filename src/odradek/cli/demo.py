@@ -24,14 +24,14 @@ import anyio.to_thread
 import click
 
 import odradek as od
-from odradek.cli.demo_account import Account, Made, differences, report
-from odradek.cli.demo_show import BROKERS, TOPICS, Show
-from odradek.cli.demo_table import Source, check_installed, make_table
+from odradek.cli.demo_account import DemoResult, TableResult, differences, report
+from odradek.cli.demo_show import BROKERS, TOPICS, MessageDemo
+from odradek.cli.demo_table import TableSource, check_installed, make_table
 from odradek.cli.demo_view import Scene, view
 from odradek.cli.options import JSON, QUIET, examples
 from odradek.cli.output import echo_json
 from odradek.testing import ZooKeeperServer
-from odradek.testing.zkclient import PlainClient
+from odradek.testing.zookeeper_client import SyncZooKeeperClient
 
 __all__ = ["demo"]
 
@@ -100,9 +100,9 @@ def _directory() -> Iterator[Path]:
         raise
 
 
-async def _perform(scene: Scene, place: Path, source: str | None, zookeeper: str | None, quiet: bool) -> Account:
+async def _perform(scene: Scene, place: Path, source: str | None, zookeeper: str | None, quiet: bool) -> DemoResult:
     with view(scene, quiet=quiet) as shown:
-        show, table = Show(scene, shown, place, source), None
+        show, table = MessageDemo(scene, shown, place, source), None
         with anyio.move_on_after(BUDGET_SECONDS) as budget:
             table = await _play(show, zookeeper)
         if budget.cancelled_caught:
@@ -110,7 +110,7 @@ async def _perform(scene: Scene, place: Path, source: str | None, zookeeper: str
         return replace(show.account(), table=table, directory=str(place), seconds=scene.age())
 
 
-async def _play(show: Show, given: str | None) -> Made | None:
+async def _play(show: MessageDemo, given: str | None) -> TableResult | None:
     """Both parts; without the second one when messages were lost."""
     made = None
     async with _zookeeper(given) as zookeeper, anyio.create_task_group() as tasks, AsyncExitStack() as stack:
@@ -118,7 +118,7 @@ async def _play(show: Show, given: str | None) -> Made | None:
         if show.complete:
             logs = {number: show.log_dir(number) for number in BROKERS}
             written = [f"{number}@{place}" for number, place in logs.items() if any(place.glob("*/*.kafka"))]
-            source = Source(zookeeper, written, TOPICS)
+            source = TableSource(zookeeper, written, TOPICS)
             made = await make_table(show.scene, show.view, show.place, source)
     return made
 
@@ -133,8 +133,8 @@ async def _zookeeper(given: str | None) -> AsyncIterator[str]:
     host, _, port = given.partition(",")[0].partition(":")
     chroot = f"/odradek-demo-{uuid4().hex[:8]}"
 
-    def change(how: Callable[[PlainClient], None]) -> None:
-        with PlainClient(host, int(port or 2181)) as client:
+    def change(how: Callable[[SyncZooKeeperClient], None]) -> None:
+        with SyncZooKeeperClient(host, int(port or 2181)) as client:
             how(client)
 
     await anyio.to_thread.run_sync(change, lambda client: client.create(chroot, None))

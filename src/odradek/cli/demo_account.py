@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-__all__ = ["Account", "Made", "differences", "report"]
+__all__ = ["DemoResult", "TableResult", "differences", "report"]
 
 
 @dataclass
-class Made:
+class TableResult:
     """The table that was made of the topics.
 
     Args:
@@ -46,7 +46,7 @@ class Made:
 
 
 @dataclass
-class Account:
+class DemoResult:
     """What came of it all; printed with --json.
 
     Args:
@@ -71,12 +71,12 @@ class Account:
     duplicates: int = 0
     lost: int = 0
     first_lost: list[int] = field(default_factory=list)
-    table: Made | None = None
+    table: TableResult | None = None
     directory: str = ""
     seconds: float = 0.0
 
 
-def differences(account: Account) -> Iterator[str]:
+def differences(account: DemoResult) -> Iterator[str]:
     """What is not as it must be, in words; nothing when all is right."""
     made, messages = account.table, account.messages
     if account.lost:
@@ -93,14 +93,14 @@ def differences(account: Account) -> Iterator[str]:
     yield from made.findings
 
 
-def report(account: Account) -> str:
+def report(account: DemoResult) -> str:
     """The account for people, in aligned lines."""
     told = [*_of_messages(account), *_of_table(account.table), ("all in", f"{account.seconds:.0f} s")]
     told += _places(account)
     return "\n".join(f"{name:<11} {what}" for name, what in told)
 
 
-def _of_messages(account: Account) -> Iterator[tuple[str, str]]:
+def _of_messages(account: DemoResult) -> Iterator[tuple[str, str]]:
     total, write_s, handle_s = account.messages, account.write_seconds, account.handle_seconds
     lost = f"{account.lost:,}" + (f" (the first: {account.first_lost})" if account.lost else "")
     yield "written", f"{total:,} messages in {write_s:.1f} s: {total / write_s:,.0f}/s, all confirmed"
@@ -110,7 +110,7 @@ def _of_messages(account: Account) -> Iterator[tuple[str, str]]:
     yield "lost", lost
 
 
-def _of_table(made: Made | None) -> Iterator[tuple[str, str]]:
+def _of_table(made: TableResult | None) -> Iterator[tuple[str, str]]:
     if made is None:
         return
     result = "NOT COMPLETE" if made.findings else "complete"
@@ -120,7 +120,7 @@ def _of_table(made: Made | None) -> Iterator[tuple[str, str]]:
     yield "verified", f"{made.ranges} ranges of the logs, {made.log_bytes / 1e6:.1f} MB read again: {result}"
 
 
-def _places(account: Account) -> Iterator[tuple[str, str]]:
+def _places(account: DemoResult) -> Iterator[tuple[str, str]]:
     if account.table is None:
         yield "see", account.directory
         return

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-__all__ = ["Tally", "Verdict", "judge", "missing", "number_of", "numbered"]
+__all__ = ["DeliveryTotals", "HandledCounts", "judge", "missing", "number_of", "numbered"]
 
 _NUMBER = slice(5, 15)
 _MOST = 255  # a byte's worth
@@ -34,7 +34,7 @@ def number_of(value: bytes) -> int:
     return int(value[_NUMBER])
 
 
-class Tally:
+class HandledCounts:
     """One consumer's counts, in a file.
 
     Args:
@@ -68,7 +68,7 @@ class Tally:
         return self._counts[:]
 
 
-class Verdict(NamedTuple):
+class DeliveryTotals(NamedTuple):
     """What became of `messages` messages.
 
     Args:
@@ -87,12 +87,12 @@ def missing(counts: Sequence[bytes]) -> int:
     return _any(counts).count(0)
 
 
-def judge(counts: Sequence[bytes]) -> Verdict:
+def judge(counts: Sequence[bytes]) -> DeliveryTotals:
     """The final account."""
     size = len(counts[0])
     handled = _any(counts)
     lost = [number for number in range(size) if not handled[number]] if handled.count(0) else []
-    return Verdict(size, lost, sum(map(sum, counts)) - (size - len(lost)))
+    return DeliveryTotals(size, lost, sum(map(sum, counts)) - (size - len(lost)))
 
 
 def _any(counts: Sequence[bytes]) -> bytes:

@@ -12,13 +12,13 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
-from odradek.cli.demo_account import Account
-from odradek.cli.demo_count import Tally, judge, missing
+from odradek.cli.demo_account import DemoResult
+from odradek.cli.demo_count import HandledCounts, judge, missing
 from odradek.cli.demo_process import Child
-from odradek.cli.demo_view import Actor, Meter, Scene, View
-from odradek.cli.demo_worker import Task
+from odradek.cli.demo_view import DemoProcess, Meter, Scene, View
+from odradek.cli.demo_worker import WorkerTask
 
-__all__ = ["BROKERS", "TOPICS", "Show"]
+__all__ = ["BROKERS", "TOPICS", "MessageDemo"]
 
 BROKERS = (1, 2)
 TOPICS = ["clicks", "orders"]
@@ -38,7 +38,7 @@ BROKER_KEYS = {
 }
 
 
-class Show:
+class MessageDemo:
     """The plot, and what has happened so far.
 
     Args:
@@ -50,8 +50,8 @@ class Show:
     def __init__(self, scene: Scene, shown: View, place: Path, source: str | None) -> None:
         self.scene, self.view, self.place, self._source = scene, shown, place, source
         self._url = ""
-        self._result = Account(messages=scene.messages)
-        self._tallies: dict[str, Tally] = {}
+        self._result = DemoResult(messages=scene.messages)
+        self._tallies: dict[str, HandledCounts] = {}
         self._owned: dict[str, int] = {}
         self._shared = 0
         self._waiting = self._finished = self._over = False
@@ -70,7 +70,7 @@ class Show:
             Died: A process failed; by way of `tasks`.
         """
         self._url = f"kafka07+zk://{zookeeper}"
-        self.scene.actors["zookeeper"] = Actor("zookeeper", f"at {zookeeper}")
+        self.scene.actors["zookeeper"] = DemoProcess("zookeeper", f"at {zookeeper}")
         self.view.event(f"ZooKeeper serves at {zookeeper}")
         async with anyio.create_task_group() as watching:
             watching.start_soon(self._watch)
@@ -118,18 +118,18 @@ class Show:
 
     async def _consumer(self, stack: AsyncExitStack, tasks: TaskGroup, letter: str) -> Child:
         name, path = f"consumer {letter}", self.place / f"tally-{letter}"
-        self._tallies[name] = stack.enter_context(Tally(path, self.scene.messages))
-        task = Task("consume", self._url, TOPICS, self.scene.messages, tally=str(path), group=GROUP)
+        self._tallies[name] = stack.enter_context(HandledCounts(path, self.scene.messages))
+        task = WorkerTask("consume", self._url, TOPICS, self.scene.messages, tally=str(path), group=GROUP)
         return await self._start(stack, tasks, name, _worker_command(task), Meter())
 
-    def _produce_task(self) -> Task:
+    def _produce_task(self) -> WorkerTask:
         gates = [int(JOIN_AT * self.scene.messages), int(HOLD_AT * self.scene.messages)]
-        return Task("produce", self._url, TOPICS, self.scene.messages, gates=gates, input=self._source)
+        return WorkerTask("produce", self._url, TOPICS, self.scene.messages, gates=gates, input=self._source)
 
     async def _start(
         self, stack: AsyncExitStack, tasks: TaskGroup, name: str, command: list[str], meter: Meter | None = None
     ) -> Child:
-        actor = self.scene.actors[name] = Actor(name, "" if meter is None else "starting", meter)
+        actor = self.scene.actors[name] = DemoProcess(name, "" if meter is None else "starting", meter)
         log = self.place / f"{name}.log"
         child = Child(name, command, log, lambda event, what: self._heard(actor, event, what))
         stack.push_async_callback(child.end)
@@ -138,29 +138,29 @@ class Show:
 
     # ---- what they tell -------------------------------------------------------------------------------------
 
-    def _heard(self, actor: Actor, event: str, what: dict[str, Any]) -> None:
+    def _heard(self, actor: DemoProcess, event: str, what: dict[str, Any]) -> None:
         if not self._over and actor.state != KILLED:
             getattr(self, f"_on_{event}")(actor, **what)
 
-    def _on_ready(self, actor: Actor, address: str, **_: Any) -> None:
+    def _on_ready(self, actor: DemoProcess, address: str, **_: Any) -> None:
         actor.state = f"at {address}"
         self.view.event(f"{actor.name} serves at {address}")
 
-    def _on_written(self, actor: Actor, messages: int) -> None:
+    def _on_written(self, actor: DemoProcess, messages: int) -> None:
         actor.state = "writing"
         assert actor.meter is not None
         actor.meter.update(messages, time.monotonic())
 
-    def _on_waiting(self, actor: Actor, written: int) -> None:
+    def _on_waiting(self, actor: DemoProcess, written: int) -> None:
         actor.state, self._waiting = "waiting for the plot", True
         self.view.event(f"{actor.name} has written {written:,}, all confirmed")
 
-    def _on_finished(self, actor: Actor, messages: int, seconds: float) -> None:
+    def _on_finished(self, actor: DemoProcess, messages: int, seconds: float) -> None:
         actor.state, self._finished = "done", True
         self._result.messages, self._result.write_seconds = messages, seconds
         self.view.event(f"{actor.name} has written {messages:,}, all confirmed")
 
-    def _on_assigned(self, actor: Actor, partitions: int) -> None:
+    def _on_assigned(self, actor: DemoProcess, partitions: int) -> None:
         self._owned[actor.name] = partitions
         actor.state = f"has {partitions} partitions"
         if partitions:  # in the middle of a rebalance it has none
@@ -212,7 +212,7 @@ class Show:
         while not so():  # noqa: ASYNC110 - what is waited for happens in other processes
             await anyio.sleep(LOOK_SECONDS)
 
-    def account(self) -> Account:
+    def account(self) -> DemoResult:
         """The final count, from the files."""
         counts = [path.read_bytes() for path in sorted(self.place.glob("tally-*"))]
         verdict = judge(counts)
@@ -228,5 +228,5 @@ def _broker_command(number: int, zookeeper: str, log_dir: Path) -> list[str]:
     return ["-m", "odradek.cli", "broker", *place, *keys, "--until-eof", "--json"]
 
 
-def _worker_command(task: Task) -> list[str]:
+def _worker_command(task: WorkerTask) -> list[str]:
     return ["-m", "odradek.cli.demo_worker", json.dumps(task._asdict())]

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio
 import anyio.to_thread
 
-from odradek.cli.demo_account import Made
+from odradek.cli.demo_account import TableResult
 from odradek.cli.demo_process import run_logged
-from odradek.cli.demo_view import Actor, Meter, Scene, View
+from odradek.cli.demo_view import DemoProcess, Meter, Scene, View
 from odradek.errors import ConfigError
 
 if TYPE_CHECKING:
-    from odradek.pipeline.tables import Table
-    from odradek.pipeline.verify import Verdict
+    from odradek.pipeline.tables import CommittedTable
+    from odradek.pipeline.verify import VerifyResult
 
-__all__ = ["Source", "check_installed", "count_rows", "make_table"]
+__all__ = ["TableSource", "check_installed", "count_rows", "make_table"]
 
 NEEDED = ("pyspark", "pyarrow", "pydantic")
 LOOK_SECONDS = 0.1
@@ -54,7 +54,7 @@ path = {dead}
 """
 
 
-class Source(NamedTuple):
+class TableSource(NamedTuple):
     """What the pipeline reads.
 
     Args:
@@ -75,7 +75,7 @@ def check_installed() -> None:
         raise ConfigError(f"{', '.join(missing)}: not installed: pip install 'odradek[pipeline,testing]'")
 
 
-async def make_table(scene: Scene, view: View, place: Path, source: Source) -> Made:
+async def make_table(scene: Scene, view: View, place: Path, source: TableSource) -> TableResult:
     """Make the table, verify it, and count what is in it.
 
     Args:
@@ -95,7 +95,7 @@ async def make_table(scene: Scene, view: View, place: Path, source: Source) -> M
     table, verdict = await _verify(file)
     rows, distinct = await anyio.to_thread.run_sync(count_rows, table, scene.messages)
     (report,) = (place / "checkpoint" / "reports").glob("*.html")
-    return Made(
+    return TableResult(
         rows=rows,
         distinct=distinct,
         dead=sum(entry.dead for entry in table.entries),
@@ -113,7 +113,7 @@ async def make_table(scene: Scene, view: View, place: Path, source: Source) -> M
     )
 
 
-def _file(place: Path, source: Source) -> str:
+def _file(place: Path, source: TableSource) -> str:
     """What JSON makes of texts and lists of them, TOML understands."""
     paths = {name: str(place / name) for name in ("checkpoint", "table", "dead")}
     values = {**source._asdict(), **paths}
@@ -127,7 +127,7 @@ async def _run(scene: Scene, view: View, file: Path) -> None:
     command = ["pipeline", "run", str(file), "--master", "local[2]"]
     view.event(f"odradek {' '.join(command)}")
     ledger, meter, seen = Ledger(file.with_name("table"), FLOW), Meter(), 0
-    actor = scene.actors["pipeline"] = Actor("pipeline", "starting Spark", meter)
+    actor = scene.actors["pipeline"] = DemoProcess("pipeline", "starting Spark", meter)
 
     async def look() -> None:
         nonlocal seen
@@ -145,7 +145,7 @@ async def _run(scene: Scene, view: View, file: Path) -> None:
     actor.state = "done"
 
 
-async def _verify(file: Path) -> tuple[Table, Verdict]:
+async def _verify(file: Path) -> tuple[CommittedTable, VerifyResult]:
     from odradek.pipeline.config import load
     from odradek.pipeline.tables import open_table
     from odradek.pipeline.verify import verify
@@ -155,7 +155,7 @@ async def _verify(file: Path) -> tuple[Table, Verdict]:
     return table, await verify(pipeline, table)
 
 
-def count_rows(table: Table, messages: int) -> tuple[int, int]:
+def count_rows(table: CommittedTable, messages: int) -> tuple[int, int]:
     """Rows, and different messages among them, of those that were written; read by pyarrow, through the ledger."""
     import pyarrow as pa
     import pyarrow.compute as pc

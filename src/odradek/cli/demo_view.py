@@ -42,7 +42,7 @@ class Meter:
 
 
 @dataclass
-class Actor:
+class DemoProcess:
     """A process in the picture.
 
     Args:
@@ -61,7 +61,7 @@ class Scene:
     """Everything the display needs to know."""
 
     messages: int
-    actors: dict[str, Actor] = field(default_factory=dict)
+    actors: dict[str, DemoProcess] = field(default_factory=dict)
     handled: int = 0
     news: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)

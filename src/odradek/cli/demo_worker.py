@@ -23,9 +23,9 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 import odradek as od
-from odradek.cli.demo_count import Tally, numbered
+from odradek.cli.demo_count import HandledCounts, numbered
 
-__all__ = ["Task", "texts", "times"]
+__all__ = ["WorkerTask", "texts", "times"]
 
 Orders = MemoryObjectReceiveStream[None]
 """An item for each line on standard input: go on."""
@@ -40,7 +40,7 @@ CURVE = 0.08
 """How uneven the day is; from 1 / tau on, time would run backwards."""
 
 
-class Task(NamedTuple):
+class WorkerTask(NamedTuple):
     """What one worker is to do; travels as JSON on its command line.
 
     Args:
@@ -94,11 +94,11 @@ def times(messages: int, now: float) -> Iterator[int]:
 # ---- ingestion ----------------------------------------------------------------------------------------------
 
 
-async def produce(task: Task, orders: Orders) -> None:
+async def produce(task: WorkerTask, orders: Orders) -> None:
     """Write all messages, numbered, topic by topic in turn; stop at the gates."""
     made = map(numbered, range(task.messages), times(task.messages, time.time()), texts(task.input))
     topics, busy, written = cycle(task.topics), 0.0, 0
-    async with od.connect(task.url) as k, k.producer(codec="snappy", deliver_within=60) as out:
+    async with od.connect(task.url) as k, k.producer(compression="snappy", deliver_within=60) as out:
         for begin, end in _stretches(task):
             if begin:
                 tell("waiting", written=begin)
@@ -116,7 +116,7 @@ async def produce(task: Task, orders: Orders) -> None:
     tell("finished", messages=written, seconds=busy)
 
 
-def _stretches(task: Task) -> Iterator[tuple[int, int]]:
+def _stretches(task: WorkerTask) -> Iterator[tuple[int, int]]:
     marks = [0, *task.gates, task.messages]
     return zip(marks, chain(marks[1:]), strict=False)
 
@@ -124,9 +124,9 @@ def _stretches(task: Task) -> Iterator[tuple[int, int]]:
 # ---- consumers ----------------------------------------------------------------------------------------------
 
 
-async def consume(task: Task, orders: Orders) -> None:
+async def consume(task: WorkerTask, orders: Orders) -> None:
     """Handle messages, which here means counting them, until told to end."""
-    tally = Tally(Path(task.tally), task.messages)
+    tally = HandledCounts(Path(task.tally), task.messages)
     async with od.connect(task.url) as k:
         consumer = k.consumer(task.topics, group=task.group)
         async with consumer as c, anyio.create_task_group() as tasks:
@@ -148,7 +148,7 @@ async def _tell_assignments(c: od.Consumer) -> None:
 # ---- both ---------------------------------------------------------------------------------------------------
 
 
-async def work(task: Task) -> None:
+async def work(task: WorkerTask) -> None:
     """Do it, and stop in an orderly way when standard input ends."""
     heard, orders = anyio.create_memory_object_stream[None](len(task.gates))
     async with anyio.create_task_group() as tasks, heard, orders:
@@ -167,4 +167,4 @@ async def _listen(heard: MemoryObjectSendStream[None], work: anyio.CancelScope) 
 
 
 if __name__ == "__main__":
-    anyio.run(work, Task(**json.loads(sys.argv[1])))
+    anyio.run(work, WorkerTask(**json.loads(sys.argv[1])))

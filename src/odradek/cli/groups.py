@@ -9,7 +9,7 @@ import anyio
 import click
 
 import odradek as od
-from odradek.cli.look import Extent, extents
+from odradek.cli.look import PartitionExtent, extents
 from odradek.cli.options import JSON, clustered, examples
 from odradek.cli.output import echo_json, table
 from odradek.types import Position, TopicPartition
@@ -19,7 +19,7 @@ __all__ = ["lag"]
 WATCH_SECONDS = 2.0
 
 
-class Behind(NamedTuple):
+class PartitionLag(NamedTuple):
     """One partition of a group. `lag` counts what is still there, from the oldest position on if need be."""
 
     group: str
@@ -50,7 +50,7 @@ def lag(url: str, group: str | None, watch: bool, fail_over: int | None, as_line
 async def _lag(url: str, group: str | None, watch: bool, limit: int | None, as_lines: bool) -> int:
     async with od.connect(url) as k:
         while True:
-            groups = [group] if group is not None else await k.era.groups()
+            groups = [group] if group is not None else await k.driver.groups()
             found = [row for one in groups for row in await _behind(k, one)]
             if group is not None and not found:
                 raise click.ClickException(f"{group}: this group has no positions stored")
@@ -62,30 +62,30 @@ async def _lag(url: str, group: str | None, watch: bool, limit: int | None, as_l
             await anyio.sleep(WATCH_SECONDS)
 
 
-async def _behind(k: od.Cluster, group: str) -> list[Behind]:
+async def _behind(k: od.Cluster, group: str) -> list[PartitionLag]:
     """Every partition of the topics of which the group has stored a position."""
-    rows: list[Behind] = []
+    rows: list[PartitionLag] = []
     for topic in sorted(await k.topics()):
-        stored = await k.era.offsets(group).fetch(await k.partitions(topic))
+        stored = await k.driver.offsets(group).fetch(await k.partitions(topic))
         if any(position is not None for position in stored.values()):
             known = await extents(k, topic)
             rows += (_row(group, p, stored.get(p), extent) for p, extent in known.items())
     return rows
 
 
-def _row(group: str, partition: TopicPartition, committed: Position | None, extent: Extent) -> Behind:
+def _row(group: str, partition: TopicPartition, committed: Position | None, extent: PartitionExtent) -> PartitionLag:
     begin = max(extent.earliest, committed or 0)
-    return Behind(group, partition, committed, extent.latest, max(0, extent.latest - begin))
+    return PartitionLag(group, partition, committed, extent.latest, max(0, extent.latest - begin))
 
 
-def _totals(rows: Iterable[Behind]) -> dict[str, int]:
+def _totals(rows: Iterable[PartitionLag]) -> dict[str, int]:
     totals: dict[str, int] = {}
     for row in rows:
         totals[row.group] = totals.get(row.group, 0) + row.lag
     return totals
 
 
-def _print(rows: list[Behind], sums_only: bool, as_lines: bool, *, clear: bool) -> None:
+def _print(rows: list[PartitionLag], sums_only: bool, as_lines: bool, *, clear: bool) -> None:
     totals = _totals(rows)
     if as_lines:
         for row in [] if sums_only else rows:

@@ -14,14 +14,14 @@ from odradek import segments
 from odradek.cli.columns import OUTPUT, write_tables
 from odradek.cli.options import COUNT, FORMAT, JSON, QUIET, examples
 from odradek.cli.output import Render, as_json, formatter, json_line, progress
-from odradek.segments import Log, Verdict
+from odradek.segments import LogCheckResult, SegmentedLog
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["log"]
 
-Named = tuple[str, Log]
+Named = tuple[str, SegmentedLog]
 """A log, and what to call it."""
 
 
@@ -99,13 +99,13 @@ def _verify(logs: Sequence[Named], as_lines: bool, quiet: bool) -> int:
     return 1 if bad else 0
 
 
-def _text_verdict(file: str, verdict: Verdict) -> str:
+def _text_verdict(file: str, verdict: LogCheckResult) -> str:
     lines = [f"{fault.path}: at {fault.position}: {fault.reason}" for fault in verdict.faults]
     state = "damaged" if lines else "ok"
     return "\n".join([*lines, f"{file}: {state}, {verdict.messages} messages, {verdict.size} bytes"])
 
 
-def _json_verdict(file: str, verdict: Verdict) -> str:
+def _json_verdict(file: str, verdict: LogCheckResult) -> str:
     faults = [{"file": str(fault.path), "position": fault.position, "reason": fault.reason} for fault in verdict.faults]
     return as_json(
         {"file": file, "ok": not faults, "messages": verdict.messages, "bytes": verdict.size, "faults": faults}

@@ -8,15 +8,15 @@ from typing import NamedTuple
 import click
 
 import odradek as od
-from odradek.types import EARLIEST, LATEST, Position, Record, TopicPartition
+from odradek.types import EARLIEST, LATEST, Position, Record, TopicPartition, by_broker
 
-__all__ = ["Extent", "extents", "find", "last"]
+__all__ = ["PartitionExtent", "extents", "find", "last"]
 
 MANY = 1 << 20
 """More segments than a partition has."""
 
 
-class Extent(NamedTuple):
+class PartitionExtent(NamedTuple):
     """What there is of a partition: from its oldest position to its end."""
 
     earliest: Position
@@ -28,7 +28,7 @@ async def find(k: od.Cluster, topic: str, wanted: str | None = None) -> list[Top
 
     Raises click.ClickException when there are none.
     """
-    found = sorted(await k.partitions(topic))
+    found = sorted(await k.partitions(topic), key=by_broker)
     if not found:
         raise click.ClickException(f"{topic}: no broker has this topic")
     chosen = [p for p in found if wanted in (None, p.name, str(p.partition))]
@@ -37,10 +37,10 @@ async def find(k: od.Cluster, topic: str, wanted: str | None = None) -> list[Top
     return chosen
 
 
-async def extents(k: od.Cluster, topic: str) -> dict[TopicPartition, Extent]:
+async def extents(k: od.Cluster, topic: str) -> dict[TopicPartition, PartitionExtent]:
     """What there is of each partition of a topic that a live broker serves."""
     earliest, latest = await k.positions(topic, EARLIEST), await k.positions(topic, LATEST)
-    return {p: Extent(earliest[p], latest[p]) for p in sorted(earliest) if p in latest}
+    return {p: PartitionExtent(earliest[p], latest[p]) for p in sorted(earliest) if p in latest}
 
 
 async def last(k: od.Cluster, partition: TopicPartition, count: int) -> tuple[list[Record], Position]:
@@ -48,10 +48,10 @@ async def last(k: od.Cluster, partition: TopicPartition, count: int) -> tuple[li
 
     0.7 can only be read forwards, from places that are known: segment by segment, then, from the last one back.
     """
-    broker = k.era.coordination.table.leader(partition)
+    broker = k.driver.coordination.table.leader(partition)
     if broker is None:
         raise click.ClickException(f"{partition}: its broker is not there")
-    marks = await k.era.broker(broker, purpose="control").positions(partition, LATEST, MANY)
+    marks = await k.driver.broker(broker, purpose="control").positions(partition, LATEST, MANY)
     runs: list[list[Record]] = []
     for end, begin in pairwise(marks):
         if sum(map(len, runs)) >= count:

@@ -21,7 +21,7 @@ from odradek.cli.columns import OUTPUT, write_tables
 from odradek.cli.look import find, last
 from odradek.cli.options import COUNT, FORMAT, JSON, QUIET, Last, clustered, examples, place
 from odradek.cli.output import Render, echo_json, formatter, json_line, progress, unescape
-from odradek.types import Record, Start
+from odradek.types import Record, StartPosition
 
 __all__ = ["cat", "put"]
 
@@ -33,7 +33,7 @@ PARTITION = click.option("--partition", "-p", metavar="[BROKER-]N", help="This p
 # ---- cat ----------------------------------------------------------------------------------------------------
 
 
-class _Sink(NamedTuple):
+class _RecordPrinter(NamedTuple):
     """Where records go, and how.
 
     Args:
@@ -119,13 +119,13 @@ def cat(
     if group is not None and (partition is not None or offset != "beginning"):
         raise click.UsageError("a group gives the partitions and remembers the positions: -G goes without -p and -o")
     name = _one_topic(topic, named)
-    wish = _Wish(name, partition, place(offset), follow)
+    wish = _ReadRequest(name, partition, place(offset), follow)
     if output is not None:
         if as_lines or format is not None or group is not None or isinstance(wish.begin, Last):
             raise click.UsageError("--output goes without --json, --format, --group and the last messages (-o -N)")
         return od.run(_cat_tables, url, wish, output, count)
     render: Render = json_line if as_lines else formatter(format or _format(delimiter, key_separator))
-    sink = _Sink(render, count, unbuffered)
+    sink = _RecordPrinter(render, count, unbuffered)
     if group is not None:
         return od.run(_cat_group, url, name, group, sink)
     return od.run(_cat, url, wish, sink)
@@ -142,16 +142,16 @@ def _one_topic(topic: str | None, named: str | None) -> str:
     return topic or named or ""
 
 
-class _Wish(NamedTuple):
+class _ReadRequest(NamedTuple):
     """What is to be read."""
 
     topic: str
     partition: str | None
-    begin: Start | Last
+    begin: StartPosition | Last
     follow: bool
 
 
-async def _cat(url: str, wish: _Wish, sink: _Sink) -> int:
+async def _cat(url: str, wish: _ReadRequest, sink: _RecordPrinter) -> int:
     async with od.connect(url) as k:
         partitions = await find(k, wish.topic, wish.partition)
         if isinstance(wish.begin, Last):
@@ -161,7 +161,7 @@ async def _cat(url: str, wish: _Wish, sink: _Sink) -> int:
     return 0
 
 
-async def _cat_tables(url: str, wish: _Wish, output: str, count: int | None) -> int:
+async def _cat_tables(url: str, wish: _ReadRequest, output: str, count: int | None) -> int:
     assert not isinstance(wish.begin, Last)
     async with od.connect(url) as k:
         partitions = await find(k, wish.topic, wish.partition)
@@ -170,14 +170,16 @@ async def _cat_tables(url: str, wish: _Wish, output: str, count: int | None) -> 
     return 0
 
 
-def _reader(k: od.Cluster, wish: _Wish, partitions: Sequence[od.TopicPartition], begin: Start) -> od.Reader:
+def _reader(
+    k: od.Cluster, wish: _ReadRequest, partitions: Sequence[od.TopicPartition], begin: StartPosition
+) -> od.Reader:
     # By name, a follower picks up partitions that appear later.
     topics = wish.topic if wish.partition is None else dict.fromkeys(partitions, begin)
     return k.reader(topics, start=begin, until=None if wish.follow else od.LATEST)
 
 
 async def _cat_last(
-    k: od.Cluster, partitions: Sequence[od.TopicPartition], count: int, follow: bool, sink: _Sink
+    k: od.Cluster, partitions: Sequence[od.TopicPartition], count: int, follow: bool, sink: _RecordPrinter
 ) -> int:
     ends, done = {}, 0
     for partition in partitions:
@@ -189,7 +191,7 @@ async def _cat_last(
     return 0
 
 
-async def _print(r: od.Reader, sink: _Sink, done: int) -> None:
+async def _print(r: od.Reader, sink: _RecordPrinter, done: int) -> None:
     with progress("reading", None, quiet=sys.stdout.isatty()) as advance:
         async for batch in r.batches():
             advance(len(batch))
@@ -198,7 +200,7 @@ async def _print(r: od.Reader, sink: _Sink, done: int) -> None:
                 return
 
 
-async def _cat_group(url: str, topic: str, group: str, sink: _Sink) -> int:
+async def _cat_group(url: str, topic: str, group: str, sink: _RecordPrinter) -> int:
     done = 0
     async with od.connect(url) as k, k.consumer(topic, group=group) as c:
         async for record in c:
@@ -236,7 +238,7 @@ def put(
     partition: str | None,
     delimiter: str,
     key_separator: str | None,
-    codec: str,
+    compression: str,
     count: int | None,
     as_lines: bool,
     quiet: bool,
@@ -251,7 +253,7 @@ def put(
         named, words = words[0], words[1:]
     split = partial(_split_key, separator=unescape(key_separator or "").encode())
     written = od.run(
-        _put, url, named, partition, codec, _rows(words, unescape(delimiter).encode(), count, quiet), split
+        _put, url, named, partition, compression, _rows(words, unescape(delimiter).encode(), count, quiet), split
     )
     if as_lines:
         echo_json({"topic": named, "written": written})
@@ -267,11 +269,11 @@ async def _put(
     url: str,
     topic: str,
     wanted: str | None,
-    codec: str,
+    compression: str,
     chunks: Rows,
     split: Callable[[bytes], tuple[bytes | None, bytes]],
 ) -> int:
-    async with od.connect(url) as k, k.producer(codec=codec) as out:
+    async with od.connect(url) as k, k.producer(compression=compression) as out:
         target = None if wanted is None else await _target(k, topic, wanted)
         async for rows in chunks:
             for row in rows:
@@ -285,7 +287,7 @@ async def _put(
 async def _target(k: od.Cluster, topic: str, name: str) -> od.TopicPartition:
     """The partition of that name; one with a broker need not be published yet: writing to it makes it."""
     if match := re.fullmatch(r"(\d+)-(\d+)", name):
-        return od.TopicPartition(topic, int(match[1]), int(match[2]))
+        return od.TopicPartition(topic, int(match[2]), int(match[1]))
     found = await find(k, topic, name)
     if len(found) > 1:
         raise click.UsageError(f"several brokers have a partition {name}: {', '.join(p.name for p in found)}")

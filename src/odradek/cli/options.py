@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import click
 from click.core import ParameterSource
 
-from odradek.types import EARLIEST, LATEST, AtTime, Position, Start
+from odradek.types import EARLIEST, LATEST, AtTime, Position, StartPosition
 
 __all__ = ["BROKERS", "CLUSTER", "COUNT", "FORMAT", "JSON", "QUIET", "Last", "clustered", "examples", "moment", "place"]
 
@@ -83,7 +83,7 @@ class Last(NamedTuple):
     messages: int
 
 
-def place(text: str) -> Start | Last:
+def place(text: str) -> StartPosition | Last:
     """Where to begin, as -o says it: `beginning`, `end`, a position, `-N` (the last N messages) or `@TIME`."""
     if text in _NAMED:
         return _NAMED[text]

@@ -20,7 +20,7 @@ from odradek.errors import ConfigError
 
 if TYPE_CHECKING:
     from odradek.pipeline.config import Pipeline
-    from odradek.pipeline.sources import Outlook
+    from odradek.pipeline.sources import PartitionBacklog
     from odradek.pipeline.summary import BatchSummary, FlowSummary, RunSummary
 
 __all__ = ["FILE", "needing", "pipeline"]
@@ -285,19 +285,19 @@ def status(file: str, as_lines: bool) -> int:
     return 0
 
 
-def _log_json(log: Outlook) -> dict[str, Any]:
+def _log_json(log: PartitionBacklog) -> dict[str, Any]:
     return {
         "topic": log.partition.topic, "partition": log.partition.name, "reached": log.reached,
         "earliest": log.earliest, "latest": log.latest, "waiting": log.waiting, "lost": _lost(log),
     }  # fmt: skip
 
 
-def _log_row(log: Outlook) -> Sequence[object]:
+def _log_row(log: PartitionBacklog) -> Sequence[object]:
     begin = log.earliest if log.reached is None else log.reached
     return [log.partition.topic, log.partition.name, begin, log.latest, log.waiting]
 
 
-def _lost(log: Outlook) -> str:
+def _lost(log: PartitionBacklog) -> str:
     return "" if log.gap is None else str(log.gap)
 
 

@@ -19,7 +19,7 @@ from odradek.errors import ConfigError
 if TYPE_CHECKING:
     from odradek.pipeline.config import Pipeline
     from odradek.pipeline.replay import Replay
-    from odradek.pipeline.verify import Verdict
+    from odradek.pipeline.verify import VerifyResult
 
 __all__ = ["COMMANDS"]
 
@@ -113,7 +113,7 @@ def verify(
     from odradek.pipeline.verify import verify as check
 
     loaded, names = _load(file, flows)
-    verdicts: list[Verdict] = []
+    verdicts: list[VerifyResult] = []
     for name in names:
         there = open_table(name, loaded.flows[name])
         batches = select(there, numbers=numbers, since=since, until=until, sample=sample)
@@ -144,7 +144,7 @@ def verify(
     return 0 if all(verdict.ok for verdict in verdicts) else 1
 
 
-def _verdict_row(verdict: Verdict) -> list[object]:
+def _verdict_row(verdict: VerifyResult) -> list[object]:
     found = verdict.found
     return [
         verdict.flow, f"{verdict.batches} of {verdict.of} batches", found.rows, found.dead, found.skipped, found.size,
@@ -208,7 +208,7 @@ def replay(
     confirmed yet, is sent twice. Rows of one log keep their order. The cluster is the pipeline's own unless --cluster
     says otherwise.
     """
-    from odradek.pipeline.replay import Progress, plan_replay
+    from odradek.pipeline.replay import ReplayProgress, plan_replay
     from odradek.pipeline.selection import select
     from odradek.pipeline.tables import open_table
 
@@ -219,7 +219,7 @@ def replay(
     there = open_table(names[0], loaded.flows[names[0]])
     batches = select(there, numbers=numbers, since=since, until=until)
     plan = plan_replay(there, batches=batches, topic=topic, value=value, key=key, rate=rate, target=url, dead=dead)
-    done = Progress.load(state or plan.state, plan.identity)
+    done = ReplayProgress.load(state or plan.state, plan.identity)
     sent = 0
     if apply:
         with progress(f"{names[0]}: rows", plan.rows - done.rows, quiet=quiet) as advance:

@@ -9,20 +9,20 @@ from types import TracebackType
 from typing import Any, Literal, Self
 from urllib.parse import unquote
 
-from odradek import codec
-from odradek.client.background import Background
-from odradek.client.consumer import Consumer
-from odradek.client.fetcher import ask_positions
-from odradek.client.producer import Producer
-from odradek.client.reader import Reader, Topics
-from odradek.client.tuning import Tuning
-from odradek.core.interfaces import Era
-from odradek.core.partitioners import Partitioner
+from odradek import engine
+from odradek.client.consumer.consumer import Consumer
+from odradek.client.consumer.fetcher import ask_positions
+from odradek.client.consumer.reader import Reader, Topics
+from odradek.client.options import Tuning
+from odradek.client.producer.producer import Producer
+from odradek.client.tasks import ShieldedTaskGroup
+from odradek.core.interfaces import ProtocolDriver
+from odradek.core.produce.partitioners import Partitioner
 from odradek.errors import ConfigError, Unsupported
 from odradek.io.connection import ConnectionOptions
-from odradek.io.kafka07.api import ApiOptions
-from odradek.io.kafka07.era import EraOptions, Kafka07Era
-from odradek.types import EARLIEST, Anchor, AtTime, MiB, Position, Start, TopicPartition
+from odradek.io.kafka07.broker_client import BrokerClientOptions
+from odradek.io.kafka07.driver import Kafka07Driver, Kafka07Options
+from odradek.types import EARLIEST, AtTime, MiB, Position, PositionSpec, StartPosition, TopicPartition
 
 __all__ = ["Cluster", "connect"]
 
@@ -61,7 +61,7 @@ def connect(url: str, *, tuning: Tuning | None = None) -> Cluster:
     raise ConfigError(f"scheme {scheme!r} of a cluster's URL: must be kafka07+zk or kafka07")
 
 
-def _over_zookeeper(rest: str, tuning: Tuning) -> Kafka07Era:
+def _over_zookeeper(rest: str, tuning: Tuning) -> Kafka07Driver:
     place, slash, chroot = rest.partition("/")
     credentials, at, hosts = place.rpartition("@")
     if slash and not re.fullmatch(r"[^/?#\s]+(/[^/?#\s]+)*/?|", chroot):
@@ -70,18 +70,18 @@ def _over_zookeeper(rest: str, tuning: Tuning) -> Kafka07Era:
     if at and not (user and colon):
         raise ConfigError("credentials in a URL are user:password@")  # not shown: they are secret
     path = f"/{chroot.rstrip('/')}" if chroot.rstrip("/") else ""
-    return Kafka07Era(
+    return Kafka07Driver(
         zookeeper=",".join(_hosts(hosts, "ZooKeeper server", ZOOKEEPER_PORT)) + path,
         auth=[("digest", f"{unquote(user)}:{unquote(password)}")] if at else [],
         options=_options(tuning),
     )
 
 
-def _over_brokers(rest: str, tuning: Tuning) -> Kafka07Era:
+def _over_brokers(rest: str, tuning: Tuning) -> Kafka07Driver:
     place, _, path = rest.partition("/")
     if path:
         raise ConfigError(f"/{path} after a list of brokers: only kafka07+zk:// has a chroot")
-    return Kafka07Era(brokers=_hosts(place, "broker", BROKER_PORT), options=_options(tuning))
+    return Kafka07Driver(brokers=_hosts(place, "broker", BROKER_PORT), options=_options(tuning))
 
 
 def _hosts(text: str, what: str, port: int) -> list[str]:
@@ -96,12 +96,12 @@ def _hosts(text: str, what: str, port: int) -> list[str]:
     return hosts
 
 
-def _options(tuning: Tuning) -> EraOptions:
-    return EraOptions(
+def _options(tuning: Tuning) -> Kafka07Options:
+    return Kafka07Options(
         session_timeout_s=tuning.session_timeout,
         zookeeper_timeout_s=tuning.session_timeout,  # as zk.connectiontimeout.ms of 0.7 (specification 5.3)
         connection=ConnectionOptions(tuning.connect_timeout, tuning.backoff),
-        api=ApiOptions(request_timeout_s=tuning.request_timeout),
+        api=BrokerClientOptions(request_timeout_s=tuning.request_timeout),
     )
 
 
@@ -116,14 +116,14 @@ class Cluster:
         tuning: Passed on to all that is made.
     """
 
-    def __init__(self, era: Era, tuning: Tuning) -> None:
-        self.era = era
-        """For tools: see `core.interfaces.Era`."""
+    def __init__(self, driver: ProtocolDriver, tuning: Tuning) -> None:
+        self.driver = driver
+        """For tools: see `core.interfaces.ProtocolDriver`."""
         self._tuning = tuning
-        self._background = Background(resource=era)
+        self._background = ShieldedTaskGroup(resource=driver)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.era!r}, {codec.active.NAME} codec>"
+        return f"<{type(self).__name__} {self.driver!r}, {engine.active.NAME} codec>"
 
     async def __aenter__(self) -> Self:
         """Connect. Raises Unreachable, ZooKeeperError or ConfigError. Cancellation: safe."""
@@ -144,22 +144,22 @@ class Cluster:
 
     async def topics(self) -> frozenset[str]:
         """Every topic that a live broker publishes. Raises Unsupported without ZooKeeper. Cancellation: safe."""
-        return await self.era.coordination.all_topics()
+        return await self.driver.coordination.all_topics()
 
     async def partitions(self, topic: str) -> tuple[TopicPartition, ...]:
         """The partitions of a topic that live brokers publish, in canonical order; none if there is no such topic.
         Cancellation: safe."""
-        table = await self.era.coordination.topic(topic)
+        table = await self.driver.coordination.topic(topic)
         return tuple(table.published(topic))
 
-    async def positions(self, topic: str, at: Anchor | AtTime) -> dict[TopicPartition, Position]:
+    async def positions(self, topic: str, at: PositionSpec | AtTime) -> dict[TopicPartition, Position]:
         """Where `at` is in each partition of a topic: EARLIEST, LATEST, or the newest place known to be not after a
         moment (in 0.7 a segment boundary; the earliest place when there is none). Cancellation: safe.
 
         Raises:
             TransportError, DeadlineError: One of its brokers did not answer.
         """
-        found, errors = await ask_positions(self.era, dict.fromkeys(await self.partitions(topic), at))
+        found, errors = await ask_positions(self.driver, dict.fromkeys(await self.partitions(topic), at))
         for error in errors.values():
             raise error
         return found
@@ -170,50 +170,50 @@ class Cluster:
         self,
         *,
         latency: float = 0.01,
-        buffer: int = 64 * MiB,
+        buffer_bytes: int = 64 * MiB,
         deliver_within: float = 30,
         exit_within: float = 10,
-        codec: str = "none",
-        codecs: Mapping[str, str] | None = None,
+        compression: str = "none",
+        compression_by_topic: Mapping[str, str] | None = None,
         partitioner: Partitioner | None = None,
         confirm: bool = True,
         reorder: bool = False,
-        max_message: int = 1_000_000,
+        max_message_bytes: int = 1_000_000,
     ) -> Producer:
         """A producer, to be used as `async with`.
 
         Args:
             latency: How long a record may wait for company (s). With nothing under way it is sent at once if somebody
                 waits for its outcome (`send`, `send_many`), or if nothing was sent to its broker for as long.
-            buffer: Room for records without an outcome (bytes): their size on the wire and what Python adds.
+            buffer_bytes: Room for records without an outcome (bytes): their size on the wire and what Python adds.
             deliver_within: A record without an outcome after this long fails (s). Waiting for room has the same bound
                 of its own.
             exit_within: How long the end of the block may flush (s).
-            codec: `none`, `gzip` or `snappy` (which 0.7.0 does not know), for all topics.
-            codecs: Topic -> codec, for those that differ.
+            compression: `none`, `gzip` or `snappy` (which 0.7.0 does not know), for all topics.
+            compression_by_topic: Topic -> compression, for those that differ.
             partitioner: Which partition a record goes to; by default `KeyHash` (crc32 of the key), and records
                 without a key fill one randomly chosen partition's batch after the other.
             confirm: Have the broker confirm every request. False: a record counts as written once it is handed to the
                 network, as with 0.7's own producers, and a broker that refuses or dies loses it silently.
             reorder: Records sent again after a failure may be overtaken by newer ones of their partition.
-            max_message: The brokers' max.message.size (bytes): they drop larger messages without a word. With a
+            max_message_bytes: The brokers' max.message.size (bytes): they drop larger messages without a word. With a
                 codec it applies to what is compressed together, which is split until it fits.
 
         Raises:
             ConfigError: An option that cannot work.
         """
         return Producer(
-            self.era,
+            self.driver,
             latency=latency,
-            buffer=buffer,
+            buffer_bytes=buffer_bytes,
             deliver_within=deliver_within,
             exit_within=exit_within,
-            codec=codec,
-            codecs=codecs,
+            compression=compression,
+            compression_by_topic=compression_by_topic,
             partitioner=partitioner,
             confirm=confirm,
             reorder=reorder,
-            max_message=max_message,
+            max_message_bytes=max_message_bytes,
             tuning=self._tuning,
         )
 
@@ -224,30 +224,30 @@ class Cluster:
         group: str,
         include: str | None = None,
         exclude: str | None = None,
-        start: Anchor = EARLIEST,
-        reset: Anchor | Literal["start", "fail"] = "start",
+        start: PositionSpec = EARLIEST,
+        reset: PositionSpec | Literal["start", "fail"] = "start",
         streams: int = 1,
-        ahead: int = 64 * MiB,
+        read_ahead_bytes: int = 64 * MiB,
         commit_every: float | None = 1.0,
         revoke_within: float = 3.0,
         join_within: float = 60.0,
         exit_within: float = 10.0,
         consumer_id: str | None = None,
         corrupt: str = "fail",
-        max_message: int = 4 * MiB,
-        dead_letters: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
+        max_message_bytes: int = 4 * MiB,
+        dead_letter_producer: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
     ) -> Consumer:
         """A member of a consumer group, to be used as `async with`: see `Consumer` for everything.
 
         Args:
-            dead_letters: Makes the producer for `each(dead_letter=...)`; by default this cluster's `producer`.
+            dead_letter_producer: Makes the producer for `each(dead_letter=...)`; by default this cluster's `producer`.
 
         Raises:
             ConfigError: An option that cannot work.
             Unsupported: Without ZooKeeper there are no groups.
         """
         return Consumer(
-            self.era,
+            self.driver,
             topics,
             group=group,
             include=include,
@@ -255,15 +255,15 @@ class Cluster:
             start=start,
             reset=reset,
             streams=streams,
-            ahead=ahead,
+            read_ahead_bytes=read_ahead_bytes,
             commit_every=commit_every,
             revoke_within=revoke_within,
             join_within=join_within,
             exit_within=exit_within,
             consumer_id=consumer_id,
             corrupt=corrupt,
-            max_message=max_message,
-            dead_letters=dead_letters or self.producer,
+            max_message_bytes=max_message_bytes,
+            dead_letter_producer=dead_letter_producer or self.producer,
             tuning=self._tuning,
         )
 
@@ -271,12 +271,12 @@ class Cluster:
         self,
         topics: Topics,
         *,
-        start: Start | Mapping[TopicPartition, Start] | str = EARLIEST,
-        until: Start | Mapping[TopicPartition, Start] | None = None,
-        ahead: int = 64 * MiB,
+        start: StartPosition | Mapping[TopicPartition, StartPosition] | str = EARLIEST,
+        until: StartPosition | Mapping[TopicPartition, StartPosition] | None = None,
+        read_ahead_bytes: int = 64 * MiB,
         corrupt: str = "fail",
-        max_message: int = 4 * MiB,
-        reset: Anchor | Literal["fail"] = "fail",
+        max_message_bytes: int = 4 * MiB,
+        reset: PositionSpec | Literal["fail"] = "fail",
     ) -> Reader:
         """A reader of partitions from a start, on and on or until an end, to be used as `async with`: see `Reader`
         for everything.
@@ -285,13 +285,13 @@ class Cluster:
             ConfigError: An option that cannot work.
         """
         return Reader(
-            self.era,
+            self.driver,
             topics,
             start=start,
             until=until,
-            ahead=ahead,
+            read_ahead_bytes=read_ahead_bytes,
             corrupt=corrupt,
-            max_message=max_message,
+            max_message_bytes=max_message_bytes,
             reset=reset,
             tuning=self._tuning,
         )

@@ -12,23 +12,23 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from odradek.errors import BrokerError, CorruptMessage, OdradekError
-from odradek.types import Anchor, AtTime, Broker, Columns, Position, TopicPartition
+from odradek.types import AtTime, Broker, Columns, Position, PositionSpec, TopicPartition
 
 __all__ = [
     "Assignment",
-    "BrokerApi",
-    "Coordination",
-    "Decoder",
+    "BrokerClient",
+    "ClusterMetadata",
     "DecoderOptions",
-    "Era",
     "FetchResult",
-    "Listener",
+    "LogDecoder",
     "Membership",
     "OffsetStore",
-    "Outcome",
-    "Outgoing",
-    "ProducePart",
-    "Receipt",
+    "PartitionBatch",
+    "PendingResult",
+    "ProduceResult",
+    "ProducerRecord",
+    "ProtocolDriver",
+    "RebalanceListener",
     "RoutingTable",
     "Subscription",
 ]
@@ -39,7 +39,7 @@ T_co = TypeVar("T_co", covariant=True)
 # ---- values -------------------------------------------------------------------------------------------------
 
 
-class Outgoing(NamedTuple):
+class ProducerRecord(NamedTuple):
     """One record on its way out, already assigned to a partition."""
 
     value: bytes
@@ -48,17 +48,17 @@ class Outgoing(NamedTuple):
     time: float | None = None
 
 
-class ProducePart(NamedTuple):
+class PartitionBatch(NamedTuple):
     """What goes to one partition in one request.
 
-    `records` may be any sequence, also a `codec.Packed`; `bytes` in it are a record that is only this value. An era
-    that ships only payloads reads only values. `encoded` is what `Era.encode` made of them: `BrokerApi.produce` sends
-    it as it is and encodes only parts that come without it.
+    `records` may be any sequence, also an `engine.PackedBytes`; `bytes` in it are a record that is only this value.
+    An era that ships only payloads reads only values. `encoded` is what `ProtocolDriver.encode` made of them:
+    `BrokerClient.produce` sends it as it is and encodes only batches that come without it.
     """
 
     partition: TopicPartition
-    records: Sequence[bytes | Outgoing]
-    codec: str = "none"
+    records: Sequence[bytes | ProducerRecord]
+    compression: str = "none"
     encoded: bytes | None = None
 
 
@@ -71,7 +71,7 @@ class DecoderOptions:
         max_decompressed_bytes: What one compressed wrapper may grow to, all nesting levels together.
         corrupt: `fail` ends the partition with CorruptMessage; `skip` leaves the message out and reports it;
             `raw` hands the undecoded entry over as a record named in `Columns.corrupt`.
-        defer: Leave compressed messages to `Decoder.open`.
+        defer: Leave compressed messages to `LogDecoder.open`.
     """
 
     max_message_bytes: int = 4 << 20
@@ -80,7 +80,7 @@ class DecoderOptions:
     defer: bool = False
 
 
-class Decoder(Protocol):
+class LogDecoder(Protocol):
     """Bytes of one partition's log -> columns, incrementally. One per partition; survives from fetch to fetch."""
 
     partition: TopicPartition
@@ -137,13 +137,13 @@ class Decoder(Protocol):
 class FetchResult(NamedTuple):
     """What one partition's part of a fetch came to. The bytes went to `decoder` as they arrived."""
 
-    decoder: Decoder
+    decoder: LogDecoder
     received: int
     error: BrokerError | None
     """OffsetOutOfRange (`name == "OffsetOutOfRange"`), WrongPartition, Unknown..."""
 
 
-class Receipt(NamedTuple):
+class ProduceResult(NamedTuple):
     """What is known after a produce: per part, in order, the position it was appended at (None: the era does not
     say) - and whether the broker confirmed it."""
 
@@ -186,7 +186,7 @@ class RoutingTable(Protocol):
         ...
 
 
-class Coordination(Protocol):
+class ClusterMetadata(Protocol):
     """Who serves what, kept up to date in the background.
 
     An asynchronous context manager: inside it, `table` is current as far as the coordinator told us. A background
@@ -216,7 +216,7 @@ class Coordination(Protocol):
 # ---- one broker ---------------------------------------------------------------------------------------------
 
 
-class Outcome(Protocol[T_co]):
+class PendingResult(Protocol[T_co]):
     """What becomes of one request. It exists from the call on; nobody has to await it.
 
     Await it any number of times, from any task (cancelling the wait takes nothing back), or ask to be called.
@@ -243,7 +243,7 @@ class Outcome(Protocol[T_co]):
     def __await__(self) -> Generator[Any, Any, T_co]: ...
 
 
-class BrokerApi(Protocol):
+class BrokerClient(Protocol):
     """The data requests of one broker, over connections it opens when first needed and reopens with back-off.
 
     Calls may overlap: they are pipelined in call order. Every call has a deadline of its own (the request
@@ -260,7 +260,7 @@ class BrokerApi(Protocol):
         order, or over none; a later one may overtake the news of their failure, but not the change of this number."""
         ...
 
-    def produce(self, parts: Sequence[ProducePart], *, confirm: bool) -> Outcome[Receipt]:
+    def produce(self, parts: Sequence[PartitionBatch], *, confirm: bool) -> PendingResult[ProduceResult]:
         """Encode and queue one produce request now, in call order.
 
         Not a coroutine function: ordering is decided when it is called, not when it is awaited. Dropping the outcome
@@ -269,20 +269,22 @@ class BrokerApi(Protocol):
         """
         ...
 
-    async def fetch(self, wants: Sequence[tuple[Decoder, int]]) -> Sequence[FetchResult]:
+    async def fetch(self, wants: Sequence[tuple[LogDecoder, int]]) -> Sequence[FetchResult]:
         """One round trip for many partitions: each decoder is fed from its `fetch_position` with at most so many
         bytes. Cancellation: the reply is read and dropped; a decoder may have been fed part of it, which is
         consistent (its positions moved with it)."""
         ...
 
-    async def positions(self, partition: TopicPartition, at: Anchor | AtTime, count: int = 1) -> Sequence[Position]:
+    async def positions(
+        self, partition: TopicPartition, at: PositionSpec | AtTime, count: int = 1
+    ) -> Sequence[Position]:
         """Positions at or before `at`, newest first, at most `count`."""
         ...
 
-    def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> Decoder: ...
+    def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> LogDecoder: ...
 
 
-class Era(Protocol):
+class ProtocolDriver(Protocol):
     """One cluster's protocol: pure rules and the way to its brokers. An asynchronous context manager, which opens
     and closes `coordination` and every connection."""
 
@@ -295,24 +297,24 @@ class Era(Protocol):
     ) -> bool | None: ...
 
     @property
-    def coordination(self) -> Coordination: ...
+    def coordination(self) -> ClusterMetadata: ...
 
-    def broker(self, broker: Broker, *, purpose: str) -> BrokerApi:
+    def broker(self, broker: Broker, *, purpose: str) -> BrokerClient:
         """The api of one broker; `purpose` (`produce`, `fetch`, `control`) keeps sockets apart, so that a long
         fetch never delays a confirm. The same arguments give the same object while the address is the same."""
         ...
 
-    def check(self, topic: str, record: Outgoing, max_message_bytes: int) -> None:
+    def check(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
         """Raise what makes this record impossible: Rejected (bad topic name, MessageTooLarge as cause) or
         Unsupported (headers, time on an era without them)."""
         ...
 
-    def record_bytes(self, record: Outgoing) -> int:
+    def record_bytes(self, record: ProducerRecord) -> int:
         """Bytes this record takes on the wire, uncompressed. For one that is only a value, a constant and its
         length."""
         ...
 
-    def encode(self, part: ProducePart, max_message_bytes: int) -> ProducePart:
+    def encode(self, part: PartitionBatch, max_message_bytes: int) -> PartitionBatch:
         """The same part with `encoded` filled in. Pure, so it may run in a thread (compression). Raises
         MessageTooLarge when a payload - with a codec: the wrapper's - is over the limit, which 0.7 drops silently
         (specification 3.1): the caller splits the part."""
@@ -365,7 +367,7 @@ class Assignment(NamedTuple):
     committed: Mapping[TopicPartition, Position | None]
 
 
-class Listener(Protocol):
+class RebalanceListener(Protocol):
     """The consumer, as its membership sees it."""
 
     async def revoke(self) -> None:
@@ -387,7 +389,7 @@ class Membership(Protocol):
 
     consumer_id: str
 
-    async def run(self, listener: Listener) -> None:
+    async def run(self, listener: RebalanceListener) -> None:
         """Join, then turn every group event into `revoke` and `assign` calls, until cancelled. Raises GroupError
         when the group cannot be balanced."""
         ...

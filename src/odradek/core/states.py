@@ -21,12 +21,12 @@ __all__ = [
     "CONSUMER",
     "CURSOR",
     "LINK",
+    "BrokerEvent",
+    "BrokerState",
     "ConsumerEvent",
     "ConsumerState",
     "CursorEvent",
     "CursorState",
-    "LinkEvent",
-    "LinkState",
     "Machine",
 ]
 
@@ -155,7 +155,7 @@ CURSOR: Machine[CursorState, CursorEvent] = Machine(
 # ---- one broker ---------------------------------------------------------------------------------------------
 
 
-class LinkState(Enum):
+class BrokerState(Enum):
     """Where the way to one broker is."""
 
     TRYING = "not asked yet"
@@ -164,7 +164,7 @@ class LinkState(Enum):
     AWAY = "not in the routing table"
 
 
-class LinkEvent(Enum):
+class BrokerEvent(Enum):
     """What happens on the way to one broker."""
 
     ANSWER = "answered"
@@ -173,9 +173,9 @@ class LinkEvent(Enum):
     COME = "in the routing table"
 
 
-_L, _LE = LinkState, LinkEvent
+_L, _LE = BrokerState, BrokerEvent
 
-LINK: Machine[LinkState, LinkEvent] = Machine(
+LINK: Machine[BrokerState, BrokerEvent] = Machine(
     "broker",
     _L.TRYING,
     {

@@ -20,10 +20,10 @@ from kazoo.retry import KazooRetry  # type: ignore[import-untyped]
 
 from odradek.errors import ConfigError
 
-__all__ = ["Notes", "cut", "desert", "make_client", "stop", "thread_hop"]
+__all__ = ["LastWarning", "cut", "desert", "make_client", "stop", "thread_hop"]
 
 
-class Notes(logging.Handler):
+class LastWarning(logging.Handler):
     """Keeps kazoo's last complaint, for our errors, instead of its storms of log lines."""
 
     def __init__(self) -> None:

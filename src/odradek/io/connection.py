@@ -1,7 +1,8 @@
 """The broker actor: one connection, pipelined exchanges, ordered replies.
 
 An *exchange* is bytes that go out together and, unless nothing answers them, one reply. `submit` queues one, now and
-in order, and gives a `Pending` to await. No task lies between a caller and the socket: a `Link` asks for what is
+in order, and gives a `InFlightRequest` to await. No task lies between a caller and the socket: a `Transport` asks for
+what is
 queued and writes it in few sends; what it reads it hands over, to be fed to the reply decoders in order, which settles
 their exchanges there and then. Two tasks do the rest: one connects and runs the link, one watches the deadlines.
 
@@ -10,7 +11,7 @@ What holds, whatever the network does:
 * Every exchange gets exactly one outcome: its reply, or an error whose `sent` says whether it may have been applied.
 * When an exchange fails for want of a reply, everything submitted before that moment fails too. What is submitted
   afterwards goes out on a new connection. So all exchanges of one `epoch` go over one connection or over none.
-* Nobody's cancellation touches a neighbour: a `Pending` nobody awaits still has its reply read, and dropped.
+* Nobody's cancellation touches a neighbour: a `InFlightRequest` nobody awaits still has its reply read, and dropped.
 * Who is called back may submit and close, in the middle of a read as well: the state is consistent by then.
 * A bug in a decoder or in who is called back ends the connection like a close, and `run` raises it.
 
@@ -38,19 +39,19 @@ from typing import Any, NamedTuple, Self, TypeVar
 import anyio
 from anyio.abc import ByteStream, TaskGroup, TaskStatus
 
-from odradek.codec import Buffer
 from odradek.core.backoff import Backoff
 from odradek.core.states import Machine
+from odradek.engine import Buffer
 from odradek.errors import Closed, ConnectionLost, DeadlineError, OdradekError, RemoteProtocolError, Unreachable
-from odradek.io.exchange import JOIN_BYTES, Pending, Reply
-from odradek.io.link import CLOSE_S, Link, StreamLink, on_asyncio
-from odradek.io.net import connect
+from odradek.io.requests import JOIN_BYTES, InFlightRequest, ResponseDecoder
+from odradek.io.tcp import connect
+from odradek.io.transport import CLOSE_S, StreamTransport, Transport, on_asyncio
 
-__all__ = ["CONNECTION", "Connection", "ConnectionOptions", "Dial", "Event", "State", "Statistics"]
+__all__ = ["CONNECTION", "Connect", "Connection", "ConnectionOptions", "Event", "State", "Statistics"]
 
 T = TypeVar("T")
 
-Dial = Callable[[str, int, float], Awaitable[Link | ByteStream]]
+Connect = Callable[[str, int, float], Awaitable[Transport | ByteStream]]
 """`io.net.connect`, or what stands in for it."""
 
 
@@ -137,7 +138,7 @@ class Connection:
     """
 
     def __init__(
-        self, host: str, port: int, *, dial: Dial = connect, options: ConnectionOptions = ConnectionOptions()
+        self, host: str, port: int, *, dial: Connect = connect, options: ConnectionOptions = ConnectionOptions()
     ) -> None:
         self.host, self.port, self.options = host, port, options
         self.address = f"{host}:{port}"
@@ -148,12 +149,12 @@ class Connection:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clock = anyio.current_time
         # Outstanding: begun and awaiting a reply; begun with no reply to come; not begun. Each oldest first.
-        self._awaiting: deque[Pending[Any]] = deque()
-        self._writing: list[Pending[Any]] = []
-        self._queued: deque[Pending[Any]] = deque()
+        self._awaiting: deque[InFlightRequest[Any]] = deque()
+        self._writing: list[InFlightRequest[Any]] = []
+        self._queued: deque[InFlightRequest[Any]] = deque()
         self._queued_bytes = 0
         self._wake: anyio.Event | None = None  # of who waits for work without a link
-        self._link: Link | None = None
+        self._link: Transport | None = None
         self._inside = False  # in a call of the link: what is submitted now goes out together at its end
         self._bug: Exception | None = None
         self._scope: anyio.CancelScope | None = None  # around everything
@@ -169,7 +170,9 @@ class Connection:
 
     # ---- the caller's side -----------------------------------------------------------------------------------
 
-    def submit(self, buffers: Sequence[Buffer], reply: Reply[T] | None, *, deadline_s: float) -> Pending[T]:
+    def submit(
+        self, buffers: Sequence[Buffer], reply: ResponseDecoder[T] | None, *, deadline_s: float
+    ) -> InFlightRequest[T]:
         """Queue one exchange, now, behind everything submitted before.
 
         Synchronous and never blocking: bounding what is queued is the caller's business (see `queued_bytes`). May be
@@ -188,7 +191,7 @@ class Connection:
         if self.state is State.CLOSED:
             raise Closed(f"connection to {self.address} is closed")
         self._exchanges += 1
-        pending = Pending(self._exchanges, buffers, reply, self._clock() + deadline_s, deadline_s, self._loop)
+        pending = InFlightRequest(self._exchanges, buffers, reply, self._clock() + deadline_s, deadline_s, self._loop)
         self._queued.append(pending)
         self._queued_bytes += pending.size
         if pending.deadline < self._alarm_at:
@@ -200,7 +203,7 @@ class Connection:
             self._wake = None
         return pending
 
-    def _push(self, link: Link) -> None:
+    def _push(self, link: Transport) -> None:
         """Have the queue written: at once when nothing is under way, since then somebody waits for just this; else
         at the end of the turn, so that many make few sends."""
         if self._inside:
@@ -308,13 +311,13 @@ class Connection:
         self._back_off()
         self._fail_outstanding(lambda _: _caused(copy.copy(error), error))
 
-    async def _serve(self, stream: Link | ByteStream) -> None:
+    async def _serve(self, stream: Transport | ByteStream) -> None:
         """Read and write until the link is lost."""
         self._refusal, self._proven = None, False
         self._connects += 1
         self._connected_at = self._clock()
         self._move(Event.DIALLED)
-        self._link = StreamLink(stream) if isinstance(stream, ByteStream) else stream
+        self._link = StreamTransport(stream) if isinstance(stream, ByteStream) else stream
         await self._link.run(self)
 
     def _detach(self) -> None:
@@ -406,7 +409,7 @@ class Connection:
 
     # ---- failures --------------------------------------------------------------------------------------------
 
-    def _lose(self, why: str, own: Mapping[Pending[Any], OdradekError]) -> None:
+    def _lose(self, why: str, own: Mapping[InFlightRequest[Any], OdradekError]) -> None:
         """The link is of no use any more. `own`: who gets an error of its own."""
         self._why = why
         self._losses += 1
@@ -418,7 +421,7 @@ class Connection:
             self._back_off()
         self._fail_outstanding(lambda each: own.get(each) or ConnectionLost(self.address, why, each.sent))
 
-    def _fail_outstanding(self, error_of: Callable[[Pending[Any]], OdradekError]) -> None:
+    def _fail_outstanding(self, error_of: Callable[[InFlightRequest[Any]], OdradekError]) -> None:
         outstanding = self._outstanding()
         self._awaiting.clear()
         self._writing.clear()
@@ -428,10 +431,10 @@ class Connection:
         for pending in outstanding:
             self._settle(pending, None, error_of(pending))
 
-    def _outstanding(self) -> list[Pending[Any]]:
+    def _outstanding(self) -> list[InFlightRequest[Any]]:
         return sorted((*self._awaiting, *self._writing, *self._queued), key=attrgetter("number"))
 
-    def _settle(self, pending: Pending[T], value: T | None, error: OdradekError | None) -> None:
+    def _settle(self, pending: InFlightRequest[T], value: T | None, error: OdradekError | None) -> None:
         try:
             pending.settle(value, error)
         except Exception as bug:  # of who is called back

@@ -42,9 +42,9 @@ from odradek.errors import (
     Unreachable,
     ZooKeeperError,
 )
-from odradek.io._kazoo import Notes, cut, desert, make_client, stop, thread_hop
+from odradek.io._kazoo import LastWarning, cut, desert, make_client, stop, thread_hop
 
-__all__ = ["Change", "Events", "Node", "NodeEvent", "SessionEvent", "SessionState", "ZooKeeper"]
+__all__ = ["Events", "Node", "NodeChange", "NodeEvent", "SessionEvent", "SessionState", "ZooKeeper"]
 
 log = logging.getLogger("odradek.zookeeper")
 
@@ -63,7 +63,7 @@ class SessionState(enum.Enum):
     CLOSED = "closed"
 
 
-class Change(enum.Enum):
+class NodeChange(enum.Enum):
     CREATED = "created"
     CHANGED = "changed"
     DELETED = "deleted"
@@ -73,7 +73,7 @@ class Change(enum.Enum):
 class NodeEvent(NamedTuple):
     """A watch fired. Watches are one-shot: read the node again with `watch=True` to hear of the next change."""
 
-    kind: Change
+    kind: NodeChange
     path: str
 
 
@@ -167,7 +167,7 @@ class ZooKeeper:
         self.hosts = hosts
         self._timeout = connect_timeout
         self._acl = CREATOR_ALL_ACL if auth else OPEN_ACL_UNSAFE
-        self._notes = Notes()
+        self._notes = LastWarning()
         self._client = make_client(hosts, session_timeout, auth, self._notes.logger)
         self._state = SessionState.CLOSED
         self._entered = self._refused = False
@@ -418,10 +418,10 @@ class ZooKeeper:
 
 
 _CHANGES = {
-    EventType.CREATED: Change.CREATED,
-    EventType.CHANGED: Change.CHANGED,
-    EventType.DELETED: Change.DELETED,
-    EventType.CHILD: Change.CHILDREN,
+    EventType.CREATED: NodeChange.CREATED,
+    EventType.CHANGED: NodeChange.CHANGED,
+    EventType.DELETED: NodeChange.DELETED,
+    EventType.CHILD: NodeChange.CHILDREN,
 }
 
 _ERRORS: Sequence[tuple[type[Exception], type[ZooKeeperError]]] = (

@@ -14,8 +14,8 @@ import anyio
 
 import odradek as od
 from odradek.errors import ConfigError
-from odradek.pipeline.config import Source
-from odradek.pipeline.ledger import Entry
+from odradek.pipeline.config import SourceConfig
+from odradek.pipeline.ledger import LedgerEntry
 
 __all__ = ["Auditor"]
 
@@ -32,13 +32,13 @@ class Auditor:
         ConfigError: There is no cluster.
     """
 
-    def __init__(self, source: Source, topic: str, mark: Path) -> None:
+    def __init__(self, source: SourceConfig, topic: str, mark: Path) -> None:
         if source.logs is not None:
             raise ConfigError(f'audit.topic = "{topic}": log directories take no messages; only a cluster does')
         self._url = f"kafka07+zk://{source.zookeeper}" if source.zookeeper else f"kafka07://{source.brokers}"
         self._topic, self._mark = topic, mark
 
-    def send(self, entries: Sequence[Entry]) -> None:
+    def send(self, entries: Sequence[LedgerEntry]) -> None:
         """Send what of these entries was not sent yet.
 
         Raises:
@@ -68,7 +68,7 @@ class Auditor:
             await out.send_many(self._topic, messages)
 
 
-def _message(entry: Entry) -> bytes:
+def _message(entry: LedgerEntry) -> bytes:
     return json.dumps(
         {"flow": entry.flow, "batch": entry.batch, "run": entry.run, "counts": entry.audit}, sort_keys=True
     ).encode()

@@ -21,21 +21,21 @@ from odradek._version import __version__
 from odradek.pipeline.checkpoint import Checkpoint, MicroBatch
 from odradek.pipeline.config import Flow
 from odradek.pipeline.delta import DeltaLog
-from odradek.pipeline.errors import CheckpointMismatch, LedgerConflict, NotExact, NotShared, TooManyDead
-from odradek.pipeline.ledger import GENESIS, DataFile, Entry, Fields, Gap, Ledger, Offsets
-from odradek.pipeline.staging import Account, Run, is_ours, prefix
+from odradek.pipeline.errors import CheckpointMismatch, FileNotVisible, InexactRead, LedgerConflict, TooManyDeadLetters
+from odradek.pipeline.ledger import GENESIS, DataFile, Fields, Ledger, LedgerEntry, LedgerGap, Offsets
+from odradek.pipeline.staging import CoveredRange, TaskOutput, is_ours, prefix
 
-__all__ = ["Stage", "Table", "gaps_of", "log_bytes"]
+__all__ = ["Stage", "TableWriter", "gaps_of", "log_bytes"]
 
 EMPTY_WRAPPER = 64
 """Bytes of log that may have no row, whatever the flow says about loss: a compressed message with none in it. `verify`
 reads them again."""
 
-Stage = Callable[[str], Account]
+Stage = Callable[[str], TaskOutput]
 """Writes the rows of a batch to files whose names begin so."""
 
 
-class Table:
+class TableWriter:
     """The table of one flow, and its dead letters.
 
     Args:
@@ -87,7 +87,7 @@ class Table:
 
     # ---- a batch ---------------------------------------------------------------------------------------------
 
-    def commit(self, batch: MicroBatch, stage: Stage, run: str) -> Entry | None:
+    def commit(self, batch: MicroBatch, stage: Stage, run: str) -> LedgerEntry | None:
         """Make a batch part of the table.
 
         Args:
@@ -100,9 +100,9 @@ class Table:
 
         Raises:
             LedgerConflict: It does not follow what was committed.
-            NotExact: Not exactly the batch was read.
-            NotShared: Files were written where this machine does not see them.
-            TooManyDead: More records are dead than may be.
+            InexactRead: Not exactly the batch was read.
+            FileNotVisible: Files were written where this machine does not see them.
+            TooManyDeadLetters: More records are dead than may be.
         """
         reached = self.ledger.reached()
         if batch.start == batch.end or (reached is not None and (reached.start, reached.end) == batch[1:3]):
@@ -124,7 +124,7 @@ class Table:
             self._delta.commit(entry)
         return self.ledger.commit(entry)
 
-    def _check_follows(self, batch: MicroBatch, reached: Entry | None) -> None:
+    def _check_follows(self, batch: MicroBatch, reached: LedgerEntry | None) -> None:
         for topic, partitions in (reached.end if reached else {}).items():
             for name, end in partitions.items():
                 start = batch.start.get(topic, {}).get(name)
@@ -133,24 +133,26 @@ class Table:
                         self.name, batch.number, f"it reads {topic}/{name} from {start}, but the table ends at {end}"
                     )
 
-    def _see(self, account: Account) -> None:
+    def _see(self, account: TaskOutput) -> None:
         """Tasks may have run on other machines."""
         for root, files in ((self.root, account.files), (self.dead_root, account.dead_files)):
             for file in files:
                 path = Path(root or "", file.path)
                 if not path.is_file() or path.stat().st_size != file.size:
-                    raise NotShared(self.name, str(path))
+                    raise FileNotVisible(self.name, str(path))
 
-    def _judge(self, batch: MicroBatch, account: Account) -> list[Gap]:
+    def _judge(self, batch: MicroBatch, account: TaskOutput) -> list[LedgerGap]:
         gaps = gaps_of(self.name, batch, account.runs, self._reason())
         if self.flow.data_loss == "fail" and self.flow.corrupt != "skip":
             for gap in gaps:
                 if not 0 < gap.end - gap.start <= EMPTY_WRAPPER:
                     where = f"{gap.topic}/{gap.partition} between {gap.start} and {gap.end}"
-                    raise NotExact(self.name, f"nothing was read of {where}")
+                    raise InexactRead(self.name, f"nothing was read of {where}")
         total = account.rows + account.dead
         if total and 100 * account.dead > self._most_dead * total:
-            raise TooManyDead(self.name, account.dead, account.rows, self._most_dead, "; ".join(account.examples))
+            raise TooManyDeadLetters(
+                self.name, account.dead, account.rows, self._most_dead, "; ".join(account.examples)
+            )
         return gaps
 
     def _reason(self) -> str:
@@ -166,14 +168,14 @@ class Table:
             for path in root.rglob(f"{names}*.parquet"):
                 path.unlink()
 
-    def _entry(self, batch: MicroBatch, account: Account, gaps: Sequence[Gap]) -> Entry:
+    def _entry(self, batch: MicroBatch, account: TaskOutput, gaps: Sequence[LedgerGap]) -> LedgerEntry:
         audit: dict[str, dict[str, int]] = {}
         for (bucket, topic), rows in account.audit.items():
             audit.setdefault(str(bucket), {})[topic] = rows
         hours: dict[str, dict[str, dict[str, int]]] = {}
         for (topic, hour, what), amount in account.hours.items():
             hours.setdefault(topic, {}).setdefault(str(hour), {"rows": 0, "bytes": 0})[what] = amount
-        return Entry(
+        return LedgerEntry(
             flow=self.name, batch=0, start=batch.start, end=batch.end, files=_in_order(account.files),
             rows=account.rows, dead=account.dead, gaps=tuple(gaps), audit=audit, micro_batch=batch.number,
             payload=account.payload, reasons=dict(account.reasons), dead_files=_in_order(account.dead_files),
@@ -200,24 +202,24 @@ def _ranges(start: Offsets, end: Offsets) -> Iterable[tuple[str, str, int, int]]
                 yield topic, name, first, last
 
 
-def gaps_of(flow: str, batch: MicroBatch, runs: Iterable[Run], reason: str) -> list[Gap]:
+def gaps_of(flow: str, batch: MicroBatch, runs: Iterable[CoveredRange], reason: str) -> list[LedgerGap]:
     """What of a batch's ranges nothing was read of.
 
     Raises:
-        NotExact: Something was read that was not to be read, or twice.
+        InexactRead: Something was read that was not to be read, or twice.
     """
     read: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for run in runs:
         read.setdefault((run.topic, run.partition), []).append((run.start, run.end))
-    gaps: list[Gap] = []
+    gaps: list[LedgerGap] = []
     for topic, name, first, last in _ranges(batch.start, batch.end):
-        gaps += _holes(flow, Gap(topic, name, first, last, reason), sorted(read.pop((topic, name), [])))
+        gaps += _holes(flow, LedgerGap(topic, name, first, last, reason), sorted(read.pop((topic, name), [])))
     if read:
-        raise NotExact(flow, f"rows came of {'/'.join(next(iter(read)))}, which is not in this batch")
+        raise InexactRead(flow, f"rows came of {'/'.join(next(iter(read)))}, which is not in this batch")
     return gaps
 
 
-def _holes(flow: str, part: Gap, runs: Sequence[tuple[int, int]]) -> Iterable[Gap]:
+def _holes(flow: str, part: LedgerGap, runs: Sequence[tuple[int, int]]) -> Iterable[LedgerGap]:
     where = f"{part.topic}/{part.partition}"
     reached = part.start
     if part.start > part.end:  # the log was made anew
@@ -225,11 +227,11 @@ def _holes(flow: str, part: Gap, runs: Sequence[tuple[int, int]]) -> Iterable[Ga
         reached = runs[0][0] if runs else part.end
     for start, end in runs:
         if start < reached:
-            raise NotExact(flow, f"{where}: what is between {start} and {reached} came twice")
+            raise InexactRead(flow, f"{where}: what is between {start} and {reached} came twice")
         if start > reached:
             yield replace(part, start=reached, end=start)
         reached = end
     if reached > part.end:
-        raise NotExact(flow, f"{where}: rows came from {part.end} up to {reached}, behind the end of the batch")
+        raise InexactRead(flow, f"{where}: rows came from {part.end} up to {reached}, behind the end of the batch")
     if reached < part.end:
         yield replace(part, start=reached)

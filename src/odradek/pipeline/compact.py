@@ -25,13 +25,13 @@ from odradek._version import __version__
 from odradek.errors import OdradekError
 from odradek.pipeline.config import Flow
 from odradek.pipeline.delta import DeltaLog
-from odradek.pipeline.ledger import GENESIS, DataFile, Entry, Ledger
+from odradek.pipeline.ledger import GENESIS, DataFile, Ledger, LedgerEntry
 from odradek.pipeline.lock import writing
-from odradek.pipeline.tables import BATCH_ROWS, Table, open_table, read_rows
-from odradek.pipeline.tally import IDENTITY, Tally
+from odradek.pipeline.tables import BATCH_ROWS, CommittedTable, open_table, read_rows
+from odradek.pipeline.tally import IDENTITY, RowChecksums
 from odradek.types import MiB
 
-__all__ = ["Group", "compact", "delete_retired", "plan_compaction", "retired"]
+__all__ = ["CompactionGroup", "compact", "delete_retired", "plan_compaction", "retired"]
 
 ROW_GROUP_BYTES, ROW_GROUP_ROWS = 64 * MiB, 1 << 20
 """In memory; so much is written together."""
@@ -44,7 +44,7 @@ class CompactionFailed(OdradekError):
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CompactionGroup:
     """Files of one of the table's partitions that become one."""
 
     files: tuple[DataFile, ...]
@@ -64,14 +64,19 @@ class Group:
         return self.files[0].path.rpartition("/")[0]
 
 
-def plan_compaction(table: Table) -> list[Group]:
+def plan_compaction(table: CommittedTable) -> list[CompactionGroup]:
     """What would be made one: files of less than half of `sink.file_bytes`, up to about that size together."""
     most = table.flow.sink.file_bytes
     by_partition: dict[tuple[tuple[str, str], ...], list[DataFile]] = {}
     for file in table.live.values():
         if file.size < most / 2:
             by_partition.setdefault(tuple(sorted(file.partition.items())), []).append(file)
-    return [Group(tuple(files)) for small in by_partition.values() for files in _filled(small, most) if len(files) > 1]
+    return [
+        CompactionGroup(tuple(files))
+        for small in by_partition.values()
+        for files in _filled(small, most)
+        if len(files) > 1
+    ]
 
 
 def _filled(files: Iterable[DataFile], most: int) -> Iterator[list[DataFile]]:
@@ -85,7 +90,7 @@ def _filled(files: Iterable[DataFile], most: int) -> Iterator[list[DataFile]]:
         yield group
 
 
-def compact(name: str, flow: Flow, *, run: str = "compact", now: float | None = None) -> Entry | None:
+def compact(name: str, flow: Flow, *, run: str = "compact", now: float | None = None) -> LedgerEntry | None:
     """Compact a flow's table; None: there was nothing to do. Old files stay where they are.
 
     A Delta table is compacted by deltalake, in a commit of its own before the ledger's; what that, or whoever else
@@ -103,7 +108,7 @@ def compact(name: str, flow: Flow, *, run: str = "compact", now: float | None = 
         if not removed and not files:
             return None
         table = open_table(name, flow)
-        entry = Entry(
+        entry = LedgerEntry(
             flow=name,
             batch=len(table.entries),
             start={},
@@ -147,7 +152,7 @@ def _rewrite_delta(name: str, flow: Flow) -> tuple[Files, Files]:
 # ---- one file ------------------------------------------------------------------------------------------------
 
 
-def _merge(table: Table, group: Group, name: str) -> DataFile:
+def _merge(table: CommittedTable, group: CompactionGroup, name: str) -> DataFile:
     path = f"{group.directory}/{name}" if group.directory else name
     place = table.root / path
     schema = pa.unify_schemas([_schema(table.root / file.path) for file in group.files], promote_options="permissive")
@@ -212,11 +217,11 @@ def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def _check(table: Table, old: Files, made: Files) -> None:
+def _check(table: CommittedTable, old: Files, made: Files) -> None:
     """Read again what was written: the same rows, by their places in the log, and by payload where there is one."""
     payload = table.keeps_payload
     columns = [*IDENTITY, *(["value"] if payload else [])]
-    before, after = (Tally({}, payload=payload) for _ in range(2))
+    before, after = (RowChecksums({}, payload=payload) for _ in range(2))
     for files, tally in ((old, before), (made, after)):
         for rows in read_rows(table.root, files, columns):
             tally.add_rows(rows)
@@ -237,7 +242,7 @@ def _sync(path: Path) -> None:
 # ---- old files -----------------------------------------------------------------------------------------------
 
 
-def retired(table: Table) -> Mapping[str, float]:
+def retired(table: CommittedTable) -> Mapping[str, float]:
     """Files on disk that a compaction has replaced -> when, seconds since the epoch."""
     gone = {path: entry.written for entry in table.entries for path in entry.removed}
     return {path: when for path, when in gone.items() if (table.root / path).exists()}

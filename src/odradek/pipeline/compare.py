@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import anyio.to_thread
 import pyarrow as pa
 
-from odradek.pipeline.ledger import Entry
-from odradek.pipeline.logs import Logs
-from odradek.pipeline.tables import Table, batch_gaps, batch_ranges, read_rows, without
-from odradek.pipeline.tally import IDENTITY, OUTSIDE, Tally
+from odradek.pipeline.ledger import LedgerEntry
+from odradek.pipeline.logs import LogReader
+from odradek.pipeline.tables import CommittedTable, batch_gaps, batch_ranges, read_rows, without
+from odradek.pipeline.tally import IDENTITY, OUTSIDE, RowChecksums
 from odradek.spark.planning import Extent, Range
 from odradek.types import Columns, MiB, TopicPartition
 
-__all__ = ["Comparison", "Finding", "Found", "joined"]
+__all__ = ["ComparisonCounts", "Finding", "LogComparison", "joined"]
 
 STRETCH = 8 * MiB
 """Of log, about: so much is read again where something differs."""
@@ -55,7 +55,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Found:
+class ComparisonCounts:
     """What a comparison counted.
 
     Args:
@@ -75,7 +75,7 @@ class Found:
     expired: int = 0
 
 
-class Place(NamedTuple):
+class LogSlice(NamedTuple):
     """A stretch of one log; `batch` is -1 where it is not compared, and -2 where no batch has read it."""
 
     partition: TopicPartition
@@ -102,7 +102,7 @@ def joined(ranges: Iterable[Range]) -> list[Range]:
     return found
 
 
-class Comparison:
+class LogComparison:
     """Of the log with what became of it, for some batches of a table. Used once.
 
     Args:
@@ -112,8 +112,10 @@ class Comparison:
         advance: Called with bytes of log that were read.
     """
 
-    def __init__(self, table: Table, chosen: Sequence[Entry], unreadable: Collection[str], advance: Advance) -> None:
-        self.found = Found()
+    def __init__(
+        self, table: CommittedTable, chosen: Sequence[LedgerEntry], unreadable: Collection[str], advance: Advance
+    ) -> None:
+        self.found = ComparisonCounts()
         self.findings: list[Finding] = []
         self._table, self._chosen, self._advance = table, chosen, advance
         self._payload = table.keeps_payload
@@ -124,13 +126,13 @@ class Comparison:
         self._dead_files = [file for entry in chosen for file in entry.dead_files if file.path not in unreadable]
         self.partitions = {part.partition for entry in chosen for part in batch_ranges(entry)}
 
-    async def run(self, logs: Logs) -> None:
+    async def run(self, logs: LogReader) -> None:
         """Compare. Raises OdradekError when the log cannot be read, OSError when a file cannot."""
         compared = self._still_there(await logs.extents())
         ranges = joined(part for _, part in compared)
         self.found.ranges, self.found.size = len(ranges), sum(part.size for part in ranges)
         starts = self._starts(compared)
-        tallies = _Tallies(starts, self._payload)
+        tallies = ChecksumSet(starts, self._payload)
         await logs.read(ranges, lambda partition, columns: self._take(tallies, partition, columns))
         await anyio.to_thread.run_sync(self._add_files, tallies)
         await self._judge(_places(starts, compared, self._known()), tallies, logs)
@@ -172,14 +174,14 @@ class Comparison:
 
     # ---- the two sides ----
 
-    def _take(self, tallies: _Tallies, partition: TopicPartition, columns: Columns) -> None:
+    def _take(self, tallies: ChecksumSet, partition: TopicPartition, columns: Columns) -> None:
         tallies.cut(partition, columns)
         good, broken = _parted(columns)
         tallies.good.add_columns(partition, good)
         tallies.corrupt.add_columns(partition, broken)
         self._advance(columns.next_positions[-1] - columns.positions[0])
 
-    def _add_files(self, tallies: _Tallies) -> None:
+    def _add_files(self, tallies: ChecksumSet) -> None:
         for rows in self._rows(None):
             tallies.table.add_rows(rows)
         for rows in self._dead_rows(None):
@@ -194,9 +196,9 @@ class Comparison:
 
     # ---- the judgement ----
 
-    async def _judge(self, places: Iterable[Place], tallies: _Tallies, logs: Logs) -> None:
+    async def _judge(self, places: Iterable[LogSlice], tallies: ChecksumSet, logs: LogReader) -> None:
         dead: Counter[int] = Counter()
-        differing: list[Place] = []
+        differing: list[LogSlice] = []
         for place in places:
             good, broken, rows, letters = (tally.of(place.partition, place.start) for tally in tallies)
             if place.batch >= 0:
@@ -217,7 +219,7 @@ class Comparison:
         if not (differing or self.found.expired):
             self._compare_counts(dead)
 
-    def _leave_out(self, place: Place, count: int) -> None:
+    def _leave_out(self, place: LogSlice, count: int) -> None:
         """Corrupt messages of the log that are neither in the table nor among the dead letters. Gaps begin stretches of
         their own, so that a stretch is part of one or not."""
         self.found.skipped += count
@@ -231,7 +233,7 @@ class Comparison:
                 what = f"{dead[entry.batch]} dead letters; the ledger says {entry.dead}"
                 self.findings.append(Finding("dead", f"batch {entry.batch}", what, abs(dead[entry.batch] - entry.dead)))
 
-    async def _look_into(self, place: Place, logs: Logs) -> int:
+    async def _look_into(self, place: LogSlice, logs: LogReader) -> int:
         """Compare row by row; how many corrupt messages were left out."""
         part = Range(place.partition, place.start, place.end)
         good: Counter[Row] = Counter()
@@ -250,16 +252,16 @@ class Comparison:
         return (broken - has).total()
 
 
-class _Tallies:
+class ChecksumSet:
     """Four, by the same stretches: of the log's good and corrupt messages, of the table and of the dead letters."""
 
     def __init__(self, starts: dict[TopicPartition, list[int]], payload: bool) -> None:
         self._starts = starts
         self.good, self.corrupt, self.table, self.dead = self._all = tuple(
-            Tally(starts, payload=payload) for _ in range(4)
+            RowChecksums(starts, payload=payload) for _ in range(4)
         )
 
-    def __iter__(self) -> Iterator[Tally]:
+    def __iter__(self) -> Iterator[RowChecksums]:
         return iter(self._all)
 
     def cut(self, partition: TopicPartition, columns: Columns) -> None:
@@ -277,14 +279,14 @@ class _Tallies:
 
 def _places(
     starts: Mapping[TopicPartition, Sequence[int]], compared: Iterable[tuple[int, Range]], known: Iterable[Range]
-) -> Iterator[Place]:
+) -> Iterator[LogSlice]:
     """Every stretch, and what it is."""
     ours, claimed = _spans(compared), _spans((UNCOMPARED, part) for part in known)
     for partition, mine in starts.items():
         spans, others = ours.get(partition, ()), claimed.get(partition, ())
         for start, end in pairwise([*mine, FOREVER]):
             batch = _owner(spans, start)
-            yield Place(partition, start, end, batch if batch != UNCLAIMED else _owner(others, start))
+            yield LogSlice(partition, start, end, batch if batch != UNCLAIMED else _owner(others, start))
 
 
 def _spans(parts: Iterable[tuple[int, Range]]) -> dict[TopicPartition, list[tuple[int, int, int]]]:
@@ -301,7 +303,7 @@ def _owner(spans: Sequence[tuple[int, int, int]], position: int) -> int:
     return spans[at][2] if at >= 0 and position < spans[at][1] else UNCLAIMED
 
 
-def _outside(tallies: _Tallies) -> Iterator[Finding]:
+def _outside(tallies: ChecksumSet) -> Iterator[Finding]:
     """Rows in front of all that was read, and of logs that were not."""
     counts: Counter[TopicPartition] = Counter()
     for tally in (tallies.table, tallies.dead):

@@ -42,14 +42,14 @@ from odradek.spark.values import parse_bytes
 
 __all__ = [
     "Audit",
-    "Dead",
+    "DeadLetterConfig",
     "Decode",
     "Flow",
     "Pipeline",
     "PipelineFileError",
-    "Run",
-    "Sink",
-    "Source",
+    "RunConfig",
+    "SinkConfig",
+    "SourceConfig",
     "load",
 ]
 
@@ -91,7 +91,7 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Source(_Table):
+class SourceConfig(_Table):
     """Where the flows read: exactly one of the three."""
 
     zookeeper: str | None = Field(default=None, description="`host:port,host:port/chroot` of a 0.7 cluster")
@@ -113,7 +113,7 @@ class Source(_Table):
         return self
 
 
-class Run(_Table):
+class RunConfig(_Table):
     """How much one run does."""
 
     checkpoint: str = Field(default=".odradek", description="directory for what Spark remembers between runs")
@@ -165,7 +165,7 @@ class Decode(_Table):
         return self
 
 
-class Sink(_Table):
+class SinkConfig(_Table):
     """Where the table is."""
 
     kind: Literal["parquet", "delta"] = Field(default="parquet", description="parquet with a ledger, or a Delta table")
@@ -194,7 +194,7 @@ class Sink(_Table):
         return columns
 
 
-class Dead(_Table):
+class DeadLetterConfig(_Table):
     """Where records go that could not be decoded."""
 
     path: str = Field(min_length=1, description="directory: raw bytes, reason, and where each record stood")
@@ -222,8 +222,8 @@ class Flow(_Table):
     )
     corrupt: Literal["fail", "skip", "dead"] = Field(default="fail", description="what to do about corrupt messages")
     decode: Decode = Decode()
-    sink: Sink
-    dead: Dead | None = None
+    sink: SinkConfig
+    dead: DeadLetterConfig | None = None
     audit: Audit = Audit()
 
     @model_validator(mode="after")
@@ -250,8 +250,8 @@ class Pipeline(_Table):
     _file: str = PrivateAttr("")
     _lines: Mapping[tuple[str, ...], int] = PrivateAttr({})
 
-    source: Source
-    run: Run = Run()
+    source: SourceConfig
+    run: RunConfig = RunConfig()
     flows: dict[str, Flow] = Field(min_length=1)
 
     def where(self, *key: str) -> str:
@@ -340,7 +340,8 @@ def _known_keys(table: tuple[str, ...]) -> list[str]:
 
 def _model_of(model: type[BaseModel], name: str) -> type[BaseModel] | None:
     tables: dict[str, type[BaseModel]] = {
-        "source": Source, "run": Run, "decode": Decode, "sink": Sink, "dead": Dead, "audit": Audit
+        "source": SourceConfig, "run": RunConfig, "decode": Decode, "sink": SinkConfig, "dead": DeadLetterConfig,
+        "audit": Audit
     }  # fmt: skip
     return tables.get(name) if name in model.model_fields else None
 

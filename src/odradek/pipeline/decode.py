@@ -24,7 +24,7 @@ __all__ = [
     "IDENTITY",
     "RECORD_TIME",
     "STANDING",
-    "Dead",
+    "DeadReason",
     "DecodeJob",
     "Decoded",
     "avro_fields",
@@ -52,7 +52,7 @@ RECORD, MALFORMED = "record", "_odradek_malformed"
 they should be."""
 
 
-class Dead:
+class DeadReason:
     """Why records are dead: few words, since they are counted."""
 
     CORRUPT = "corrupt message"
@@ -110,14 +110,14 @@ def decode(job: DecodeJob, batch: pa.RecordBatch) -> Decoded:
     """Decode the rows of a batch."""
     reasons: Array = pa.nulls(batch.num_rows, pa.string())
     if "headers" in batch.schema.names:  # only rows that could not be read from the log have any
-        reasons = _dead(reasons, pc.is_valid(batch["headers"]), Dead.CORRUPT)
+        reasons = _dead(reasons, pc.is_valid(batch["headers"]), DeadReason.CORRUPT)
     fields, reasons = _DECODERS[job.kind](job, batch, reasons)
     times: Array
     if job.time is None:
         times = pa.repeat(pa.scalar(job.read_at, pa.int64()), batch.num_rows).cast(TIME)
     else:
         times = times_of(fields[job.time], job.time_format)
-        reasons = _dead(reasons, pc.is_null(times), Dead.TIME)
+        reasons = _dead(reasons, pc.is_null(times), DeadReason.TIME)
         reasons = _bounded(job, times, reasons)
     return Decoded([stored_name(name) for name in fields], list(fields.values()), times, reasons)
 
@@ -125,7 +125,7 @@ def decode(job: DecodeJob, batch: pa.RecordBatch) -> Decoded:
 def _bounded(job: DecodeJob, times: Array, reasons: Array) -> Array:
     """With what is wrong about times that are far away: units taken for others, clocks that were never set."""
     since: Array = pc.subtract(times.cast(pa.int64()), job.read_at)
-    for limit, sign, why in ((job.behind, -1, Dead.BEHIND), (job.ahead, 1, Dead.AHEAD)):
+    for limit, sign, why in ((job.behind, -1, DeadReason.BEHIND), (job.ahead, 1, DeadReason.AHEAD)):
         if limit is not None:
             far = pc.greater(pc.multiply(since, sign), limit)
             reasons = _dead(reasons, pc.fill_null(far, False), why)
@@ -146,12 +146,12 @@ def _raw(_job: DecodeJob, batch: pa.RecordBatch, reasons: Array) -> Fields:
 
 def _json(_job: DecodeJob, batch: pa.RecordBatch, reasons: Array) -> Fields:
     values: Array = batch["value"]
-    reasons = _dead(reasons, pc.equal(pc.binary_length(values), 0), Dead.EMPTY)
+    reasons = _dead(reasons, pc.equal(pc.binary_length(values), 0), DeadReason.EMPTY)
     record: Array = batch[RECORD]
     fields = dict(zip((field.name for field in record.type), record.flatten(), strict=True))
     malformed = fields.pop(MALFORMED)
     reasons = pc.coalesce(reasons, pa.array(map(_unsound, values.to_pylist()), pa.string()))
-    reasons = _dead(reasons, pc.or_(pc.is_null(record), pc.is_valid(malformed)), Dead.JSON)
+    reasons = _dead(reasons, pc.or_(pc.is_null(record), pc.is_valid(malformed)), DeadReason.JSON)
     return {name: _in_utc(column) for name, column in fields.items()}, reasons
 
 
@@ -160,7 +160,7 @@ def _unsound(value: bytes) -> str | None:
     try:
         from_json(value, allow_inf_nan=False, cache_strings="keys")
     except ValueError:
-        return Dead.JSON if _is_utf8(value) else Dead.TEXT
+        return DeadReason.JSON if _is_utf8(value) else DeadReason.TEXT
     return None
 
 
@@ -189,7 +189,7 @@ def _avro(job: DecodeJob, batch: pa.RecordBatch, reasons: Array) -> Fields:
     columns: dict[str, Array] = {}
     for name, kind in fields.items():
         columns[name] = pa.array([None if record is None else record[name] for record in records], kind)
-    reasons = _dead(reasons, pa.array([record is None for record in records], pa.bool_()), Dead.AVRO)
+    reasons = _dead(reasons, pa.array([record is None for record in records], pa.bool_()), DeadReason.AVRO)
     return columns, reasons
 
 

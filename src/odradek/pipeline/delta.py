@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from odradek.errors import ConfigError
 from odradek.pipeline.decode import RECORD_TIME
-from odradek.pipeline.ledger import DataFile, Entry, Ledger
+from odradek.pipeline.ledger import DataFile, Ledger, LedgerEntry
 from odradek.pipeline.times import seconds
 
 if TYPE_CHECKING:
@@ -43,14 +43,14 @@ class DeltaLog:
     def __init__(self, root: Path, flow: str, partition_by: Sequence[str]) -> None:
         self.root, self.application, self.partition_by = root, f"odradek:{flow}", list(partition_by)
 
-    def newest(self) -> Entry | None:
+    def newest(self) -> LedgerEntry | None:
         """The entry of the newest commit of this flow. None: there is none."""
         table = self._table()
         if table is None or table.transaction_version(self.application) is None:
             return None
         for commit in table.history():
             if METADATA in commit:
-                return Entry.decode(commit[METADATA].encode())
+                return LedgerEntry.decode(commit[METADATA].encode())
         return None
 
     def finish(self, ledger: Ledger) -> None:
@@ -71,7 +71,7 @@ class DeltaLog:
         if table is not None:
             table.optimize.compact(target_size=size)
 
-    def commit(self, entry: Entry) -> None:
+    def commit(self, entry: LedgerEntry) -> None:
         """Make the files of an entry part of the table. Does nothing when that was done before, or there are none."""
         from deltalake import CommitProperties, Transaction
         from deltalake.transaction import create_table_with_add_actions

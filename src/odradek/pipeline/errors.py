@@ -5,18 +5,18 @@ from __future__ import annotations
 from odradek.errors import ConfigError, OdradekError
 
 __all__ = [
-    "Busy",
     "CheckpointMismatch",
-    "LedgerBroken",
+    "FileNotVisible",
+    "InexactRead",
     "LedgerConflict",
-    "NotExact",
-    "NotShared",
-    "OtherTable",
-    "TooManyDead",
+    "LedgerCorrupted",
+    "TableLocked",
+    "TableMismatch",
+    "TooManyDeadLetters",
 ]
 
 
-class LedgerBroken(OdradekError):
+class LedgerCorrupted(OdradekError):
     """A ledger does not hold together: a file of it is missing or was changed.
 
     Args:
@@ -71,7 +71,7 @@ class CheckpointMismatch(OdradekError):
         return f"{self.place}: {self.why}"
 
 
-class OtherTable(ConfigError):
+class TableMismatch(ConfigError):
     """What the pipeline's file says is not what the table was made with, and rows of both cannot be in one table.
 
     Args:
@@ -89,7 +89,7 @@ class OtherTable(ConfigError):
         return f"{self.place}: {self.why}"
 
 
-class Busy(OdradekError):
+class TableLocked(OdradekError):
     """Somebody else is writing this table.
 
     Args:
@@ -106,7 +106,7 @@ class Busy(OdradekError):
         return f"{self.place} is held: another run is writing this table"
 
 
-class TooManyDead(OdradekError):
+class TooManyDeadLetters(OdradekError):
     """More records of a batch could not be decoded than `run.max_error_percent` allows. It was not committed.
 
     Args:
@@ -131,7 +131,7 @@ class TooManyDead(OdradekError):
         )
 
 
-class NotExact(OdradekError):
+class InexactRead(OdradekError):
     """What was read is not what was to be read. Nothing of it was committed.
 
     Args:
@@ -149,7 +149,7 @@ class NotExact(OdradekError):
         return f"flow {self.flow}: {self.why}"
 
 
-class NotShared(OdradekError):
+class FileNotVisible(OdradekError):
     """A task wrote a file that this machine does not have. Nothing of the batch was committed.
 
     Args:

@@ -18,8 +18,8 @@ from odradek.errors import ConfigError
 from odradek.pipeline.config import Pipeline
 from odradek.pipeline.decode import stored_name
 from odradek.pipeline.delta import refused
-from odradek.pipeline.errors import OtherTable
-from odradek.pipeline.ledger import Entry, Fields, Ledger
+from odradek.pipeline.errors import TableMismatch
+from odradek.pipeline.ledger import Fields, Ledger, LedgerEntry
 
 __all__ = ["arrow_type", "check_fields", "check_layout", "conflicts", "described", "known_fields"]
 
@@ -49,7 +49,7 @@ RAW: Fields = {"value": "binary"}
 
 
 def check_layout(pipeline: Pipeline, name: str, ledger: Ledger) -> None:
-    """See that a flow goes on writing the directories that its table has. Raises OtherTable."""
+    """See that a flow goes on writing the directories that its table has. Raises TableMismatch."""
     newest = next((entry for entry in reversed(ledger.entries()) if entry.kind == "append" and entry.files), None)
     if newest is None:
         return
@@ -64,7 +64,7 @@ def check_layout(pipeline: Pipeline, name: str, ledger: Ledger) -> None:
     ):
         if old != new:
             place = pipeline.where("flows", name, "sink", key)
-            raise OtherTable(place, f"the table in {sink.path} was made with {old!r}, not {new!r}")
+            raise TableMismatch(place, f"the table in {sink.path} was made with {old!r}, not {new!r}")
 
 
 def check_fields(pipeline: Pipeline, name: str, ledger: Ledger, columns: Mapping[str, pa.DataType]) -> Fields:
@@ -79,7 +79,7 @@ def check_fields(pipeline: Pipeline, name: str, ledger: Ledger, columns: Mapping
         The fields, for the ledger.
 
     Raises:
-        OtherTable: The table cannot get them.
+        TableMismatch: The table cannot get them.
         ConfigError: No table can.
     """
     flow = pipeline.flows[name]
@@ -93,7 +93,7 @@ def check_fields(pipeline: Pipeline, name: str, ledger: Ledger, columns: Mapping
         raise ConfigError(f"{place}: {why}")
     wrong = list(conflicts(known_fields(ledger.entries()), stored, delta=delta))
     if wrong:
-        raise OtherTable(place, "; ".join(wrong))
+        raise TableMismatch(place, "; ".join(wrong))
     return stored
 
 
@@ -124,7 +124,7 @@ def described(kind: pa.DataType) -> Kind:
     return WORDS.get(kind, str(kind))
 
 
-def known_fields(entries: Iterable[Entry]) -> dict[str, Kind]:
+def known_fields(entries: Iterable[LedgerEntry]) -> dict[str, Kind]:
     """What the files of a table have, each field in the type it has now."""
     fields: dict[str, Kind] = {}
     for entry in entries:

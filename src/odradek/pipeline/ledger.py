@@ -25,9 +25,9 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from odradek.pipeline.errors import LedgerBroken, LedgerConflict
+from odradek.pipeline.errors import LedgerConflict, LedgerCorrupted
 
-__all__ = ["DataFile", "Entry", "Gap", "Ledger"]
+__all__ = ["DataFile", "Ledger", "LedgerEntry", "LedgerGap"]
 
 GENESIS = "0" * 64
 """What the first entry has in place of a hash."""
@@ -60,7 +60,7 @@ class DataFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class LedgerGap:
     """Positions that no row came of: `start` up to `end` of one partition, and why."""
 
     topic: str
@@ -71,7 +71,7 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """What one batch did to the table.
 
     Args:
@@ -109,7 +109,7 @@ class Entry:
     removed: tuple[str, ...] = ()
     rows: int = 0
     dead: int = 0
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[LedgerGap, ...] = ()
     audit: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     micro_batch: int = -1
     payload: int = 0
@@ -130,7 +130,7 @@ class Entry:
         return body.encode() + b"\n"
 
     @staticmethod
-    def decode(data: bytes) -> Entry:
+    def decode(data: bytes) -> LedgerEntry:
         """Raises ValueError for anything that `encode` did not make."""
         try:
             entry = _adapter().validate_json(data, strict=True)
@@ -147,18 +147,18 @@ class Entry:
         """SHA-256 of its bytes, in hexadecimal: what the next entry carries as `previous`."""
         return hashlib.sha256(self.encode()).hexdigest()
 
-    def says_the_same(self, other: Entry) -> bool:
+    def says_the_same(self, other: LedgerEntry) -> bool:
         """Whether both came of the same input, whoever wrote them: a batch that was run again."""
         mine, others = (_without_author(entry) for entry in (self, other))
         return mine == others
 
 
 @cache
-def _adapter() -> TypeAdapter[Entry]:
-    return TypeAdapter(Entry)
+def _adapter() -> TypeAdapter[LedgerEntry]:
+    return TypeAdapter(LedgerEntry)
 
 
-def _without_author(entry: Entry) -> dict[str, Any]:
+def _without_author(entry: LedgerEntry) -> dict[str, Any]:
     body = asdict(entry)
     for name in ("files", "dead_files", "run", "code", "written"):  # file names are new in every attempt
         del body[name]
@@ -189,27 +189,29 @@ class Ledger:
 
     # ---- reading ---------------------------------------------------------------------------------------------
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LedgerEntry]:
         """Every entry, oldest first, checked.
 
         Raises:
-            LedgerBroken: A file is missing, changed, or of another flow; names the file.
+            LedgerCorrupted: A file is missing, changed, or of another flow; names the file.
         """
-        entries: list[Entry] = []
+        entries: list[LedgerEntry] = []
         previous = GENESIS
         for number, path in enumerate(self._paths()):
             entry = self._read(path)
             if path != self.path(number):
-                raise LedgerBroken(str(path), f"the entry of batch {number} is missing before it")
+                raise LedgerCorrupted(str(path), f"the entry of batch {number} is missing before it")
             if entry.batch != number or entry.flow != self.flow:
-                raise LedgerBroken(str(path), f"it is batch {entry.batch} of flow {entry.flow!r}, not of {self.flow!r}")
+                raise LedgerCorrupted(
+                    str(path), f"it is batch {entry.batch} of flow {entry.flow!r}, not of {self.flow!r}"
+                )
             if entry.previous != previous:
-                raise LedgerBroken(str(path), "it does not follow the entry before it: one of the two was changed")
+                raise LedgerCorrupted(str(path), "it does not follow the entry before it: one of the two was changed")
             previous = entry.digest
             entries.append(entry)
         return entries
 
-    def tail(self) -> Entry | None:
+    def tail(self) -> LedgerEntry | None:
         """The newest entry, or None; only that one file is read."""
         paths = self._paths()
         return self._read(paths[-1]) if paths else None
@@ -222,13 +224,13 @@ class Ledger:
         """The files of the dead letters, relative to their directory, in the order they were added."""
         return [file for entry in self.entries() for file in entry.dead_files]
 
-    def reached(self) -> Entry | None:
+    def reached(self) -> LedgerEntry | None:
         """The newest entry that was read from logs: its `end` is where the table ends. None: there is none yet. Only
         entries from there on are read."""
         newest = map(self._read, reversed(self._paths()))
         return next((entry for entry in newest if entry.kind == "append"), None)
 
-    def written_by(self, run: str) -> list[Entry]:
+    def written_by(self, run: str) -> list[LedgerEntry]:
         """What this run has read from logs, if it is the newest, oldest first. Only entries from there on are read, and
         one more."""
         newest = (entry for entry in map(self._read, reversed(self._paths())) if entry.kind == "append")
@@ -239,15 +241,15 @@ class Ledger:
             return []
         return sorted(path for path in self.directory.iterdir() if path.suffix == ".json" and path.stem.isdigit())
 
-    def _read(self, path: Path) -> Entry:
+    def _read(self, path: Path) -> LedgerEntry:
         try:
-            return Entry.decode(path.read_bytes())
+            return LedgerEntry.decode(path.read_bytes())
         except (OSError, ValueError) as error:
-            raise LedgerBroken(str(path), str(error)) from error
+            raise LedgerCorrupted(str(path), str(error)) from error
 
     # ---- writing ---------------------------------------------------------------------------------------------
 
-    def commit(self, entry: Entry) -> Entry:
+    def commit(self, entry: LedgerEntry) -> LedgerEntry:
         """Make a batch part of the table: the entry appears whole, or not at all, and survives a loss of power.
 
         Returns:
@@ -257,7 +259,7 @@ class Ledger:
         Raises:
             LedgerConflict: This batch was committed before from other input, or it does not follow the newest entry:
                 another driver writes this table, or the checkpoint is of another table.
-            LedgerBroken: The newest entry cannot be read.
+            LedgerCorrupted: The newest entry cannot be read.
         """
         tail = self.tail()
         if tail is not None and entry.batch <= tail.batch:
@@ -269,7 +271,7 @@ class Ledger:
             return self._again(entry)
         return entry
 
-    def _again(self, entry: Entry) -> Entry:
+    def _again(self, entry: LedgerEntry) -> LedgerEntry:
         there = self._read(self.path(entry.batch))
         if not there.says_the_same(entry):
             raise LedgerConflict(
@@ -296,20 +298,20 @@ class Ledger:
         return True
 
 
-def live_files(entries: Sequence[Entry]) -> dict[str, DataFile]:
+def live_files(entries: Sequence[LedgerEntry]) -> dict[str, DataFile]:
     """Path -> file of what these entries leave in the table.
 
     Raises:
-        LedgerBroken: An entry removes what is not there, or adds what is.
+        LedgerCorrupted: An entry removes what is not there, or adds what is.
     """
     files: dict[str, DataFile] = {}
     for entry in entries:
         for path in entry.removed:
             if files.pop(path, None) is None:
-                raise LedgerBroken(f"batch {entry.batch}", f"it removes {path}, which is not in the table")
+                raise LedgerCorrupted(f"batch {entry.batch}", f"it removes {path}, which is not in the table")
         for file in entry.files:
             if file.path in files:
-                raise LedgerBroken(f"batch {entry.batch}", f"it adds {file.path}, which is in the table already")
+                raise LedgerCorrupted(f"batch {entry.batch}", f"it adds {file.path}, which is in the table already")
             files[file.path] = file
     return files
 
@@ -322,7 +324,7 @@ def _sync_directory(directory: Path) -> None:
         os.close(handle)
 
 
-def check_ranges(entries: Sequence[Entry]) -> Iterator[Gap]:
+def check_ranges(entries: Sequence[LedgerEntry]) -> Iterator[LedgerGap]:
     """Where consecutive batches do not join: every `append` must start where the one before it ended, or say why."""
     reached: dict[tuple[str, str], int] = {}
     for entry in entries:
@@ -333,7 +335,7 @@ def check_ranges(entries: Sequence[Entry]) -> Iterator[Gap]:
             for name, start in partitions.items():
                 before = reached.get((topic, name), start)
                 if start != before and (topic, name, before, start) not in known:
-                    yield Gap(
+                    yield LedgerGap(
                         topic, name, before, start, f"batch {entry.batch} does not start where the last one ended"
                     )
         for topic, partitions in entry.end.items():

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from odradek.pipeline.errors import Busy
+from odradek.pipeline.errors import TableLocked
 
 __all__ = ["writing"]
 
@@ -26,5 +26,5 @@ def writing(root: str | os.PathLike[str]) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Busy(str(path)) from None
+            raise TableLocked(str(path)) from None
         yield

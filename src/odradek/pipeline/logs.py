@@ -11,8 +11,8 @@ import anyio.to_thread
 from anyio.lowlevel import checkpoint
 
 from odradek.client.cluster import Cluster, connect
-from odradek.io.kafka07.coordination import together
-from odradek.pipeline.config import Source
+from odradek.io.kafka07.metadata import together
+from odradek.pipeline.config import SourceConfig
 from odradek.pipeline.sources import where_of
 from odradek.spark import options as given
 from odradek.spark.brokers import extent_of, tuning
@@ -20,15 +20,15 @@ from odradek.spark.directories import read_files
 from odradek.spark.logs import find_logs
 from odradek.spark.options import SourceOptions, parse_source
 from odradek.spark.planning import Extent, Range
-from odradek.spark.walk import Walk
+from odradek.spark.walk import RangeReader
 from odradek.types import Columns, TopicPartition
 
-__all__ = ["Logs", "cluster_url", "open_logs"]
+__all__ = ["LogReader", "cluster_url", "open_logs"]
 
 Take = Callable[[TopicPartition, Columns], None]
 
 
-def source_options(source: Source, partitions: Iterable[TopicPartition]) -> SourceOptions:
+def source_options(source: SourceConfig, partitions: Iterable[TopicPartition]) -> SourceOptions:
     """How these partitions are read, corrupt messages as they are. Raises ConfigError."""
     limit = {"maxMessageBytes": str(source.max_message_bytes)}
     options = parse_source({**where_of(source), **limit, "subscribePattern": ".*"}, streaming=False)
@@ -36,13 +36,13 @@ def source_options(source: Source, partitions: Iterable[TopicPartition]) -> Sour
     return replace(options, topics=topics, corrupt="raw", fetch_ahead=source.fetchers_per_broker)
 
 
-def cluster_url(source: Source) -> str | None:
+def cluster_url(source: SourceConfig) -> str | None:
     """The cluster, as `odradek.connect` takes it; None: the source is log directories."""
     where = source_options(source, ()).where
-    return where.url if isinstance(where, given.Cluster) else None
+    return where.url if isinstance(where, given.ClusterOptions) else None
 
 
-class Logs:
+class LogReader:
     """What the source has of some partitions, made by `open_logs`.
 
     Args:
@@ -58,15 +58,15 @@ class Logs:
         """What each has now; those of a broker that is away, or that do not exist, are left out."""
         if self._cluster is None:
             return await anyio.to_thread.run_sync(self._on_disk)
-        era = self._cluster.era
+        driver = self._cluster.driver
         for topic in sorted({partition.topic for partition in self._options.topics.partitions}):
-            await era.coordination.topic(topic)
-        served = {p: broker for p in self._options.topics.partitions if (broker := era.coordination.table.leader(p))}
+            await driver.coordination.topic(topic)
+        served = {p: broker for p in self._options.topics.partitions if (broker := driver.coordination.table.leader(p))}
         limiter = anyio.CapacityLimiter(64)
 
         async def ask(partition: TopicPartition) -> Extent:
             async with limiter:
-                return await extent_of(era.broker(served[partition], purpose="control"), partition)
+                return await extent_of(driver.broker(served[partition], purpose="control"), partition)
 
         return dict(zip(served, await together(ask, served), strict=True))
 
@@ -99,7 +99,7 @@ class Logs:
 
     async def _read_broker(self, ranges: Sequence[Range], take: Take) -> None:
         assert self._cluster is not None
-        async with Walk(self._cluster.era, ranges, self._options) as walk:
+        async with RangeReader(self._cluster.driver, ranges, self._options) as walk:
             while pieces := await walk.take():
                 for piece in pieces:
                     take(piece.partition, piece.rows)
@@ -107,7 +107,7 @@ class Logs:
 
 
 @asynccontextmanager
-async def open_logs(source: Source, partitions: Iterable[TopicPartition]) -> AsyncIterator[Logs]:
+async def open_logs(source: SourceConfig, partitions: Iterable[TopicPartition]) -> AsyncIterator[LogReader]:
     """The logs of these partitions.
 
     Raises:
@@ -115,8 +115,8 @@ async def open_logs(source: Source, partitions: Iterable[TopicPartition]) -> Asy
         Unreachable, ZooKeeperError: The cluster does not answer.
     """
     options = source_options(source, partitions)
-    if not isinstance(options.where, given.Cluster):
-        yield Logs(options, None)
+    if not isinstance(options.where, given.ClusterOptions):
+        yield LogReader(options, None)
         return
     async with connect(options.where.url, tuning=tuning(options)) as cluster:
-        yield Logs(options, cluster)
+        yield LogReader(options, cluster)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from itertools import accumulate
 from typing import NamedTuple
 
-__all__ = ["Bar", "Span", "columns", "count", "duration", "escape", "moment", "rows", "short", "size", "timeline"]
+__all__ = ["Bar", "TimeSpan", "columns", "count", "duration", "escape", "moment", "rows", "short", "size", "timeline"]
 
 COLOURS = 7
 """Classes `c0` to `c6`; `rest` is for what is lumped together."""
@@ -190,7 +190,7 @@ def rows(title: str, bars: Sequence[Bar], show: Format = count) -> str:
     return _plot(title, 8 + len(bars) * each, parts)
 
 
-class Span(NamedTuple):
+class TimeSpan(NamedTuple):
     """Something that took time, and how much it was."""
 
     start: float
@@ -199,7 +199,7 @@ class Span(NamedTuple):
     tip: str
 
 
-def timeline(title: str, spans: Sequence[Span], *, binary: bool = False) -> str:
+def timeline(title: str, spans: Sequence[TimeSpan], *, binary: bool = False) -> str:
     """Blocks as wide as they took and as high as they were."""
     height = 110
     first = min((span.start for span in spans), default=0.0)

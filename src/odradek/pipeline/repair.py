@@ -18,15 +18,15 @@ from odradek.pipeline.checkpoint import Checkpoint, place
 from odradek.pipeline.config import Pipeline
 from odradek.pipeline.delta import DeltaLog
 from odradek.pipeline.errors import CheckpointMismatch
-from odradek.pipeline.ledger import Entry
+from odradek.pipeline.ledger import LedgerEntry
 from odradek.pipeline.lock import writing
-from odradek.pipeline.tables import Table, open_table
+from odradek.pipeline.tables import CommittedTable, open_table
 
-__all__ = ["Repair", "plan_repair", "repair"]
+__all__ = ["RepairPlan", "plan_repair", "repair"]
 
 
 @dataclass(frozen=True, slots=True)
-class Repair:
+class RepairPlan:
     """What is to be done for one flow.
 
     Args:
@@ -41,7 +41,7 @@ class Repair:
     flow: str
     checkpoint: Path
     why: str
-    entry: Entry | None
+    entry: LedgerEntry | None
     orphans: tuple[Path, ...]
     size: int
 
@@ -50,7 +50,7 @@ class Repair:
         return bool(self.entry or self.orphans)
 
 
-def plan_repair(pipeline: Pipeline, name: str) -> Repair:
+def plan_repair(pipeline: Pipeline, name: str) -> RepairPlan:
     """Look, and change nothing. Raises LedgerBroken, OSError."""
     table = open_table(name, pipeline.flows[name])
     reached = next((entry for entry in reversed(table.entries) if entry.kind == "append"), None)
@@ -58,10 +58,10 @@ def plan_repair(pipeline: Pipeline, name: str) -> Repair:
     why = _wrong(Checkpoint(directory), reached) if reached else ""
     orphans = tuple(sorted(_orphans(table, _places(pipeline))))
     size = sum(path.stat().st_size for path in orphans)
-    return Repair(name, directory, why, reached if why else None, orphans, size)
+    return RepairPlan(name, directory, why, reached if why else None, orphans, size)
 
 
-def repair(pipeline: Pipeline, name: str) -> Repair:
+def repair(pipeline: Pipeline, name: str) -> RepairPlan:
     """Do it; returns what was done. A checkpoint that was wrong is kept beside the new one, under another name.
 
     Raises:
@@ -80,7 +80,7 @@ def repair(pipeline: Pipeline, name: str) -> Repair:
 # ---- the checkpoint ------------------------------------------------------------------------------------------
 
 
-def _wrong(checkpoint: Checkpoint, reached: Entry) -> str:
+def _wrong(checkpoint: Checkpoint, reached: LedgerEntry) -> str:
     """What does not fit between a checkpoint and the newest entry that was read from logs; "" if nothing. Batches that
     read nothing have no entry, so numbers say little: offsets do."""
     planned, done = checkpoint.planned, checkpoint.done
@@ -97,7 +97,7 @@ def _wrong(checkpoint: Checkpoint, reached: Entry) -> str:
     return ""
 
 
-def _rebuild(directory: Path, entry: Entry) -> None:
+def _rebuild(directory: Path, entry: LedgerEntry) -> None:
     """Whole, beside the old one, and then in its place."""
     scratch = directory.with_name(f".{directory.name}.new")
     shutil.rmtree(scratch, ignore_errors=True)
@@ -122,7 +122,7 @@ def _places(pipeline: Pipeline) -> set[Path]:
     }
 
 
-def _orphans(table: Table, places: Collection[Path]) -> Iterator[Path]:
+def _orphans(table: CommittedTable, places: Collection[Path]) -> Iterator[Path]:
     """Data files that no entry has ever listed, of the table and of its dead letters. Files that were replaced are not
     among them, nor is what lies in a directory of another flow, or in a table of its own inside of this one, nor what
     a Delta table has."""

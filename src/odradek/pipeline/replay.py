@@ -23,15 +23,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from odradek.client.cluster import Cluster
-from odradek.client.producer import Producer
+from odradek.client.producer.producer import Producer
 from odradek.errors import ConfigError
-from odradek.pipeline.ledger import DataFile, Entry
-from odradek.pipeline.tables import Table, batch_ranges, read_rows
+from odradek.pipeline.ledger import DataFile, LedgerEntry
+from odradek.pipeline.tables import CommittedTable, batch_ranges, read_rows
 from odradek.pipeline.tally import IDENTITY, by_log
 from odradek.spark.planning import Range
 from odradek.types import MiB, TopicPartition
 
-__all__ = ["Progress", "Replay", "plan_replay", "replay"]
+__all__ = ["Replay", "ReplayProgress", "plan_replay", "replay"]
 
 PIECE_BYTES, PIECE_RANGES = 64 * MiB, 64
 """Of log, and of partitions: so much is sorted in memory at a time."""
@@ -57,7 +57,7 @@ class Replay:
         dead: The dead letters of those batches, instead of rows of the table.
     """
 
-    table: Table
+    table: CommittedTable
     batches: tuple[int, ...]
     topic: str | None
     value: str
@@ -100,7 +100,7 @@ class Replay:
 
 
 @dataclass(slots=True)
-class Progress:
+class ReplayProgress:
     """What of a replay is confirmed, in a file.
 
     Args:
@@ -118,7 +118,7 @@ class Progress:
     ended: bool = False
 
     @classmethod
-    def load(cls, path: Path, identity: str) -> Progress:
+    def load(cls, path: Path, identity: str) -> ReplayProgress:
         """What the file says; nothing yet, when there is none. Raises ConfigError: It is of another replay."""
         try:
             body = json.loads(path.read_text("utf-8"))
@@ -146,7 +146,7 @@ class Progress:
 
 
 def plan_replay(
-    table: Table,
+    table: CommittedTable,
     *,
     batches: Collection[int] | None = None,
     topic: str | None = None,
@@ -173,7 +173,7 @@ def plan_replay(
     return plan
 
 
-async def replay(plan: Replay, cluster: Cluster, progress: Progress, advance: Advance = lambda rows: None) -> int:
+async def replay(plan: Replay, cluster: Cluster, progress: ReplayProgress, advance: Advance = lambda rows: None) -> int:
     """Send what is not confirmed yet; returns how many rows that were.
 
     Cancellation: what was confirmed is written down.
@@ -213,7 +213,7 @@ class _Route:
     """Each log to one partition of its target, so that its order is kept."""
 
     def __init__(self, cluster: Cluster, plan: Replay) -> None:
-        self._coordination = cluster.era.coordination
+        self._coordination = cluster.driver.coordination
         ranges = (part for entry in _entries(plan) for part in batch_ranges(entry))
         self._sources = sorted({part.partition for part in ranges})
         self._chosen: dict[tuple[str, TopicPartition], TopicPartition | None] = {}
@@ -243,11 +243,11 @@ class _Piece(NamedTuple):
         return [self.batch, *(self.rows[name][-1].as_py() for name in ("offset", "index"))]
 
 
-def _entries(plan: Replay) -> list[Entry]:
+def _entries(plan: Replay) -> list[LedgerEntry]:
     return [entry for entry in plan.table.appends if entry.batch in plan.batches]
 
 
-def _pieces(plan: Replay, progress: Progress) -> Iterator[_Piece]:
+def _pieces(plan: Replay, progress: ReplayProgress) -> Iterator[_Piece]:
     """What is not confirmed yet, batch by batch, and each log in its order."""
     columns = list(dict.fromkeys([*IDENTITY, plan.value, *([plan.key] if plan.key else [])]))
     size = CHUNK_BYTES if plan.rate is None else min(CHUNK_BYTES, max(1, plan.rate // 10))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from odradek.pipeline import plots
-from odradek.pipeline.plots import Bar, Span, count, duration, escape, moment, size
+from odradek.pipeline.plots import Bar, TimeSpan, count, duration, escape, moment, size
 from odradek.pipeline.style import STYLE
 from odradek.pipeline.summary import BatchSummary, FlowSummary, RunSummary, Volume
 
@@ -235,7 +235,7 @@ def _topics(flow: FlowSummary) -> str:
 def _batches(batches: Sequence[BatchSummary]) -> str:
     if not batches:
         return ""
-    spans = [Span(each.ended - each.seconds, each.ended, each.log_bytes, _tip(each)) for each in batches]
+    spans = [TimeSpan(each.ended - each.seconds, each.ended, each.log_bytes, _tip(each)) for each in batches]
     title = f"Batches: bytes of log, from {moment(spans[0].start)}"
     lines = [
         (

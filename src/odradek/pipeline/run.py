@@ -19,22 +19,22 @@ from odradek.errors import ConfigError, OdradekError
 from odradek.pipeline.audit import Auditor
 from odradek.pipeline.causes import words
 from odradek.pipeline.checkpoint import Checkpoint, MicroBatch, place
-from odradek.pipeline.commit import Table, log_bytes
+from odradek.pipeline.commit import TableWriter, log_bytes
 from odradek.pipeline.config import Decode, Flow, Pipeline
 from odradek.pipeline.decode import MALFORMED, RECORD, DecodeJob, avro_fields, load_avro
 from odradek.pipeline.evolution import arrow_type, check_fields, check_layout
-from odradek.pipeline.ledger import Entry
+from odradek.pipeline.ledger import LedgerEntry
 from odradek.pipeline.lock import writing
 from odradek.pipeline.report import write_report
 from odradek.pipeline.sources import first_offsets, look, options_of
-from odradek.pipeline.staging import Account, StageJob
+from odradek.pipeline.staging import StageJob, TaskOutput
 from odradek.pipeline.summary import BatchSummary, FlowSummary, RunSummary, Volume
 from odradek.pipeline.times import check_time
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Budget", "FlowRun", "Watch", "execute", "report_path", "run", "run_flows"]
+__all__ = ["FlowRun", "RunLimits", "Watch", "execute", "report_path", "run", "run_flows"]
 
 AT_ONCE = 4
 """Flows that run at the same time: while one plans and commits, others read."""
@@ -58,12 +58,12 @@ Watch = Callable[[str, BatchSummary], None]
 """Is told of each commit: the name of its flow, and what it was. Called from several threads."""
 
 
-class _Enough(Exception):
+class _StopQuery(Exception):
     """The run has done what it may do, or a batch has failed. Spark knows no other way to end a query from inside."""
 
 
 @dataclass
-class Budget:
+class RunLimits:
     """How much a run may still do. Every flow that has begun does a batch.
 
     Args:
@@ -100,20 +100,20 @@ class FlowRun:
     name: str
     flow: Flow
     pipeline: Pipeline
-    budget: Budget
+    budget: RunLimits
     run: str
     watch: Watch = lambda _flow, _batch: None
     started: float = field(default_factory=time.time)
     lag_before: int | None = None
     error: str = ""
-    _entries: list[Entry] = field(default_factory=list)
+    _entries: list[LedgerEntry] = field(default_factory=list)
     _batches: list[BatchSummary] = field(default_factory=list)
     _failure: BaseException | None = None
     _query: Any = None
     _auditor: Auditor | None = None
 
     def __post_init__(self) -> None:
-        self.table = Table(self.name, self.flow, self.pipeline.run.max_error_percent)
+        self.table = TableWriter(self.name, self.flow, self.pipeline.run.max_error_percent)
         self.checkpoint = Checkpoint(place(self.pipeline.run.checkpoint, self.name))
         self.options = options_of(self.pipeline, self.flow)
 
@@ -186,7 +186,7 @@ class FlowRun:
         read through the same data source class, without a lock, and sends that map with each task."""
         with _STARTING:
             if self.budget.stopped:  # meanwhile
-                raise _Enough
+                raise _StopQuery
             rows = spark.readStream.format("odradek").options(**self.options).load()
             writer = rows.writeStream.foreachBatch(self._committer()).trigger(availableNow=True)
             # With its scheme: on a cluster, Spark takes a path without one for a path in the cluster's file system.
@@ -224,18 +224,19 @@ class FlowRun:
             entry = self.commit(rows, number)
         except BaseException as error:
             self._failure = error
-            raise _Enough from None  # Spark searches its text, and does not get through one with a long trace
+            raise _StopQuery from None  # Spark searches its text, and does not get through one with a long trace
         if entry is not None:
             self._committed(entry, began)
 
-    def commit(self, rows: DataFrame, number: int) -> Entry | None:
-        """Do Spark's micro-batch of this number, unless the run has done what it may do. Raises as `Table.commit`."""
+    def commit(self, rows: DataFrame, number: int) -> LedgerEntry | None:
+        """Do Spark's micro-batch of this number, unless the run has done what it may do. Raises as
+        `TableWriter.commit`."""
         if self.budget.stopped or (self.budget.spent and self._entries):
-            raise _Enough
+            raise _StopQuery
         batch = self.checkpoint.batch(number)
         return self.table.commit(batch, lambda names: self._stage(rows, batch, names), self.run)
 
-    def _stage(self, rows: DataFrame, batch: MicroBatch, names: str) -> Account:
+    def _stage(self, rows: DataFrame, batch: MicroBatch, names: str) -> TaskOutput:
         from odradek.pipeline.stage_sink import FORMAT, collect, options_of
 
         job = self._job(batch, names)
@@ -286,7 +287,7 @@ class FlowRun:
 
     # ---- what came of it -------------------------------------------------------------------------------------
 
-    def _committed(self, entry: Entry, began: float) -> None:
+    def _committed(self, entry: LedgerEntry, began: float) -> None:
         size = log_bytes(entry.start, entry.end)
         self.budget.used += size
         self._entries.append(entry)
@@ -335,7 +336,7 @@ def _check_time(decode: Decode, known: Mapping[str, pa.DataType]) -> None:
 
 def _is_enough(error: BaseException) -> bool:
     """Was it raised here, or, over Spark Connect, in another process?"""
-    return isinstance(error, _Enough) or f"{_Enough.__module__}.{_Enough.__name__}" in str(error)
+    return isinstance(error, _StopQuery) or f"{_StopQuery.__module__}.{_StopQuery.__name__}" in str(error)
 
 
 # ---- all flows -----------------------------------------------------------------------------------------------
@@ -383,7 +384,7 @@ def run(
 
     if remote is None:
         return execute(pipeline, file, watch, with_session)
-    from odradek.pipeline.connect import RemoteRun
+    from odradek.pipeline.spark_connect import RemoteRun
 
     return execute(pipeline, file, watch, with_remote, RemoteRun)
 
@@ -400,7 +401,7 @@ def execute(
     started = time.time()
     identity = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(started))}-{os.urandom(3).hex()}"
     minutes = pipeline.run.max_minutes
-    budget = Budget(pipeline.run.max_bytes, None if minutes is None else started + 60 * minutes)
+    budget = RunLimits(pipeline.run.max_bytes, None if minutes is None else started + 60 * minutes)
     flows = [kind(name, flow, pipeline, budget, identity, watch) for name, flow in pipeline.flows.items()]
     with ExitStack() as locks:
         ready = [flow for flow in flows if _prepared(flow, locks)]

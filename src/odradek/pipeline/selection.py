@@ -8,14 +8,14 @@ import re
 from collections.abc import Sequence
 
 from odradek.errors import ConfigError
-from odradek.pipeline.ledger import Entry
-from odradek.pipeline.tables import Table
+from odradek.pipeline.ledger import LedgerEntry
+from odradek.pipeline.tables import CommittedTable
 
 __all__ = ["select"]
 
 
 def select(
-    table: Table,
+    table: CommittedTable,
     *,
     numbers: Sequence[str] = (),
     since: float | None = None,
@@ -45,7 +45,7 @@ def select(
     return set(chosen)
 
 
-def _within(entry: Entry, since: float | None, until: float | None) -> bool:
+def _within(entry: LedgerEntry, since: float | None, until: float | None) -> bool:
     return (since is None or entry.written >= since) and (until is None or entry.written < until)
 
 

@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from odradek.pipeline.config import Flow, Pipeline, Run, Source
+from odradek.pipeline.config import Flow, Pipeline, RunConfig, SourceConfig
 from odradek.pipeline.ledger import Offsets
 from odradek.spark.admission import backlog, target
-from odradek.spark.gaps import Gap
+from odradek.spark.gaps import PositionGap
 from odradek.spark.logs import find_logs
 from odradek.spark.offsets import offsets_from_dict, offsets_to_dict
 from odradek.spark.options import parse_source
@@ -18,12 +18,12 @@ from odradek.spark.planning import Extent, settle
 from odradek.spark.queries import start_offsets
 from odradek.types import Position, TopicPartition
 
-__all__ = ["Outlook", "batch_bytes", "first_offsets", "look", "options_of", "where_of"]
+__all__ = ["PartitionBacklog", "batch_bytes", "first_offsets", "look", "options_of", "where_of"]
 
 CORRUPT = {"fail": "fail", "skip": "skip-message", "dead": "dead"}
 
 
-def batch_bytes(run: Run) -> int:
+def batch_bytes(run: RunConfig) -> int:
     """Most bytes of log in one batch."""
     return min(run.batch_bytes, run.max_bytes or run.batch_bytes)
 
@@ -44,7 +44,7 @@ def options_of(pipeline: Pipeline, flow: Flow) -> dict[str, str]:
     }
 
 
-def where_of(source: Source) -> Mapping[str, str]:
+def where_of(source: SourceConfig) -> Mapping[str, str]:
     """Options of the data source: which logs."""
     if source.zookeeper is not None:
         return {"kafka.zk.connect": source.zookeeper}
@@ -63,7 +63,7 @@ def _topics(flow: Flow) -> Mapping[str, str]:
 # ---- what there is -------------------------------------------------------------------------------------------
 
 
-class Outlook(NamedTuple):
+class PartitionBacklog(NamedTuple):
     """What one partition has that is not in the table.
 
     Args:
@@ -79,7 +79,7 @@ class Outlook(NamedTuple):
     earliest: int
     latest: int
     waiting: int
-    gap: Gap | None
+    gap: PositionGap | None
 
 
 def first_offsets(options: Mapping[str, str]) -> Offsets:
@@ -90,7 +90,7 @@ def first_offsets(options: Mapping[str, str]) -> Offsets:
     return topics
 
 
-def look(options: Mapping[str, str], reached: Offsets | None) -> list[Outlook]:
+def look(options: Mapping[str, str], reached: Offsets | None) -> list[PartitionBacklog]:
     """What a flow has still to read.
 
     Args:
@@ -107,14 +107,16 @@ def look(options: Mapping[str, str], reached: Offsets | None) -> list[Outlook]:
     return _outlooks(start, there)
 
 
-def _outlooks(start: Mapping[TopicPartition, Position], there: Mapping[TopicPartition, Extent]) -> list[Outlook]:
+def _outlooks(
+    start: Mapping[TopicPartition, Position], there: Mapping[TopicPartition, Extent]
+) -> list[PartitionBacklog]:
     new = {partition: Position(log.earliest) for partition, log in there.items() if partition not in start}
     begin = {**start, **new}
     end = target(begin, there)
     waiting = backlog(begin, end, there)
     gaps = {gap.partition: gap for gap in settle(begin, end, there, fail_on_data_loss=False).gaps}
     return [
-        Outlook(
+        PartitionBacklog(
             partition, start.get(partition), *there.get(partition, Extent(-1, -1))[:2],
             waiting.get(partition, 0), gaps.get(partition),
         )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from odradek.pipeline.staging import Account, StageJob, Stager
+from odradek.pipeline.staging import StageJob, Stager, TaskOutput
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,7 +26,7 @@ FORMAT = "odradek-stage"
 
 
 class _Done(WriterCommitMessage):
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: TaskOutput) -> None:
         self.account = account
 
 
@@ -56,7 +56,7 @@ class _Writer(DataSourceArrowWriter):
             raise
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        total = Account()
+        total = TaskOutput()
         for message in messages:
             assert isinstance(message, _Done)
             total.add(message.account)
@@ -76,9 +76,9 @@ def options_of(job: StageJob, accounts: Path) -> dict[str, str]:
     return {"job": pickle.dumps(job).hex(), "accounts": str(accounts)}
 
 
-def collect(accounts: Path) -> Account:
+def collect(accounts: Path) -> TaskOutput:
     """What a write did; its file is removed."""
     account = pickle.loads(accounts.read_bytes())
     accounts.unlink()
-    assert isinstance(account, Account)
+    assert isinstance(account, TaskOutput)
     return account

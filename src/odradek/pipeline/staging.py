@@ -25,7 +25,7 @@ from odradek.pipeline.decode import RECORD_TIME, STANDING, Decoded, DecodeJob, d
 from odradek.pipeline.ledger import DataFile
 from odradek.pipeline.times import directories, floor_minutes, local_hours, seconds
 
-__all__ = ["Account", "Run", "StageJob", "Stager", "is_ours", "prefix"]
+__all__ = ["CoveredRange", "StageJob", "Stager", "TaskOutput", "is_ours", "prefix"]
 
 pc: Any = pyarrow.compute
 Array: TypeAlias = Any
@@ -66,7 +66,7 @@ class StageJob(NamedTuple):
     bucket_minutes: int
 
 
-class Run(NamedTuple):
+class CoveredRange(NamedTuple):
     """A part of a log of which every byte was read: messages from `start` up to `end`."""
 
     topic: str
@@ -76,7 +76,7 @@ class Run(NamedTuple):
 
 
 @dataclass
-class Account:
+class TaskOutput:
     """What a task wrote, and what it saw."""
 
     files: list[DataFile] = field(default_factory=list)
@@ -87,13 +87,13 @@ class Account:
     examples: list[str] = field(default_factory=list)
     audit: Counter[tuple[int, str]] = field(default_factory=Counter)
     hours: Counter[tuple[str, int, str]] = field(default_factory=Counter)
-    runs: list[Run] = field(default_factory=list)
+    runs: list[CoveredRange] = field(default_factory=list)
 
     @property
     def dead(self) -> int:
         return self.reasons.total()
 
-    def add(self, other: Account) -> None:
+    def add(self, other: TaskOutput) -> None:
         """Another task's."""
         self.files += other.files
         self.dead_files += other.dead_files
@@ -125,7 +125,7 @@ class Stager:
 
     def __init__(self, job: StageJob) -> None:
         self.job = job
-        self.account = Account()
+        self.account = TaskOutput()
         self._files: dict[tuple[str, ...], _File] = {}
         self._dead: _File | None = None
         self._runs = _Runs(self.account.runs)
@@ -149,7 +149,7 @@ class Stager:
             self._count(table, sizes)
             self._add_good(table)
 
-    def finish(self) -> Account:
+    def finish(self) -> TaskOutput:
         """Close all files; they are on disk when this returns."""
         for values in list(self._files):
             self._close(values)
@@ -322,9 +322,9 @@ class _Runs:
     """Joins rows to parts of logs without holes. Each row says where the next one begins; in a compressed wrapper all
     but the last say where it begins itself."""
 
-    def __init__(self, runs: list[Run]) -> None:
+    def __init__(self, runs: list[CoveredRange]) -> None:
         self._runs = runs
-        self._last: Run | None = None
+        self._last: CoveredRange | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
         for first, stop in _pieces(batch):
@@ -336,7 +336,7 @@ class _Runs:
                 self._last = last._replace(end=end)
             else:
                 self.close()
-                self._last = Run(row["topic"], name, row["offset"], end)
+                self._last = CoveredRange(row["topic"], name, row["offset"], end)
 
     def close(self) -> None:
         if self._last is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from odradek.pipeline.ledger import Gap
+from odradek.pipeline.ledger import LedgerGap
 
 __all__ = ["BatchSummary", "FlowSummary", "RunSummary", "Volume"]
 
@@ -76,7 +76,7 @@ class FlowSummary:
     lag_before: int | None = None
     lag_after: int | None = None
     hours: Mapping[str, Mapping[int, Volume]] = field(default_factory=dict)
-    gaps: Sequence[Gap] = ()
+    gaps: Sequence[LedgerGap] = ()
     files: int = 0
     file_bytes: int = 0
     error: str = ""

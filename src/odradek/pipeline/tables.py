@@ -14,14 +14,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from odradek.pipeline.config import Flow
-from odradek.pipeline.errors import LedgerBroken
-from odradek.pipeline.ledger import DataFile, Entry, Ledger, live_files
+from odradek.pipeline.errors import LedgerCorrupted
+from odradek.pipeline.ledger import DataFile, Ledger, LedgerEntry, live_files
 from odradek.spark.offsets import parse_partition
 from odradek.spark.planning import Range
 from odradek.types import TopicPartition
 
 __all__ = [
-    "KINDS", "Table", "batch_gaps", "batch_ranges", "open_table", "partition_of", "read_rows", "row_counts", "without",
+    "KINDS", "CommittedTable", "batch_gaps", "batch_ranges", "open_table", "partition_of", "read_rows", "row_counts",
+    "without",
 ]  # fmt: skip
 
 BATCH_ROWS = 16_384
@@ -39,7 +40,7 @@ KINDS: Mapping[str, pa.DataType] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class CommittedTable:
     """A flow's table.
 
     Args:
@@ -53,11 +54,11 @@ class Table:
     name: str
     flow: Flow
     root: Path
-    entries: tuple[Entry, ...]
+    entries: tuple[LedgerEntry, ...]
     live: Mapping[str, DataFile]
 
     @property
-    def appends(self) -> list[Entry]:
+    def appends(self) -> list[LedgerEntry]:
         """The entries that brought rows from the log."""
         return [entry for entry in self.entries if entry.kind == "append"]
 
@@ -83,28 +84,28 @@ class Table:
         return list(wanted.values())
 
 
-def open_table(name: str, flow: Flow) -> Table:
+def open_table(name: str, flow: Flow) -> CommittedTable:
     """The table of a flow, its ledger read and checked.
 
     Raises:
-        LedgerBroken: The ledger does not hold together.
+        LedgerCorrupted: The ledger does not hold together.
     """
     entries = Ledger(flow.sink.path, name).entries()
-    return Table(name, flow, Path(flow.sink.path), tuple(entries), live_files(entries))
+    return CommittedTable(name, flow, Path(flow.sink.path), tuple(entries), live_files(entries))
 
 
 # ---- ranges --------------------------------------------------------------------------------------------------
 
 
 def partition_of(topic: str, name: str) -> TopicPartition:
-    """The partition that a ledger calls so. Raises LedgerBroken."""
+    """The partition that a ledger calls so. Raises LedgerCorrupted."""
     partition = parse_partition(topic, name)
     if partition is None:
-        raise LedgerBroken(f"topic {topic}", f"{name!r} is not the name of a partition")
+        raise LedgerCorrupted(f"topic {topic}", f"{name!r} is not the name of a partition")
     return partition
 
 
-def batch_ranges(entry: Entry) -> list[Range]:
+def batch_ranges(entry: LedgerEntry) -> list[Range]:
     """What a batch read of the logs, or had to, in canonical order: gaps are parts of it."""
     return sorted(
         Range(partition_of(topic, name), start[name], position)
@@ -115,7 +116,7 @@ def batch_ranges(entry: Entry) -> list[Range]:
     )
 
 
-def batch_gaps(entry: Entry) -> list[Range]:
+def batch_gaps(entry: LedgerEntry) -> list[Range]:
     """What a batch found nothing to read of."""
     gaps = (Range(partition_of(gap.topic, gap.partition), gap.start, gap.end) for gap in entry.gaps)
     return sorted(gap for gap in gaps if gap.size > 0)
@@ -210,7 +211,7 @@ def _in_ranges(ranges: Sequence[Range]) -> pc.Expression:
 
 
 def _in_range(part: Range) -> pc.Expression:
-    topic, broker, partition = part.partition
+    topic, partition, broker = part.partition
     where = pc.field("broker").is_null() if broker < 0 else pc.field("broker") == broker
     where &= (pc.field("topic") == topic) & (pc.field("partition") == partition)
     return where & (pc.field("offset") >= part.start) & (pc.field("offset") < part.end)

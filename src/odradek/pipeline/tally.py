@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from odradek.types import Columns, TopicPartition
 
-__all__ = ["IDENTITY", "OUTSIDE", "Sum", "Tally", "by_log", "log_of"]
+__all__ = ["IDENTITY", "OUTSIDE", "ChecksumSum", "RowChecksums", "by_log", "log_of"]
 
 Array: TypeAlias = "pa.Array[Any]"
 
@@ -37,19 +37,19 @@ _ROUNDS = tuple(
 _MASK = (1 << 64) - 1
 
 
-class Sum(NamedTuple):
+class ChecksumSum(NamedTuple):
     """Of the rows of one stretch."""
 
     rows: int = 0
     total: int = 0
 
-    def __add__(self, other: object) -> Sum:
-        if not isinstance(other, Sum):
+    def __add__(self, other: object) -> ChecksumSum:
+        if not isinstance(other, ChecksumSum):
             return NotImplemented
-        return Sum(self.rows + other.rows, (self.total + other.total) & _MASK)
+        return ChecksumSum(self.rows + other.rows, (self.total + other.total) & _MASK)
 
 
-class Tally:
+class RowChecksums:
     """Counts and sums by stretch.
 
     Args:
@@ -61,11 +61,11 @@ class Tally:
     def __init__(self, starts: Mapping[TopicPartition, Sequence[int]], *, payload: bool) -> None:
         self._starts = starts
         self.payload = payload
-        self.sums: dict[tuple[TopicPartition, int], Sum] = {}
+        self.sums: dict[tuple[TopicPartition, int], ChecksumSum] = {}
         """By log and start of the stretch. Rows before all starts, and of other logs, are at `OUTSIDE`."""
 
-    def of(self, partition: TopicPartition, start: int) -> Sum:
-        return self.sums.get((partition, start), Sum())
+    def of(self, partition: TopicPartition, start: int) -> ChecksumSum:
+        return self.sums.get((partition, start), ChecksumSum())
 
     def add_columns(self, partition: TopicPartition, columns: Columns) -> None:
         """Rows as decoders make them: of one log, in order."""
@@ -94,7 +94,7 @@ class Tally:
             behind = bisect_right(starts, positions[at])
             start = starts[behind - 1] if behind else OUTSIDE
             stop = bisect_left(positions, starts[behind], at) if behind < len(starts) else len(positions)
-            here = Sum(stop - at, pc.sum(mixed.slice(at, stop - at)).as_py())
+            here = ChecksumSum(stop - at, pc.sum(mixed.slice(at, stop - at)).as_py())
             self.sums[partition, start] = self.of(partition, start) + here
             at = stop
 
@@ -115,7 +115,7 @@ def by_log(rows: pa.RecordBatch | pa.Table) -> Iterator[tuple[TopicPartition, pa
 def log_of(rows: pa.Table) -> TopicPartition:
     """The log of the first row."""
     topic, broker, partition = (rows[name][0].as_py() for name in IDENTITY[:3])
-    return TopicPartition(topic, -1 if broker is None else broker, partition)
+    return TopicPartition(topic, partition, -1 if broker is None else broker)
 
 
 SHORT_RUN = 64

@@ -19,19 +19,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from odradek.pipeline.compare import Comparison, Finding, Found
+from odradek.pipeline.compare import ComparisonCounts, Finding, LogComparison
 from odradek.pipeline.config import Pipeline
 from odradek.pipeline.ledger import check_ranges
 from odradek.pipeline.logs import open_logs
-from odradek.pipeline.tables import Table, batch_gaps, row_counts
+from odradek.pipeline.tables import CommittedTable, batch_gaps, row_counts
 
-__all__ = ["Verdict", "verify"]
+__all__ = ["VerifyResult", "verify"]
 
 Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class VerifyResult:
     """What `verify` found out about one table.
 
     Args:
@@ -50,7 +50,7 @@ class Verdict:
     of: int
     gaps: int
     compared: str
-    found: Found
+    found: ComparisonCounts
     findings: tuple[Finding, ...]
     seconds: float
 
@@ -65,8 +65,11 @@ class Verdict:
 
 
 async def verify(
-    pipeline: Pipeline, table: Table, batches: Collection[int] | None = None, advance: Advance = lambda size: None
-) -> Verdict:
+    pipeline: Pipeline,
+    table: CommittedTable,
+    batches: Collection[int] | None = None,
+    advance: Advance = lambda size: None,
+) -> VerifyResult:
     """Check a table's ledger and files, and its rows against the log.
 
     Args:
@@ -82,11 +85,11 @@ async def verify(
     findings = [*_of_ledger(table), *_of_files(table), *_of_delta(table)]
     unreadable = {finding.where for finding in findings if finding.kind == "unreadable"}
     chosen = [entry for entry in table.appends if batches is None or entry.batch in batches]
-    comparison = Comparison(table, chosen, unreadable, advance)
+    comparison = LogComparison(table, chosen, unreadable, advance)
     if comparison.partitions:
         async with open_logs(pipeline.source, comparison.partitions) as logs:
             await comparison.run(logs)
-    return Verdict(
+    return VerifyResult(
         flow=table.name,
         batches=len(chosen),
         of=len(table.appends),
@@ -98,7 +101,7 @@ async def verify(
     )
 
 
-def _of_ledger(table: Table) -> Iterator[Finding]:
+def _of_ledger(table: CommittedTable) -> Iterator[Finding]:
     for gap in check_ranges(table.entries):
         yield Finding("ledger", f"{gap.topic}/{gap.partition} [{gap.start}, {gap.end})", gap.reason)
     for entry in table.entries:
@@ -107,7 +110,7 @@ def _of_ledger(table: Table) -> Iterator[Finding]:
             yield Finding("ledger", f"batch {entry.batch}", f"it says {entry.rows} rows, and its files say {listed}")
 
 
-def _of_files(table: Table) -> Iterator[Finding]:
+def _of_files(table: CommittedTable) -> Iterator[Finding]:
     dead = [(table.dead_root, file) for entry in table.entries for file in entry.dead_files]
     for root, file in chain(((table.root, file) for file in table.live.values()), dead):
         try:
@@ -120,7 +123,7 @@ def _of_files(table: Table) -> Iterator[Finding]:
             yield Finding("file", file.path, what, abs(rows - file.rows) or None)
 
 
-def _of_delta(table: Table) -> Iterator[Finding]:
+def _of_delta(table: CommittedTable) -> Iterator[Finding]:
     """A Delta table has a log of its own, which lists the same files."""
     if table.flow.sink.kind != "delta":
         return

@@ -9,9 +9,9 @@ from odradek.errors import OdradekError
 from odradek.pipeline.checkpoint import Checkpoint, place
 from odradek.pipeline.config import Pipeline
 from odradek.pipeline.ledger import Ledger, Offsets, live_files
-from odradek.pipeline.sources import Outlook, batch_bytes, look, options_of
+from odradek.pipeline.sources import PartitionBacklog, batch_bytes, look, options_of
 
-__all__ = ["Plan", "Status", "outlook", "plan", "status"]
+__all__ = ["FlowPlan", "Status", "outlook", "plan", "status"]
 
 PATIENCE_MS = 5000
 """How long `status` tries to learn how far behind a flow is."""
@@ -43,7 +43,7 @@ class Status(NamedTuple):
     lag: int | None
 
 
-class Plan(NamedTuple):
+class FlowPlan(NamedTuple):
     """What a run would read for a flow.
 
     Args:
@@ -54,7 +54,7 @@ class Plan(NamedTuple):
     """
 
     flow: str
-    logs: Sequence[Outlook]
+    logs: Sequence[PartitionBacklog]
     waiting: int
     batches: int
 
@@ -68,16 +68,16 @@ def reached(pipeline: Pipeline, name: str) -> Offsets | None:
     return None if checkpoint.done is None else checkpoint.offsets(checkpoint.done)
 
 
-def outlook(pipeline: Pipeline, name: str, **options: str) -> list[Outlook]:
+def outlook(pipeline: Pipeline, name: str, **options: str) -> list[PartitionBacklog]:
     """What a flow has still to read. Raises OdradekError: no answer from the logs, or a broken ledger."""
     return look({**options_of(pipeline, pipeline.flows[name]), **options}, reached(pipeline, name))
 
 
-def plan(pipeline: Pipeline, name: str) -> Plan:
+def plan(pipeline: Pipeline, name: str) -> FlowPlan:
     """What a run would read. Raises as `outlook`."""
     logs = outlook(pipeline, name)
     waiting = sum(log.waiting for log in logs)
-    return Plan(name, logs, waiting, -(-waiting // batch_bytes(pipeline.run)))
+    return FlowPlan(name, logs, waiting, -(-waiting // batch_bytes(pipeline.run)))
 
 
 def status(pipeline: Pipeline, name: str) -> Status:
@@ -86,7 +86,9 @@ def status(pipeline: Pipeline, name: str) -> Status:
     files = live_files(entries)
     appended = [entry for entry in entries if entry.kind == "append"]
     try:
-        logs: Sequence[Outlook] | None = outlook(pipeline, name, **{"fetchOffset.deadlineMs": str(PATIENCE_MS)})
+        logs: Sequence[PartitionBacklog] | None = outlook(
+            pipeline, name, **{"fetchOffset.deadlineMs": str(PATIENCE_MS)}
+        )
     except (OdradekError, OSError):
         logs = None
     return Status(

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from odradek.spark.offsets import Offsets
-from odradek.spark.planning import Cut, Extent
+from odradek.spark.planning import Extent, SplitPoint
 from odradek.types import MiB, Position, TopicPartition
 
-__all__ = ["LEAST_SHARE", "Admission", "Limits", "admit", "backlog", "due", "entering", "target"]
+__all__ = ["LEAST_SHARE", "MicroBatchEnd", "ReadLimits", "admit", "backlog", "due", "entering", "target"]
 
 LEAST_SHARE = 16 * MiB
 """A partition is not given less, if it has more: finding where its share ends takes 1 to 3 MiB (`boundary`)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ReadLimits:
     """How much a micro-batch reads.
 
     Args:
@@ -36,7 +36,7 @@ class Limits:
     max_delay_s: float = 900.0
 
 
-class Admission(NamedTuple):
+class MicroBatchEnd(NamedTuple):
     """Where a micro-batch ends.
 
     Args:
@@ -45,9 +45,9 @@ class Admission(NamedTuple):
     """
 
     ends: dict[TopicPartition, Position]
-    cuts: tuple[Cut, ...]
+    cuts: tuple[SplitPoint, ...]
 
-    def with_found(self, found: Mapping[Cut, int | None]) -> dict[TopicPartition, Position]:
+    def with_found(self, found: Mapping[SplitPoint, int | None]) -> dict[TopicPartition, Position]:
         """All ends. A cut without a boundary (None) goes on to its ceiling, the next boundary that is known: more
         than its share, but never less than the log has."""
         ends = dict(self.ends)
@@ -86,7 +86,7 @@ def backlog(start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent])
     return {partition: size for partition, size in waiting.items() if size > 0}
 
 
-def due(waiting: int, limits: Limits, *, now: float, last: float) -> bool:
+def due(waiting: int, limits: ReadLimits, *, now: float, last: float) -> bool:
     """Is it time for a micro-batch?
 
     Args:
@@ -98,7 +98,7 @@ def due(waiting: int, limits: Limits, *, now: float, last: float) -> bool:
     return waiting > 0 and (waiting >= limits.min_bytes or now - last >= limits.max_delay_s)
 
 
-def admit(start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent], max_bytes: int | None) -> Admission:
+def admit(start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent], max_bytes: int | None) -> MicroBatchEnd:
     """What of [start, end) a micro-batch reads, when it may read `max_bytes`.
 
     Shares are proportional to backlogs. Those that would be smaller than `LEAST_SHARE` are put together and given to
@@ -107,11 +107,11 @@ def admit(start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent], m
     waiting = backlog(start, end, logs)
     total = sum(waiting.values())
     if max_bytes is None or total <= max_bytes:
-        return Admission(dict(end), ())
+        return MicroBatchEnd(dict(end), ())
     shares = {partition: size * max_bytes // total for partition, size in waiting.items()}
     _put_together(shares, waiting, start)
     ends: dict[TopicPartition, Position] = {}
-    cuts: list[Cut] = []
+    cuts: list[SplitPoint] = []
     for partition, last in end.items():
         if partition not in waiting or shares[partition] >= waiting[partition]:
             ends[partition] = last
@@ -119,12 +119,14 @@ def admit(start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent], m
             ends[partition] = start[partition]
         else:
             begin = last - waiting[partition]
-            found = _end_of_share(Cut(partition, begin + shares[partition], begin, last), logs[partition].boundaries)
-            if isinstance(found, Cut):
+            found = _end_of_share(
+                SplitPoint(partition, begin + shares[partition], begin, last), logs[partition].boundaries
+            )
+            if isinstance(found, SplitPoint):
                 cuts.append(found)
             else:
                 ends[partition] = found
-    return Admission(ends, tuple(cuts))
+    return MicroBatchEnd(ends, tuple(cuts))
 
 
 def _put_together(shares: dict[TopicPartition, int], waiting: Mapping[TopicPartition, int], start: Offsets) -> None:
@@ -145,7 +147,7 @@ def _put_together(shares: dict[TopicPartition, int], waiting: Mapping[TopicParti
             break
 
 
-def _end_of_share(cut: Cut, boundaries: tuple[int, ...]) -> Cut | Position:
+def _end_of_share(cut: SplitPoint, boundaries: tuple[int, ...]) -> SplitPoint | Position:
     """A known boundary in the second half of the share or right at its end, or the cut between two of them."""
     behind = bisect_right(boundaries, cut.position)
     near = boundaries[behind - 1] if behind else 0

@@ -29,12 +29,12 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from odradek import codec
-from odradek.codec import Buffer
-from odradek.spark.checksums import Checksums
+from odradek import engine
+from odradek.engine import Buffer
+from odradek.spark.checksums import RangeCrc
 from odradek.spark.errors import BoundaryMismatch
 from odradek.types import TopicPartition
-from odradek.wire.kafka07.entries import Entry, Stop, check_length, head_bytes, read_entry
+from odradek.wire.kafka07.entries import LogEntry, ParseStop, check_length, head_bytes, read_entry
 
 __all__ = ["BoundarySearch", "Proved", "Unproved", "check_landing"]
 
@@ -204,7 +204,7 @@ class _Window:
 
     def show(self, data: bytes) -> None:
         """Look at these bytes: at least those of before."""
-        self.data, self._checksums = data, Checksums(data)
+        self.data, self._checksums = data, RangeCrc(data)
 
     def boundary(self, goal: int) -> int | None:
         """The first position at or after `goal` that the chain makes a boundary; None: more bytes are needed."""
@@ -223,16 +223,16 @@ class _Window:
         """Lengthen the chain until it gets to `target`. If it does not, the bytes end first, or the chain does: then
         there is none."""
         while self._at < target:
-            self._at, _ = codec.active.check_run(view, self._at, min(target, len(view)), self._most)
+            self._at, _ = engine.active.check_run(view, self._at, min(target, len(view)), self._most)
             if self._at >= target:
                 break
             entry = read_entry(view, self._at, 0, self._most)
-            if isinstance(entry, Entry) and (self._anchored or not entry.damage):
+            if isinstance(entry, LogEntry) and (self._anchored or not entry.damage):
                 self._at = entry.end
-            elif entry is Stop.END or (entry is Stop.CUT and (self._anchored or self._promising(self._at))):
+            elif entry is ParseStop.END or (entry is ParseStop.CUT and (self._anchored or self._promising(self._at))):
                 self.needs = self._base + self._end(self._at)
                 return False
-            elif isinstance(entry, Stop) and self._anchored:
+            elif isinstance(entry, ParseStop) and self._anchored:
                 raise _Hopeless(f"damage at {self._base + self._at}: {entry.value}")
             else:
                 self._chain = -1

@@ -9,21 +9,21 @@ from typing import TypeVar
 import anyio
 import anyio.to_thread
 
-from odradek.client.asking import ask_position
 from odradek.client.cluster import Cluster
-from odradek.client.tuning import Tuning
-from odradek.core.interfaces import BrokerApi
+from odradek.client.consumer.positions import ask_position
+from odradek.client.options import Tuning
+from odradek.core.interfaces import BrokerClient
 from odradek.errors import BrokerError, RemoteProtocolError
-from odradek.io.kafka07.coordination import together
+from odradek.io.kafka07.metadata import together
 from odradek.spark import options as given
 from odradek.spark.boundary import BoundarySearch, Proved, Unproved
 from odradek.spark.options import SourceOptions
-from odradek.spark.planning import Cut, Extent
+from odradek.spark.planning import Extent, SplitPoint
 from odradek.spark.raw import read_raw
 from odradek.spark.runtime import connected, patiently
 from odradek.types import EARLIEST, LATEST, AtTime, Position, TopicPartition
 
-__all__ = ["BrokerLogs", "extent_of", "tuning"]
+__all__ = ["BrokerCatalog", "extent_of", "tuning"]
 
 log = logging.getLogger("odradek.spark")
 
@@ -47,7 +47,7 @@ def tuning(options: SourceOptions) -> Tuning:
     )
 
 
-class BrokerLogs:
+class BrokerCatalog:
     """Implements `spark.logs.Logs` over the network. Each question is asked until the options' deadline.
 
     Args:
@@ -55,7 +55,7 @@ class BrokerLogs:
         options: What to read, and how patiently.
     """
 
-    def __init__(self, where: given.Cluster, options: SourceOptions) -> None:
+    def __init__(self, where: given.ClusterOptions, options: SourceOptions) -> None:
         self._where, self._options = where, options
         self._tuning = tuning(options)
 
@@ -70,11 +70,11 @@ class BrokerLogs:
 
         return self._ask(ask, "asking for positions by time") if places else {}
 
-    def boundaries(self, cuts: Sequence[Cut]) -> dict[Cut, int | None]:
-        async def search(cluster: Cluster) -> dict[Cut, int | None]:
+    def boundaries(self, cuts: Sequence[SplitPoint]) -> dict[SplitPoint, int | None]:
+        async def search(cluster: Cluster) -> dict[SplitPoint, int | None]:
             limiter = anyio.CapacityLimiter(SEARCHED)
 
-            async def one(cut: Cut) -> int | None:
+            async def one(cut: SplitPoint) -> int | None:
                 async with limiter:
                     return await self._boundary(cluster, cut)
 
@@ -99,7 +99,7 @@ class BrokerLogs:
         """What live brokers have of what is to be read."""
         topics = self._options.topics
         if self._where.url.startswith("kafka07://"):  # where nobody tells what is new
-            await cluster.era.coordination.refresh()
+            await cluster.driver.coordination.refresh()
         if topics.pattern:
             names = sorted(filter(topics.has, await cluster.topics()))
         else:
@@ -109,16 +109,16 @@ class BrokerLogs:
 
     # ---- boundaries ----
 
-    async def _boundary(self, cluster: Cluster, cut: Cut) -> int | None:
+    async def _boundary(self, cluster: Cluster, cut: SplitPoint) -> int | None:
         most = self._options.max_entry
         search = BoundarySearch(cut.position, floor=cut.floor, ceiling=cut.ceiling, most=most)
 
         async def read() -> bytes | None:
             assert search.wanted is not None
-            broker = cluster.era.coordination.table.leader(cut.partition)
+            broker = cluster.driver.coordination.table.leader(cut.partition)
             if broker is None:
                 return None
-            return await read_raw(cluster.era.broker(broker, purpose="fetch"), cut.partition, *search.wanted)
+            return await read_raw(cluster.driver.broker(broker, purpose="fetch"), cut.partition, *search.wanted)
 
         while search.wanted is not None:
             what = f"{cut.partition}: reading at {search.wanted[0]}"
@@ -133,14 +133,14 @@ class BrokerLogs:
         return _position(cut, search.result)
 
 
-def _position(cut: Cut, result: Proved | Unproved | None) -> int | None:
+def _position(cut: SplitPoint, result: Proved | Unproved | None) -> int | None:
     if isinstance(result, Proved):
         return result.position
     log.info("%s: no boundary at %d: %s", cut.partition, cut.position, result.reason if result else "")
     return None
 
 
-async def extent_of(api: BrokerApi, partition: TopicPartition) -> Extent:
+async def extent_of(api: BrokerClient, partition: TopicPartition) -> Extent:
     """What a log has now, in one request. In 0.7, positions up to the latest one are the starts of all segments."""
     found = await api.positions(partition, LATEST, MANY)
     if not found:
@@ -150,15 +150,17 @@ async def extent_of(api: BrokerApi, partition: TopicPartition) -> Extent:
 
 
 async def _of_each(
-    cluster: Cluster, partitions: Collection[TopicPartition], ask: Callable[[BrokerApi, TopicPartition], Awaitable[R]]
+    cluster: Cluster,
+    partitions: Collection[TopicPartition],
+    ask: Callable[[BrokerClient, TopicPartition], Awaitable[R]],
 ) -> dict[TopicPartition, R]:
     """The answers about those partitions whose broker is there."""
     limiter = anyio.CapacityLimiter(ASKED)
-    table = cluster.era.coordination.table
+    table = cluster.driver.coordination.table
     served = {partition: broker for partition in partitions if (broker := table.leader(partition)) is not None}
 
     async def one(partition: TopicPartition) -> R:
         async with limiter:
-            return await ask(cluster.era.broker(served[partition], purpose="control"), partition)
+            return await ask(cluster.driver.broker(served[partition], purpose="control"), partition)
 
     return dict(zip(served, await together(one, served), strict=True))

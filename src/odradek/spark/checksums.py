@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from zlib import crc32
 
-__all__ = ["Checksums"]
+__all__ = ["RangeCrc"]
 
 POLYNOMIAL = 0xEDB88320
 """Of CRC-32, lowest power in the highest bit."""
@@ -21,7 +21,7 @@ SHORT = 8 * STEP
 """Up to here `zlib` is faster."""
 
 
-class Checksums:
+class RangeCrc:
     """The CRCs of `data`'s parts."""
 
     def __init__(self, data: bytes) -> None:

@@ -9,17 +9,17 @@ from pathlib import Path
 
 from odradek import segments
 from odradek.errors import ConfigError, MessageTooLarge
-from odradek.segments import Log, Segment
+from odradek.segments import SegmentedLog, SegmentFile
 from odradek.spark.boundary import BoundarySearch, Proved, check_landing
-from odradek.spark.gaps import Gap, Loss
+from odradek.spark.gaps import Loss, PositionGap
 from odradek.spark.options import Directories, Directory, SourceOptions
-from odradek.spark.planning import Cut, Extent, Range
+from odradek.spark.planning import Extent, Range, SplitPoint
 from odradek.spark.rules import decoder_options, explained, lost, skipped
 from odradek.types import AtTime, Columns, MiB, Position, TopicPartition
-from odradek.wire.kafka07.entries import Stop, check_log
-from odradek.wire.kafka07.message_set import SetDecoder
+from odradek.wire.kafka07.entries import ParseStop, check_log
+from odradek.wire.kafka07.message_set import MessageSetDecoder
 
-__all__ = ["DirectoryLogs", "read_files"]
+__all__ = ["DirectoryCatalog", "read_files"]
 
 log = logging.getLogger("odradek.spark")
 
@@ -30,7 +30,7 @@ CHUNK = 4 * MiB
 """Decoded at a time."""
 
 
-class DirectoryLogs:
+class DirectoryCatalog:
     """Implements `spark.logs.Logs` over files. They are listed anew by every `extents`.
 
     Args:
@@ -40,7 +40,7 @@ class DirectoryLogs:
 
     def __init__(self, where: Directories, options: SourceOptions) -> None:
         self._where, self._options = where, options
-        self._logs: dict[TopicPartition, Log] = {}
+        self._logs: dict[TopicPartition, SegmentedLog] = {}
 
     def extents(self) -> dict[TopicPartition, Extent]:
         self._logs = {}
@@ -54,14 +54,14 @@ class DirectoryLogs:
         """As a broker answers: the start of the newest segment whose last message was written by then."""
         return {partition: _at(self._logs[partition], time.seconds) for partition, time in places.items()}
 
-    def boundaries(self, cuts: Sequence[Cut]) -> dict[Cut, int | None]:
+    def boundaries(self, cuts: Sequence[SplitPoint]) -> dict[SplitPoint, int | None]:
         return {cut: self._boundary(cut) for cut in cuts}
 
     def paths(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
         """Where executors find them."""
         return {partition: str(self._logs[partition].segments[0].path.parent.absolute()) for partition in partitions}
 
-    def _add(self, found: Log, broker: int) -> None:
+    def _add(self, found: SegmentedLog, broker: int) -> None:
         partition = found.partition._replace(broker=broker)
         topics = self._options.topics
         if not topics.has(partition.topic) or (topics.partitions and partition not in topics.partitions):
@@ -73,11 +73,11 @@ class DirectoryLogs:
             raise ConfigError(f"{partition} is both {first} and {second}: name their brokers, as in path=0@...,1@...")
         self._logs[partition] = _connected(found, self._options.fail_on_data_loss)
 
-    def _extent(self, found: Log) -> Extent:
+    def _extent(self, found: SegmentedLog) -> Extent:
         last = found.segments[-1]
         return Extent(found.start, _whole_end(last, self._options.max_entry), tuple(s.start for s in found.segments))
 
-    def _boundary(self, cut: Cut) -> int | None:
+    def _boundary(self, cut: SplitPoint) -> int | None:
         found = self._logs[cut.partition]
         segment = next(segment for segment in found.segments if segment.end > cut.floor)
         search = BoundarySearch(
@@ -95,7 +95,7 @@ def _paths(place: Directory) -> list[str]:
     return found
 
 
-def _connected(found: Log, strict: bool) -> Log:
+def _connected(found: SegmentedLog, strict: bool) -> SegmentedLog:
     """The log behind its last hole: there is nothing to read in a hole, and what is there cannot be reached over it."""
     for number in range(len(found.segments) - 1, 0, -1):
         before, after = found.segments[number - 1 : number + 1]
@@ -104,16 +104,16 @@ def _connected(found: Log, strict: bool) -> Log:
             if strict:
                 raise ConfigError(f"{text} (failOnDataLoss=false reads what is behind that)")
             log.warning("%s: reading what is behind that", text)
-            return Log(found.partition, found.segments[number:])
+            return SegmentedLog(found.partition, found.segments[number:])
     return found
 
 
-def _at(found: Log, seconds: float) -> Position:
+def _at(found: SegmentedLog, seconds: float) -> Position:
     written = [segment.start for segment in found.segments if segment.path.stat().st_mtime <= seconds]
     return max(written, default=found.start)
 
 
-def _run(search: BoundarySearch, segment: Segment) -> int | None:
+def _run(search: BoundarySearch, segment: SegmentFile) -> int | None:
     with segment.path.open("rb", buffering=0) as file:
         while search.wanted is not None:
             start, stop = search.wanted
@@ -122,7 +122,7 @@ def _run(search: BoundarySearch, segment: Segment) -> int | None:
     return search.result.position if isinstance(search.result, Proved) else None
 
 
-def _whole_end(segment: Segment, most: int) -> Position:
+def _whole_end(segment: SegmentFile, most: int) -> Position:
     """Where its last whole message ends: a file that is or was being written to ends anywhere.
 
     Only the end is looked at, if a boundary can be proved in front of it. Where a length makes no sense, the end is
@@ -139,7 +139,7 @@ def _whole_end(segment: Segment, most: int) -> Position:
             data = tail + chunk
             checked = check_log(data, at, most)
             tail, at = data[checked.position - at :], checked.position
-            if checked.reason not in (Stop.END, Stop.CUT):
+            if checked.reason not in (ParseStop.END, ParseStop.CUT):
                 return segment.end
     return Position(at)
 
@@ -168,8 +168,8 @@ def read_files(part: Range, path: str, options: SourceOptions) -> Iterator[Colum
         _lose(part, Loss.TRUNCATED, at, part.end, options)
 
 
-def _read_segment(segment: Segment, part: Range, options: SourceOptions) -> Iterator[Columns]:
-    decoder = SetDecoder(part.partition, Position(part.start), decoder_options(options))
+def _read_segment(segment: SegmentFile, part: Range, options: SourceOptions) -> Iterator[Columns]:
+    decoder = MessageSetDecoder(part.partition, Position(part.start), decoder_options(options))
     try:
         yield from (columns for columns in segment.decode(decoder, part.end, CHUNK) if columns.values)
     except MessageTooLarge as error:
@@ -180,4 +180,4 @@ def _read_segment(segment: Segment, part: Range, options: SourceOptions) -> Iter
 
 def _lose(part: Range, loss: Loss, start: int, end: int, options: SourceOptions) -> None:
     """What was there when the query was planned is not any more."""
-    lost([Gap(part.partition, loss, start, end, -1, -1, end)], options)
+    lost([PositionGap(part.partition, loss, start, end, -1, -1, end)], options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from odradek.errors import OdradekError
-from odradek.spark.gaps import Gap
+from odradek.spark.gaps import PositionGap
 
 __all__ = ["BoundaryMismatch", "DataLoss"]
 
@@ -47,7 +47,7 @@ class DataLoss(OdradekError):
 
     hint = "failOnDataLoss=false goes on behind what is missing and records it"
 
-    def __init__(self, gaps: Sequence[Gap]) -> None:
+    def __init__(self, gaps: Sequence[PositionGap]) -> None:
         super().__init__(tuple(gaps))
         self.gaps = tuple(gaps)
 

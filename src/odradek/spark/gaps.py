@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from odradek.types import TopicPartition
 
-__all__ = ["Gap", "Loss"]
+__all__ = ["Loss", "PositionGap"]
 
 
 class Loss(Enum):
@@ -18,7 +18,7 @@ class Loss(Enum):
     GONE = "no broker has this partition"
 
 
-class Gap(NamedTuple):
+class PositionGap(NamedTuple):
     """What one partition lacks.
 
     Args:

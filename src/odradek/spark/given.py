@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from odradek.errors import ConfigError
 
-__all__ = ["Given"]
+__all__ = ["OptionMap"]
 
 T = TypeVar("T")
 
 
-class Given:
+class OptionMap:
     """The options of one reader or writer. Spark lower-cases their names, so these are compared without regard to case.
 
     Args:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from odradek.spark.brokers import BrokerLogs
-from odradek.spark.directories import DirectoryLogs
-from odradek.spark.options import Cluster, SourceOptions
-from odradek.spark.planning import Cut, Extent
+from odradek.spark.brokers import BrokerCatalog
+from odradek.spark.directories import DirectoryCatalog
+from odradek.spark.options import ClusterOptions, SourceOptions
+from odradek.spark.planning import Extent, SplitPoint
 from odradek.types import AtTime, Position, TopicPartition
 
-__all__ = ["Logs", "find_logs"]
+__all__ = ["LogCatalog", "find_logs"]
 
 
-class Logs(Protocol):
+class LogCatalog(Protocol):
     """What there is to be read. Every method may raise OdradekError, and OSError where files are read."""
 
     def extents(self) -> dict[TopicPartition, Extent]:
@@ -26,7 +26,7 @@ class Logs(Protocol):
         that `extents` found."""
         ...
 
-    def boundaries(self, cuts: Sequence[Cut]) -> dict[Cut, int | None]:
+    def boundaries(self, cuts: Sequence[SplitPoint]) -> dict[SplitPoint, int | None]:
         """The first place at or after each cut that is proved to be where a message begins; None where that cannot be
         proved."""
         ...
@@ -36,7 +36,7 @@ class Logs(Protocol):
         ...
 
 
-def find_logs(options: SourceOptions) -> Logs:
+def find_logs(options: SourceOptions) -> LogCatalog:
     """The logs that these options name. Nothing is opened yet."""
     where = options.where
-    return BrokerLogs(where, options) if isinstance(where, Cluster) else DirectoryLogs(where, options)
+    return BrokerCatalog(where, options) if isinstance(where, ClusterOptions) else DirectoryCatalog(where, options)

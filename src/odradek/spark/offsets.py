@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from odradek.errors import ConfigError
-from odradek.types import EARLIEST, LATEST, Anchor, AtTime, Position, TopicPartition
+from odradek.types import EARLIEST, LATEST, AtTime, Position, PositionSpec, TopicPartition
 
 __all__ = [
     "Offsets",
@@ -34,8 +34,8 @@ __all__ = [
 Offsets = Mapping[TopicPartition, Position]
 """Where each partition's next message to be read begins."""
 
-Place = Position | Anchor | AtTime
-Places = Anchor | AtTime | Mapping[TopicPartition, Place]
+Place = Position | PositionSpec | AtTime
+Places = PositionSpec | AtTime | Mapping[TopicPartition, Place]
 """Where to begin or end: everywhere alike, or one partition after the other."""
 
 VERSION = 1
@@ -97,7 +97,7 @@ def parse_assign(text: str, option: str = "assign") -> tuple[TopicPartition, ...
     return tuple(sorted(found))
 
 
-def parse_places(text: str, option: str, *, anchors: Collection[Anchor] = (EARLIEST, LATEST)) -> Places:
+def parse_places(text: str, option: str, *, anchors: Collection[PositionSpec] = (EARLIEST, LATEST)) -> Places:
     """`earliest`, `latest`, or `{"orders":{"0-1":123,"1-1":-2}}` with -2 for earliest and -1 for latest.
 
     Args:
@@ -136,7 +136,7 @@ def parse_partition(topic: str, name: str) -> TopicPartition | None:
     match = _PARTITION.fullmatch(name)
     if match is None:
         return None
-    return TopicPartition(topic, -1 if match["broker"] is None else int(match["broker"]), int(match["partition"]))
+    return TopicPartition(topic, int(match["partition"]), -1 if match["broker"] is None else int(match["broker"]))
 
 
 def _partition(topic: str, name: object, what: str) -> TopicPartition:
@@ -157,7 +157,7 @@ def _each(value: Any, what: str) -> Iterator[tuple[TopicPartition, Any]]:
             yield _partition(topic, name, what), number
 
 
-def _place(value: Any, what: str, anchors: Collection[Anchor]) -> Place:
+def _place(value: Any, what: str, anchors: Collection[PositionSpec]) -> Place:
     for anchor in anchors:
         if type(value) is int and value == anchor.value:
             return anchor

@@ -14,8 +14,8 @@ from typing import Any
 
 from odradek.client.cluster import connect
 from odradek.errors import ConfigError, OdradekError, Unsupported
-from odradek.spark.admission import Limits
-from odradek.spark.given import Given
+from odradek.spark.admission import ReadLimits
+from odradek.spark.given import OptionMap
 from odradek.spark.offsets import Places, parse_assign, parse_places, parse_time, parse_times
 from odradek.spark.values import (
     at_most,
@@ -26,15 +26,15 @@ from odradek.spark.values import (
     parse_milliseconds,
     parse_seconds,
 )
-from odradek.types import EARLIEST, LATEST, Anchor, GiB, MiB, TopicPartition
+from odradek.types import EARLIEST, LATEST, GiB, MiB, PositionSpec, TopicPartition
 
 __all__ = [
-    "Cluster",
+    "ClusterOptions",
     "Directories",
     "Directory",
-    "Limits",
-    "Packing",
+    "ReadLimits",
     "SourceOptions",
+    "TaskLimits",
     "Topics",
     "parse_cluster",
     "parse_kind",
@@ -49,7 +49,7 @@ CORRUPT = {"fail": "fail", "skip-message": "skip", "dead": "raw"}
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterOptions:
     """A cluster to be reached over the network: `odradek.connect(url)`. The URL may hold a password."""
 
     url: str
@@ -103,7 +103,7 @@ class Topics:
 
 
 @dataclass(frozen=True, slots=True)
-class Packing:
+class TaskLimits:
     """How work is divided into tasks.
 
     Args:
@@ -131,7 +131,7 @@ class SourceOptions:
         limits: How much a micro-batch reads.
         packing: How work is divided.
         fail_on_data_loss: Fail when something to be read is not there any more; else go on behind it.
-        max_message: The brokers' max.message.size: bytes of the largest payload in a log.
+        max_message_bytes: The brokers' max.message.size: bytes of the largest payload in a log.
         fetch_bytes: Bytes a fetch asks for.
         fetch_ahead: Fetches read ahead of what Spark has taken.
         deadline_s: How long the driver tries to get answers of brokers (s).
@@ -140,14 +140,14 @@ class SourceOptions:
         headers: Is there a headers column?
     """
 
-    where: Cluster | Directories
+    where: ClusterOptions | Directories
     topics: Topics
     start: Places
     end: Places = LATEST
-    limits: Limits = field(default_factory=Limits)
-    packing: Packing = Packing()
+    limits: ReadLimits = field(default_factory=ReadLimits)
+    packing: TaskLimits = TaskLimits()
     fail_on_data_loss: bool = True
-    max_message: int = 1_000_000
+    max_message_bytes: int = 1_000_000
     fetch_bytes: int = 1 * MiB
     fetch_ahead: int = 4
     deadline_s: float = 60.0
@@ -158,7 +158,7 @@ class SourceOptions:
     @property
     def max_entry(self) -> int:
         """Bytes of the largest entry in a log."""
-        return self.max_message + ENTRY_HEAD
+        return self.max_message_bytes + ENTRY_HEAD
 
 
 # ---- names ---------------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         ConfigError: An option that cannot work; says which, what it is and what would be right.
         Unsupported: A cluster that this version does not speak to.
     """
-    given = Given(options, KNOWN, REFUSED)
+    given = OptionMap(options, KNOWN, REFUSED)
     _check_kind(given, streaming)
     where = _where(given)
     starts = (LATEST, EARLIEST) if streaming else (EARLIEST,)
@@ -243,7 +243,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         limits=_limits(given),
         packing=_packing(given),
         fail_on_data_loss=given.take("failOnDataLoss", parse_boolean, True),
-        max_message=given.take("maxMessageBytes", at_most(1 * GiB, parse_bytes), 1_000_000),
+        max_message_bytes=given.take("maxMessageBytes", at_most(1 * GiB, parse_bytes), 1_000_000),
         fetch_bytes=given.take("fetchBytes", at_most(1 * GiB, parse_bytes), 1 * MiB),
         fetch_ahead=given.take("fetchAhead", parse_count, 4),
         deadline_s=given.take("fetchOffset.deadlineMs", parse_milliseconds, 60.0),
@@ -267,21 +267,21 @@ def parse_kind(options: Mapping[str, str]) -> SourceOptions:
     return parse_source(options, streaming=True)
 
 
-def _check_kind(given: Given, streaming: bool) -> None:
+def _check_kind(given: OptionMap, streaming: bool) -> None:
     names, why = (BATCH, "a streaming query has no end") if streaming else (STREAM, "a batch query reads all there is")
     for name in names:
         if given.has(name):
             raise ConfigError(f"option {name}: {why}")
 
 
-def _where(given: Given) -> Cluster | Directories:
+def _where(given: OptionMap) -> ClusterOptions | Directories:
     places = (*CLUSTERS, "path")
     if not given.one_of(places) and not given.has(BOOTSTRAP):
         raise ConfigError(f"one of the options {', '.join(places)} must say where the logs are")
     return parse_cluster(given) or given.take("path", _directories, Directories(()))
 
 
-def parse_cluster(given: Given) -> Cluster | None:
+def parse_cluster(given: OptionMap) -> ClusterOptions | None:
     """The cluster that is named, if one is.
 
     Raises:
@@ -302,11 +302,11 @@ def _protocol(text: str, option: str) -> str:
     return choice("auto", "0.7")(text, option)
 
 
-def _zookeeper(text: str, option: str) -> Cluster:
+def _zookeeper(text: str, option: str) -> ClusterOptions:
     return _cluster(f"kafka07+zk://{text.strip()}", option)
 
 
-def _brokers(text: str, option: str) -> Cluster:
+def _brokers(text: str, option: str) -> ClusterOptions:
     """`id:host:port`, as 0.7 writes broker.list, or `id@host:port`, as URLs do."""
     items = [re.sub(r"^([0-9]+):(?=[^:]+:[0-9]+$)", r"\1@", item.strip()) for item in text.split(",")]
     if any("@" not in item for item in items):
@@ -314,12 +314,12 @@ def _brokers(text: str, option: str) -> Cluster:
     return _cluster("kafka07://" + ",".join(items), option)
 
 
-def _cluster(url: str, option: str) -> Cluster:
+def _cluster(url: str, option: str) -> ClusterOptions:
     try:
         connect(url)  # which opens nothing
     except ConfigError as error:
         raise ConfigError(f"option {option}: {error.message()}") from None
-    return Cluster(url)
+    return ClusterOptions(url)
 
 
 def _directories(text: str, option: str) -> Directories:
@@ -342,7 +342,7 @@ def _place(item: object) -> Directory | None:
     return match and Directory(match[2].removeprefix("file://"), -1 if match[1] is None else int(match[1]))
 
 
-def _topics(given: Given, *, optional: bool) -> Topics:
+def _topics(given: OptionMap, *, optional: bool) -> Topics:
     names = ("subscribe", "subscribePattern", "assign")
     name = given.one_of(names)
     if not name and not optional:
@@ -369,7 +369,7 @@ def _pattern(text: str, option: str) -> str:
     return text
 
 
-def _places(given: Given, which: str, anchors: tuple[Anchor, ...]) -> Places:
+def _places(given: OptionMap, which: str, anchors: tuple[PositionSpec, ...]) -> Places:
     """Where to start or end; the first anchor is the default. As in Spark, a time for all wins over times for each,
     and those over offsets."""
     by_time: Places | None = given.take(f"{which}Timestamp", parse_time, None)
@@ -382,8 +382,8 @@ def _places(given: Given, which: str, anchors: tuple[Anchor, ...]) -> Places:
     return next((places for places in (by_time, by_times, offsets) if places is not None), anchors[0])
 
 
-def _limits(given: Given) -> Limits:
-    limits = Limits(
+def _limits(given: OptionMap) -> ReadLimits:
+    limits = ReadLimits(
         given.take("maxBytesPerTrigger", parse_bytes, None),
         given.take("minBytesPerTrigger", parse_bytes, 0),
         given.take("maxTriggerDelay", parse_seconds, 900.0),
@@ -394,8 +394,8 @@ def _limits(given: Given) -> Limits:
     return limits
 
 
-def _packing(given: Given) -> Packing:
-    packing = Packing(
+def _packing(given: OptionMap) -> TaskLimits:
+    packing = TaskLimits(
         given.take("maxBytesPerPartition", parse_bytes, 128 * MiB),
         given.take("minPartitions", parse_count, 1),
         given.take("maxPartitions", parse_count, None),
@@ -406,7 +406,7 @@ def _packing(given: Given) -> Packing:
     return packing
 
 
-def _corrupt(given: Given, headers: bool) -> str:
+def _corrupt(given: OptionMap, headers: bool) -> str:
     asked = given.take("corrupt", choice(*CORRUPT), "fail")
     if asked == "dead" and not headers:
         raise ConfigError("option corrupt=dead needs includeHeaders=true: a header tells dead rows from good ones")

@@ -25,18 +25,18 @@ from typing import NamedTuple
 
 from odradek.errors import ConfigError
 from odradek.spark.errors import DataLoss
-from odradek.spark.gaps import Gap, Loss
+from odradek.spark.gaps import Loss, PositionGap
 from odradek.spark.offsets import Offsets, Place, Places
-from odradek.types import EARLIEST, LATEST, Anchor, AtTime, MiB, Position, TopicPartition
+from odradek.types import EARLIEST, LATEST, AtTime, MiB, Position, PositionSpec, TopicPartition
 
 __all__ = [
     "LEAST_PIECE",
-    "Cut",
     "Extent",
+    "PlannedTask",
     "Range",
-    "Settled",
-    "Task",
-    "Work",
+    "ReadableRanges",
+    "SplitPoint",
+    "TaskSizing",
     "check_order",
     "divide",
     "pack",
@@ -81,7 +81,7 @@ class Range(NamedTuple):
         return self.end - self.start
 
 
-class Cut(NamedTuple):
+class SplitPoint(NamedTuple):
     """A place where a message boundary is wanted.
 
     Args:
@@ -97,14 +97,14 @@ class Cut(NamedTuple):
     ceiling: int
 
 
-class Settled(NamedTuple):
+class ReadableRanges(NamedTuple):
     """What there is to read, and what is missing."""
 
     ranges: tuple[Range, ...]
-    gaps: tuple[Gap, ...]
+    gaps: tuple[PositionGap, ...]
 
 
-class Task(NamedTuple):
+class PlannedTask(NamedTuple):
     """What one Spark task reads, in this order."""
 
     ranges: tuple[Range, ...]
@@ -115,7 +115,7 @@ class Task(NamedTuple):
         return sum(r.size for r in self.ranges)
 
 
-class Work(NamedTuple):
+class TaskSizing(NamedTuple):
     """How much work is how divided.
 
     Args:
@@ -137,7 +137,7 @@ def place_of_each(partitions: Iterable[TopicPartition], places: Places, option: 
         ConfigError: Places are given for partitions one by one, but not for exactly these (as in Spark).
     """
     known = list(partitions)
-    if isinstance(places, Anchor | AtTime):
+    if isinstance(places, PositionSpec | AtTime):
         return dict.fromkeys(known, places)
     for wrong, text in (
         (sorted(set(known) - places.keys()), "says nothing about"),
@@ -158,12 +158,12 @@ def check_order(start: Mapping[TopicPartition, Place], end: Mapping[TopicPartiti
 
 
 def positions(
-    places: Mapping[TopicPartition, Position | Anchor], logs: Mapping[TopicPartition, Extent]
+    places: Mapping[TopicPartition, Position | PositionSpec], logs: Mapping[TopicPartition, Extent]
 ) -> dict[TopicPartition, Position]:
     """Places by meaning -> positions."""
     anchors = {EARLIEST: attrgetter("earliest"), LATEST: attrgetter("latest")}
     return {
-        partition: Position(anchors[place](logs[partition])) if isinstance(place, Anchor) else place
+        partition: Position(anchors[place](logs[partition])) if isinstance(place, PositionSpec) else place
         for partition, place in places.items()
     }
 
@@ -171,7 +171,9 @@ def positions(
 # ---- data loss -----------------------------------------------------------------------------------------------
 
 
-def settle(start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent], *, fail_on_data_loss: bool) -> Settled:
+def settle(
+    start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent], *, fail_on_data_loss: bool
+) -> ReadableRanges:
     """The ranges between two offsets that logs still have, and the gaps where they do not.
 
     Nothing is read of a partition that `start` does not name: it enters at its end (see `admission.target`). One whose
@@ -181,7 +183,7 @@ def settle(start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent], 
         DataLoss: There are gaps, and `fail_on_data_loss` is true.
     """
     ranges: list[Range] = []
-    gaps: list[Gap] = []
+    gaps: list[PositionGap] = []
     for partition in sorted(end):
         first, last = start.get(partition, end[partition]), end[partition]
         if first == last:
@@ -193,15 +195,17 @@ def settle(start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent], 
             ranges += _damaged(partition, first, last, log, gaps)
     if gaps and fail_on_data_loss:
         raise DataLoss(gaps)
-    return Settled(tuple(ranges), tuple(gaps))
+    return ReadableRanges(tuple(ranges), tuple(gaps))
 
 
-def _damaged(partition: TopicPartition, first: int, last: int, log: Extent | None, gaps: list[Gap]) -> Iterable[Range]:
+def _damaged(
+    partition: TopicPartition, first: int, last: int, log: Extent | None, gaps: list[PositionGap]
+) -> Iterable[Range]:
     """What is left of a range that a log does not have as a whole; the gaps are appended."""
 
-    def gap(loss: Loss, begin: int, end: int, resumed: int) -> Gap:
+    def gap(loss: Loss, begin: int, end: int, resumed: int) -> PositionGap:
         earliest, latest = (-1, -1) if log is None else (log.earliest, log.latest)
-        return Gap(partition, loss, begin, end, earliest, latest, resumed)
+        return PositionGap(partition, loss, begin, end, earliest, latest, resumed)
 
     if log is None:
         gaps.append(gap(Loss.GONE, first, last, last))
@@ -223,20 +227,20 @@ def _damaged(partition: TopicPartition, first: int, last: int, log: Extent | Non
 # ---- dividing ------------------------------------------------------------------------------------------------
 
 
-def task_count(total: int, *, max_bytes: int, min_tasks: int, max_tasks: int) -> Work:
+def task_count(total: int, *, max_bytes: int, min_tasks: int, max_tasks: int) -> TaskSizing:
     """How many tasks read `total` bytes: about `max_bytes` each, within the two bounds, of which the upper one wins.
     A task costs 30 to 50 ms however little it does."""
     tasks = min(max(-(-total // max_bytes), min_tasks, 1), max(max_tasks, 1))
-    return Work(tasks, max(-(-total // tasks), LEAST_PIECE))
+    return TaskSizing(tasks, max(-(-total // tasks), LEAST_PIECE))
 
 
-def propose_cuts(ranges: Iterable[Range], logs: Mapping[TopicPartition, Extent], piece: int) -> list[Cut]:
+def propose_cuts(ranges: Iterable[Range], logs: Mapping[TopicPartition, Extent], piece: int) -> list[SplitPoint]:
     """Where ranges are to be divided so that pieces have about `piece` bytes.
 
     A cut at a known boundary needs no proof: its floor is its position. Known boundaries are used first, and between
     two of them what is left is divided evenly.
     """
-    cuts: list[Cut] = []
+    cuts: list[SplitPoint] = []
     for part in ranges:
         if part.size > piece * SLACK:
             known = logs[part.partition].boundaries
@@ -245,18 +249,18 @@ def propose_cuts(ranges: Iterable[Range], logs: Mapping[TopicPartition, Extent],
     return cuts
 
 
-def _cuts(part: Range, inner: Sequence[int], piece: int) -> Iterable[Cut]:
+def _cuts(part: Range, inner: Sequence[int], piece: int) -> Iterable[SplitPoint]:
     begin = part.start  # of the piece that is being filled
     for floor, ceiling in pairwise((part.start, *inner, part.end)):
         if ceiling - begin <= piece * SLACK:
             continue
         if floor - begin >= piece // 2:
-            yield Cut(part.partition, floor, floor, floor)
+            yield SplitPoint(part.partition, floor, floor, floor)
             begin = floor
         if ceiling - begin > piece * SLACK:
             pieces = -(-(ceiling - begin) // piece)
             for number in range(1, pieces):
-                yield Cut(part.partition, begin + (ceiling - begin) * number // pieces, floor, ceiling)
+                yield SplitPoint(part.partition, begin + (ceiling - begin) * number // pieces, floor, ceiling)
             begin += (ceiling - begin) * (pieces - 1) // pieces
 
 
@@ -275,7 +279,7 @@ def divide(ranges: Iterable[Range], found: Iterable[tuple[TopicPartition, int]])
 # ---- packing -------------------------------------------------------------------------------------------------
 
 
-def pack(pieces: Iterable[Range], tasks: int, *, fetchers: int | None = None) -> list[Task]:
+def pack(pieces: Iterable[Range], tasks: int, *, fetchers: int | None = None) -> list[PlannedTask]:
     """Distribute pieces over at most so many tasks of about the same size: the largest first, each to the task that has
     least so far, which is at most a third above the best there is.
 
@@ -296,7 +300,7 @@ def pack(pieces: Iterable[Range], tasks: int, *, fetchers: int | None = None) ->
         heapq.heapreplace(heap, (load + size, number))
     brokers = sorted({part.partition.broker for _, bundle in bundles for part in bundle})
     turns = {broker: turn for turn, broker in enumerate(brokers)}
-    return [Task(_in_order(ranges, number, turns)) for number, ranges in enumerate(chosen)]
+    return [PlannedTask(_in_order(ranges, number, turns)) for number, ranges in enumerate(chosen)]
 
 
 def _bundles(pieces: Iterable[Range], fetchers: int | None) -> list[tuple[int, list[Range]]]:

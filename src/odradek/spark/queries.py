@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from odradek.errors import ConfigError, TransportError
-from odradek.spark.logs import Logs
+from odradek.spark.logs import LogCatalog
 from odradek.spark.offsets import Offsets, Place
 from odradek.spark.options import SourceOptions
 from odradek.spark.planning import (
-    Cut,
     Extent,
     Range,
+    SplitPoint,
     check_order,
     divide,
     pack,
@@ -49,7 +49,7 @@ class TaskPlan(NamedTuple):
     paths: Mapping[TopicPartition, str]
 
 
-def plan_all(logs: Logs, options: SourceOptions) -> list[TaskPlan]:
+def plan_all(logs: LogCatalog, options: SourceOptions) -> list[TaskPlan]:
     """The tasks of a batch query.
 
     Raises:
@@ -68,12 +68,12 @@ def plan_all(logs: Logs, options: SourceOptions) -> list[TaskPlan]:
     return _divide(logs, options, start, behind, there)
 
 
-def plan(logs: Logs, options: SourceOptions, start: Offsets, end: Offsets) -> list[TaskPlan]:
+def plan(logs: LogCatalog, options: SourceOptions, start: Offsets, end: Offsets) -> list[TaskPlan]:
     """The tasks of a micro-batch. Raises as `plan_all`."""
     return _divide(logs, options, start, end, logs.extents())
 
 
-def start_offsets(logs: Logs, options: SourceOptions, there: Extents) -> dict[TopicPartition, Position]:
+def start_offsets(logs: LogCatalog, options: SourceOptions, there: Extents) -> dict[TopicPartition, Position]:
     """Where a streaming query begins that has just found these logs. Raises as `plan_all`."""
     found = _resolve(logs, place_of_each(there, options.start, "startingOffsets"), there, "startingOffsets")
     return dict(sorted(found.items()))
@@ -96,7 +96,7 @@ def _check_topics(options: SourceOptions, there: Extents) -> None:
 
 
 def _resolve(
-    logs: Logs, places: Mapping[TopicPartition, Place], there: Extents, option: str
+    logs: LogCatalog, places: Mapping[TopicPartition, Place], there: Extents, option: str
 ) -> dict[TopicPartition, Position]:
     times = {partition: place for partition, place in places.items() if isinstance(place, AtTime)}
     found = logs.at(times)
@@ -107,7 +107,7 @@ def _resolve(
     return positions({p: place for p, place in known.items() if not isinstance(place, AtTime)}, there)
 
 
-def _check_positions(logs: Logs, places: Offsets, there: Extents, option: str) -> None:
+def _check_positions(logs: LogCatalog, places: Offsets, there: Extents, option: str) -> None:
     """Users' positions must be where messages begin: inside of one, what looks like messages may be something else."""
     cuts = [
         _cut(partition, place, there[partition])
@@ -122,16 +122,16 @@ def _check_positions(logs: Logs, places: Offsets, there: Extents, option: str) -
         raise ConfigError(f"option {option}: {cut.partition} has no message boundary at {cut.position}: {near}; {last}")
 
 
-def _cut(partition: TopicPartition, place: int, log: Extent) -> Cut:
+def _cut(partition: TopicPartition, place: int, log: Extent) -> SplitPoint:
     """With the known boundaries around it."""
     known = sorted({log.earliest, *log.boundaries, log.latest})
-    return Cut(partition, place, known[bisect_right(known, place) - 1], known[bisect_left(known, place)])
+    return SplitPoint(partition, place, known[bisect_right(known, place) - 1], known[bisect_left(known, place)])
 
 
 # ---- tasks ---------------------------------------------------------------------------------------------------
 
 
-def _divide(logs: Logs, options: SourceOptions, start: Offsets, end: Offsets, there: Extents) -> list[TaskPlan]:
+def _divide(logs: LogCatalog, options: SourceOptions, start: Offsets, end: Offsets, there: Extents) -> list[TaskPlan]:
     ranges, gaps = settle(start, end, there, fail_on_data_loss=options.fail_on_data_loss)
     lost(gaps, options)
     packing = options.packing

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from odradek.core.interfaces import BrokerApi
+from odradek.core.interfaces import BrokerClient
 from odradek.errors import CorruptMessage, OdradekError
 from odradek.types import Columns, Position, TopicPartition
 
 __all__ = ["read_raw"]
 
 
-async def read_raw(api: BrokerApi, partition: TopicPartition, start: int, stop: int) -> bytes:
+async def read_raw(api: BrokerClient, partition: TopicPartition, start: int, stop: int) -> bytes:
     """The bytes [start, stop) of a log, or as many of them as one answer has; none where the log ends. The broker does
     not mind what begins at `start`.
 
     Raises:
         BrokerError: The log does not have this position.
-        TransportError, DeadlineError, RemoteProtocolError: As for `BrokerApi.fetch`.
+        TransportError, DeadlineError, RemoteProtocolError: As for `BrokerClient.fetch`.
     """
     raw = _Raw(partition, start)
     (result,) = await api.fetch([(raw, stop - start)])

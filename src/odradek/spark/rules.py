@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from odradek.core.interfaces import DecoderOptions
 from odradek.errors import CorruptMessage, MessageTooLarge, OdradekError
 from odradek.spark.errors import DataLoss
-from odradek.spark.gaps import Gap
+from odradek.spark.gaps import PositionGap
 from odradek.spark.options import SourceOptions
 
 __all__ = ["decoder_options", "explained", "lost", "skipped"]
@@ -34,7 +34,7 @@ def skipped(reports: Sequence[CorruptMessage]) -> None:
         log.warning("%d corrupt messages skipped; first: %s", len(reports), reports[0])
 
 
-def lost(gaps: Sequence[Gap], options: SourceOptions) -> None:
+def lost(gaps: Sequence[PositionGap], options: SourceOptions) -> None:
     """Raise DataLoss if the options say so; else go on, which the log tells."""
     if gaps and options.fail_on_data_loss:
         raise DataLoss(gaps)

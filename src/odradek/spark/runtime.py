@@ -22,11 +22,11 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from odradek.client.cluster import Cluster, connect
-from odradek.client.tuning import Tuning
+from odradek.client.options import Tuning
 from odradek.core.backoff import Backoff
 from odradek.errors import DeadlineError, OdradekError
 
-__all__ = ["Connected", "connected", "disconnect", "patiently"]
+__all__ = ["ClusterHandle", "connected", "disconnect", "patiently"]
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ log = logging.getLogger("odradek.spark")
 PAUSES = Backoff(first_s=0.05, max_s=2.0)
 
 
-class Connected(NamedTuple):
+class ClusterHandle(NamedTuple):
     """An open cluster, and the way into its event loop."""
 
     portal: BlockingPortal
@@ -52,7 +52,7 @@ class _Key(NamedTuple):
 
 
 class _Open(NamedTuple):
-    connected: Connected
+    connected: ClusterHandle
     block: AbstractContextManager[Cluster]
 
 
@@ -78,7 +78,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 @contextmanager
-def connected(url: str, tuning: Tuning, deadline_s: float) -> Iterator[Connected]:
+def connected(url: str, tuning: Tuning, deadline_s: float) -> Iterator[ClusterHandle]:
     """The cluster at this address, opened at the first use. When the block fails, the next one opens it anew.
 
     Raises:
@@ -112,7 +112,7 @@ def disconnect() -> None:
 def _open(key: _Key, deadline_s: float) -> _Open:
     portal = _process.portal = _process.portal or _start_loop()
     block = portal.wrap_async_context_manager(_opened(key, deadline_s))
-    return _Open(Connected(portal, block.__enter__()), block)
+    return _Open(ClusterHandle(portal, block.__enter__()), block)
 
 
 def _close(open_: _Open, error: OdradekError) -> None:

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from odradek import codec
+from odradek import engine
 from odradek.arrow import binaries
-from odradek.codec import NO_LIMIT, Packed
+from odradek.engine import NO_LIMIT, PackedBytes
 from odradek.errors import ConfigError
 from odradek.types import Columns, MiB, TopicPartition
 
@@ -136,7 +136,7 @@ class Projection:
         buffers are shared with them, not copied."""
         start, count = 0, len(rows.values)
         while start < count:
-            stop, _ = codec.active.fit(rows.values, start, min(start + BATCH_ROWS, count), BATCH_BYTES, 0, NO_LIMIT)
+            stop, _ = engine.active.fit(rows.values, start, min(start + BATCH_ROWS, count), BATCH_BYTES, 0, NO_LIMIT)
             stop = max(stop, start + 1)
             part = _Part(partition, rows, start, stop)
             arrays = [_MAKERS[column.name](part) for column in self.columns]
@@ -189,7 +189,7 @@ def _key(part: _Part) -> Array:
 
 def _value(part: _Part) -> Array:
     values = part.rows.values[part.start : part.stop]
-    if not isinstance(values, Packed) or values.offsets.itemsize == 4:
+    if not isinstance(values, PackedBytes) or values.offsets.itemsize == 4:
         return binaries(values)
     # As large_binary is laid out: what is cut out here is small, but may lie anywhere.
     first, last = int(values.offsets[0]), int(values.offsets[-1])

@@ -28,15 +28,15 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from odradek.client.acks import Acks
-from odradek.client.producer import Producer
-from odradek.client.tuning import Tuning
+from odradek.client.options import Tuning
+from odradek.client.producer.producer import Producer
+from odradek.client.producer.results import Acks
 from odradek.errors import ConfigError, DeliveryError
-from odradek.io.kafka07.coordination import together
+from odradek.io.kafka07.metadata import together
 from odradek.spark.runtime import connected
-from odradek.spark.sink_columns import Group, Layout, layout
+from odradek.spark.sink_columns import DestinationRows, RowLayout, layout
 from odradek.spark.sink_options import SinkOptions, parse_sink
-from odradek.spark.sink_report import Attempt, WriteFailed, Written, tell
+from odradek.spark.sink_report import Attempt, TaskCommit, WriteError, tell
 from odradek.types import MiB
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
     return StreamWriter(*_parse(options, schema, streaming=True))
 
 
-def _parse(options: Mapping[str, str], schema: StructType, *, streaming: bool) -> tuple[SinkOptions, Layout]:
+def _parse(options: Mapping[str, str], schema: StructType, *, streaming: bool) -> tuple[SinkOptions, RowLayout]:
     parsed = parse_sink(options, streaming=streaming)
     return parsed, layout(((field.name, field.dataType.simpleString()) for field in schema.fields), parsed.topic)
 
@@ -74,7 +74,7 @@ def _parse(options: Mapping[str, str], schema: StructType, *, streaming: bool) -
 class BatchWriter(DataSourceArrowWriter):
     """Writes the rows of a batch query."""
 
-    def __init__(self, options: SinkOptions, columns: Layout) -> None:
+    def __init__(self, options: SinkOptions, columns: RowLayout) -> None:
         self._options, self._columns = options, columns
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
@@ -90,7 +90,7 @@ class BatchWriter(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes the rows of a micro-batch."""
 
-    def __init__(self, options: SinkOptions, columns: Layout) -> None:
+    def __init__(self, options: SinkOptions, columns: RowLayout) -> None:
         self._options, self._columns = options, columns
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
@@ -106,8 +106,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
 # ---- in Spark's Python workers -------------------------------------------------------------------------------
 
 
-def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, columns: Layout) -> Written:
-    written = Written(_attempt())
+def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, columns: RowLayout) -> TaskCommit:
+    written = TaskCommit(_attempt())
     if written.attempt.retried:
         log.warning("%s: rows that an earlier attempt has written are written again", written.attempt)
     tables = _together(batches)
@@ -118,10 +118,10 @@ def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, columns: Lay
     tuning = Tuning(connect_timeout=min(usual.connect_timeout, options.deliver_within_s))
     with connected(options.cluster.url, tuning, options.deliver_within_s) as there:
         producer = there.cluster.producer(
-            codec=options.codec,
+            compression=options.compression,
             deliver_within=options.deliver_within_s,
-            max_message=options.max_message,
-            buffer=options.buffer,
+            max_message_bytes=options.max_message_bytes,
+            buffer_bytes=options.buffer_bytes,
         )
         with there.portal.wrap_async_context_manager(producer):
             sending = _Sending(there.portal, producer, columns, written)
@@ -169,13 +169,13 @@ class _Sending:
     """The rows of a task on their way. While some are, the next are taken from Spark; not more of them, so that rows
     stay in order."""
 
-    def __init__(self, portal: BlockingPortal, producer: Producer, columns: Layout, written: Written) -> None:
+    def __init__(self, portal: BlockingPortal, producer: Producer, columns: RowLayout, written: TaskCommit) -> None:
         self._portal, self._producer, self._columns, self._written = portal, producer, columns, written
         self._rows = self._on_way = 0
         self._outcome: Future[list[Acks]] | None = None
 
     def begin(self, batches: Sequence[pa.RecordBatch]) -> None:
-        """Send the next rows, once those before are written. Raises BadRow, WriteFailed."""
+        """Send the next rows, once those before are written. Raises BadRow, WriteError."""
         groups = self._columns.groups(batches, self._rows)
         self.finish()
         self._on_way = sum(len(group.rows) for group in groups)
@@ -184,24 +184,22 @@ class _Sending:
         self._written.bytes += sum(group.bytes for group in groups)
 
     def finish(self) -> None:
-        """Wait until all rows are written. Raises WriteFailed."""
+        """Wait until all rows are written. Raises WriteError."""
         if self._outcome is None:
             return
         try:
             acks = self._outcome.result()
         except DeliveryError as error:  # there was no room: what came before is still on its way
-            raise WriteFailed(
-                str(self._written.attempt), self._written.rows, 0, 0, self._on_way, [error.why]
-            ) from error
+            raise WriteError(str(self._written.attempt), self._written.rows, 0, 0, self._on_way, [error.why]) from error
         self._outcome = None
         for some in acks:
             self._written.add(some)
         if failed := [one for some in acks for one in some.failed]:
-            raise WriteFailed.of(self._written, failed)
+            raise WriteError.of(self._written, failed)
 
 
-async def _send(producer: Producer, groups: Sequence[Group]) -> list[Acks]:
-    async def one(group: Group) -> Acks:
+async def _send(producer: Producer, groups: Sequence[DestinationRows]) -> list[Acks]:
+    async def one(group: DestinationRows) -> Acks:
         key = "key" if "key" in group.rows.column_names else None
         return await producer.send_arrow(group.topic, group.rows, value="value", key=key, partition=group.partition)
 

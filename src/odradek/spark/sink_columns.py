@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from odradek.errors import ConfigError, OdradekError, Unsupported
 from odradek.types import TopicPartition
 
-__all__ = ["BadRow", "Group", "Layout", "layout"]
+__all__ = ["BadRow", "DestinationRows", "RowLayout", "layout"]
 
 TEXT, BYTES, NUMBER = "string", "binary", "int"
 
@@ -56,7 +56,7 @@ class BadRow(OdradekError):
         return f"row {self.row} of the task: {self.why}"
 
 
-class Group(NamedTuple):
+class DestinationRows(NamedTuple):
     """Rows that go to one place, in their order.
 
     Args:
@@ -77,7 +77,7 @@ class Group(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RowLayout:
     """Which columns the rows have. Small, and pickled into every task.
 
     Args:
@@ -90,7 +90,7 @@ class Layout:
     has_key: bool
     has_place: bool
 
-    def groups(self, batches: Sequence[pa.RecordBatch], first_row: int) -> list[Group]:
+    def groups(self, batches: Sequence[pa.RecordBatch], first_row: int) -> list[DestinationRows]:
         """The rows of some batches, by where they go.
 
         Args:
@@ -110,7 +110,7 @@ class Layout:
             _check_places(table, first_row)
         return list(self._divide(table, rows))
 
-    def _divide(self, table: pa.Table, rows: pa.Table) -> Iterator[Group]:
+    def _divide(self, table: pa.Table, rows: pa.Table) -> Iterator[DestinationRows]:
         """One group for each combination of topic, broker and partition."""
         names = ([] if self.topic else ["topic"]) + (["broker", "partition"] if self.has_place else [])
         codes, places = _number([_encode(table[name]) for name in names], len(rows))
@@ -121,13 +121,13 @@ class Layout:
             yield self._group(place, rows.slice(start, count))
             start += count
 
-    def _group(self, place: tuple[Any, ...], rows: pa.Table) -> Group:
+    def _group(self, place: tuple[Any, ...], rows: pa.Table) -> DestinationRows:
         topic, place = (self.topic, place) if self.topic else (place[0], place[1:])
         explicit = bool(place) and place[0] is not None
-        return Group(topic, TopicPartition(topic, *place) if explicit else None, rows)
+        return DestinationRows(topic, TopicPartition(topic, place[1], place[0]) if explicit else None, rows)
 
 
-def layout(fields: Iterable[tuple[str, str]], topic: str) -> Layout:
+def layout(fields: Iterable[tuple[str, str]], topic: str) -> RowLayout:
     """Check the columns of a query.
 
     Args:
@@ -150,7 +150,7 @@ def layout(fields: Iterable[tuple[str, str]], topic: str) -> Layout:
         raise ConfigError("where do rows go? There is neither option topic nor a column topic")
     if ("broker" in found) != ("partition" in found):
         raise ConfigError("columns broker and partition go together: 0.7 counts partitions on each broker")
-    return Layout(topic, "key" in found, "broker" in found)
+    return RowLayout(topic, "key" in found, "broker" in found)
 
 
 def _check_column(name: str, kind: str) -> None:

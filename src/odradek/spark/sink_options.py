@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from odradek.client.cluster import connect
-from odradek.core.interfaces import Outgoing
+from odradek.core.interfaces import ProducerRecord
 from odradek.errors import ConfigError, Rejected
-from odradek.spark.given import Given
-from odradek.spark.options import BOOTSTRAP, CLUSTERS, Cluster, parse_cluster
+from odradek.spark.given import OptionMap
+from odradek.spark.options import BOOTSTRAP, CLUSTERS, ClusterOptions, parse_cluster
 from odradek.spark.values import at_most, choice, parse_bytes, parse_seconds
 from odradek.types import GiB, MiB
 
@@ -20,7 +20,7 @@ KNOWN = (
     BOOTSTRAP,
     "kafka.protocol",
     "topic",
-    "codec",
+    "compression",
     "deliverWithin",
     "maxMessageBytes",
     "bufferBytes",
@@ -37,8 +37,8 @@ REFUSED = {
     "includeHeaders": NO_HEADERS,
     "subscribe": "that is read from; rows are written to option topic, or to the topics in column topic",
     "kafka.acks": "every produce is confirmed: leave it out",
-    "kafka.compression.type": "use codec",
-    "kafka.compression.codec": "use codec",
+    "kafka.compression.type": "use compression",
+    "kafka.compression.codec": "use compression",
     "kafka.max.request.size": "use maxMessageBytes",
     "kafka.delivery.timeout.ms": "use deliverWithin, such as 2m",
     "kafka.buffer.memory": "use bufferBytes, such as 64m",
@@ -58,19 +58,19 @@ class SinkOptions:
     Args:
         cluster: Where rows go.
         topic: The topic of all rows; "": column topic says it row by row.
-        codec: `none`, `gzip` or `snappy`.
+        compression: `none`, `gzip` or `snappy`.
         deliver_within_s: How long a row may be on its way before its task fails (s), and how long connecting may take.
-        max_message: The brokers' max.message.size (bytes).
-        buffer: Bytes that a task has on their way at most.
+        max_message_bytes: The brokers' max.message.size (bytes).
+        buffer_bytes: Bytes that a task has on their way at most.
         report_path: A file on the driver, which gets a line for each commit; "": none.
     """
 
-    cluster: Cluster
+    cluster: ClusterOptions
     topic: str = ""
-    codec: str = "none"
+    compression: str = "none"
     deliver_within_s: float = 120.0
-    max_message: int = 1_000_000
-    buffer: int = 64 * MiB
+    max_message_bytes: int = 1_000_000
+    buffer_bytes: int = 64 * MiB
     report_path: str = ""
 
 
@@ -85,17 +85,17 @@ def parse_sink(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         ConfigError: An option that cannot work; says which, what it is and what would be right.
         Unsupported: A cluster that this version does not speak to.
     """
-    given = Given(options, (*KNOWN, *STREAMING) if streaming else KNOWN, REFUSED)
+    given = OptionMap(options, (*KNOWN, *STREAMING) if streaming else KNOWN, REFUSED)
     cluster = parse_cluster(given)
     if cluster is None:
         raise ConfigError(f"one of the options {', '.join(CLUSTERS)} must say which cluster to write to")
     parsed = SinkOptions(
         cluster=cluster,
         topic=given.take("topic", lambda text, _: text, ""),
-        codec=given.take("codec", choice("none", "gzip", "snappy"), "none"),
+        compression=given.take("compression", choice("none", "gzip", "snappy"), "none"),
         deliver_within_s=given.take("deliverWithin", parse_seconds, 120.0),
-        max_message=given.take("maxMessageBytes", at_most(1 * GiB, parse_bytes), 1_000_000),
-        buffer=given.take("bufferBytes", at_most(1 * GiB, parse_bytes), 64 * MiB),
+        max_message_bytes=given.take("maxMessageBytes", at_most(1 * GiB, parse_bytes), 1_000_000),
+        buffer_bytes=given.take("bufferBytes", at_most(1 * GiB, parse_bytes), 64 * MiB),
         report_path=given.take("reportPath", lambda text, _: text, ""),
     )
     _check(parsed)
@@ -103,14 +103,16 @@ def parse_sink(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
 
 
 def _check(parsed: SinkOptions) -> None:
-    if parsed.buffer < parsed.max_message:
+    if parsed.buffer_bytes < parsed.max_message_bytes:
         raise ConfigError(
-            f"option bufferBytes ({parsed.buffer}) has no room for maxMessageBytes ({parsed.max_message})"
+            f"option bufferBytes ({parsed.buffer_bytes}) has no room for maxMessageBytes ({parsed.max_message_bytes})"
         )
     if not parsed.deliver_within_s:
         raise ConfigError("option deliverWithin must be more than 0")
     if parsed.topic:
         try:
-            connect(parsed.cluster.url).era.check(parsed.topic, Outgoing(b""), parsed.max_message)  # opens nothing
+            connect(parsed.cluster.url).driver.check(
+                parsed.topic, ProducerRecord(b""), parsed.max_message_bytes
+            )  # opens nothing
         except Rejected as error:
             raise ConfigError(f"option topic={parsed.topic[:80]!r}: {error.why}") from None

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from odradek.client.acks import Acks, Failed
-from odradek.errors import DeliveryError, OdradekError, Rejected, Unknown
+from odradek.client.producer.results import Acks, Failed
+from odradek.errors import DeliveryError, OdradekError, OutcomeUnknown, Rejected
 from odradek.types import MiB, TopicPartition
 
-__all__ = ["Attempt", "Report", "Tally", "WriteFailed", "Written", "tell"]
+__all__ = ["Attempt", "Report", "TaskCommit", "WriteCounts", "WriteError", "tell"]
 
 log = logging.getLogger("odradek.spark.sink")
 
@@ -58,7 +58,7 @@ class Attempt(NamedTuple):
 
 
 @dataclass(slots=True)
-class Tally:
+class WriteCounts:
     """What was written to one partition of a topic.
 
     Args:
@@ -73,7 +73,7 @@ class Tally:
     first: int | None = None
     last: int | None = None
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: WriteCounts) -> None:
         self.rows += other.rows
         self.repeated += other.repeated
         self.first = min((at for at in (self.first, other.first) if at is not None), default=None)
@@ -85,7 +85,7 @@ class Tally:
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class TaskCommit(WriterCommitMessage):
     """A task's commit message.
 
     Args:
@@ -96,7 +96,7 @@ class Written(WriterCommitMessage):
 
     attempt: Attempt
     bytes: int = 0
-    places: dict[TopicPartition, Tally] = field(default_factory=dict)
+    places: dict[TopicPartition, WriteCounts] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -105,11 +105,11 @@ class Written(WriterCommitMessage):
     def add(self, acks: Acks) -> None:
         """Count what was written."""
         for ack in acks.acks:
-            tally = Tally(ack.records, ack.records * ack.repeated, ack.position, ack.position)
-            self.places.setdefault(ack.partition, Tally()).add(tally)
+            tally = WriteCounts(ack.records, ack.records * ack.repeated, ack.position, ack.position)
+            self.places.setdefault(ack.partition, WriteCounts()).add(tally)
 
 
-class WriteFailed(OdradekError):
+class WriteError(OdradekError):
     """A task could not write all of its rows.
 
     Args:
@@ -131,11 +131,11 @@ class WriteFailed(OdradekError):
         self.rejected, self.not_written, self.unknown = rejected, not_written, unknown
 
     @classmethod
-    def of(cls, written: Written, failed: Sequence[Failed]) -> WriteFailed:
+    def of(cls, written: TaskCommit, failed: Sequence[Failed]) -> WriteError:
         """What is known of a task whose last rows failed."""
         kinds = Counter(type(one.error) for one in failed)
         reasons = dict.fromkeys(f"{one.partition or one.topic}: {_why(one.error)}" for one in failed)
-        rejected, unknown = kinds[Rejected], kinds[Unknown]
+        rejected, unknown = kinds[Rejected], kinds[OutcomeUnknown]
         surely_not = len(failed) - rejected - unknown
         return cls(str(written.attempt), written.rows, rejected, surely_not, unknown, list(reasons)[:REASONS])
 
@@ -164,16 +164,16 @@ class Report:
     """
 
     outcome: str
-    tasks: tuple[Written, ...]
+    tasks: tuple[TaskCommit, ...]
     lost: int
     replayed: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """A line of the report file."""
-        places: dict[TopicPartition, Tally] = {}
+        places: dict[TopicPartition, WriteCounts] = {}
         for task in self.tasks:
             for partition, tally in task.places.items():
-                places.setdefault(partition, Tally()).add(tally)
+                places.setdefault(partition, WriteCounts()).add(tally)
         by_topic: dict[str, dict[str, dict[str, int]]] = {}
         for partition, tally in sorted(places.items()):
             by_topic.setdefault(partition.topic, {})[partition.name] = tally.as_json()
@@ -203,7 +203,7 @@ def tell(outcome: str, messages: Sequence[WriterCommitMessage | None], path: str
         messages: One of each task; None of one that failed.
         path: Of the report file.
     """
-    tasks = tuple(message for message in messages if isinstance(message, Written))
+    tasks = tuple(message for message in messages if isinstance(message, TaskCommit))
     report = Report(outcome, tasks, len(messages) - len(tasks))
     if path:
         report = Report(outcome, tasks, report.lost, _reported(Path(path), report.batch()))

@@ -27,14 +27,14 @@ from pyspark.sql.types import StructType
 from odradek.spark.admission import admit, backlog, due, entering, target
 from odradek.spark.brokers import tuning
 from odradek.spark.directories import read_files
-from odradek.spark.logs import Logs, find_logs
+from odradek.spark.logs import LogCatalog, find_logs
 from odradek.spark.offsets import offsets_from_dict, offsets_to_dict
-from odradek.spark.options import Cluster, SourceOptions, parse_kind, parse_source
+from odradek.spark.options import ClusterOptions, SourceOptions, parse_kind, parse_source
 from odradek.spark.planning import Extent
 from odradek.spark.queries import TaskPlan, plan, plan_all, start_offsets
 from odradek.spark.runtime import connected
 from odradek.spark.schema import Projection, ddl, join_small, project
-from odradek.spark.walk import Piece, Walk
+from odradek.spark.walk import ColumnsChunk, RangeReader
 from odradek.types import Position, TopicPartition
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions, projection: Projection) -> None:
         self._options, self._projection = options, projection
-        self._logs: Logs | None = None
+        self._logs: LogCatalog | None = None
         self._initial: dict[str, Any] | None = None
         self._frozen: dict[TopicPartition, Extent] | None = None
         self._seen: dict[TopicPartition, Extent] = {}
@@ -155,7 +155,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition.value, self._options, self._projection)
 
-    def _find(self) -> Logs:
+    def _find(self) -> LogCatalog:
         self._logs = self._logs or find_logs(self._options)
         return self._logs
 
@@ -188,22 +188,22 @@ def _read(task: TaskPlan | None, options: SourceOptions, projection: Projection)
     """The rows of a task; none without one, which is what Spark calls for when there are no tasks at all."""
     if task is None:
         return
-    pieces = _from_cluster(task, options) if isinstance(options.where, Cluster) else _from_files(task, options)
+    pieces = _from_cluster(task, options) if isinstance(options.where, ClusterOptions) else _from_files(task, options)
     with closing(pieces):
         yield from join_small(batch for piece in pieces for batch in projection.batches(piece.partition, piece.rows))
 
 
-def _from_cluster(task: TaskPlan, options: SourceOptions) -> Generator[Piece, None, None]:
-    assert isinstance(options.where, Cluster)
+def _from_cluster(task: TaskPlan, options: SourceOptions) -> Generator[ColumnsChunk, None, None]:
+    assert isinstance(options.where, ClusterOptions)
     with (
         connected(options.where.url, tuning(options), options.poll_deadline_s) as (portal, cluster),
-        portal.wrap_async_context_manager(Walk(cluster.era, task.ranges, options)) as walk,
+        portal.wrap_async_context_manager(RangeReader(cluster.driver, task.ranges, options)) as walk,
     ):
         while pieces := portal.call(walk.take):
             yield from pieces
 
 
-def _from_files(task: TaskPlan, options: SourceOptions) -> Generator[Piece, None, None]:
+def _from_files(task: TaskPlan, options: SourceOptions) -> Generator[ColumnsChunk, None, None]:
     for part in task.ranges:
         for rows in read_files(part, task.paths[part.partition], options):
-            yield Piece(part.partition, rows)
+            yield ColumnsChunk(part.partition, rows)

@@ -16,21 +16,21 @@ from typing import NamedTuple, Self
 import anyio
 import anyio.to_thread
 
-from odradek.client.asking import AGAIN
-from odradek.client.bell import Bell
+from odradek.client.consumer.positions import AGAIN
+from odradek.client.notifier import Notifier
 from odradek.core.backoff import Backoff
-from odradek.core.fetch_plan import LEAST_BYTES
-from odradek.core.interfaces import Decoder, Era, FetchResult
+from odradek.core.fetch.read_ahead import LEAST_BYTES
+from odradek.core.interfaces import FetchResult, LogDecoder, ProtocolDriver
 from odradek.errors import BrokerError, DeadlineError, OdradekError
 from odradek.spark.boundary import check_landing
 from odradek.spark.brokers import extent_of
-from odradek.spark.gaps import Gap, Loss
+from odradek.spark.gaps import Loss, PositionGap
 from odradek.spark.options import SourceOptions
 from odradek.spark.planning import Range
 from odradek.spark.rules import decoder_options, explained, lost, skipped
 from odradek.types import Broker, Columns, KiB, Position, TopicPartition
 
-__all__ = ["Piece", "Walk"]
+__all__ = ["ColumnsChunk", "RangeReader"]
 
 log = logging.getLogger("odradek.spark")
 
@@ -45,14 +45,14 @@ FIRST_BYTES = 4 * LEAST_BYTES
 """Of a topic, asked for first."""
 
 
-class Piece(NamedTuple):
+class ColumnsChunk(NamedTuple):
     """Rows of one partition."""
 
     partition: TopicPartition
     rows: Columns
 
 
-class Walk:
+class RangeReader:
     """Reads ranges; an asynchronous context manager, which ends all reading when it is left.
 
     Args:
@@ -61,16 +61,16 @@ class Walk:
         options: Limits, and what to do about damage and loss.
     """
 
-    def __init__(self, era: Era, ranges: Sequence[Range], options: SourceOptions) -> None:
-        self.era, self.options = era, options
-        self.room = Room(options.fetch_bytes * options.fetch_ahead)
+    def __init__(self, driver: ProtocolDriver, ranges: Sequence[Range], options: SourceOptions) -> None:
+        self.driver, self.options = driver, options
+        self.room = MemoryBudget(options.fetch_bytes * options.fetch_ahead)
         self._growth: dict[str, float] = {}
         self._ranges = iter(ranges)
         self._running = min(options.fetch_ahead, len(ranges))
-        self._pieces: list[Piece] = []
+        self._pieces: list[ColumnsChunk] = []
         self._held = 0
         self._failure: Exception | None = None
-        self._news = Bell()
+        self._news = Notifier()
 
     async def __aenter__(self) -> Self:
         self._tasks = anyio.create_task_group()
@@ -88,20 +88,20 @@ class Walk:
     async def _work(self) -> None:
         try:
             for part in self._ranges:
-                await _RangeWalk(self, part).run()
+                await _RangeTask(self, part).run()
         except Exception as error:
             self._failure = self._failure or error
         finally:
             self._running -= 1
             self._news.ring()
 
-    def deliver(self, piece: Piece, memory: int) -> None:
+    def deliver(self, piece: ColumnsChunk, memory: int) -> None:
         """Rows, with the memory that was claimed for them."""
         self._pieces.append(piece)
         self._held += memory
         self._news.ring()
 
-    async def take(self) -> list[Piece]:
+    async def take(self) -> list[ColumnsChunk]:
         """What has come since the last call, waiting for something; nothing at the end.
 
         Raises the first error of a range, when all that came before it is taken.
@@ -131,13 +131,13 @@ class Walk:
         return size, int(size * growth)
 
 
-class Room:
+class MemoryBudget:
     """Bytes of memory that may be held. Claims larger than all there is are granted when nothing else is held."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.held = 0
-        self._bell = Bell()
+        self._bell = Notifier()
 
     def fits(self, size: int) -> bool:
         return not self.held or self.held + size <= self.limit
@@ -157,13 +157,13 @@ class Room:
             self.correct(size, 0)
 
 
-class _RangeWalk:
+class _RangeTask:
     """One range."""
 
-    def __init__(self, walk: Walk, part: Range) -> None:
+    def __init__(self, walk: RangeReader, part: Range) -> None:
         self._walk, self._part, self._options = walk, part, walk.options
         self._start = part.start  # moved on where the log has lost its beginning
-        self._decoder: Decoder | None = None
+        self._decoder: LogDecoder | None = None
         self._attempts = 0
         self._progress_at = anyio.current_time()
 
@@ -184,7 +184,7 @@ class _RangeWalk:
     async def _step(self) -> bool:
         """One fetch. False: there is no more, and that is all right."""
         broker = await self._broker()
-        api = self._walk.era.broker(broker, purpose="fetch")
+        api = self._walk.driver.broker(broker, purpose="fetch")
         if self._decoder is None:
             position = Position(self._start)
             self._decoder = api.decoder(self._part.partition, position, decoder_options(self._options, defer=True))
@@ -213,7 +213,7 @@ class _RangeWalk:
         self._walk.room.held += asked[1]
         return asked
 
-    async def _hand_over(self, decoder: Decoder, begin: int, claimed: int) -> None:
+    async def _hand_over(self, decoder: LogDecoder, begin: int, claimed: int) -> None:
         """Deliver what was decoded from `begin` on, then raise what came in its way."""
         if decoder.unopened_bytes > OPEN_INLINE:
             with anyio.CancelScope(shield=True):  # the thread has the decoder
@@ -225,7 +225,7 @@ class _RangeWalk:
         self._walk.room.correct(claimed, memory)
         if rows.values:
             self._walk.learn(self._part.partition.topic, decoder.position - begin, memory)
-            self._walk.deliver(Piece(self._part.partition, rows), memory)
+            self._walk.deliver(ColumnsChunk(self._part.partition, rows), memory)
         skipped(decoder.take_reports())
         if decoder.error is not None:
             raise explained(decoder.error) from None
@@ -234,7 +234,7 @@ class _RangeWalk:
 
     async def _broker(self) -> Broker:
         """Who serves the log, as soon as somebody does."""
-        coordination = self._walk.era.coordination
+        coordination = self._walk.driver.coordination
         while (broker := coordination.table.leader(self._part.partition)) is None:
             left = self._progress_at + self._options.poll_deadline_s - anyio.current_time()
             if left <= 0:
@@ -259,7 +259,7 @@ class _RangeWalk:
         position = self._start if self._decoder is None else self._decoder.position
         return f"{self._part.partition}: reading at {position} of [{self._part.start}, {self._part.end})"
 
-    async def _nothing(self, broker: Broker, decoder: Decoder, error: BrokerError | None) -> bool:
+    async def _nothing(self, broker: Broker, decoder: LogDecoder, error: BrokerError | None) -> bool:
         """The log does not have what it had when the query was planned, or its broker does not show it (yet)."""
         if error is not None and error.name not in (OUT_OF_RANGE, WRONG_PARTITION):
             raise error
@@ -275,19 +275,19 @@ class _RangeWalk:
         self._start, self._decoder = gap.resumed, None
         return gap.resumed < self._part.end
 
-    async def _gap(self, broker: Broker, position: int, error: BrokerError | None) -> Gap | None:
+    async def _gap(self, broker: Broker, position: int, error: BrokerError | None) -> PositionGap | None:
         """What is lost; None when nothing is, as far as the broker says."""
         partition, end = self._part.partition, self._part.end
         if error is not None and error.name == WRONG_PARTITION:
-            return Gap(partition, Loss.GONE, position, end, -1, -1, end)
+            return PositionGap(partition, Loss.GONE, position, end, -1, -1, end)
         try:
-            there = await extent_of(self._walk.era.broker(broker, purpose="control"), partition)
+            there = await extent_of(self._walk.driver.broker(broker, purpose="control"), partition)
         except AGAIN:
             return None
         earliest, latest, _ = there
         if position < earliest:
             behind = min(earliest, end)
-            return Gap(partition, Loss.EXPIRED, position, behind, earliest, latest, behind)
+            return PositionGap(partition, Loss.EXPIRED, position, behind, earliest, latest, behind)
         if latest < end:
-            return Gap(partition, Loss.TRUNCATED, max(position, latest), end, earliest, latest, end)
+            return PositionGap(partition, Loss.TRUNCATED, max(position, latest), end, earliest, latest, end)
         return None

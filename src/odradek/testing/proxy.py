@@ -69,7 +69,7 @@ class FaultProxy:
         self._faults = _Faults()
         self._passed: dict[Direction, int] = {"client": 0, "server": 0}
         self._connections = 0
-        self._links: dict[_Link, asyncio.Task[None]] = {}
+        self._links: dict[_ProxiedConnection, asyncio.Task[None]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listener: socket.socket | None = None
 
@@ -194,7 +194,7 @@ class FaultProxy:
             while True:
                 client, _ = listener.accept()
                 self._connections += 1
-                link = _Link(client, self._faults.cut_after, self._passed)
+                link = _ProxiedConnection(client, self._faults.cut_after, self._passed)
                 self._faults = replace(self._faults, cut_after={})
                 target = None if self._faults.stall else self._target
                 self._links[link] = asyncio.create_task(self._run(link, target))
@@ -205,7 +205,7 @@ class FaultProxy:
     async def _retarget(self, host: str, port: int) -> None:
         self._target = (host, port)
 
-    async def _run(self, link: _Link, target: tuple[str, int] | None) -> None:
+    async def _run(self, link: _ProxiedConnection, target: tuple[str, int] | None) -> None:
         try:
             await link.run(target, lambda: self._faults)
         finally:
@@ -231,15 +231,15 @@ class FaultProxy:
             link.stall()
 
 
-class _Link:
+class _ProxiedConnection:
     """One client and its connection to the target."""
 
     def __init__(self, client: socket.socket, limits: Mapping[Direction, int], passed: dict[Direction, int]) -> None:
         self.cut = False
         self._client, self._server = client, socket.socket()
-        self._ways: dict[Direction, _Way] = {
-            "client": _Way(self, "client", client, self._server, limits, passed),
-            "server": _Way(self, "server", self._server, client, limits, passed),
+        self._ways: dict[Direction, _Direction] = {
+            "client": _Direction(self, "client", client, self._server, limits, passed),
+            "server": _Direction(self, "server", self._server, client, limits, passed),
         }
 
     async def run(self, target: tuple[str, int] | None, faults: Callable[[], _Faults]) -> None:
@@ -281,12 +281,12 @@ class _Link:
             way.swallow = True
 
 
-class _Way:
+class _Direction:
     """One direction of a link: a reader, a queue that is the length of the line, a writer."""
 
     def __init__(
         self,
-        link: _Link,
+        link: _ProxiedConnection,
         direction: Direction,
         source: socket.socket,
         sink: socket.socket,

@@ -25,7 +25,7 @@ from odradek.errors import SessionExpired, ZooKeeperError
 from odradek.io.zookeeper import Node
 from odradek.java import find_java
 from odradek.testing.jars import zookeeper_jars
-from odradek.testing.zkclient import PlainClient, four_letters
+from odradek.testing.zookeeper_client import SyncZooKeeperClient, four_letters
 
 __all__ = ["ZooKeeperEnsemble", "ZooKeeperServer"]
 
@@ -241,17 +241,17 @@ class ZooKeeperServer(_Lifecycle):
         with self.client() as client:
             client.delete(path)
 
-    def client(self) -> PlainClient:
+    def client(self) -> SyncZooKeeperClient:
         """A session of its own, for several looks or for ephemeral nodes that live as long as its `with` block (but not
         longer than 60 s after its last call: it sends no pings)."""
-        return PlainClient(LOOPBACK, self.port)
+        return SyncZooKeeperClient(LOOPBACK, self.port)
 
     def expire(self, session_id: int) -> None:
         """End somebody's session at once, as if it had timed out: ephemeral nodes go, and the client learns of it
         when it reconnects. `tree(path)[path].owner` is the session of an ephemeral node."""
         for _ in range(20):  # until the server knows of no such session: its owner may snatch it back
             try:
-                PlainClient(LOOPBACK, self.port, session_id=session_id).close()
+                SyncZooKeeperClient(LOOPBACK, self.port, session_id=session_id).close()
             except SessionExpired:
                 return
             except ConnectionResetError:

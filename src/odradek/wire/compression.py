@@ -17,14 +17,14 @@ from itertools import islice
 
 import cramjam
 
-from odradek import codec as engines
-from odradek.codec import Buffer
+from odradek import engine as engines
+from odradek.engine import Buffer
 from odradek.errors import ConfigError
 
-__all__ = ["BadCompression", "Bomb", "Codec", "compress", "decompress"]
+__all__ = ["CompressionError", "CompressionType", "DecompressedTooLarge", "compress", "decompress"]
 
 
-class Codec(IntEnum):
+class CompressionType(IntEnum):
     """How a message's payload is compressed: attribute bits 0-1 (specification 2.1)."""
 
     NONE = 0
@@ -32,45 +32,45 @@ class Codec(IntEnum):
     SNAPPY = 2
 
     @classmethod
-    def named(cls, name: str) -> Codec:
+    def named(cls, name: str) -> CompressionType:
         """The codec called `none`, `gzip` or `snappy`. Raises ConfigError for any other name."""
         try:
             return cls[name.upper()]
         except KeyError:
-            known = ", ".join(codec.name.lower() for codec in cls)
+            known = ", ".join(compression.name.lower() for compression in cls)
             raise ConfigError(f"no codec is called {name!r}; there are {known}") from None
 
 
-class BadCompression(Exception):
+class CompressionError(Exception):
     """Bytes that the codec cannot make sense of. Whoever catches it knows where they stood, and names the place."""
 
 
-class Bomb(BadCompression):
+class DecompressedTooLarge(CompressionError):
     """Compressed bytes that would grow beyond the limit."""
 
 
-def compress(codec: Codec, data: bytes) -> bytes:
+def compress(compression: CompressionType, data: bytes) -> bytes:
     """Compress as the stock producer does: gzip without name or time, snappy in xerial framing."""
-    if codec is Codec.GZIP:
+    if compression is CompressionType.GZIP:
         return _gzip(data)
-    if codec is Codec.SNAPPY:
+    if compression is CompressionType.SNAPPY:
         return _xerial(data)
     return data
 
 
-def decompress(codec: Codec, data: bytes | memoryview, max_bytes: int) -> bytes:
+def decompress(compression: CompressionType, data: bytes | memoryview, max_bytes: int) -> bytes:
     """Undo `compress`, and what other writers do that the broker accepts.
 
     Never holds much more than `max_bytes` of output; for snappy, the declared lengths are checked before anything is
     allocated.
 
     Raises:
-        BadCompression: The broker would refuse these bytes.
+        CompressionError: The broker would refuse these bytes.
         Bomb: More than `max_bytes` would come out.
     """
-    if codec is Codec.NONE:
+    if compression is CompressionType.NONE:
         return bytes(data)
-    return (_gunzip if codec is Codec.GZIP else _unsnap)(memoryview(data), max_bytes)
+    return (_gunzip if compression is CompressionType.GZIP else _unsnap)(memoryview(data), max_bytes)
 
 
 # ---- gzip ---------------------------------------------------------------------------------------------------
@@ -105,14 +105,14 @@ def _gunzip(data: memoryview, max_bytes: int) -> bytes:
     while True:
         pos, trailer = _inflate(data, pos, step, out, max_bytes)
         if data[pos : pos + 8] != trailer:
-            raise BadCompression("the gzip trailer does not match")
+            raise CompressionError("the gzip trailer does not match")
         fills = -(-(pos - filled) // _FILL)
         filled = min(filled + _FILL * max(fills, 0), len(data))
         if filled - pos <= 26:
             return out.getvalue()
         try:
             pos = _gzip_header(data, pos + 8)
-        except BadCompression:
+        except CompressionError:
             return out.getvalue()
         filled, step = max(filled, pos), _NEXT_STEP
 
@@ -129,11 +129,11 @@ def _inflate(data: memoryview, pos: int, step: int, out: BytesIO, max_bytes: int
         try:
             piece = inflate.decompress(given, min(room + 1, _PIECE))
         except zlib.error as error:
-            raise BadCompression(f"bad gzip data: {error}") from None
+            raise CompressionError(f"bad gzip data: {error}") from None
         if not (given or piece or inflate.eof):
-            raise BadCompression("the gzip stream is cut")
+            raise CompressionError("the gzip stream is cut")
         if len(piece) > room:
-            raise Bomb(f"decompresses to more than {max_bytes} bytes")
+            raise DecompressedTooLarge(f"decompresses to more than {max_bytes} bytes")
         crc = engines.active.crc32(piece, crc)
         out.write(piece)
     return pos - len(inflate.unused_data), struct.pack("<II", crc, (out.tell() - before) & 0xFFFFFFFF)
@@ -142,7 +142,7 @@ def _inflate(data: memoryview, pos: int, step: int, out: BytesIO, max_bytes: int
 def _gzip_header(data: memoryview, start: int) -> int:
     """Where the header of the member at `start` ends. Reserved flags are ignored, as Java does."""
     if bytes(data[start : start + 3]) != b"\x1f\x8b\x08" or len(data) < start + 10:
-        raise BadCompression("not in gzip format")
+        raise CompressionError("not in gzip format")
     flags, pos = data[start + 3], start + 10
     if flags & _FEXTRA:
         pos += 2 + int.from_bytes(data[pos : pos + 2], "little")
@@ -152,10 +152,10 @@ def _gzip_header(data: memoryview, start: int) -> int:
             pos = zero.end() if zero else len(data) + 1
     if flags & _FHCRC:
         if data[pos : pos + 2] != struct.pack("<H", zlib.crc32(data[start:pos]) & 0xFFFF):
-            raise BadCompression("the gzip header's CRC does not match")
+            raise CompressionError("the gzip header's CRC does not match")
         pos += 2
     if pos > len(data):
-        raise BadCompression("the gzip header is cut")
+        raise CompressionError("the gzip header is cut")
     return pos
 
 
@@ -183,7 +183,7 @@ def _unsnap(data: memoryview, max_bytes: int) -> bytes:
         start = out.tell()
         end = start + sum(size for _, size in some)
         if end > max_bytes:
-            raise Bomb(f"decompresses to more than {max_bytes} bytes")
+            raise DecompressedTooLarge(f"decompresses to more than {max_bytes} bytes")
         _grow(out, end)
         with out.getbuffer() as room:
             for block, size in some:
@@ -203,7 +203,7 @@ def _unsnap_block(block: memoryview, into: memoryview) -> None:
     try:
         cramjam.snappy.decompress_raw_into(block, into)
     except cramjam.DecompressionError as error:
-        raise BadCompression(f"bad snappy data: {error}") from None
+        raise CompressionError(f"bad snappy data: {error}") from None
 
 
 def _blocks(data: memoryview) -> Iterator[tuple[memoryview, int]]:
@@ -226,7 +226,7 @@ def _blocks(data: memoryview) -> Iterator[tuple[memoryview, int]]:
             continue
         block = data[pos + 4 : pos + 4 + max(size, 0)]
         if size <= 0 or len(block) < size:
-            raise BadCompression(f"a snappy block of {size} bytes in {len(data) - pos - 4}")
+            raise CompressionError(f"a snappy block of {size} bytes in {len(data) - pos - 4}")
         yield block, _declared(block)
         pos += 4 + size
 
@@ -236,7 +236,7 @@ def _is_header(header: memoryview) -> bool:
     version = int.from_bytes(header[8:12], "big", signed=True)
     magic = header[: len(_MAGIC)] == _MAGIC
     if len(header) < len(_HEADER) or (magic and version < 1):
-        raise BadCompression("a snappy stream goes on with a header that is cut or of version 0")
+        raise CompressionError("a snappy stream goes on with a header that is cut or of version 0")
     return magic
 
 
@@ -248,6 +248,6 @@ def _declared(block: memoryview) -> int:
         if byte < 0x80:
             # A copy of 64 bytes takes 3: more than 21.4-fold growth cannot be.
             if size > min(22 * len(block), 0x7FFFFFFF):
-                raise BadCompression(f"a snappy block of {len(block)} bytes cannot hold the {size} it declares")
+                raise CompressionError(f"a snappy block of {len(block)} bytes cannot hold the {size} it declares")
             return size
-    raise BadCompression("a snappy block without a valid length")
+    raise CompressionError("a snappy block without a valid length")

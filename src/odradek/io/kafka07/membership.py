@@ -17,9 +17,18 @@ from typing import TypeVar
 
 import anyio
 
-from odradek.core.group07 import MEMBER, GroupView, MemberEvent, MemberState, Plan, blocked_by, plan, verdict
-from odradek.core.interfaces import Assignment, Listener, Subscription
-from odradek.core.zknodes import (
+from odradek.core.interfaces import Assignment, RebalanceListener, Subscription
+from odradek.core.kafka07.group import (
+    MEMBER,
+    GroupSnapshot,
+    MemberEvent,
+    MemberState,
+    RebalancePlan,
+    blocked_by,
+    plan,
+    verdict,
+)
+from odradek.core.kafka07.znodes import (
     TOPICS,
     Registration,
     StaticRegistration,
@@ -51,7 +60,7 @@ from odradek.errors import (
     TransportError,
     ZooKeeperError,
 )
-from odradek.io.kafka07.coordination import outcomes, together
+from odradek.io.kafka07.metadata import outcomes, together
 from odradek.io.zookeeper import NodeEvent, SessionEvent, SessionState, ZooKeeper
 from odradek.types import Position, TopicPartition
 
@@ -152,13 +161,13 @@ class ZooKeeperMembership:
     def _forget(self) -> None:
         """What is true in one session only."""
         self._session = 0
-        self._view: GroupView | None = None
+        self._view: GroupSnapshot | None = None
         self._held: dict[TopicPartition, str] = {}
         self._doubtful: dict[str, str] = {}  # nodes whose creation was never answered: path -> data
         self._watched: set[str] = set()
         self._blockers: set[str] = set()
 
-    async def run(self, listener: Listener) -> None:
+    async def run(self, listener: RebalanceListener) -> None:
         """Join, and serve `listener` until cancelled.
 
         Raises GroupError when the attempts are used up before the first assignment; the member stays registered until
@@ -291,7 +300,7 @@ class ZooKeeperMembership:
             self._attempt = 0  # for when the owners are gone
         return event
 
-    async def _conflict(self, decided: Plan, owners: Mapping[TopicPartition, str]) -> MemberEvent:
+    async def _conflict(self, decided: RebalancePlan, owners: Mapping[TopicPartition, str]) -> MemberEvent:
         """Release what was claimed in vain (all or nothing, as Scala does); what was kept is kept."""
         await together(self._release, [p for p in decided.claim if p in self._held])
         event = self._failed(blocked_by(owners), conflict=True)
@@ -299,7 +308,7 @@ class ZooKeeperMembership:
             await self._assign({p: stream for p, stream in decided.target.items() if p in self._held})
         return event
 
-    async def _carry_out(self, decided: Plan) -> dict[TopicPartition, str]:
+    async def _carry_out(self, decided: RebalancePlan) -> dict[TopicPartition, str]:
         """Release, then claim. Returns the owners of what could not be had."""
         claims = {owner_path(self._group, p) for p in decided.claim}
         await together(self._delete, [item for item in self._doubtful.items() if item[0] not in claims])
@@ -320,7 +329,7 @@ class ZooKeeperMembership:
 
     # ---- reading the group ----------------------------------------------------------------------------------
 
-    async def _read_view(self) -> GroupView:
+    async def _read_view(self) -> GroupSnapshot:
         self._watched = set()
         members = await self._read_members()
         if self.consumer_id not in members:  # somebody deleted it
@@ -328,7 +337,7 @@ class ZooKeeperMembership:
             raise NoNode(f"{self._path} is gone")
         listed = await self._children(TOPICS) if isinstance(self._registration, WildcardRegistration) else ()
         topics = sorted(self._registration.wanted(listed))
-        return GroupView(members, dict(zip(topics, await together(self._read_topic, topics), strict=True)))
+        return GroupSnapshot(members, dict(zip(topics, await together(self._read_topic, topics), strict=True)))
 
     async def _read_members(self) -> dict[str, Registration]:
         async def one(name: str) -> Registration | None:

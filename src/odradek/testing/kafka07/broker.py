@@ -18,9 +18,9 @@ import anyio
 import anyio.to_thread
 
 from odradek.errors import Closed, ConfigError, DeadlineError, SessionExpired
+from odradek.testing.kafka07.broker_run import BrokerRun, Settings
 from odradek.testing.kafka07.config import BrokerConfig
-from odradek.testing.kafka07.life import Life, Settings
-from odradek.testing.zkclient import PlainClient
+from odradek.testing.zookeeper_client import SyncZooKeeperClient
 
 __all__ = ["BrokerStatistics", "Kafka07Broker"]
 
@@ -89,7 +89,7 @@ class Kafka07Broker:
             directory = tempfile.mkdtemp(prefix="odradek-kafka07-")
             self._remove = weakref.finalize(self, shutil.rmtree, directory, True)
         self.log_dir = Path(directory)
-        self._life: Life | None = None
+        self._life: BrokerRun | None = None
 
     def __repr__(self) -> str:
         life = self._life
@@ -117,7 +117,7 @@ class Kafka07Broker:
             return
         self.stop()  # raises what ended the last run, if nobody heard of it yet
         settings = Settings(self.broker_id, self.host, self.log_dir, self._zookeeper, self._keys)
-        life = Life(settings, self.port)
+        life = BrokerRun(settings, self.port)
         life.start()
         self.port = life.port
         self._life = life
@@ -202,7 +202,7 @@ class Kafka07Broker:
         connections, total, refused, bytes_in, bytes_out = traffic
         return BrokerStatistics(connections, total, refused, requests, bytes_in, bytes_out)
 
-    def _alive(self) -> Life:
+    def _alive(self) -> BrokerRun:
         if self._life is None:
             raise Closed(f"{self!r} is not running")
         return self._life
@@ -216,7 +216,7 @@ class Kafka07Broker:
                 host, _, port = server.partition(":")
                 with suppress(OSError):
                     try:
-                        PlainClient(host, int(port or 2181), session_id=session).close()
+                        SyncZooKeeperClient(host, int(port or 2181), session_id=session).close()
                     except SessionExpired:
                         return
         raise DeadlineError(f"ending session 0x{session:x} at {self._zookeeper}", SESSION_SECONDS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from odradek.errors import OdradekError
 
-__all__ = ["BrokerHalted", "OffsetOutOfRange", "Refused", "StartRefused"]
+__all__ = ["BrokerHalted", "OffsetOutOfRange", "RequestRefused", "StartRefused"]
 
 
 class StartRefused(OdradekError):
@@ -15,7 +15,7 @@ class BrokerHalted(OdradekError):
     """An append failed in the file system: the real broker halts its process (specification 3.1)."""
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The request ends its connection, without a word (specification 3)."""
 
 

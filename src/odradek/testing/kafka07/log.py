@@ -18,12 +18,12 @@ from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from odradek.codec import Buffer
+from odradek.engine import Buffer
 from odradek.testing.kafka07.config import parse_integer
-from odradek.testing.kafka07.errors import OffsetOutOfRange, Refused, StartRefused
-from odradek.testing.kafka07.validate import InvalidSet, Verdict, check_entry
+from odradek.testing.kafka07.errors import OffsetOutOfRange, RequestRefused, StartRefused
+from odradek.testing.kafka07.validate import InvalidSet, ValidSet, check_entry
 
-__all__ = ["Limits", "Log", "Segment", "Slice", "segment_name"]
+__all__ = ["LogLimits", "LogSegment", "PartitionLog", "Slice", "segment_name"]
 
 EARLIEST_TIME, LATEST_TIME = -2, -1
 SUFFIX = ".kafka"
@@ -42,7 +42,7 @@ def to_ms(seconds: float) -> int:
     return int(seconds * 1000)
 
 
-class Segment:
+class LogSegment:
     """One file and what is known about it. `size` counts everything written, `high_water` what may be read."""
 
     __slots__ = ("fd", "first_append", "high_water", "path", "size", "start")
@@ -101,13 +101,13 @@ class Segment:
 class Slice(NamedTuple):
     """Bytes of a segment file to be sent. A negative length cannot be: the answer breaks off there (3.2)."""
 
-    segment: Segment
+    segment: LogSegment
     position: int
     length: int
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class LogLimits:
     """What the configuration says about one log: bytes, messages, seconds."""
 
     segment_size: int
@@ -116,17 +116,17 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Log:
+class PartitionLog:
     """Open, and if need be recover, the log in `directory`; an empty one when there is none yet.
 
     Raises StartRefused on files no broker could have left (specification 4.5, App. H 5), OSError.
     """
 
     directory: Path
-    limits: Limits
+    limits: LogLimits
     clock: Clock
     needs_recovery: bool = False
-    segments: list[Segment] = field(init=False)
+    segments: list[LogSegment] = field(init=False)
     last_flush: float = field(init=False)
     unflushed: int = field(init=False, default=0)
 
@@ -142,11 +142,11 @@ class Log:
             self.close()
             raise
 
-    def _new_segment(self, start: int) -> Segment:
-        return Segment(self.directory / segment_name(start), start)
+    def _new_segment(self, start: int) -> LogSegment:
+        return LogSegment(self.directory / segment_name(start), start)
 
     @property
-    def active(self) -> Segment:
+    def active(self) -> LogSegment:
         return self.segments[-1]
 
     @property
@@ -160,7 +160,7 @@ class Log:
 
     # ---- writing ------------------------------------------------------------------------------------------
 
-    def append(self, data: Buffer, verdict: Verdict) -> None:
+    def append(self, data: Buffer, verdict: ValidSet) -> None:
         """Append the valid bytes of a checked set. Raises OSError: the disk is full or gone."""
         now = self.clock()
         if self._roll_due(now):  # also for a set without a single entry (App. H 3)
@@ -201,7 +201,7 @@ class Log:
         position = offset - segment.start
         return Slice(segment, position, min(max_size, segment.high_water - position))
 
-    def _find(self, offset: int) -> Segment | None:
+    def _find(self, offset: int) -> LogSegment | None:
         segments = self.segments
         if not segments[0].start <= offset <= self.high_water:
             raise OffsetOutOfRange(f"offset {offset} is not in {segments[0].start}..{self.high_water}")
@@ -225,7 +225,7 @@ class Log:
         if index is None:
             index = next((i for i in reversed(range(len(known))) if known[i][1] <= time_ms), -1)
         if max_number < 0:
-            raise Refused(f"{max_number} offsets asked for")
+            raise RequestRefused(f"{max_number} offsets asked for")
         return [known[i][0] for i in range(index, max(index - max_number, -1), -1)]
 
     # ---- retention ----------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ class Log:
             return
         excess = self.size - retention_size
 
-        def fits(segment: Segment) -> bool:
+        def fits(segment: LogSegment) -> bool:
             nonlocal excess
             if segment.high_water > excess:
                 return False
@@ -249,7 +249,7 @@ class Log:
 
         self._delete_while(fits, now)
 
-    def _delete_while(self, condition: Callable[[Segment], bool], now: float) -> None:
+    def _delete_while(self, condition: Callable[[LogSegment], bool], now: float) -> None:
         doomed = list(takewhile(condition, self.segments))
         if len(doomed) == len(self.segments):  # offsets never start again at 0
             if self.active.high_water > 0:
@@ -266,12 +266,12 @@ class Log:
             segment.close()
 
 
-def _load(directory: Path) -> list[Segment]:
-    segments: list[Segment] = []
+def _load(directory: Path) -> list[LogSegment]:
+    segments: list[LogSegment] = []
     try:
         for path in sorted(directory.iterdir()):
             if path.name.endswith(SUFFIX) and path.is_file():
-                segments.append(Segment(path, _start_of(path)))
+                segments.append(LogSegment(path, _start_of(path)))
     except BaseException:
         for segment in segments:
             segment.close()
@@ -286,7 +286,7 @@ def _start_of(path: Path) -> int:
     return start
 
 
-def _check_contiguous(segments: list[Segment]) -> None:
+def _check_contiguous(segments: list[LogSegment]) -> None:
     for one, following in pairwise(segments):
         end = one.start + one.size
         if end != following.start:

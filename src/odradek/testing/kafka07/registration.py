@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from odradek.core.zknodes import broker_data, broker_path, count_path
+from odradek.core.kafka07.znodes import broker_data, broker_path, count_path
 from odradek.errors import ConfigError, ConnectionLost, DeadlineError, NodeExists, SessionExpired, ZooKeeperError
 from odradek.io.zookeeper import SessionEvent, SessionState, ZooKeeper
 from odradek.testing.kafka07.config import BrokerConfig

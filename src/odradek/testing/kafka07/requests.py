@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 from collections import Counter
 
-from odradek.codec import Buffer
-from odradek.testing.kafka07.errors import BrokerHalted, OffsetOutOfRange, Refused
-from odradek.testing.kafka07.log import Log, Slice
-from odradek.testing.kafka07.logs import IllegalTopic, Logs, WrongPartition
+from odradek.engine import Buffer
+from odradek.testing.kafka07.errors import BrokerHalted, OffsetOutOfRange, RequestRefused
+from odradek.testing.kafka07.log import PartitionLog, Slice
+from odradek.testing.kafka07.log_store import IllegalTopic, LogStore, WrongPartition
 from odradek.testing.kafka07.validate import InvalidSet, PayloadTooLarge, check_set
 from odradek.wire.kafka07.requests import Fetch, MultiFetch, MultiProduce, Offsets, Produce, Request
 from odradek.wire.kafka07.responses import ErrorCode, encode_offsets
@@ -26,7 +26,7 @@ _Found = tuple[int, Slice | None]
 class Handler:
     """Requests on `logs`, counted by kind."""
 
-    def __init__(self, logs: Logs) -> None:
+    def __init__(self, logs: LogStore) -> None:
         self.logs = logs
         self.counts: Counter[str] = Counter()
 
@@ -50,13 +50,13 @@ class Handler:
         try:
             log = self.logs.find_or_create(request.topic, request.partition)
         except OSError as error:  # a name too long for the file system
-            raise Refused(str(error)) from error
+            raise RequestRefused(str(error)) from error
         try:
             verdict = check_set(request.message_set, self.logs.config.max_message_size)
         except PayloadTooLarge:
             return  # and nobody is told
         except InvalidSet as error:
-            raise Refused(str(error)) from error
+            raise RequestRefused(str(error)) from error
         try:
             log.append(request.message_set, verdict)
         except OSError as error:
@@ -98,7 +98,7 @@ def _int32(size: int) -> int:
     return (size + 2**31) % 2**32 - 2**31
 
 
-def _offsets_of(log: Log | None, request: Offsets) -> list[int]:
+def _offsets_of(log: PartitionLog | None, request: Offsets) -> list[int]:
     if log is not None:
         return log.offsets_before(request.time, request.max_number)
     return [0] if request.time in (-1, -2) else []  # whatever max_number is (specification 4.1)

@@ -16,10 +16,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
-from odradek.codec import Buffer
+from odradek.engine import Buffer
 from odradek.errors import ConfigError, RemoteProtocolError
 from odradek.testing.kafka07.config import BrokerConfig
-from odradek.testing.kafka07.errors import BrokerHalted, Refused
+from odradek.testing.kafka07.errors import BrokerHalted, RequestRefused
 from odradek.testing.kafka07.log import Slice
 from odradek.testing.kafka07.requests import Handler, Piece
 from odradek.wire.kafka07.requests import decode_request
@@ -60,7 +60,7 @@ class Server:
 
     def __init__(self, config: BrokerConfig, handler: Handler, on_halt: Callable[[BrokerHalted], None]) -> None:
         self.config, self.handler, self.on_halt = config, handler, on_halt
-        self.connections: set[Connection] = set()
+        self.connections: set[ServedConnection] = set()
         self.total = self.refused = self.bytes_in = self.bytes_out = 0
         self.closed = False
         self._idle = asyncio.Event()
@@ -77,7 +77,7 @@ class Server:
         """Accept connections on the bound port."""
         assert self._socket is not None, "bind comes first"
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(lambda: Connection(self), sock=self._socket, backlog=512)
+        self._listener = await loop.create_server(lambda: ServedConnection(self), sock=self._socket, backlog=512)
 
     async def close(self) -> None:
         """Stop accepting and cut every connection."""
@@ -92,7 +92,7 @@ class Server:
         if self.connections:
             await self._idle.wait()
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: ServedConnection) -> None:
         self.connections.discard(connection)
         if self.closed and not self.connections:
             self._idle.set()
@@ -101,7 +101,7 @@ class Server:
         return Traffic(len(self.connections), self.total, self.refused, self.bytes_in, self.bytes_out)
 
 
-class Connection(asyncio.BufferedProtocol):
+class ServedConnection(asyncio.BufferedProtocol):
     """One client."""
 
     def __init__(self, server: Server) -> None:
@@ -164,7 +164,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while not (self._full or self._closing) and (self._answer or self._next_request()):
                 self._send_answer()
-        except (Refused, RemoteProtocolError) as error:
+        except (RequestRefused, RemoteProtocolError) as error:
             self._refuse(error)
         except BrokerHalted as error:
             self._server.on_halt(error)
@@ -184,7 +184,7 @@ class Connection(asyncio.BufferedProtocol):
             return False
         (size,) = _SIZE.unpack_from(self._buffer, self._start)
         if not 0 < size <= self._server.config.max_request_size:
-            raise Refused(f"request of {size} bytes")
+            raise RequestRefused(f"request of {size} bytes")
         if self._end < start + size:
             return False
         body = self._buffer[start : start + size]  # not copied: nobody keeps it
@@ -209,10 +209,10 @@ class Connection(asyncio.BufferedProtocol):
         takes now, straight from the file. What is left goes back to where it was."""
         segment, position, length = stretch
         if length < 0 or segment.fd < 0:  # not sendable, or deleted meanwhile: breaks off in the middle
-            raise Refused(f"{length} bytes of {segment.path}")
+            raise RequestRefused(f"{length} bytes of {segment.path}")
         data = os.pread(segment.fd, min(length, PIECE_BYTES), position)
         if length and not data:
-            raise Refused(f"{segment.path} is shorter than it was")
+            raise RequestRefused(f"{segment.path} is shorter than it was")
         self._put(data)
         sent = len(data)
         if sent < length:

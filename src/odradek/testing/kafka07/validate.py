@@ -11,11 +11,11 @@ import struct
 from typing import NamedTuple
 from zlib import crc32
 
-from odradek import codec as engines
-from odradek.codec import Buffer
-from odradek.wire.compression import BadCompression, Bomb, Codec, decompress
+from odradek import engine as engines
+from odradek.engine import Buffer
+from odradek.wire.compression import CompressionError, CompressionType, DecompressedTooLarge, decompress
 
-__all__ = ["InvalidSet", "PayloadTooLarge", "Verdict", "check_entry", "check_set"]
+__all__ = ["InvalidSet", "PayloadTooLarge", "ValidSet", "check_entry", "check_set"]
 
 MAX_DECOMPRESSED = 256 << 20
 """What all wrappers of one set may grow to, nesting included. The real broker ends here too, out of heap: CLOSE."""
@@ -32,7 +32,7 @@ class PayloadTooLarge(Exception):
     """The set is dropped and nobody told."""
 
 
-class Verdict(NamedTuple):
+class ValidSet(NamedTuple):
     """`valid_bytes` of the set are stored; they hold `messages` messages, those inside wrappers included."""
 
     valid_bytes: int
@@ -40,11 +40,11 @@ class Verdict(NamedTuple):
 
 
 class _Wrapper(NamedTuple):
-    codec: int
+    compression: int
     payload: Buffer
 
 
-def check_set(data: Buffer, max_payload: int) -> Verdict:
+def check_set(data: Buffer, max_payload: int) -> ValidSet:
     """Raises InvalidSet or PayloadTooLarge, whichever the real broker meets first."""
     wrappers: list[_Wrapper] = []
     valid, messages = _walk(data, max_payload, wrappers)
@@ -53,7 +53,7 @@ def check_set(data: Buffer, max_payload: int) -> Verdict:
         inner = _open(wrappers.pop(), budget)
         budget -= len(inner)
         messages += _walk(inner, None, wrappers)[1]  # inner messages may have any size
-    return Verdict(valid, messages)
+    return ValidSet(valid, messages)
 
 
 def check_entry(entry: bytes) -> bool:
@@ -73,11 +73,11 @@ def _walk(data: Buffer, max_payload: int | None, wrappers: list[_Wrapper]) -> tu
         entry = _other(data, position)
         if entry is None:
             return position, messages
-        position, payload, codec = entry
+        position, payload, compression = entry
         if len(payload) > limit:
             raise PayloadTooLarge(f"payload of {len(payload)} bytes, the limit is {limit}")
-        if codec:
-            wrappers.append(_Wrapper(codec, payload))
+        if compression:
+            wrappers.append(_Wrapper(compression, payload))
         else:
             messages += 1
 
@@ -112,9 +112,9 @@ def _crc_matches(data: Buffer, position: int, stop: int) -> tuple[bool, Buffer]:
 
 
 def _open(wrapper: _Wrapper, budget: int) -> bytes:
-    if wrapper.codec == 3:
+    if wrapper.compression == 3:
         raise InvalidSet("unknown codec 3")
     try:
-        return decompress(Codec(wrapper.codec), memoryview(wrapper.payload), budget)
-    except (BadCompression, Bomb) as error:
+        return decompress(CompressionType(wrapper.compression), memoryview(wrapper.payload), budget)
+    except (CompressionError, DecompressedTooLarge) as error:
         raise InvalidSet(str(error)) from error

@@ -1,6 +1,6 @@
 """Level-one entries of a message set, one at a time and unopened (specification 2.1).
 
-The runs of `odradek.codec` are the fast way through ordinary messages; this is the careful way, which says what is
+The runs of `odradek.engine` are the fast way through ordinary messages; this is the careful way, which says what is
 wrong.
 """
 
@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
 
-from odradek import codec
-from odradek.codec import NO_LIMIT, Buffer
+from odradek import engine
+from odradek.engine import NO_LIMIT, Buffer
 
 __all__ = [
-    "Checked",
-    "Entry",
+    "LogCheck",
+    "LogEntry",
+    "ParseStop",
     "Scan",
     "ScanEnd",
-    "Stop",
     "check_length",
     "check_log",
     "entry_at",
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-class Entry(NamedTuple):
+class LogEntry(NamedTuple):
     """One entry with a plausible length. Behind an unknown magic, `payload` is all that follows."""
 
     position: int
@@ -43,7 +43,7 @@ class Entry(NamedTuple):
     payload: bytes | memoryview
 
     @property
-    def codec(self) -> int:
+    def compression(self) -> int:
         """Attribute bits 0-1; 3 is a codec that does not exist."""
         return self.attributes & 3
 
@@ -64,10 +64,10 @@ class Entry(NamedTuple):
             return f"unknown magic {self.magic}"
         if not self.crc_ok:
             return "CRC mismatch"
-        return "unknown codec 3" if self.codec == 3 else ""
+        return "unknown codec 3" if self.compression == 3 else ""
 
 
-class Stop(Enum):
+class ParseStop(Enum):
     """Why no further entry could be read."""
 
     END = "nothing is left"
@@ -80,17 +80,17 @@ class Stop(Enum):
     @property
     def hopeless(self) -> bool:
         """The length itself makes no sense, so that nothing behind it can be found."""
-        return self in (Stop.NEGATIVE, Stop.SHORT, Stop.HEADER)
+        return self in (ParseStop.NEGATIVE, ParseStop.SHORT, ParseStop.HEADER)
 
 
 class ScanEnd(NamedTuple):
     """Where a scan stopped, and why."""
 
     position: int
-    reason: Stop
+    reason: ParseStop
 
 
-class Scan(Iterator[Entry]):
+class Scan(Iterator[LogEntry]):
     """The level-one entries of a buffer. `end` is None until the iteration is over."""
 
     def __init__(self, data: Buffer, position: int, max_bytes: int) -> None:
@@ -100,9 +100,9 @@ class Scan(Iterator[Entry]):
         self._max_bytes = max_bytes
         self.end: ScanEnd | None = None
 
-    def __next__(self) -> Entry:
+    def __next__(self) -> LogEntry:
         found = read_entry(self._data, self._next, self._base, self._max_bytes)
-        if isinstance(found, Stop):
+        if isinstance(found, ParseStop):
             self.end = ScanEnd(self._base + self._next, found)
             raise StopIteration
         self._next += found.size
@@ -112,8 +112,8 @@ class Scan(Iterator[Entry]):
 def scan(data: Buffer, position: int = 0, max_bytes: int = NO_LIMIT) -> Scan:
     """Walk over the level-one entries of a buffer without opening or copying them.
 
-    Entries with a bad CRC, magic or codec are given (see `Entry.damage`). The walk stops at the end, at an incomplete
-    entry, and at a length that cannot be; `Scan.end` says which.
+    Entries with a bad CRC, magic or codec are given (see `LogEntry.damage`). The walk stops at the end, at an
+    incomplete entry, and at a length that cannot be; `Scan.end` says which.
 
     Args:
         data: Log bytes; the entries' payloads are views into it.
@@ -123,16 +123,16 @@ def scan(data: Buffer, position: int = 0, max_bytes: int = NO_LIMIT) -> Scan:
     return Scan(data, position, max_bytes)
 
 
-class Checked(NamedTuple):
+class LogCheck(NamedTuple):
     """What a stretch of a log is like: its last whole entry ends at `position`, nothing follows it for `reason`, and
     the entries before it are `sound`."""
 
     position: int
-    reason: Stop
+    reason: ParseStop
     sound: bool
 
 
-def check_log(data: Buffer, position: int = 0, max_bytes: int = NO_LIMIT) -> Checked:
+def check_log(data: Buffer, position: int = 0, max_bytes: int = NO_LIMIT) -> LogCheck:
     """As a scan to the end, in one go: are magic, CRC and codec of every entry right? Wrappers are not opened.
 
     Args:
@@ -143,15 +143,15 @@ def check_log(data: Buffer, position: int = 0, max_bytes: int = NO_LIMIT) -> Che
     view = memoryview(data)
     at, sound = 0, True
     while True:
-        at, _ = codec.active.check_run(data, at, len(view), max_bytes)
+        at, _ = engine.active.check_run(data, at, len(view), max_bytes)
         found = read_entry(view, at, position, max_bytes)
-        if isinstance(found, Stop):
-            return Checked(position + at, found, sound)
+        if isinstance(found, ParseStop):
+            return LogCheck(position + at, found, sound)
         sound = sound and not found.damage
         at += found.size
 
 
-def check_length(length: int, max_bytes: int, magic: Buffer = b"") -> Stop | None:
+def check_length(length: int, max_bytes: int, magic: Buffer = b"") -> ParseStop | None:
     """What is wrong with a length field, as far as that can be told without the rest of the entry.
 
     Args:
@@ -160,15 +160,15 @@ def check_length(length: int, max_bytes: int, magic: Buffer = b"") -> Stop | Non
         magic: The byte behind it, if it is there already.
     """
     if length < 0:
-        return Stop.NEGATIVE
+        return ParseStop.NEGATIVE
     if length < 5:
-        return Stop.SHORT
+        return ParseStop.SHORT
     if length == 5 and magic == b"\1":
-        return Stop.HEADER
-    return Stop.TOO_LARGE if length + 4 > max_bytes else None
+        return ParseStop.HEADER
+    return ParseStop.TOO_LARGE if length + 4 > max_bytes else None
 
 
-def entry_size(data: memoryview, start: int, max_bytes: int = NO_LIMIT) -> int | Stop:
+def entry_size(data: memoryview, start: int, max_bytes: int = NO_LIMIT) -> int | ParseStop:
     """Bytes of the entry at index `start`, or why there is none. A bad length comes before a cut end: more would not
     help.
 
@@ -179,20 +179,20 @@ def entry_size(data: memoryview, start: int, max_bytes: int = NO_LIMIT) -> int |
     """
     left = len(data) - start
     if left < 4:
-        return Stop.CUT if left else Stop.END
+        return ParseStop.CUT if left else ParseStop.END
     length = int.from_bytes(data[start : start + 4], "big", signed=True)
     if bad := check_length(length, max_bytes, data[start + 4 : start + 5]):
         return bad
-    return Stop.CUT if left < 4 + length else 4 + length
+    return ParseStop.CUT if left < 4 + length else 4 + length
 
 
-def read_entry(data: memoryview, start: int, base: int = 0, max_bytes: int = NO_LIMIT) -> Entry | Stop:
+def read_entry(data: memoryview, start: int, base: int = 0, max_bytes: int = NO_LIMIT) -> LogEntry | ParseStop:
     """The entry at index `start`, or why there is none (see `entry_size`); `base` is the position of `data[0]`."""
     size = entry_size(data, start, max_bytes)
-    return size if isinstance(size, Stop) else entry_at(data, start, size, base)
+    return size if isinstance(size, ParseStop) else entry_at(data, start, size, base)
 
 
-def entry_at(data: memoryview, start: int, size: int, base: int = 0) -> Entry:
+def entry_at(data: memoryview, start: int, size: int, base: int = 0) -> LogEntry:
     """The entry at index `start`, whose size `entry_size` gave."""
     body = start + head_bytes(data[start + 4])
     return make_entry(base + start, data[start:body], data[body : start + size])
@@ -208,8 +208,8 @@ def head_bytes(magic: int) -> int:
     return 9 + magic if magic < 2 else 5
 
 
-def make_entry(position: int, head: bytes | memoryview, payload: bytes | memoryview) -> Entry:
+def make_entry(position: int, head: bytes | memoryview, payload: bytes | memoryview) -> LogEntry:
     """An entry from its two parts, with its CRC checked."""
     magic, size = head[4], len(head) + len(payload)
-    crc_ok = magic < 2 and codec.active.crc32(payload) == int.from_bytes(head[-4:], "big")
-    return Entry(position, size, magic, head[5] if magic == 1 else 0, crc_ok, head, payload)
+    crc_ok = magic < 2 and engine.active.crc32(payload) == int.from_bytes(head[-4:], "big")
+    return LogEntry(position, size, magic, head[5] if magic == 1 else 0, crc_ok, head, payload)

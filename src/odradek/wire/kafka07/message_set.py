@@ -1,6 +1,6 @@
 """Message sets: entries one behind the other, as they stand in the log (specification section 2).
 
-`SetDecoder` turns the bytes of one partition's log into columns, incrementally; `encode_set` is its inverse.
+`MessageSetDecoder` turns the bytes of one partition's log into columns, incrementally; `encode_set` is its inverse.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from io import BytesIO
 from typing import Protocol
 from zlib import crc32
 
-from odradek import codec
+from odradek import engine
 from odradek.errors import ConfigError, CorruptMessage, LocalProtocolError, MessageTooLarge, OdradekError
 from odradek.types import Columns, Position, TopicPartition
-from odradek.wire.compression import Codec, compress
+from odradek.wire.compression import CompressionType, compress
+from odradek.wire.kafka07.decompress import WrapperContents
 from odradek.wire.kafka07.entries import (
-    Entry,
-    Stop,
+    LogEntry,
+    ParseStop,
     check_length,
     entry_at,
     entry_size,
@@ -24,9 +25,8 @@ from odradek.wire.kafka07.entries import (
     is_wrapper,
     make_entry,
 )
-from odradek.wire.kafka07.wrappers import Opened
 
-__all__ = ["Options", "SetDecoder", "encode_set", "entry_bytes"]
+__all__ = ["MessageSetDecoder", "Options", "encode_set", "entry_bytes"]
 
 # ---- encoding -----------------------------------------------------------------------------------------------
 
@@ -36,7 +36,7 @@ def entry_bytes(payload_bytes: int, magic: int = 1) -> int:
     return payload_bytes + 9 + magic
 
 
-def encode_set(values: Sequence[bytes], compression: Codec = Codec.NONE, magic: int = 1) -> bytes:
+def encode_set(values: Sequence[bytes], compression: CompressionType = CompressionType.NONE, magic: int = 1) -> bytes:
     """A message set of these payloads; compressed, it is one wrapper around them.
 
     No payloads give no bytes, whatever the codec (specification 2.2).
@@ -60,7 +60,7 @@ def encode_set(values: Sequence[bytes], compression: Codec = Codec.NONE, magic: 
 
 def _plain(values: Sequence[bytes], attributes: int = 0) -> bytes:
     try:
-        return codec.active.encode_run(values, attributes)
+        return engine.active.encode_run(values, attributes)
     except OverflowError:
         raise LocalProtocolError("a message of 2 GiB or more has no length that fits: send it in pieces") from None
 
@@ -88,7 +88,7 @@ class Options(Protocol):
     def defer(self) -> bool: ...
 
 
-class SetDecoder:
+class MessageSetDecoder:
     """The bytes of one partition's log -> columns, incrementally. Implements `core.interfaces.Decoder`.
 
     Fed any split of the bytes, it has every message as soon as its last byte is there. A partial entry at the end is
@@ -201,7 +201,7 @@ class SetDecoder:
         self._unopened = BytesIO()  # gives up its bytes without another copy, too
 
     def _drop_decoded(self) -> None:
-        self._rows = codec.active.Rows()
+        self._rows = engine.active.ColumnBuilder()
         self._first = self._at  # the position of the first of them, if there is one
         self._corrupt: dict[int, CorruptMessage] = {}
         self._decoded_bytes = 0
@@ -232,14 +232,14 @@ class SetDecoder:
             self._advance(end - start)
             start = end
             size = entry_size(data, start, self._max_entry)
-            if isinstance(size, Stop):
+            if isinstance(size, ParseStop):
                 break
             if self._deferring and is_wrapper(data[start:]):
                 self._unopened.write(data[start:])
                 return
             self._settle(entry_at(data, start, size, base))
             start += size
-        if size is not Stop.END:
+        if size is not ParseStop.END:
             self._continue(data[start:])
 
     def _continue(self, data: memoryview) -> int:
@@ -280,9 +280,9 @@ class SetDecoder:
         """Refuse a length that cannot be before waiting for more."""
         length = int.from_bytes(self._head[:4], "big", signed=True)
         bad = check_length(length, self._max_entry, self._head[4:5])
-        if bad is Stop.TOO_LARGE:
+        if bad is ParseStop.TOO_LARGE:
             limit = self._max_entry
-            raise MessageTooLarge(str(self.partition), self._at, 4 + length, limit, "max_message")
+            raise MessageTooLarge(str(self.partition), self._at, 4 + length, limit, "max_message_bytes")
         if bad:
             raise self._corrupt_message(f"{bad.value}: {length}")
 
@@ -297,16 +297,16 @@ class SetDecoder:
         self._decoded_bytes += size
         self._at += size
 
-    def _settle(self, entry: Entry) -> None:
+    def _settle(self, entry: LogEntry) -> None:
         """One whole entry of any kind, good or bad."""
         self._mark_first()
         if entry.damage:
             self._add_damaged([entry.raw], {0: entry.damage}, entry.end)
-        elif not entry.codec:
+        elif not entry.compression:
             self._rows.append(entry.payload, self._at, entry.end)
             self._advance(entry.size)
         else:
-            opened = Opened(entry, self._options.max_decompressed_bytes)
+            opened = WrapperContents(entry, self._options.max_decompressed_bytes)
             if opened.damaged:
                 self._add_damaged(opened.values.tolist(), opened.damaged, entry.end)
             else:

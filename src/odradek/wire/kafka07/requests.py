@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from odradek.codec import Buffer
+from odradek.engine import Buffer
 from odradek.errors import LocalProtocolError, RemoteProtocolError
 
 __all__ = ["Fetch", "MultiFetch", "MultiProduce", "Offsets", "Produce", "Request", "decode_request", "encode_request"]

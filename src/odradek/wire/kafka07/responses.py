@@ -12,17 +12,17 @@ from enum import IntEnum
 from itertools import chain
 from typing import NamedTuple, Protocol
 
-from odradek.codec import Buffer
+from odradek.engine import Buffer
 from odradek.errors import BrokerError, RemoteProtocolError
 
 __all__ = [
-    "EmptyReply",
+    "ConfirmReply",
     "ErrorCode",
     "FetchReply",
+    "LogBytesSink",
     "MultiFetchReply",
     "OffsetsReply",
     "PartResult",
-    "Sink",
     "broker_error",
     "encode_fetch",
     "encode_multifetch",
@@ -96,7 +96,7 @@ def encode_offsets(offsets: Sequence[int]) -> list[Buffer]:
 # ---- the client's side --------------------------------------------------------------------------------------
 
 
-class Sink(Protocol):
+class LogBytesSink(Protocol):
     """Where the log bytes of one part go. They are valid during the call only."""
 
     def feed(self, data: memoryview, /) -> None: ...
@@ -117,7 +117,7 @@ class FetchReply:
         limit: Most log bytes the request can be answered with.
     """
 
-    def __init__(self, sinks: Iterable[Sink], limit: int) -> None:
+    def __init__(self, sinks: Iterable[LogBytesSink], limit: int) -> None:
         self.done = False
         """The reply is complete: no byte behind it belongs to it."""
         self._sinks = list(sinks)
@@ -192,7 +192,7 @@ class MultiFetchReply(FetchReply):
         limit: Most log bytes the whole request can be answered with.
     """
 
-    def __init__(self, sinks: Iterable[Sink], limit: int) -> None:
+    def __init__(self, sinks: Iterable[LogBytesSink], limit: int) -> None:
         super().__init__(sinks, limit)
         self._opened = False
 
@@ -212,7 +212,7 @@ class MultiFetchReply(FetchReply):
         self.done = not self._sinks
 
 
-class EmptyReply(MultiFetchReply):
+class ConfirmReply(MultiFetchReply):
     """Decodes the response to a MULTIFETCH of zero parts: 6 bytes that hardly ever come in pieces."""
 
     def __init__(self) -> None:

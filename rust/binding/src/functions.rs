@@ -1,0 +1,124 @@
+//! The functions: over buffers, lists of `bytes`, and `PackedBytes`.
+
+use odradek_engine::{self as engine, Error, Limits, NO_LIMIT, packed};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PySequence, PyTuple};
+
+use crate::buffers::{Borrowed, BorrowedOffsets, BorrowedStrings, Writer, bytes_of, list_of, tuple_of};
+use crate::{raised, run};
+
+/// The same with each string of either width of offsets.
+macro_rules! strings {
+    ($borrowed:expr, $values:ident => $what:expr) => {{
+        let data = $borrowed.data.as_slice();
+        match &$borrowed.offsets {
+            BorrowedOffsets::Narrow(offsets) => {
+                let $values = |rows| packed(offsets.as_slice().get(rows).unwrap_or_default(), data);
+                $what
+            }
+            BorrowedOffsets::Wide(offsets) => {
+                let $values = |rows| packed(offsets.as_slice().get(rows).unwrap_or_default(), data);
+                $what
+            }
+        }
+    }};
+}
+
+/// See `interface.Engine.check_run`.
+#[pyfunction]
+#[pyo3(signature = (data, start, stop, max_entry = NO_LIMIT))]
+pub fn check_run(data: &Bound<'_, PyAny>, start: isize, stop: isize, max_entry: i64) -> PyResult<(usize, usize)> {
+    let borrowed = Borrowed::new(data)?;
+    let (bytes, start) = borrowed.up_to(start, stop)?;
+    run(data.py(), bytes.len().saturating_sub(start), || Ok(engine::check_run(bytes, start, max_entry)))
+}
+
+/// See `interface.Engine.crc32`.
+#[pyfunction]
+#[pyo3(signature = (data, before = 0, /))]
+pub fn crc32(data: &Bound<'_, PyAny>, before: u32) -> PyResult<u32> {
+    let borrowed = Borrowed::new(data)?;
+    let bytes = borrowed.as_slice();
+    run(data.py(), bytes.len(), || Ok(engine::crc32(bytes, before)))
+}
+
+/// See `interface.Engine.encode_run`.
+#[pyfunction]
+#[pyo3(signature = (values, attributes = 0))]
+pub fn encode_run<'py>(values: &Bound<'py, PyAny>, attributes: u8) -> PyResult<Bound<'py, PyBytes>> {
+    let packed = if values.is_instance_of::<PyList>() { None } else { BorrowedStrings::of(values)? };
+    if let Some(borrowed) = packed {
+        return strings!(borrowed, all => encoded(values.py(), all(0..=borrowed.len()), attributes));
+    }
+    let rows = rows_of(values)?;
+    let rows: Vec<&[u8]> = rows.iter_borrowed().map(FromPyObject::extract).collect::<Result<_, _>>()?;
+    encoded(values.py(), rows.iter().map(|row| Ok(*row)), attributes)
+}
+
+/// All of these as `bytes`, in a tuple of our own, out of which nobody takes any meanwhile.
+fn rows_of<'py>(values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+    let rows = tuple_of(values)?;
+    if rows.iter_borrowed().all(|row| row.is_instance_of::<PyBytes>()) {
+        return Ok(rows);
+    }
+    let copies = PyList::empty(values.py());
+    for row in &rows {
+        copies.append(bytes_of(values.py(), Borrowed::new(&row)?.as_slice())?)?;
+    }
+    tuple_of(&copies)
+}
+
+fn encoded<'py, 'a>(
+    py: Python<'py>,
+    values: impl Iterator<Item = Result<&'a [u8], Error>> + Clone + Send,
+    attributes: u8,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let bytes = engine::encoded_bytes(values.clone()).map_err(raised)?;
+    let mut writer = Writer::new(py, bytes)?;
+    let rest = writer.rest();
+    run(py, bytes, || engine::encode_run(values, attributes, rest))?;
+    writer.finish()
+}
+
+/// See `interface.Engine.fit`.
+#[pyfunction]
+pub fn fit(
+    values: &Bound<'_, PyAny>,
+    start: isize,
+    stop: isize,
+    max_bytes: i64,
+    row_bytes: i64,
+    max_row: i64,
+) -> PyResult<(usize, usize)> {
+    let limits = Limits { max_bytes, row_bytes, max_row };
+    let (start, stop) = range(start, stop, values.len()?)?;
+    let fitting = if let Ok(list) = values.cast::<PyList>() {
+        engine::fit((start..stop).map(|row| Ok(list.get_item(row).ok().and_then(|row| length_of(&row)))), limits)
+    } else if let Some(borrowed) = BorrowedStrings::of(values)? {
+        strings!(borrowed, some => engine::fit(some(start..=stop).map(|row| row.map(|row| Some(row.len()))), limits))
+    } else {
+        let rows = values.cast::<PySequence>()?.get_slice(start, stop)?;
+        engine::fit(rows.try_iter()?.map(|row| Ok(row.ok().and_then(|row| length_of(&row)))), limits)
+    };
+    let (rows, bytes) = fitting.map_err(raised)?;
+    Ok((start.saturating_add(rows), bytes))
+}
+
+fn length_of(row: &Bound<'_, PyAny>) -> Option<usize> {
+    Some(row.cast_exact::<PyBytes>().ok()?.as_bytes().len())
+}
+
+fn range(start: isize, stop: isize, len: usize) -> PyResult<(usize, usize)> {
+    match (usize::try_from(start), usize::try_from(stop)) {
+        (Ok(first), Ok(last)) if first <= last && last <= len => Ok((first, last)),
+        _ => Err(PyValueError::new_err(format!("{start}:{stop} does not lie within {len} values"))),
+    }
+}
+
+/// See `interface.Engine.unpack`.
+#[pyfunction]
+pub fn unpack<'py>(offsets: &Bound<'py, PyAny>, data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+    let borrowed = BorrowedStrings::new(offsets, data)?;
+    strings!(borrowed, all => list_of(offsets.py(), borrowed.len(), all(0..=borrowed.len())))
+}

@@ -1,0 +1,291 @@
+//! Byte strings one behind the other, as Arrow lays them out.
+
+use crate::Error;
+use crate::buffer_pool::{Item, prepare, reserve, trim};
+use crate::entry::{LEAST_BYTES, Plain, plain_at};
+
+/// Where a string ends: 4 or 8 bytes.
+pub trait Offset: Item + Into<i64> + TryFrom<i64> + TryFrom<usize> {}
+
+impl Offset for i32 {}
+impl Offset for i64 {}
+
+/// Where each string starts, and where the last one ends: one more than there are strings.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Offsets {
+    /// As long as they lie within 2 GiB.
+    Narrow(Vec<i32>),
+    /// Beyond that.
+    Wide(Vec<i64>),
+}
+
+/// Does the same to either.
+macro_rules! either {
+    ($offsets:expr, $name:ident => $what:expr) => {
+        match $offsets {
+            Offsets::Narrow($name) => $what,
+            Offsets::Wide($name) => $what,
+        }
+    };
+}
+
+impl Offsets {
+    /// How many strings there are.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        either!(self, ends => ends.len()).saturating_sub(1)
+    }
+
+    fn widen(&mut self) -> Result<(), Error> {
+        if let Offsets::Narrow(narrow) = self {
+            let mut wide = Vec::new();
+            wide.try_reserve(narrow.len())?;
+            wide.extend(narrow.iter().copied().map(i64::from));
+            *self = Offsets::Wide(wide);
+        }
+        Ok(())
+    }
+}
+
+/// What keeps the places of messages, beside their payloads.
+pub(crate) trait PositionSink {
+    /// There will be so many more if all are like the first.
+    fn expect(&mut self, rows: usize);
+    /// There may be so many more.
+    fn reserve(&mut self, rows: usize) -> Result<(), Error>;
+    /// For how many more there is room already.
+    fn room(&self) -> usize;
+    /// One more: it ends at this index.
+    fn push(&mut self, end: usize);
+}
+
+/// Nobody wants to know them.
+impl PositionSink for () {
+    fn expect(&mut self, _: usize) {}
+
+    fn reserve(&mut self, _: usize) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn room(&self) -> usize {
+        usize::MAX
+    }
+
+    fn push(&mut self, _: usize) {}
+}
+
+/// ByteStrings that are still becoming more.
+#[derive(Debug)]
+pub struct ByteStrings {
+    data: Vec<u8>,
+    offsets: Offsets,
+    narrow_bytes: usize,
+}
+
+impl Default for ByteStrings {
+    fn default() -> Self {
+        Self::with_narrow_bytes(0x7FFF_FFFF)
+    }
+}
+
+/// ColumnBuilder there is made room for when there is none left.
+const CHUNK_ROWS: usize = 1024;
+
+impl ByteStrings {
+    /// With offsets of 4 bytes up to so many bytes of data.
+    pub(crate) fn with_narrow_bytes(narrow_bytes: usize) -> Self {
+        ByteStrings { data: Vec::new(), offsets: Offsets::Narrow(vec![0]), narrow_bytes }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.offsets.rows()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All of them, one behind the other.
+    #[must_use]
+    pub fn data(&self) -> &[u8] {
+        &self.data
+    }
+
+    /// Where they are in `data`.
+    #[must_use]
+    pub fn offsets(&self) -> &Offsets {
+        &self.offsets
+    }
+
+    /// One more.
+    pub fn push(&mut self, value: &[u8]) -> Result<(), Error> {
+        self.reserve(value.len())?;
+        let end = self.data.len().checked_add(value.len()).ok_or(Error::Overflow)?;
+        either!(&mut self.offsets, ends => push_end(ends, end)?);
+        self.data.extend_from_slice(value);
+        Ok(())
+    }
+
+    /// Those of another.
+    pub fn extend(&mut self, other: &ByteStrings) -> Result<(), Error> {
+        self.reserve(other.data.len())?;
+        let by = i64::try_from(self.data.len())?;
+        either!(&mut self.offsets, into => either!(&other.offsets, from => extend_ends(into, from, by)?));
+        self.data.extend_from_slice(&other.data);
+        Ok(())
+    }
+
+    /// The payloads of a run of plain messages. Gives the index behind it.
+    pub fn decode_run(&mut self, data: &[u8], start: usize) -> Result<usize, Error> {
+        self.decode_to(data, start, crate::NO_LIMIT, &mut ())
+    }
+
+    /// The same, with what is told of each. After an error, `places` may have some too many.
+    pub(crate) fn decode_to(
+        &mut self,
+        data: &[u8],
+        start: usize,
+        max_entry: i64,
+        places: &mut impl PositionSink,
+    ) -> Result<usize, Error> {
+        let Some(Plain { end: second, .. }) = plain_at(data, start, max_entry) else {
+            return Ok(start); // and nothing is reserved for what is not there
+        };
+        let size = data.len().saturating_sub(start);
+        self.reserve(size)?;
+        let alike = size.checked_div(second.saturating_sub(start)).unwrap_or(0);
+        either!(&mut self.offsets, ends => prepare(ends, alike));
+        places.expect(alike);
+        let (rows, bytes) = (self.len(), self.data.len());
+        let run = Run { data, start, max_entry };
+        let end = either!(&mut self.offsets, ends => run.decode(&mut self.data, ends, places));
+        if end.is_err() {
+            self.data.truncate(bytes);
+            either!(&mut self.offsets, ends => ends.truncate(rows.saturating_add(1)));
+        }
+        end
+    }
+
+    /// Room for so many more bytes of data, and offsets that reach to their end.
+    fn reserve(&mut self, bytes: usize) -> Result<(), Error> {
+        reserve(&mut self.data, bytes)?;
+        if self.data.len().saturating_add(bytes) > self.narrow_bytes {
+            self.offsets.widen()?;
+        }
+        Ok(())
+    }
+
+    /// Data and offsets, without much room for more.
+    pub(crate) fn into_parts(mut self) -> (Vec<u8>, Offsets) {
+        trim(&mut self.data);
+        either!(&mut self.offsets, ends => trim(ends));
+        (self.data, self.offsets)
+    }
+}
+
+fn push_end<O: Offset>(ends: &mut Vec<O>, end: usize) -> Result<(), Error> {
+    let end = O::try_from(end).map_err(|_| Error::Overflow)?;
+    ends.try_reserve(1)?;
+    ends.push(end);
+    Ok(())
+}
+
+fn extend_ends<O: Offset, P: Offset>(into: &mut Vec<O>, from: &[P], by: i64) -> Result<(), Error> {
+    into.try_reserve(from.len())?;
+    let rows = into.len();
+    for &end in from.iter().skip(1) {
+        let Some(end) = by.checked_add(end.into()).and_then(|end| O::try_from(end).ok()) else {
+            into.truncate(rows);
+            return Err(Error::Overflow);
+        };
+        into.push(end);
+    }
+    Ok(())
+}
+
+/// What `decode_to` was called with.
+struct Run<'a> {
+    data: &'a [u8],
+    start: usize,
+    max_entry: i64,
+}
+
+impl Run<'_> {
+    fn decode<O: Offset>(
+        &self,
+        into: &mut Vec<u8>,
+        ends: &mut Vec<O>,
+        places: &mut impl PositionSink,
+    ) -> Result<usize, Error> {
+        let mut at = self.start;
+        loop {
+            // Never more than there can be: a row is made of 9 bytes at least.
+            let most = self.data.len().saturating_sub(at) / LEAST_BYTES;
+            let mut rows = most.min(ends.capacity().saturating_sub(ends.len())).min(places.room());
+            if rows == 0 {
+                rows = most.min(CHUNK_ROWS);
+                ends.try_reserve(rows)?;
+                places.reserve(rows)?;
+            }
+            for _ in 0..rows {
+                let Some(message) = plain_at(self.data, at, self.max_entry) else {
+                    return Ok(at);
+                };
+                into.extend_from_slice(message.payload);
+                ends.push(O::try_from(into.len()).map_err(|_| Error::Overflow)?);
+                places.push(message.end);
+                at = message.end;
+            }
+            if rows == 0 {
+                return Ok(at);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{encode_run, packed};
+
+    /// Three strings and a run of two in strings that are narrow up to so many bytes.
+    fn strings(narrow_bytes: usize) -> ByteStrings {
+        let mut set = Vec::new();
+        encode_run([&b"four"[..], b"five"].into_iter().map(Ok), 0, &mut set).unwrap();
+        let mut strings = ByteStrings::with_narrow_bytes(narrow_bytes);
+        strings.push(b"one").unwrap();
+        strings.push(b"").unwrap();
+        strings.push(b"three").unwrap();
+        assert_eq!(strings.decode_run(&set, 0), Ok(set.len()));
+        strings
+    }
+
+    fn all(strings: &ByteStrings) -> Vec<&[u8]> {
+        either!(&strings.offsets, ends => packed(ends, strings.data()).map(Result::unwrap).collect())
+    }
+
+    #[test]
+    fn offsets_grow_wide_when_the_data_may_outgrow_them() {
+        for (narrow_bytes, wide) in [(0, true), (3, true), (7, true), (8, true), (100, false)] {
+            let strings = strings(narrow_bytes);
+            assert_eq!(matches!(strings.offsets, Offsets::Wide(_)), wide, "{narrow_bytes}");
+            assert_eq!(all(&strings), [&b"one"[..], b"", b"three", b"four", b"five"]);
+        }
+    }
+
+    #[test]
+    fn strings_of_any_width_extend_strings_of_any_width() {
+        for into in [0, 20, 100] {
+            for from in [0, 100] {
+                let mut strings = strings(into);
+                let more = self::strings(from);
+                strings.extend(&more).unwrap();
+                assert_eq!(all(&strings), [all(&more), all(&more)].concat());
+            }
+        }
+    }
+}

@@ -1,0 +1,1 @@
+"""Consuming: consumer, reader and what fetches for them."""

@@ -1,0 +1,1 @@
+"""Decisions of the 0.7 protocol."""

@@ -1,0 +1,272 @@
+"""Every znode of a 0.7 cluster: paths and data, both directions (specification 5.1).
+
+What is written is byte for byte what the Scala broker and consumer write. What is read is what they read: malformed
+data raises ZooKeeperError naming the path and the text. Data `None` is a null node; every intermediate node is one.
+
+Wildcard subscriptions are Java regular expressions matched against whole topic names. They are matched with `re`,
+which agrees on everything usual in topic filters: literals, `.`, `*`, `+`, `?`, `{n,m}`, `|`, groups, classes, `\\d`,
+`\\w`, `\\s`, look-around. Python has no `\\p{...}`, `\\Q...\\E` or `(?<name>...)`, and Java's class arithmetic
+(`[a-z&&[^b]]`, `[a[b]]`) means something else there. Keep the filters of mixed groups to what both understand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from odradek.errors import ConfigError, ZooKeeperError
+from odradek.types import Broker, Position, TopicPartition
+
+__all__ = [
+    "BROKERS",
+    "GROUPS",
+    "TOPICS",
+    "Registration",
+    "StaticRegistration",
+    "TopicFilter",
+    "WildcardRegistration",
+    "broker_data",
+    "broker_id",
+    "broker_path",
+    "check_group",
+    "consumer_id",
+    "count_path",
+    "member_path",
+    "members_path",
+    "offset_path",
+    "owner_path",
+    "parse_broker",
+    "parse_count",
+    "parse_offset",
+    "parse_partition",
+    "parse_registration",
+    "text_of",
+    "thread_id",
+    "topic_path",
+]
+
+BROKERS = "/brokers/ids"
+TOPICS = "/brokers/topics"
+GROUPS = "/consumers"
+
+# Far beyond any real cluster: what a damaged node may make us allocate.
+MAX_PARTITIONS = 100_000
+MAX_STREAMS = 10_000
+
+
+# ---- paths --------------------------------------------------------------------------------------------------
+
+
+def broker_path(broker: int) -> str:
+    return f"{BROKERS}/{broker}"
+
+
+def topic_path(topic: str) -> str:
+    return f"{TOPICS}/{topic}"
+
+
+def count_path(topic: str, broker: int) -> str:
+    return f"{TOPICS}/{topic}/{broker}"
+
+
+def members_path(group: str) -> str:
+    return f"{GROUPS}/{group}/ids"
+
+
+def member_path(group: str, consumer: str) -> str:
+    return f"{GROUPS}/{group}/ids/{consumer}"
+
+
+def owner_path(group: str, partition: TopicPartition) -> str:
+    return f"{GROUPS}/{group}/owners/{partition.topic}/{partition.name}"
+
+
+def offset_path(group: str, partition: TopicPartition) -> str:
+    return f"{GROUPS}/{group}/offsets/{partition.topic}/{partition.name}"
+
+
+def check_group(group: str) -> str:
+    """The name itself, or ConfigError: it becomes one element of a path."""
+    if not group or group in (".", "..") or not group.isprintable() or "/" in group:
+        raise ConfigError(f"group name {group!r}: must be printable, not empty, '.' or '..', and hold no '/'")
+    return group
+
+
+# ---- brokers and topics -------------------------------------------------------------------------------------
+
+
+def broker_data(host: str, port: int, epoch_ms: int) -> bytes:
+    """What a broker writes: creator (`host-epoch ms`), host, port."""
+    return f"{host}-{epoch_ms}:{host}:{port}".encode()
+
+
+def parse_broker(path: str, data: bytes | None) -> Broker:
+    """Fields 1 and 2 between colons are host and port; the creator in field 0 is not looked at."""
+    broker, text = broker_id(path), text_of(path, data)
+    fields = text.split(":")
+    if len(fields) < 3 or not fields[1]:
+        raise _malformed(path, text, "creator:host:port")
+    return Broker(broker, fields[1], _integer(path, fields[2], 1, 65535))
+
+
+def broker_id(path: str) -> int:
+    """The last element of the path of a broker's or a count's node."""
+    name = path.rpartition("/")[2]
+    if not _DECIMAL.fullmatch(name):
+        raise ZooKeeperError(f"{path}: not named by a broker id")
+    return int(name)
+
+
+def parse_count(path: str, data: bytes | None) -> int:
+    return _integer(path, text_of(path, data), 0, MAX_PARTITIONS)
+
+
+def parse_partition(topic: str, name: str) -> TopicPartition:
+    """`B-P` as in owners and offsets nodes; ZooKeeperError when it is not exactly two numbers."""
+    broker, dash, partition = name.partition("-")
+    if not (dash and _DECIMAL.fullmatch(broker) and _DECIMAL.fullmatch(partition)):
+        raise _malformed(f"partition of {topic}", name, "broker-partition")
+    return TopicPartition(topic, int(partition), int(broker))
+
+
+def parse_offset(path: str, data: bytes | None) -> Position:
+    """The decimal text of the next position (specification 5.1)."""
+    return Position(_integer(path, text_of(path, data), -(1 << 63), (1 << 63) - 1))
+
+
+# ---- consumers ----------------------------------------------------------------------------------------------
+
+
+def consumer_id(group: str, host: str, epoch_ms: int, hex8: str) -> str:
+    """The id the Scala consumer makes: `hex8` is the beginning of a random UUID. Not a UUID, and not sorted by age
+    once the milliseconds gain a digit."""
+    return f"{group}_{host}-{epoch_ms}-{hex8}"
+
+
+def thread_id(consumer: str, stream: int) -> str:
+    """What an owners node holds; the same number for every topic of the consumer."""
+    return f"{consumer}-{stream}"
+
+
+class TopicFilter(NamedTuple):
+    """A whitelist or blacklist: the normalised expression and what it means."""
+
+    pattern: re.Pattern[str]
+    exclude: bool
+
+    @classmethod
+    def of(cls, raw: str, *, exclude: bool) -> TopicFilter:
+        """Normalise as the Scala TopicFilter does. ConfigError when `re` does not accept the result."""
+        text = raw.strip(_JAVA_BLANKS).replace(",", "|").replace(" ", "").strip("\"'")
+        try:
+            return cls(re.compile(text), exclude)
+        except (re.error, RecursionError, OverflowError) as e:
+            raise ConfigError(f"topic filter {raw!r}: not a regular expression: {e}") from None
+
+    def __contains__(self, topic: object) -> bool:
+        return isinstance(topic, str) and (self.pattern.fullmatch(topic) is None) == self.exclude
+
+
+@dataclass(frozen=True, slots=True)
+class StaticRegistration:
+    """A consumer of named topics: topic -> number of streams (1 or more)."""
+
+    topics: Mapping[str, int]
+
+    def streams(self, topic: str) -> int:
+        """How many of its threads share this topic; 0 when it does not consume it."""
+        return self.topics.get(topic, 0)
+
+    def wanted(self, listed: Collection[str]) -> frozenset[str]:
+        """The topics it consumes, given those that exist: all it named, so that they are watched before they exist."""
+        return frozenset(self.topics)
+
+    def data(self) -> bytes:
+        """Exactly as TopicCount writes it; quotes and backslashes in topic names, which Scala forgets, escaped."""
+        items = ",".join(f"{json.dumps(topic, ensure_ascii=False)}: {n}" for topic, n in self.topics.items())
+        return f"{{ {items} }}".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class WildcardRegistration:
+    """A consumer of all topics a filter lets through, with the same number of streams for each."""
+
+    filter: TopicFilter
+    count: int
+
+    def streams(self, topic: str) -> int:
+        return self.count if topic in self.filter else 0
+
+    def wanted(self, listed: Collection[str]) -> frozenset[str]:
+        return frozenset(topic for topic in listed if topic in self.filter)
+
+    def data(self) -> bytes:
+        marker = "!" if self.filter.exclude else "*"
+        return f"{marker}{self.count}{marker}{self.filter.pattern.pattern}".encode()
+
+
+Registration = StaticRegistration | WildcardRegistration
+"""What an ids node says its consumer wants."""
+
+
+def parse_registration(path: str, data: bytes | None) -> Registration:
+    """Either form. Any JSON object with integer values is accepted, as Scala does."""
+    text = text_of(path, data)
+    wildcard = _WILDCARD.fullmatch(text)
+    return _static(path, text) if wildcard is None else _wildcard(path, text, wildcard)
+
+
+def _static(path: str, text: str) -> StaticRegistration:
+    try:
+        topics = json.loads(text)
+    except (ValueError, RecursionError):
+        topics = None
+    if not isinstance(topics, dict) or not all(_is_streams(n) for n in topics.values()):
+        raise _malformed(path, text, "topics and stream counts")
+    return StaticRegistration(topics)
+
+
+def _wildcard(path: str, text: str, match: re.Match[str]) -> WildcardRegistration:
+    marker, digits, raw = match.groups()
+    if not _is_streams(count := int(digits)):
+        raise _malformed(path, text, "a number of streams")
+    try:
+        return WildcardRegistration(TopicFilter.of(raw, exclude=marker == "!"), count)
+    except ConfigError as e:
+        raise _malformed(path, text, f"usable ({e})") from None
+
+
+# ---- helpers ------------------------------------------------------------------------------------------------
+
+_JAVA_BLANKS = "".join(map(chr, range(33)))  # what String.trim takes away
+_DECIMAL = re.compile(r"[0-9]{1,10}")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_WILDCARD = re.compile(r"([*!])([0-9]{1,10})\1(.*)")
+
+
+def text_of(path: str, data: bytes | None) -> str:
+    """A node's text; ZooKeeperError for a null node or bytes that are not UTF-8."""
+    if data is None:
+        raise ZooKeeperError(f"{path}: a null node where text is expected")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise ZooKeeperError(f"{path}: not UTF-8: {data[:100]!r}") from None
+
+
+def _is_streams(n: object) -> bool:
+    return type(n) is int and 1 <= n <= MAX_STREAMS
+
+
+def _integer(path: str, text: str, low: int, high: int) -> int:
+    """As Java parses it: no blanks, no underscores, ASCII digits."""
+    if not _INTEGER.fullmatch(text) or not low <= (n := int(text)) <= high:
+        raise _malformed(path, text, f"a number in {low}..{high}")
+    return n
+
+
+def _malformed(path: str, text: str, expected: str) -> ZooKeeperError:
+    return ZooKeeperError(f"{path}: not {expected}: {text[:200]!r}")

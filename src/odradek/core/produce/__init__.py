@@ -1,0 +1,1 @@
+"""Produce decisions."""

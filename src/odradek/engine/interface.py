@@ -1,0 +1,116 @@
+"""What an engine is made of. The meaning of every method is defined here, once; `pure` and `rust/` implement it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+__all__ = ["NO_LIMIT", "Buffer", "ColumnBuilder", "Engine", "PayloadBuilder"]
+
+Buffer = bytes | bytearray | memoryview
+"""Bytes in one piece: a view with gaps, or of other items (format 'B' or 'c' it is), raises BufferError."""
+
+NO_LIMIT = 4 + 0x7FFFFFFF
+"""Bytes of the largest entry that a length field can announce."""
+
+
+class PayloadBuilder(Protocol):
+    """Payloads without places: what a wrapper is opened into."""
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of all of them together."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def decode_run(self, data: Buffer, start: int, stop: int) -> int:
+        """As `ColumnBuilder.decode_run`, without limit and positions."""
+        ...
+
+    def append(self, value: Buffer) -> None: ...
+
+    def tolist(self) -> list[bytes]: ...
+
+
+class ColumnBuilder(Protocol):
+    """Messages on their way into columns. Positions are integers of 8 bytes, inner indexes of 4."""
+
+    def __len__(self) -> int: ...
+
+    def decode_run(self, data: Buffer, start: int, stop: int, base: int = 0, max_entry: int = NO_LIMIT) -> int:
+        """Append a run of plain, whole, valid messages cut out of `data[start:stop]`; each payload is copied once.
+
+        Stops in front of the first entry that is anything else - incomplete, compressed, damaged, larger than
+        `max_entry` bytes - and leaves it to the caller; also, in the last 10 bytes, in front of a good one of magic 0
+        with an empty payload. `base` is the position of `data[0]`.
+
+        Returns:
+            The index behind the last message taken: `start` when there was none.
+
+        Raises:
+            ValueError: `start:stop` does not lie within the data.
+            OverflowError: `base + stop` does not fit into 8 bytes.
+        """
+        ...
+
+    def append(self, value: Buffer, position: int, next_position: int, inner_index: int = 0) -> None: ...
+
+    def add_wrapper(self, values: PayloadBuilder, position: int, next_position: int) -> None:
+        """Append the messages of one entry: they share its position and count up their inner index; all but the last
+        resume at `position` too, the last one at `next_position`."""
+        ...
+
+    def take(self) -> tuple[Sequence[bytes], Sequence[int], Sequence[int], Sequence[int] | None]:
+        """Give up all rows: values, positions, next positions, inner indexes (None: every one is 0).
+
+        Lists, or `Packed` and memoryviews of 8-byte integers ('q'; inner indexes of 4, 'i').
+        """
+        ...
+
+
+class Engine(Protocol):
+    """One implementation of the loops. None of them keeps anything, waits for anything, or knows a socket.
+
+    Buffers must not change during a call: large ones are worked on without the interpreter's lock.
+    """
+
+    NAME: str
+    """`compiled` or `pure`."""
+
+    def ColumnBuilder(self) -> ColumnBuilder: ...
+
+    def PayloadBuilder(self) -> PayloadBuilder: ...
+
+    def check_run(self, data: Buffer, start: int, stop: int, max_entry: int = NO_LIMIT) -> tuple[int, int]:
+        """As `ColumnBuilder.decode_run`, but only looks: the index behind the run, and how many messages it has."""
+        ...
+
+    def crc32(self, data: Buffer, before: int = 0, /) -> int:
+        """The CRC-32 of `data`, going on from `before`, that of what stands in front of it."""
+        ...
+
+    def encode_run(self, values: Sequence[bytes], attributes: int = 0) -> bytes:
+        """Magic-1 entries of these payloads (a list, or `Packed`), one behind the other.
+
+        Raises OverflowError for a payload whose length does not fit into its field, and for attributes that do not
+        fit into theirs.
+        """
+        ...
+
+    def fit(
+        self, values: Sequence[object], start: int, stop: int, max_bytes: int, row_bytes: int, max_row: int
+    ) -> tuple[int, int]:
+        """How many of `values[start:stop]` (a list, or `Packed`) fit into `max_bytes`, where each counts its length and
+        `row_bytes`. Stops also in front of one that is longer than `max_row`, or not exactly of type `bytes`. Raises
+        ValueError when `start:stop` does not lie within the values.
+
+        Returns:
+            The index behind the last that fits, and the sum of the lengths.
+        """
+        ...
+
+    def unpack(self, offsets: Buffer, data: Buffer) -> list[bytes]:
+        """`data[offsets[i]:offsets[i + 1]]` for each i; `offsets` is a memoryview of 'i' or 'q' (others raise
+        BufferError). Offsets that do not ascend within the data raise ValueError."""
+        ...

@@ -1,0 +1,229 @@
+"""The engine that needs nothing: CPython's own lists, struct and zlib."""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate, pairwise, repeat
+from typing import Any
+from zlib import crc32
+
+from odradek.engine.interface import NO_LIMIT, Buffer
+
+__all__ = ["NAME", "ColumnBuilder", "PayloadBuilder", "check_run", "crc32", "encode_run", "fit", "unpack"]
+
+NAME = "pure"
+
+ENTRY = struct.Struct(">iHI")
+"""Head of a magic-1 entry: i32 length, i8 magic and i8 attributes read as one number, u32 crc (specification 2.1)."""
+
+_PLAIN = 0x0100  # magic 1, no attributes: what every 0.7 writer emits for a message that is not compressed
+_CODEC = 0xFF03  # the magic and the two codec bits; the upper attribute bits are ignored (specification 2.1)
+
+
+_WINDOW, _MAX_WINDOW = 64 << 10, 256 << 10
+"""Bytes copied at a time out of a buffer that is not `bytes`, because slices of views cost a quarter more: at first few
+enough that the shortest run costs a tenth more at most, and never more than stay in a processor's cache."""
+
+
+def _cut(data: Buffer, start: int, stop: int, base: int, max_entry: int) -> tuple[list[bytes], list[int]]:
+    """The payloads of a run, and for each of them the position behind it."""
+    view = memoryview(data)
+    whole = view.obj
+    if type(whole) is bytes and len(view) == len(whole):
+        return _slices(whole, start, stop, base, max_entry)
+    values: list[bytes] = []
+    nexts: list[int] = []
+    size = _WINDOW
+    while True:
+        limit = min(start + size, stop)
+        piece = view[start:limit]
+        large = size > _MAX_WINDOW  # one entry, which would be copied twice
+        some, ends = _slices(piece if large else bytes(piece), 0, len(piece), base + start, max_entry)
+        values += map(bytes, some) if large else some
+        nexts += ends
+        start = ends[-1] - base if ends else start
+        wanted = 4 + int.from_bytes(view[start : start + 4], "big")  # a negative length is beyond every end, too
+        if limit == stop or limit - start >= max(wanted, ENTRY.size) or wanted > min(stop - start, max_entry):
+            return values, nexts
+        size = max(wanted, min(4 * size, _MAX_WINDOW))
+
+
+def _slices(data: bytes | memoryview, start: int, stop: int, base: int, max_entry: int) -> tuple[list[Any], list[int]]:
+    """As `_cut`; the payloads are slices."""
+    values: list[Any] = []
+    nexts: list[int] = []
+    unpack_from, crc_of = ENTRY.unpack_from, crc32
+    longest, pos, last = max_entry - 4, start, stop - ENTRY.size
+    while pos <= last:
+        length, kind, crc = unpack_from(data, pos)
+        end = pos + 4 + length
+        if kind == _PLAIN:
+            body = pos + 10
+        elif kind <= 0xFF:  # magic 0 has no attributes: its crc starts a byte earlier
+            body, crc = pos + 9, kind << 24 | crc >> 8
+        elif kind & _CODEC == _PLAIN:
+            body = pos + 10
+        else:
+            break
+        if not body <= end <= stop or length > longest:
+            break
+        value = data[body:end]
+        if crc_of(value) != crc:
+            break
+        values.append(value)
+        nexts.append(end + base)
+        pos = end
+    return values, nexts
+
+
+class PayloadBuilder:
+    """See `interface.PayloadBuilder`."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self) -> None:
+        self._values: list[bytes] = []
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(map(len, self._values))
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def decode_run(self, data: Buffer, start: int, stop: int) -> int:
+        _check_range(data, start, stop)
+        values, nexts = _cut(data, start, stop, 0, NO_LIMIT)
+        self._values += values
+        return nexts[-1] if nexts else start
+
+    def append(self, value: Buffer) -> None:
+        self._values.append(bytes(value))
+
+    def tolist(self) -> list[bytes]:
+        return self._values
+
+
+class ColumnBuilder:
+    """See `interface.ColumnBuilder`."""
+
+    __slots__ = ("_inner", "_nexts", "_positions", "_values")
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._values: list[bytes] = []
+        self._positions: list[int] = []
+        self._nexts: list[int] = []
+        self._inner: list[int] | None = None
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def decode_run(self, data: Buffer, start: int, stop: int, base: int = 0, max_entry: int = NO_LIMIT) -> int:
+        _check_range(data, start, stop, base)
+        values, nexts = _cut(data, start, stop, base, max_entry)
+        if not values:
+            return start
+        self._values += values
+        self._positions.append(base + start)
+        self._positions += nexts[:-1]
+        self._nexts += nexts
+        if self._inner is not None:
+            self._inner += [0] * len(values)
+        return nexts[-1] - base
+
+    def append(self, value: Buffer, position: int, next_position: int, inner_index: int = 0) -> None:
+        if inner_index and self._inner is None:
+            self._inner = [0] * len(self._values)
+        self._values.append(bytes(value))
+        self._positions.append(position)
+        self._nexts.append(next_position)
+        if self._inner is not None:
+            self._inner.append(inner_index)
+
+    def add_wrapper(self, values: PayloadBuilder, position: int, next_position: int) -> None:
+        count = len(values)
+        if not count:
+            return
+        if self._inner is None and count > 1:
+            self._inner = [0] * len(self._values)
+        if self._inner is not None:
+            self._inner += range(count)
+        self._values += values.tolist()
+        self._positions += [position] * count
+        self._nexts += [position] * (count - 1)
+        self._nexts.append(next_position)
+
+    def take(self) -> tuple[list[bytes], list[int], list[int], list[int] | None]:
+        taken = self._values, self._positions, self._nexts, self._inner
+        self._begin()
+        return taken
+
+
+def check_run(data: Buffer, start: int, stop: int, max_entry: int = NO_LIMIT) -> tuple[int, int]:
+    _check_range(data, start, stop)
+    _, nexts = _cut(data, start, stop, 0, max_entry)
+    return (nexts[-1], len(nexts)) if nexts else (start, 0)
+
+
+def encode_run(values: Sequence[bytes], attributes: int = 0) -> bytes:
+    if not 0 <= attributes <= 0xFF:
+        raise OverflowError("a number does not fit into its field")
+    rows = values if isinstance(values, list) else list(values)
+    parts: list[bytes] = [b""] * (2 * len(rows))
+    try:
+        parts[0::2] = map(ENTRY.pack, map((6).__add__, map(len, rows)), repeat(_PLAIN | attributes), map(crc32, rows))
+    except struct.error:
+        raise OverflowError("a number does not fit into its field") from None
+    parts[1::2] = rows
+    return b"".join(parts)
+
+
+def fit(
+    values: Sequence[object], start: int, stop: int, max_bytes: int, row_bytes: int, max_row: int
+) -> tuple[int, int]:
+    if not 0 <= start <= stop <= len(values):
+        raise ValueError(f"{start}:{stop} does not lie within {len(values)} values")
+    rows: list[Any] = list(values[start:stop])
+    if set(map(type, rows)) != {bytes}:
+        rows = rows[: next((i for i, row in enumerate(rows) if type(row) is not bytes), len(rows))]
+    lengths = list(map(len, rows))
+    if lengths and max(lengths) > max_row:
+        del lengths[next(i for i, length in enumerate(lengths) if length > max_row) :]
+    ends = list(accumulate(lengths))
+    count = bisect_right(range(len(ends)), max_bytes, key=lambda row: ends[row] + row_bytes * (row + 1))
+    return start + count, ends[count - 1] if count else 0
+
+
+def unpack(offsets: Buffer, data: Buffer) -> list[bytes]:
+    view = memoryview(offsets)
+    _check_view(view, "iql")  # the last is what some call 8 bytes
+    _check_range(data, 0, 0)
+    ends: list[int] = view.tolist()
+    if any(not 0 <= a <= b <= len(data) for a, b in pairwise(ends)):
+        raise ValueError("offsets do not ascend within their data")
+    first = ends[0] if ends else 0
+    data = bytes(memoryview(data)[first : ends[-1] if ends else 0])  # a slice of many may be of little
+    return [data[a - first : b - first] for a, b in pairwise(ends)]
+
+
+_MAX_POSITION = (1 << 63) - 1
+
+
+def _check_range(data: Buffer, start: int, stop: int, base: int = 0) -> None:
+    """Refuse what the interface says is refused."""
+    if type(data) is not bytes:
+        _check_view(memoryview(data), "Bc")
+    if not 0 <= start <= stop <= len(data):
+        raise ValueError(f"{start}:{stop} does not lie within {len(data)} bytes of data")
+    if not -1 << 63 <= base <= _MAX_POSITION - stop:
+        raise OverflowError("a number does not fit into its field")
+
+
+def _check_view(view: memoryview, formats: str) -> None:
+    if view.format not in formats or view.ndim != 1 or (view.nbytes and not view.c_contiguous):
+        raise BufferError(f"a contiguous buffer of format {' or '.join(formats)} is needed")

@@ -1,0 +1,256 @@
+"""The data requests of one 0.7 broker, over one connection: `core.interfaces.BrokerApi`.
+
+A produce is not answered in 0.7. Its confirm is a MULTIFETCH of zero parts right behind it, in the same exchange: the
+broker serves a connection strictly in order and closes it on a bad produce (specification 1.1, 3.1), so the answer
+proves the append.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+from weakref import WeakSet
+
+from odradek import engine
+from odradek.core.interfaces import (
+    DecoderOptions,
+    FetchResult,
+    LogDecoder,
+    PartitionBatch,
+    PendingResult,
+    ProduceResult,
+)
+from odradek.engine import NO_LIMIT
+from odradek.errors import BrokerError, ConfigError, ConnectionLost, MessageTooLarge
+from odradek.io.connection import Connection
+from odradek.io.requests import InFlightRequest
+from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
+from odradek.wire.compression import CompressionType
+from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set, entry_bytes
+from odradek.wire.kafka07.requests import Fetch, MultiFetch, MultiProduce, Offsets, Produce, encode_request
+from odradek.wire.kafka07.responses import (
+    ConfirmReply,
+    FetchReply,
+    MultiFetchReply,
+    OffsetsReply,
+    PartResult,
+    broker_error,
+)
+
+__all__ = ["BrokerClientOptions", "Kafka07BrokerClient", "encode_part"]
+
+CONFIRM = encode_request(MultiFetch(()))
+"""8 bytes out, 6 bytes back (specification 1.3)."""
+
+MAX_MESSAGE_BYTES = 1_000_000
+"""max.message.size of a 0.7 broker that does not set it (specification 8)."""
+
+LAST_TIME_MS = 2.0**62
+"""Stands for any later time: the field is an i64."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerClientOptions:
+    """How requests are made.
+
+    Args:
+        request_timeout_s: From a call to its outcome (s).
+        max_message_bytes: The brokers' max.message.size: larger ones are dropped without a word (specification 3.1).
+    """
+
+    request_timeout_s: float = 30.0
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+
+
+def encode_part(part: PartitionBatch, max_message_bytes: int) -> bytes:
+    """The message set of a part: one wrapper when it is compressed. Pure.
+
+    Raises:
+        MessageTooLarge: The broker would drop the whole set silently: a payload is over the limit, and with a codec
+            the payload is the wrapper's (specification 3.1).
+    """
+    compression = CompressionType.named(part.compression)
+    limit = NO_LIMIT if compression else max_message_bytes
+    rows = part.records
+    if engine.active.fit(rows, 0, len(rows), sys.maxsize, 0, limit)[0] < len(rows):  # not all are plain, and small
+        rows = [row if isinstance(row, bytes) else row.value for row in rows]
+        _check(part, max(map(len, rows)), limit)
+    encoded = encode_set(cast(Sequence[bytes], rows), compression)
+    if compression:
+        _check(part, len(encoded) - entry_bytes(0), max_message_bytes)
+    return encoded
+
+
+def _check(part: PartitionBatch, size: int, limit: int) -> None:
+    if size > limit:
+        raise MessageTooLarge(str(part.partition), -1, size, limit, "max_message_bytes")
+
+
+class Kafka07BrokerClient:
+    """See `core.interfaces.BrokerApi`. Whoever makes it runs its `connection`.
+
+    Args:
+        broker: Whom it speaks to.
+        connection: To that broker; used by nobody else, so that replies come when they are expected.
+        options: See BrokerClientOptions.
+    """
+
+    def __init__(self, broker: Broker, connection: Connection, options: BrokerClientOptions | None = None) -> None:
+        self.broker, self.connection, self.options = broker, connection, options or BrokerClientOptions()
+        self._current: WeakSet[LogDecoder] = WeakSet()  # decoders whose tail, if any, came over
+        self._current_epoch = connection.epoch  # the connection of this epoch
+
+    def __repr__(self) -> str:
+        return f"<Kafka07BrokerClient broker {self.broker.id} {self.connection!r}>"
+
+    @property
+    def epoch(self) -> int:
+        """See BrokerApi."""
+        return self.connection.epoch
+
+    def produce(self, parts: Sequence[PartitionBatch], *, confirm: bool) -> PendingResult[ProduceResult]:
+        """See BrokerApi. One part goes out as PRODUCE, several as MULTIPRODUCE.
+
+        The outcome fails with ConnectionLost, `sent` true, when the broker closes the connection instead of
+        confirming: it refused this produce or one before it, or died. Without `confirm` it is there once the bytes
+        are written, and proves nothing.
+
+        Raises:
+            MessageTooLarge, LocalProtocolError, Closed: Nothing was queued.
+        """
+        request = self._produce(parts[0]) if len(parts) == 1 else MultiProduce(tuple(map(self._produce, parts)))
+        buffers = encode_request(request)
+        pending = self.connection.submit(
+            buffers + CONFIRM if confirm else buffers,
+            ConfirmReply() if confirm else None,
+            deadline_s=self.options.request_timeout_s,
+        )
+        return _PendingProduce(pending, ProduceResult((None,) * len(parts), confirm))
+
+    def _produce(self, part: PartitionBatch) -> Produce:
+        encoded = part.encoded if part.encoded is not None else encode_part(part, self.options.max_message_bytes)
+        return Produce(part.partition.topic, part.partition.partition, encoded)
+
+    async def fetch(self, wants: Sequence[tuple[LogDecoder, int]]) -> Sequence[FetchResult]:
+        """See BrokerApi. One want goes out as FETCH, several as MULTIFETCH.
+
+        A partial tail a decoder kept from an earlier connection is dropped first: the broker may have been truncated
+        in between. Cancellation: safe; what is still to come is read and dropped, what came before stays fed. The
+        same holds when a decoder is reset while its fetch is under way.
+        """
+        if not wants:
+            return []
+        self._drop_old_tails(wants)
+        parts = tuple(Fetch(d.partition.topic, d.partition.partition, d.fetch_position, size) for d, size in wants)
+        feeds = [_FetchSink(decoder) for decoder, _ in wants]
+        limit = sum(size for _, size in wants)
+        pending: InFlightRequest[list[PartResult]] = self.connection.submit(
+            encode_request(parts[0] if len(parts) == 1 else MultiFetch(parts)),
+            FetchReply(feeds, limit) if len(parts) == 1 else MultiFetchReply(feeds, limit),
+            deadline_s=self.options.request_timeout_s,
+        )
+        try:
+            results = await pending
+        finally:
+            for feed in feeds:
+                feed.detach()
+        return [
+            FetchResult(decoder, result.received, self._error(result.error_code, part))
+            for (decoder, _), part, result in zip(wants, parts, results, strict=True)
+        ]
+
+    def _drop_old_tails(self, wants: Sequence[tuple[LogDecoder, int]]) -> None:
+        if self._current_epoch != self.epoch:
+            self._current_epoch = self.epoch
+            self._current.clear()
+        for decoder, _ in wants:
+            if decoder not in self._current:
+                self._current.add(decoder)
+                if decoder.fetch_position != decoder.position:
+                    decoder.reset(decoder.position)
+
+    def _error(self, code: int, part: Fetch) -> BrokerError | None:
+        if not code:
+            return None
+        return broker_error(code, f"{self.broker.address}: fetch {part.topic}/{part.partition} from {part.offset}")
+
+    async def positions(
+        self, partition: TopicPartition, at: PositionSpec | AtTime, count: int = 1
+    ) -> Sequence[Position]:
+        """See BrokerApi. Segment starts and, for LATEST, the end of what was flushed (specification 4.1).
+
+        Cancellation: safe.
+
+        Raises:
+            ConnectionLost: Also when the broker does not have such a partition: it closes the connection instead of
+                answering (specification 1.4).
+        """
+        if count < 1:  # a negative number closes the connection, and 0 asks for nothing
+            raise ConfigError(f"count must be at least 1, not {count}")
+        request = Offsets(partition.topic, partition.partition, _time_ms(at), count)
+        reply = OffsetsReply(count)
+        pending = self.connection.submit(encode_request(request), reply, deadline_s=self.options.request_timeout_s)
+        try:
+            return [Position(position) for position in await pending]
+        except ConnectionLost as error:
+            if error.sent:
+                error = ConnectionLost(error.address, f"{error.why} (asked for offsets of {partition})", True)
+                error.hint = "0.7 brokers close the connection on a topic or partition that cannot exist on them"
+            raise error from None
+
+    def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> LogDecoder:
+        """A decoder for `fetch`, starting at `position`."""
+        return MessageSetDecoder(partition, position, options)
+
+
+def _time_ms(at: PositionSpec | AtTime) -> int:
+    """Times before the epoch are all the same to a broker, and -1 and -2 would mean something else."""
+    return at.value if isinstance(at, PositionSpec) else int(min(max(0.0, at.seconds * 1000), LAST_TIME_MS))
+
+
+class _PendingProduce:
+    """The outcome of a produce (see `core.interfaces.PendingResult`): that of its exchange, with the receipt as its
+    value."""
+
+    __slots__ = ("_pending", "_receipt", "then")
+
+    def __init__(self, pending: InFlightRequest[Any], receipt: ProduceResult) -> None:
+        self._pending, self._receipt, self.then = pending, receipt, pending.then
+
+    @property
+    def done(self) -> bool:
+        return self._pending.done
+
+    def result(self) -> ProduceResult:
+        self._pending.result()
+        return self._receipt
+
+    def __await__(self) -> Generator[Any, Any, ProduceResult]:
+        yield from self._pending.__await__()
+        return self._receipt
+
+
+class _FetchSink:
+    """Passes the bytes of one reply on to a decoder as long as they are the ones it waits for. Once it was reset, or
+    its fetch cancelled, they are not."""
+
+    __slots__ = ("_decoder", "_position")
+
+    def __init__(self, decoder: LogDecoder) -> None:
+        self._decoder: LogDecoder | None = decoder
+        self._position: int = decoder.fetch_position
+
+    def feed(self, data: memoryview) -> None:
+        decoder = self._decoder
+        if decoder is None:
+            return
+        if decoder.fetch_position == self._position:
+            decoder.feed(data)
+            self._position += len(data)
+        else:
+            self._decoder = None
+
+    def detach(self) -> None:
+        self._decoder = None

@@ -1,0 +1,213 @@
+"""The 0.7 era: its rules, its coordination, and the way to its brokers (`core.interfaces.Era`)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+import anyio
+from anyio.abc import TaskGroup
+
+from odradek.core.interfaces import ClusterMetadata, DecoderOptions, PartitionBatch, ProducerRecord, Subscription
+from odradek.core.kafka07.znodes import GROUPS, MAX_PARTITIONS
+from odradek.errors import (
+    Closed,
+    ConfigError,
+    LocalProtocolError,
+    MessageTooLarge,
+    Rejected,
+    RemoteProtocolError,
+    Unsupported,
+)
+from odradek.io.connection import Connection, ConnectionOptions
+from odradek.io.kafka07.broker_client import BrokerClientOptions, Kafka07BrokerClient, encode_part
+from odradek.io.kafka07.membership import RebalanceOptions, ZooKeeperMembership, ZooKeeperOffsets
+from odradek.io.kafka07.metadata import StaticMetadata, ZooKeeperMetadata, broker_list
+from odradek.io.zookeeper import ZooKeeper
+from odradek.types import Broker, Position, TopicPartition
+from odradek.wire.kafka07.message_set import entry_bytes
+from odradek.wire.kafka07.responses import ErrorCode
+from odradek.wire.kafka07.topic_names import check_topic
+
+__all__ = ["Kafka07Driver", "Kafka07Options"]
+
+PROBED = 256
+"""Partitions asked for in one request. No cluster of the time gave one broker more of a topic; any that does is asked
+again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kafka07Options:
+    """The numbers of one cluster connection.
+
+    Args:
+        session_timeout_s: ZooKeeper notices our death after this (s).
+        zookeeper_timeout_s: For connecting to ZooKeeper, and for each call (s).
+        connection: How brokers are connected to.
+        api: How requests are made.
+        rebalance: How stubbornly partitions are claimed.
+    """
+
+    session_timeout_s: float = 6.0
+    zookeeper_timeout_s: float = 6.0
+    connection: ConnectionOptions = field(default_factory=ConnectionOptions)
+    api: BrokerClientOptions = field(default_factory=BrokerClientOptions)
+    rebalance: RebalanceOptions = field(default_factory=RebalanceOptions)
+
+
+class Kafka07Driver:
+    """A 0.7 cluster, over its ZooKeeper or a list of its brokers.
+
+    An asynchronous context manager. Entering connects to ZooKeeper and reads the brokers, and raises Unreachable or
+    ConfigError; brokers are connected to when they are first needed. Leaving closes all connections: what is
+    outstanding fails with ConnectionLost.
+
+    Args:
+        zookeeper: `host:port,host:port/chroot`.
+        brokers: Instead of it: `host:port` or `id@host:port` each. There are no groups and no topic lists then.
+        auth: Credentials for ZooKeeper, as `(scheme, credential)` pairs.
+        options: See Kafka07Options.
+    """
+
+    name = "kafka07"
+
+    def __init__(
+        self,
+        *,
+        zookeeper: str | None = None,
+        brokers: Sequence[str] = (),
+        auth: Sequence[tuple[str, str]] = (),
+        options: Kafka07Options | None = None,
+    ) -> None:
+        if (zookeeper is None) == (not brokers):
+            raise ConfigError("a 0.7 cluster is reached either through ZooKeeper or through a list of brokers")
+        self._options = options or Kafka07Options()
+        self._brokers = broker_list(brokers) if brokers else []
+        self._zk = None if zookeeper is None else self._session(zookeeper, auth)
+        self._coordination: ZooKeeperMetadata | StaticMetadata | None = None
+        self._apis: dict[tuple[int, str], Kafka07BrokerClient] = {}
+        self._tasks: TaskGroup | None = None
+        self._stack = AsyncExitStack()
+
+    def _session(self, hosts: str, auth: Sequence[tuple[str, str]]) -> ZooKeeper:
+        options = self._options
+        return ZooKeeper(
+            hosts,
+            session_timeout=options.session_timeout_s,
+            connect_timeout=options.zookeeper_timeout_s,
+            auth=auth,
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._coordination or 'not open'} connections={len(self._apis)}>"
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            self._tasks = await stack.enter_async_context(_background())
+            if self._zk is None:
+                coordination: ZooKeeperMetadata | StaticMetadata = StaticMetadata(self._brokers, self._count_partitions)
+            else:
+                coordination = ZooKeeperMetadata(await stack.enter_async_context(self._zk))
+            self._coordination = await stack.enter_async_context(coordination)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._tasks = None
+        await self._stack.__aexit__(kind, error, trace)
+
+    @property
+    def coordination(self) -> ClusterMetadata:
+        if self._coordination is None:
+            raise Closed(f"{self!r}: use it in `async with`")
+        return self._coordination
+
+    # ---- the brokers ----------------------------------------------------------------------------------------
+
+    def broker(self, broker: Broker, *, purpose: str) -> Kafka07BrokerClient:
+        """See Era. A broker with another address than before gets another connection; the old one is closed.
+
+        Raises Closed outside the block."""
+        api = self._apis.get((broker.id, purpose))
+        if api is not None and (api.broker is broker or api.broker == broker):
+            return api
+        if self._tasks is None:
+            raise Closed(f"{self!r}: use it in `async with`")
+        if api is not None:
+            self._tasks.start_soon(api.connection.aclose)
+        connection = Connection(broker.host, broker.port, options=self._options.connection)
+        self._tasks.start_soon(connection.run)
+        self._apis[broker.id, purpose] = api = Kafka07BrokerClient(broker, connection, self._options.api)
+        return api
+
+    async def _count_partitions(self, broker: Broker, topic: str) -> int:
+        """How many partitions a broker has of a topic: those it does not answer with code 3 (specification 3.2).
+
+        Nothing is created by asking for no bytes. A topic nobody wrote to has its configured number.
+        """
+        api = self.broker(broker, purpose="control")
+        for first in range(0, MAX_PARTITIONS, PROBED):
+            asked = [TopicPartition(topic, n, broker.id) for n in range(first, first + PROBED)]
+            results = await api.fetch([(api.decoder(p, Position(0), DecoderOptions()), 0) for p in asked])
+            for partition, result in zip(asked, results, strict=True):
+                if result.error is not None and result.error.code == ErrorCode.WRONG_PARTITION:
+                    return partition.partition
+                if result.error is not None and result.error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                    raise result.error
+        raise RemoteProtocolError(f"{broker.address} claims to have more than {MAX_PARTITIONS} partitions of {topic}")
+
+    # ---- the rules ------------------------------------------------------------------------------------------
+
+    def check(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
+        """See Era. Keys are welcome: they choose the partition, and do not travel."""
+        if record.headers:
+            raise Unsupported("a header", "Kafka 0.11")
+        if record.time is not None:
+            raise Unsupported("a time of one's own", "Kafka 0.10")
+        try:
+            check_topic(topic)
+        except LocalProtocolError as error:
+            raise Rejected([record], str(error)) from error
+        if len(record.value) > max_message_bytes:
+            too_large = MessageTooLarge(topic, -1, len(record.value), max_message_bytes, "max_message_bytes")
+            raise Rejected([record], str(too_large)) from too_large
+
+    def record_bytes(self, record: ProducerRecord) -> int:
+        return entry_bytes(len(record.value))
+
+    def encode(self, part: PartitionBatch, max_message_bytes: int) -> PartitionBatch:
+        return PartitionBatch(part.partition, part.records, part.compression, encode_part(part, max_message_bytes))
+
+    # ---- groups ---------------------------------------------------------------------------------------------
+
+    def membership(self, subscription: Subscription) -> ZooKeeperMembership:
+        """A member of its own in this era's ZooKeeper session. Raises Unsupported without ZooKeeper."""
+        return ZooKeeperMembership(self._zookeeper("a consumer group"), subscription, self._options.rebalance)
+
+    def offsets(self, group: str) -> ZooKeeperOffsets:
+        """Positions of a group. Raises Unsupported without ZooKeeper."""
+        return ZooKeeperOffsets(self._zookeeper("storing positions"), group)
+
+    async def groups(self) -> list[str]:
+        return await self._zookeeper("listing groups").children(GROUPS) or []
+
+    def _zookeeper(self, feature: str) -> ZooKeeper:
+        if self._zk is None:
+            raise Unsupported(feature, "ZooKeeper")
+        return self._zk
+
+
+@asynccontextmanager
+async def _background() -> AsyncIterator[TaskGroup]:
+    """A task group that is cancelled at the end, and leaves an exception of the block as it is."""
+    tasks = await anyio.create_task_group().__aenter__()
+    try:
+        yield tasks
+    finally:
+        tasks.cancel_scope.cancel()
+        await tasks.__aexit__(None, None, None)

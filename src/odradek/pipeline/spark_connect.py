@@ -1,0 +1,80 @@
+"""A run over Spark Connect: Spark is elsewhere, and there batches are committed.
+
+What Spark calls for a batch is pickled once for each query and called in a process beside Spark's server, so that
+nothing of it shows here. It takes the table's lock itself, for each batch: a query goes on when who started it is gone.
+Ledgers say what the run has done, there to keep its limits, here to tell of its commits. Both machines need the same
+storage under the same paths.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from odradek.pipeline.commit import log_bytes
+from odradek.pipeline.config import Pipeline
+from odradek.pipeline.ledger import Ledger
+from odradek.pipeline.lock import writing
+from odradek.pipeline.run import FlowRun, RunLimits
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["RemoteRun"]
+
+LOOK_S = 1
+"""How often ledgers are looked into while a query runs."""
+
+
+class RemoteRun(FlowRun):
+    """One flow in one run, in a session of Spark Connect."""
+
+    def hold(self, locks: ExitStack) -> None:
+        with writing(self.table.root):
+            self.prepare()
+
+    def interrupt(self, spark: SparkSession) -> None:
+        spark.interruptAll()
+
+    def _committer(self) -> Callable[[DataFrame, int], None]:
+        return _Committer(self.name, self.pipeline, self.run, self.budget.ends, str(Path.cwd()))
+
+    def _wait(self) -> None:
+        try:
+            while not self._query.awaitTermination(LOOK_S):
+                self._look()
+        finally:
+            self._look()
+
+    def _look(self) -> None:
+        for entry in self.table.ledger.written_by(self.run)[len(self._entries) :]:
+            self._committed(entry, self.checkpoint.batch(entry.micro_batch).planned)
+
+
+@dataclass(frozen=True)
+class _Committer:
+    """What is called beside Spark's server."""
+
+    name: str
+    pipeline: Pipeline
+    run: str
+    ends: float | None
+    folder: str
+
+    def __call__(self, rows: DataFrame, number: int) -> None:
+        os.chdir(self.folder)  # where the run was started: paths may be relative to it
+        flow = FlowRun(self.name, self.pipeline.flows[self.name], self.pipeline, self._budget(), self.run)
+        flow.begin(rows.sparkSession)
+        with writing(flow.table.root):
+            flow.resume()
+            flow.commit(rows, number)
+
+    def _budget(self) -> RunLimits:
+        ledgers = [Ledger(flow.sink.path, name) for name, flow in self.pipeline.flows.items()]
+        entries = [entry for ledger in ledgers for entry in ledger.written_by(self.run)]
+        used = sum(log_bytes(entry.start, entry.end) for entry in entries)
+        return RunLimits(self.pipeline.run.max_bytes, self.ends, used)

@@ -1,0 +1,84 @@
+"""Compressed messages, opened: every level of them, within a bound (specification 2.2 and 2.3)."""
+
+from __future__ import annotations
+
+from odradek import engine
+from odradek.wire.compression import CompressionError, CompressionType, DecompressedTooLarge, decompress
+from odradek.wire.kafka07.entries import LogEntry, ParseStop, read_entry
+
+__all__ = ["MAX_NESTING", "ROW_BYTES", "WrapperContents"]
+
+MAX_NESTING = 64
+"""Wrappers within wrappers that are opened; a deeper one counts as undecodable. Stock producers make one level, the
+recorded broker cases four; the broker itself recurses until its stack ends."""
+
+ROW_BYTES = 64
+"""What a message out of a wrapper counts beyond its payload: about what its row in the columns takes."""
+
+_ODD_BYTES = 1024  # what a wrapper in a wrapper (its codec's state) or a damaged entry in one (its report) counts
+
+_WINDOW = 1 << 20  # bytes of a wrapper's content decoded between two looks at the room left
+
+
+class WrapperContents:
+    """The messages of a wrapper, of all its levels, in order (specification 2.2).
+
+    `values` has their payloads; `damaged` says by row number what is wrong with those that are raw entries instead.
+    When something made it impossible to go on, the last row is the whole wrapper.
+    """
+
+    def __init__(self, wrapper: LogEntry, max_bytes: int) -> None:
+        self.values = engine.active.PayloadBuilder()
+        self.damaged: dict[int, str] = {}
+        self._max_bytes = self._room = max_bytes
+        # Depth first without recursion, so that hostile nesting cannot end our stack: (set, index to go on from).
+        self._unfinished: list[tuple[bytes, int]] = []
+        try:
+            self._enter(wrapper)
+            while self._unfinished:
+                self._go_on(*self._unfinished.pop())
+        except CompressionError as error:
+            self._add_damaged(wrapper, str(error))
+
+    def _enter(self, wrapper: LogEntry) -> None:
+        if len(self._unfinished) >= MAX_NESTING:
+            raise CompressionError(f"wrappers nested more than {MAX_NESTING} deep")
+        try:
+            data = decompress(CompressionType(wrapper.compression), wrapper.payload, self._room)
+        except DecompressedTooLarge:
+            raise self._bomb() from None
+        self._room -= len(data)
+        self._unfinished.append((data, 0))
+
+    def _go_on(self, data: bytes, start: int) -> None:
+        """A run of plain messages, and the one entry behind it that is not."""
+        before = len(self.values)
+        end = self.values.decode_run(data, start, min(start + _WINDOW, len(data)))
+        self._charge(ROW_BYTES * (len(self.values) - before + 1))
+        entry = read_entry(memoryview(data), end)
+        if isinstance(entry, ParseStop):
+            # A cut tail is ignored, a cut first entry is not, unless even its length is cut (specification 2.3).
+            if entry.hopeless or (entry is ParseStop.CUT and not end and len(data) >= 4):
+                raise CompressionError(f"inside a wrapper: {entry.value}")
+            return
+        self._unfinished.append((data, entry.end))
+        if entry.damage or entry.compression:
+            self._charge(_ODD_BYTES)
+        if entry.damage:
+            self._add_damaged(entry, f"inside a wrapper: {entry.damage}")
+        elif entry.compression:
+            self._enter(entry)
+        else:
+            self.values.append(entry.payload)
+
+    def _add_damaged(self, entry: LogEntry, reason: str) -> None:
+        self.damaged[len(self.values)] = reason
+        self.values.append(entry.raw)
+
+    def _charge(self, size: int) -> None:
+        self._room -= size
+        if self._room < 0:
+            raise self._bomb()
+
+    def _bomb(self) -> DecompressedTooLarge:
+        return DecompressedTooLarge(f"grows beyond {self._max_bytes} bytes (max_decompressed_bytes)")

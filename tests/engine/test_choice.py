@@ -1,0 +1,74 @@
+"""Which engine runs, and who says so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import odradek
+from odradek import engine as engines
+
+TELL = "from odradek import engine; print(engine.active.NAME)"
+WITHOUT = f"import sys; sys.modules['odradek.engine._compiled'] = None; {TELL}"  # an import of it fails
+
+
+def python(*arguments: str, choice: str | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != engines.VARIABLE}
+    if choice is not None:
+        environment[engines.VARIABLE] = choice
+    return subprocess.run(
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("choice", "code", "name"),
+    [
+        (None, TELL, "compiled"),
+        ("", TELL, "compiled"),
+        ("compiled", TELL, "compiled"),
+        ("pure", TELL, "pure"),
+        (None, WITHOUT, "pure"),
+        ("pure", WITHOUT, "pure"),
+    ],
+)
+def test_the_compiled_one_runs_unless_it_is_missing_or_unwanted(choice: str | None, code: str, name: str) -> None:
+    done = python("-c", code, choice=choice)
+    assert (done.stdout.strip(), done.stderr) == (name, "")
+
+
+@pytest.mark.parametrize(
+    ("choice", "code", "told"),
+    [("compiled", WITHOUT, "_compiled"), ("fast", TELL, "ODRADEK_ENGINE='fast': there is no such codec")],
+)
+def test_who_asks_for_one_hears_that_it_is_missing(choice: str, code: str, told: str) -> None:
+    done = python("-c", code, choice=choice)
+    assert done.returncode == 1
+    assert "ImportError" in done.stderr or "ModuleNotFoundError" in done.stderr
+    assert told in done.stderr
+
+
+@pytest.mark.parametrize("name", ["pure", "compiled"])
+def test_the_version_says_which_codec_runs(name: str) -> None:
+    done = python("-m", "odradek.cli", "--version", choice=name)
+    assert done.stdout == f"odradek {odradek.__version__} (codec: {name})\n"
+
+
+def test_the_choice_is_made_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for asked, chosen in (("pure", "pure"), ("compiled", "compiled"), ("", "compiled")):
+        monkeypatch.setenv(engines.VARIABLE, asked)
+        assert chosen == engines._choose().NAME
+    monkeypatch.setitem(sys.modules, engines.ENGINES["compiled"], None)
+    assert engines._choose().NAME == "pure"
+
+
+def test_use_switches_for_whoever_looks_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "active", engines.active)  # puts it back afterwards
+    for name in ("pure", "compiled", "pure"):
+        engines.use(name)
+        assert name == engines.active.NAME
+    with pytest.raises(ImportError, match="there are compiled, pure"):
+        engines.use("none")

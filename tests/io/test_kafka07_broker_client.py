@@ -1,0 +1,569 @@
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+from anyio.abc import ByteStream, TaskGroup
+from anyio.lowlevel import checkpoint
+from tests.frames import FrameReader
+
+from odradek.core.backoff import Backoff
+from odradek.core.interfaces import (
+    DecoderOptions,
+    LogDecoder,
+    PartitionBatch,
+    PendingResult,
+    ProduceResult,
+    ProducerRecord,
+)
+from odradek.engine import Buffer
+from odradek.errors import (
+    Closed,
+    ConfigError,
+    ConnectionLost,
+    DeadlineError,
+    LocalProtocolError,
+    MessageTooLarge,
+    OdradekError,
+    RemoteProtocolError,
+    Unreachable,
+)
+from odradek.io.connection import Connection, ConnectionOptions, State
+from odradek.io.kafka07.broker_client import BrokerClientOptions, Kafka07BrokerClient, encode_part
+from odradek.io.tcp import memory_pair
+from odradek.types import EARLIEST, LATEST, AtTime, Broker, Position, TopicPartition
+from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
+from odradek.wire.kafka07.requests import Fetch, MultiFetch, MultiProduce, Offsets, Produce, Request, decode_request
+from odradek.wire.kafka07.responses import encode_fetch, encode_multifetch, encode_offsets
+
+pytestmark = pytest.mark.anyio
+
+P0, P1 = TopicPartition("t", 0, 1), TopicPartition("t", 1, 1)
+WORDS = [b"one", b"two", b"", b"three", b"four!"]
+LOG = encode_set(WORDS)
+
+
+class Peer:
+    """Enough of a 0.7 broker to speak real bytes (specification 3, App. D), with a knife and a brake.
+
+    `request_bytes` and `reply_bytes` is what the next connection lets through before it closes; `reply_brake` how many
+    reply bytes it lets through before it waits for `release`.
+    """
+
+    def __init__(self) -> None:
+        self.logs = {P0: bytearray(), P1: bytearray()}
+        self.requests: list[Request] = []
+        self.request_bytes: int | None = None
+        self.reply_bytes: int | None = None
+        self.reply_brake: int | None = None
+        self.braked, self.release = anyio.Event(), anyio.Event()
+        self.refusal: Unreachable | None = None
+        self.silent = False
+        self.group: TaskGroup | None = None
+
+    async def dial(self, host: str, port: int, timeout: float) -> ByteStream:
+        if self.refusal is not None:
+            raise self.refusal
+        here, there = memory_pair(1 << 20)
+        assert self.group is not None
+        self.group.start_soon(self.serve, there)
+        return here
+
+    async def serve(self, stream: ByteStream) -> None:
+        frames, lets_in = FrameReader(100 << 20), self.request_bytes
+        self.request_bytes = None
+        async with stream:
+            try:
+                while lets_in != 0:
+                    data = await stream.receive(lets_in or 65536)
+                    lets_in = None if lets_in is None else lets_in - len(data)
+                    for body in frames.feed(data):
+                        await self.reply(stream, self.handle(decode_request(body)))
+            except (anyio.EndOfStream, anyio.BrokenResourceError, ConnectionAbortedError):
+                return
+
+    async def reply(self, stream: ByteStream, buffers: Sequence[Buffer]) -> None:
+        data = b"".join(buffers)
+        if self.reply_brake is not None:
+            brake, self.reply_brake = self.reply_brake, None
+            await stream.send(data[:brake])
+            self.braked.set()
+            await self.release.wait()
+            data = data[brake:]
+        if self.reply_bytes is not None and data:
+            cut, self.reply_bytes = self.reply_bytes, None
+            await stream.send(data[:cut])
+            raise ConnectionAbortedError
+        if data:
+            await stream.send(data)
+
+    def handle(self, request: Request) -> Sequence[Buffer]:
+        self.requests.append(request)
+        match request:
+            case Produce():
+                self.append(request)
+                return []
+            case MultiProduce(parts):
+                for part in parts:
+                    self.append(part)
+                return []
+            case Fetch() if not self.silent:
+                return encode_fetch(*self.slice(request))
+            case MultiFetch(parts) if not self.silent:
+                return encode_multifetch([self.slice(part) for part in parts])
+            case Offsets(topic, partition) if not self.silent:
+                if (log := self.logs.get(TopicPartition(topic, partition, 1))) is None:
+                    raise ConnectionAbortedError
+                return encode_offsets([len(log), 0][: request.max_number])
+        return []
+
+    def append(self, part: Produce) -> None:
+        log = self.logs.get(TopicPartition(part.topic, part.partition, 1))
+        check = MessageSetDecoder(P0, Position(0), DecoderOptions())
+        check.feed(memoryview(bytes(part.message_set)))
+        if log is None or check.error:
+            raise ConnectionAbortedError
+        log += part.message_set
+
+    def slice(self, part: Fetch) -> tuple[int, bytes]:
+        log = self.logs.get(TopicPartition(part.topic, part.partition, 1))
+        if log is None:
+            return 3, b""
+        if not 0 <= part.offset <= len(log):
+            return 1, b""
+        return 0, bytes(log[part.offset : part.offset + part.max_bytes])
+
+
+@pytest.fixture
+def peer() -> Peer:
+    return Peer()
+
+
+@asynccontextmanager
+async def running(peer: Peer, options: BrokerClientOptions | None = None) -> AsyncIterator[Kafka07BrokerClient]:
+    before = {task.id for task in anyio.get_running_tasks()}
+    async with anyio.create_task_group() as peer.group:
+        at_once = ConnectionOptions(backoff=Backoff(0, 1, 5))
+        async with Connection("b", 1, dial=peer.dial, options=at_once) as connection:
+            yield Kafka07BrokerClient(Broker(1, "b", 1), connection, options)
+        peer.group.cancel_scope.cancel()
+    assert {task.id for task in anyio.get_running_tasks()} <= before
+
+
+def part(*values: bytes, partition: TopicPartition = P0, compression: str = "none") -> PartitionBatch:
+    return PartitionBatch(partition, [ProducerRecord(value) for value in values], compression)
+
+
+def decoder(api: Kafka07BrokerClient, partition: TopicPartition = P0, position: int = 0) -> LogDecoder:
+    return api.decoder(partition, Position(position), DecoderOptions())
+
+
+async def outcome(awaitable: Awaitable[Any]) -> Any:
+    """The value, or the error as (type, sent)."""
+    try:
+        with anyio.fail_after(10):
+            return await awaitable
+    except OdradekError as error:
+        return type(error), error.sent
+
+
+async def until(true: Callable[[], bool]) -> None:
+    with anyio.fail_after(10):
+        while not true():
+            await checkpoint()
+
+
+async def received(api: Kafka07BrokerClient, size: int) -> None:
+    await until(lambda: api.connection.statistics().received_bytes == size)
+
+
+def stored(peer: Peer, partition: TopicPartition = P0) -> list[bytes]:
+    reader = MessageSetDecoder(partition, Position(0), DecoderOptions())
+    reader.feed(memoryview(bytes(peer.logs[partition])))
+    return list(reader.take().values)
+
+
+# ---- produce -------------------------------------------------------------------------------------------------
+
+
+async def test_a_produce_is_confirmed_by_an_empty_multifetch_in_the_same_write(peer: Peer) -> None:
+    async with running(peer) as api:
+        receipt = await api.produce([part(b"one", b"two")], confirm=True)
+        assert receipt == ProduceResult((None,), confirmed=True)
+        assert peer.requests == [Produce("t", 0, encode_set([b"one", b"two"])), MultiFetch(())]
+        assert stored(peer) == [b"one", b"two"]
+        statistics = api.connection.statistics()
+        assert (statistics.exchanges, statistics.received_bytes) == (1, 6)
+
+
+async def test_an_outcome_calls_back_in_call_order_and_holds_the_receipt_or_the_error(peer: Peer) -> None:
+    async with running(peer) as api:
+        topics = (P0, P0, TopicPartition("missing", 0, 1), P0)
+        produced: list[PendingResult[ProduceResult]] = [
+            api.produce([part(b"x", partition=to)], confirm=True) for to in topics
+        ]
+        told: list[int] = []
+        for number, each in enumerate(produced):
+            assert not each.done
+            each.then(partial(told.append, number))
+        assert await outcome(produced[3]) == (ConnectionLost, True)
+        assert told == [0, 1, 2, 3]
+        assert all(each.done for each in produced)
+        assert produced[0].result() == produced[1].result() == ProduceResult((None,), confirmed=True)
+        with pytest.raises(ConnectionLost):
+            produced[2].result()
+
+
+async def test_without_confirm_the_outcome_is_there_once_written(peer: Peer) -> None:
+    async with running(peer) as api:
+        assert await api.produce([part(b"one")], confirm=False) == ProduceResult((None,), confirmed=False)
+        assert await api.produce([part(b"two")], confirm=True) == ProduceResult((None,), confirmed=True)
+        assert stored(peer) == [b"one", b"two"]
+        assert api.connection.statistics().received_bytes == 6
+
+
+async def test_several_parts_go_out_as_one_multiproduce(peer: Peer) -> None:
+    async with running(peer) as api:
+        receipt = await api.produce([part(b"a"), part(b"b", partition=P1), part(b"c")], confirm=True)
+        assert receipt.positions == (None, None, None)
+        assert isinstance(peer.requests[0], MultiProduce)
+        assert (stored(peer), stored(peer, P1)) == ([b"a", b"c"], [b"b"])
+
+
+async def test_produces_are_pipelined_in_call_order_whoever_awaits_first(peer: Peer) -> None:
+    async with running(peer) as api:
+        values = [b"%d" % n for n in range(1000)]
+        awaitables = [api.produce([part(value)], confirm=True) for value in values]
+        shuffled = random.Random(7).sample(awaitables, len(awaitables))
+        assert [(await awaitable).confirmed for awaitable in shuffled] == [True] * 1000
+        assert stored(peer) == values
+
+
+async def test_a_dropped_or_cancelled_produce_is_not_taken_back(peer: Peer) -> None:
+    async with running(peer) as api:
+        api.produce([part(b"dropped")], confirm=True)
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await api.produce([part(b"cancelled")], confirm=True)
+        await api.produce([part(b"kept")], confirm=True)
+        assert stored(peer) == [b"dropped", b"cancelled", b"kept"]
+
+
+async def test_what_was_encoded_before_is_sent_as_it_is(peer: Peer) -> None:
+    async with running(peer, BrokerClientOptions(max_message_bytes=1)) as api:
+        await api.produce(
+            [PartitionBatch(P0, [ProducerRecord(b"ignored")], encoded=encode_set([b"other"]))], confirm=True
+        )
+        assert stored(peer) == [b"other"]
+
+
+async def test_what_cannot_be_sent_is_refused_before_anything_is_queued(peer: Peer) -> None:
+    async with running(peer, BrokerClientOptions(max_message_bytes=10)) as api:
+        with pytest.raises(MessageTooLarge, match=r"t/1-0: message of 11 bytes is larger than 10"):
+            api.produce([part(b"fine"), part(b"x" * 11)], confirm=True)
+        with pytest.raises(LocalProtocolError, match="32768 parts"):
+            api.produce([part(b"x")] * 32768, confirm=True)
+        with pytest.raises(LocalProtocolError):
+            api.produce([part(b"x", partition=TopicPartition("t" * 40_000, 0, 1))], confirm=True)
+        with pytest.raises(ConfigError, match="lz4"):
+            api.produce([part(b"x", compression="lz4")], confirm=True)
+        assert api.connection.statistics().exchanges == 0
+        before = api.epoch
+    with pytest.raises(Closed):
+        api.produce([part(b"x")], confirm=True)
+    assert api.epoch > before
+
+
+def test_the_limit_counts_what_the_broker_measures() -> None:
+    assert encode_part(part(), 0) == encode_part(part(compression="gzip"), 0) == b""
+    assert encode_part(part(b"x" * 10), 10) == encode_set([b"x" * 10])
+    many = part(*[b"x" * 100] * 100, compression="snappy")
+    wrapper = len(encode_part(many, 1000)) - 10  # the wrapper's payload, without its header
+    encode_part(many, wrapper)
+    with pytest.raises(MessageTooLarge, match=r"\(raise max_message_bytes\)") as caught:
+        encode_part(many, wrapper - 1)
+    assert (caught.value.position, caught.value.size, caught.value.limit) == (-1, wrapper, wrapper - 1)
+
+
+async def test_unreachable_means_not_sent(peer: Peer) -> None:
+    peer.refusal = Unreachable("tcp", "b:1", "Connection refused")
+    async with running(peer) as api:
+        assert await outcome(api.produce([part(b"x")], confirm=True)) == (Unreachable, False)
+        assert await outcome(api.produce([part(b"x")], confirm=False)) == (Unreachable, False)
+        assert peer.requests == []
+
+
+async def test_a_confirm_that_does_not_come_runs_into_the_deadline(peer: Peer) -> None:
+    peer.silent = True
+    async with running(peer, BrokerClientOptions(request_timeout_s=0.02)) as api:
+        assert await outcome(api.produce([part(b"x")], confirm=True)) == (DeadlineError, True)
+        assert stored(peer) == [b"x"]
+
+
+async def test_an_answer_that_is_no_confirm_proves_nothing(peer: Peer) -> None:
+    peer.handle = lambda request: [b"\0\0\0\x02\0\x05"]  # type: ignore[method-assign]
+    async with running(peer) as api:
+        assert await outcome(api.produce([part(b"x")], confirm=True)) == (RemoteProtocolError, True)
+
+
+# ---- the line is cut ---------------------------------------------------------------------------------------
+
+
+async def test_a_produce_cut_at_every_byte_tells_the_truth() -> None:
+    frame = 4 + 2 + 3 + 8 + len(LOG)
+    for cut in range(1, frame + 8 + 1):
+        peer = Peer()
+        peer.request_bytes = cut
+        async with running(peer) as api:
+            first = api.produce([part(*WORDS)], confirm=True)
+            behind = api.produce([part(b"behind")], confirm=True)
+            got = await outcome(first)
+            applied = stored(peer) == WORDS
+            assert applied == (cut >= frame), cut
+            assert got == ((ConnectionLost, True) if cut < frame + 8 else ProduceResult((None,), confirmed=True)), cut
+            assert await outcome(behind) == (ConnectionLost, True)
+            assert await outcome(api.produce([part(b"again")], confirm=True)) == ProduceResult((None,), confirmed=True)
+            assert stored(peer) == [*(WORDS if applied else []), b"again"]
+
+
+async def test_a_connection_cut_before_the_first_byte_applies_nothing(peer: Peer) -> None:
+    async with running(peer) as api:
+        peer.request_bytes = 0
+        lost, _ = await outcome(api.produce([part(b"x")], confirm=True))  # sent or not: it may be seen before or after
+        assert lost is ConnectionLost
+        assert stored(peer) == []
+
+
+async def test_a_confirm_cut_at_every_byte_leaves_a_produce_that_may_have_been_applied() -> None:
+    for cut in range(6):
+        peer = Peer()
+        peer.reply_bytes = cut
+        async with running(peer) as api:
+            assert await outcome(api.produce([part(b"x")], confirm=True)) == (ConnectionLost, True)
+            assert stored(peer) == [b"x"]
+
+
+@pytest.mark.parametrize("partitions", [[P0], [P0, P1]])
+async def test_a_fetch_reply_cut_at_every_byte_loses_and_repeats_nothing(partitions: list[TopicPartition]) -> None:
+    total = 6 + len(LOG) if len(partitions) == 1 else 6 + 2 * (6 + len(LOG))
+    for cut in range(total):
+        peer = Peer()
+        for log in peer.logs.values():
+            log += LOG
+        peer.reply_bytes = cut
+        async with running(peer) as api:
+            decoders = [decoder(api, partition) for partition in partitions]
+            wants = [(each, 1000) for each in decoders]
+            assert await outcome(api.fetch(wants)) == (ConnectionLost, True)
+            taken = [list(each.take().values) for each in decoders]
+            starts = [each.position for each in decoders]
+            peer.requests.clear()
+            await api.fetch(wants)
+            request = peer.requests[0]
+            parts = request.parts if isinstance(request, MultiFetch) else [request]
+            assert [each.offset for each in parts if isinstance(each, Fetch)] == starts  # message boundaries
+            for values, each in zip(taken, decoders, strict=True):
+                assert values + list(each.take().values) == WORDS, cut
+                assert each.error is None
+
+
+async def test_messages_left_in_the_decoder_by_a_lost_fetch_come_once(peer: Peer) -> None:
+    peer.logs[P0] += LOG
+    peer.reply_bytes = 6 + 30
+    async with running(peer) as api:
+        reader = decoder(api)
+        await outcome(api.fetch([(reader, 1000)]))
+        assert reader.pending_bytes == 30
+        await api.fetch([(reader, 1000)])
+        assert list(reader.take().values) == WORDS
+
+
+async def test_case_46_a_broker_that_closes_on_a_bad_produce_is_reported(peer: Peer) -> None:
+    bad = PartitionBatch(P0, [], encoded=encode_set([b"bad"])[:-1] + b"!")  # the CRC does not match
+    async with running(peer) as api:
+        good = api.produce([part(b"good")], confirm=True)
+        refused = api.produce([bad], confirm=True)
+        behind = api.produce([part(b"behind")], confirm=True)
+        assert (await good).confirmed
+        assert await outcome(refused) == (ConnectionLost, True)
+        assert await outcome(behind) == (ConnectionLost, True)
+        assert stored(peer) == [b"good"]
+        with pytest.raises(ConnectionLost, match="closed by the peer"):
+            await refused
+
+
+async def test_case_46_without_confirm_the_end_is_seen_and_what_follows_is_safe(peer: Peer) -> None:
+    bad = PartitionBatch(P0, [], encoded=encode_set([b"bad"])[:-1] + b"!")
+    async with running(peer) as api:
+        assert not (await api.produce([bad], confirm=False)).confirmed  # it was written, that is all that is known
+        await until(lambda: api.connection.state is State.IDLE)
+        statistics = api.connection.statistics()
+        assert (statistics.state, statistics.losses, statistics.why) == (State.IDLE, 1, "closed by the peer")
+        assert (await api.produce([part(b"next")], confirm=True)).confirmed  # not written into the dead connection
+        assert stored(peer) == [b"next"]
+
+
+# ---- fetch -------------------------------------------------------------------------------------------------
+
+
+async def test_one_want_is_a_fetch_and_many_are_a_multifetch(peer: Peer) -> None:
+    peer.logs[P0] += LOG
+    peer.logs[P1] += encode_set([b"other"])
+    async with running(peer) as api:
+        assert await api.fetch([]) == []
+        zero, one = decoder(api), decoder(api, P1)
+        (result,) = await api.fetch([(zero, 1000)])
+        assert result == (zero, len(LOG), None)
+        results = await api.fetch([(one, 1000), (zero, 1000)])
+        assert [(each.decoder, each.received, each.error) for each in results] == [(one, 15, None), (zero, 0, None)]
+        assert (list(zero.take().values), list(one.take().values)) == (WORDS, [b"other"])
+        assert peer.requests == [
+            Fetch("t", 0, 0, 1000),
+            MultiFetch((Fetch("t", 1, 0, 1000), Fetch("t", 0, len(LOG), 1000))),
+        ]
+
+
+async def test_a_partial_tail_is_kept_on_a_connection_and_dropped_with_it(peer: Peer) -> None:
+    peer.logs[P0] += LOG
+    async with running(peer) as api:
+        reader = decoder(api)
+        await api.fetch([(reader, 20)])
+        assert (reader.position, reader.fetch_position) == (0, 20)
+        assert list(reader.take().values) == [b"one"]
+        await api.fetch([(reader, 2)])
+        assert (reader.position, reader.fetch_position) == (13, 22)
+        peer.reply_bytes = 0
+        await outcome(api.positions(P1, LATEST))  # the connection is lost
+        await api.fetch([(reader, 1000)])
+        assert [request.offset for request in peer.requests if isinstance(request, Fetch)] == [0, 20, 13]
+        assert list(reader.take().values) == WORDS[1:]
+
+
+async def test_a_tail_of_another_connection_is_dropped(peer: Peer) -> None:
+    peer.logs[P0] += LOG
+    reader = MessageSetDecoder(P0, Position(0), DecoderOptions())
+    reader.feed(memoryview(LOG)[:20])
+    reader.take()
+    async with running(peer) as api:
+        await api.fetch([(reader, 1000)])
+        assert peer.requests == [Fetch("t", 0, 13, 1000)]
+        assert list(reader.take().values) == WORDS[1:]
+
+
+async def test_each_part_has_its_own_error(peer: Peer) -> None:
+    peer.logs[P0] += LOG
+    async with running(peer) as api:
+        wants = [decoder(api), decoder(api, P1, 99), decoder(api, TopicPartition("t", 7, 1))]
+        results = await api.fetch([(each, 100) for each in wants])
+        assert [each.error and each.error.name for each in results] == [None, "OffsetOutOfRange", "WrongPartition"]
+        assert str(results[1].error).startswith("b:1: fetch t/1 from 99: OffsetOutOfRange (code 1)")
+        (result,) = await api.fetch([(wants[1], 100)])
+        assert result.error is not None
+        assert result.error.code == 1
+
+
+async def test_more_bytes_than_were_asked_for_close_the_connection(peer: Peer) -> None:
+    async with running(peer) as api:
+        peer.handle = lambda request: encode_fetch(0, b"x" * 11)  # type: ignore[method-assign]
+        assert await outcome(api.fetch([(decoder(api), 10)])) == (RemoteProtocolError, True)
+        assert api.connection.state is State.IDLE
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_a_fetch_cancelled_at_every_byte_feeds_nothing_twice_and_nothing_late(reset: bool) -> None:
+    total = 6 + len(LOG)
+    for brake in range(total + 1):
+        peer = Peer()
+        peer.logs[P0] += LOG
+        peer.reply_brake = brake
+        async with running(peer) as api:
+            reader = decoder(api)
+            async with anyio.create_task_group() as group:
+                group.start_soon(api.fetch, [(reader, 1000)])
+                await peer.braked.wait()
+                await received(api, brake)
+                neighbour = api.produce([part(b"n", partition=P1)], confirm=True)
+                group.cancel_scope.cancel()
+            seen = list(reader.take().values)
+            if reset:
+                reader.reset(Position(0))
+                seen = []
+            async with anyio.create_task_group() as group:
+                group.start_soon(api.fetch, [(reader, 1000)])  # waits behind what is still to come of the first
+                await until(lambda: api.connection.statistics().exchanges == 3)
+                peer.release.set()
+            assert seen + list(reader.take().values) == WORDS, brake
+            assert reader.fetch_position == total - 6
+            assert (await neighbour).confirmed
+            assert api.connection.statistics().connects == 1
+
+
+async def test_a_decoder_reset_while_its_fetch_is_under_way_takes_no_stale_byte(peer: Peer) -> None:
+    peer.logs[P0] += LOG
+    for brake in range(6, 6 + len(LOG)):
+        peer.reply_brake, peer.release = brake, anyio.Event()
+        async with running(peer) as api:
+            reader = decoder(api)
+            async with anyio.create_task_group() as group:
+                group.start_soon(api.fetch, [(reader, 1000)])
+                await received(api, brake)
+                reader.reset(Position(26))
+                peer.release.set()
+            # 26 is where the reply would have gone on when it was stopped behind 26 bytes: then they are not stale.
+            assert reader.fetch_position == (len(LOG) if brake == 6 + 26 else 26)
+            await api.fetch([(reader, 1000)])
+            assert list(reader.take().values) == WORDS[2:]
+
+
+# ---- positions ---------------------------------------------------------------------------------------------
+
+
+async def test_positions_ask_for_an_anchor_or_a_time(peer: Peer) -> None:
+    peer.logs[P0] += LOG
+    async with running(peer) as api:
+        assert await api.positions(P0, LATEST) == [len(LOG)]
+        assert await api.positions(P0, EARLIEST, count=5) == [len(LOG), 0]
+        for seconds in (1234.5678, 0.0, -0.001, -0.002, float("inf")):
+            await api.positions(P0, AtTime(seconds))
+        times = [request.time for request in peer.requests if isinstance(request, Offsets)]
+        assert times == [-1, -2, 1_234_567, 0, 0, 0, 1 << 62]
+        with pytest.raises(ConfigError, match="count"):
+            await api.positions(P0, LATEST, count=0)
+
+
+async def test_a_partition_the_broker_does_not_have_is_named(peer: Peer) -> None:
+    async with running(peer) as api:
+        with pytest.raises(ConnectionLost, match=r"offsets of t/1-7.*cannot exist") as caught:
+            await api.positions(TopicPartition("t", 7, 1), LATEST)
+        assert caught.value.sent
+        peer.refusal = Unreachable("tcp", "b:1", "refused")
+        with pytest.raises(Unreachable):
+            await api.positions(P0, LATEST)
+
+
+async def test_a_position_request_that_was_not_sent_blames_no_partition() -> None:
+    async def hang(host: str, port: int, timeout: float) -> ByteStream:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async with Connection("b", 1, dial=hang) as connection:
+        api = Kafka07BrokerClient(Broker(1, "b", 1), connection)
+
+        async def ask() -> None:
+            with pytest.raises(ConnectionLost, match=r"closed by this client; the request was not sent$"):
+                await api.positions(P0, LATEST)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            await until(lambda: connection.state is State.CONNECTING)
+            await connection.aclose()
+
+
+async def test_repr_is_one_line(peer: Peer) -> None:
+    async with running(peer) as api:
+        assert repr(api) == "<Kafka07BrokerClient broker 1 <Connection b:1 idle, 0 in flight, 0 queued>>"

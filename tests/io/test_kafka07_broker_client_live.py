@@ -1,0 +1,96 @@
+"""The same api over real sockets to the embedded broker."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from odradek.core.backoff import Backoff
+from odradek.core.interfaces import DecoderOptions, LogDecoder, PartitionBatch, ProducerRecord
+from odradek.errors import ConnectionLost, Unreachable
+from odradek.io.connection import Connection, ConnectionOptions
+from odradek.io.kafka07.broker_client import Kafka07BrokerClient
+from odradek.testing import Kafka07Broker
+from odradek.types import EARLIEST, LATEST, Broker, Position, TopicPartition
+from odradek.wire.kafka07.message_set import encode_set
+
+pytestmark = pytest.mark.anyio
+
+P0 = TopicPartition("t", 0, 1)
+VISIBLE_AT_ONCE = {"log.flush.interval": "1"}
+
+
+@asynccontextmanager
+async def connected(broker: Kafka07Broker) -> AsyncIterator[Kafka07BrokerClient]:
+    options = ConnectionOptions(backoff=Backoff(0.001, 1, 1))
+    async with Connection(broker.host, broker.port, options=options) as connection:
+        yield Kafka07BrokerClient(Broker(1, broker.host, broker.port), connection)
+
+
+def part(*values: bytes, compression: str = "none", partition: TopicPartition = P0) -> PartitionBatch:
+    return PartitionBatch(partition, [ProducerRecord(value) for value in values], compression)
+
+
+async def read(api: Kafka07BrokerClient, decoder: LogDecoder, size: int = 1 << 20) -> list[bytes]:
+    values: list[bytes] = []
+    while True:
+        (result,) = await api.fetch([(decoder, size)])
+        assert result.error is None
+        if not result.received:
+            return values
+        values += decoder.take().values
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy"])
+@pytest.mark.parametrize("size", [1 << 20, 700])
+async def test_what_is_confirmed_can_be_fetched_in_order(compression: str, size: int) -> None:
+    with Kafka07Broker(config=VISIBLE_AT_ONCE) as broker:
+        async with connected(broker) as api:
+            batches = [[b"%d/%d" % (n, m) for m in range(20)] for n in range(20)]
+            for receipt in [api.produce([part(*batch, compression=compression)], confirm=True) for batch in batches]:
+                assert (await receipt).confirmed
+            (end,) = await api.positions(P0, LATEST)
+            assert await api.positions(P0, EARLIEST) == [0]
+            decoder = api.decoder(P0, Position(0), DecoderOptions())
+            assert await read(api, decoder, size) == [value for batch in batches for value in batch]
+            assert decoder.position == end
+            assert api.connection.statistics().connects == 1
+
+
+async def test_case_46_the_embedded_broker_closes_on_a_bad_produce_and_it_is_reported() -> None:
+    bad = PartitionBatch(P0, [], encoded=encode_set([b"bad"])[:-1] + b"!")
+    with Kafka07Broker(config=VISIBLE_AT_ONCE) as broker:
+        async with connected(broker) as api:
+            pipelined = [api.produce([each], confirm=True) for each in (part(b"good"), bad, part(b"behind"))]
+            assert (await pipelined[0]).confirmed
+            for lost in pipelined[1:]:
+                with pytest.raises(ConnectionLost) as caught:
+                    await lost
+                assert caught.value.sent
+            assert await read(api, api.decoder(P0, Position(0), DecoderOptions())) == [b"good"]
+
+
+async def test_a_partition_the_broker_cannot_have_closes_and_is_named() -> None:
+    with Kafka07Broker() as broker:
+        async with connected(broker) as api:
+            with pytest.raises(ConnectionLost, match="offsets of t/1-99"):
+                await api.positions(TopicPartition("t", 99, 1), LATEST)
+            assert await api.positions(P0, LATEST) == [0]
+
+
+async def test_a_killed_broker_is_told_apart_from_an_absent_one_and_found_again() -> None:
+    with Kafka07Broker(config=VISIBLE_AT_ONCE) as broker:
+        async with connected(broker) as api:
+            await api.produce([part(b"before")], confirm=True)
+            decoder = api.decoder(P0, Position(0), DecoderOptions())
+            await api.fetch([(decoder, 12)])  # a tail of 12 bytes that may not be there any more after the restart
+            broker.kill()
+            with pytest.raises((ConnectionLost, Unreachable)):  # the loss is met, or was noticed before
+                await api.produce([part(b"lost")], confirm=True)
+            with pytest.raises(Unreachable, match="Connection refused"):
+                await api.produce([part(b"nowhere")], confirm=True)
+            broker.start()
+            assert (await api.produce([part(b"after")], confirm=True)).confirmed
+            assert await read(api, decoder) == [b"before", b"after"]

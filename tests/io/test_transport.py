@@ -1,0 +1,521 @@
+"""The links under the connection, over real sockets on every loop, and asyncio's against a transport of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio import wait_all_tasks_blocked
+from anyio.lowlevel import checkpoint
+
+from odradek.engine import Buffer
+from odradek.errors import Closed, ConnectionLost, DeadlineError, OdradekError
+from odradek.io import tcp
+from odradek.io.connection import Connection, State
+from odradek.io.requests import JOIN_BYTES, InFlightRequest
+from odradek.io.transport import READ_BYTES, AsyncioTransport, Transport
+
+pytestmark = pytest.mark.anyio
+
+MiB = 1 << 20
+
+
+class Sized:
+    """A reply of so many bytes, kept."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.data = size, bytearray()
+        self.pieces: list[int] = []
+
+    @property
+    def done(self) -> bool:
+        return len(self.data) == self.size
+
+    def feed(self, data: memoryview) -> int:
+        piece = data[: self.size - len(self.data)]
+        self.data += piece
+        self.pieces.append(len(piece))
+        return len(piece)
+
+    def result(self) -> bytes:
+        return bytes(self.data)
+
+
+class Peer:
+    """The other end: a bare socket, which reads nothing that it is not asked for."""
+
+    def __init__(self, raw: socket.socket) -> None:
+        raw.setblocking(False)
+        self.raw = raw
+
+    async def receive(self, size: int) -> bytes:
+        while True:
+            try:
+                return self.raw.recv(size)
+            except BlockingIOError:
+                await anyio.wait_readable(self.raw)
+
+    async def read(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            piece = await self.receive(size - len(data))
+            assert piece
+            data += piece
+        return bytes(data)
+
+    async def send(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[self.raw.send(rest) :]
+            except BlockingIOError:
+                await anyio.wait_writable(self.raw)
+
+
+class Peers:
+    """A listening socket."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=100)
+        self._listener.setblocking(False)
+        self.port = self._listener.getsockname()[1]
+        self._peers: list[Peer] = []
+        self._lock = anyio.Lock()
+
+    async def next(self) -> Peer:
+        with anyio.fail_after(10):
+            while True:
+                try:
+                    self._peers.append(Peer(self._listener.accept()[0]))
+                    return self._peers[-1]
+                except BlockingIOError:
+                    async with self._lock:
+                        await anyio.wait_readable(self._listener)
+
+    def __enter__(self) -> Peers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for peer in self._peers:
+            peer.raw.close()
+        self._listener.close()
+
+
+@asynccontextmanager
+async def line() -> AsyncIterator[tuple[Connection, Peer]]:
+    """A connection that is up and idle, and its peer."""
+    with Peers() as found:
+        async with Connection("127.0.0.1", found.port) as connection:
+            hello = ask(connection, b"?")
+            peer = await found.next()
+            await peer.read(1)
+            await peer.send(b"!")
+            assert await hello == b"!"
+            yield connection, peer
+
+
+def ask(connection: Connection, request: Buffer, reply: int = 1, deadline_s: float = 30) -> InFlightRequest[bytes]:
+    return connection.submit([request], Sized(reply), deadline_s=deadline_s)
+
+
+def tell(connection: Connection, *request: Buffer, deadline_s: float = 30) -> InFlightRequest[None]:
+    return connection.submit(request, None, deadline_s=deadline_s)
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await checkpoint()
+
+
+async def outcome(pending: Any) -> Any:
+    try:
+        with anyio.fail_after(10):
+            return await pending
+    except OdradekError as error:
+        return type(error), error.sent
+
+
+def bursts(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of what the link is given to write from now on."""
+    sizes: list[int] = []
+    next_burst = connection.next_burst
+
+    def count() -> list[Buffer]:
+        burst = next_burst()
+        if burst:
+            sizes.append(sum(map(len, burst)))
+        return burst
+
+    monkeypatch.setattr(connection, "next_burst", count)
+    return sizes
+
+
+def noise(size: int) -> bytes:
+    return bytes(range(251)) * (size // 251) + bytes(size % 251)
+
+
+# ---- writing -------------------------------------------------------------------------------------------------
+
+
+async def test_one_exchange_on_an_idle_line_is_sent_before_submit_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with line() as (connection, peer):
+        sizes = bursts(connection, monkeypatch)
+        pending = ask(connection, b"a")
+        assert sizes == [1]
+        assert connection.queued_bytes == 0
+        assert await peer.read(1) == b"a"
+        await peer.send(b"1")
+        assert await pending == b"1"
+
+
+async def test_a_hundred_exchanges_of_one_turn_make_two_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with line() as (connection, peer):
+        sizes = bursts(connection, monkeypatch)
+        pendings = [ask(connection, b"a") for _ in range(100)]
+        assert await peer.read(100) == b"a" * 100
+        assert sizes == [1, 99]
+        await peer.send(b"1" * 100)
+        assert [await pending for pending in pendings] == [b"1"] * 100
+
+
+async def test_what_callbacks_submit_during_one_read_makes_one_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with line() as (connection, peer):
+        pendings = [ask(connection, b"a") for _ in range(10)]
+        await peer.read(10)
+        sizes = bursts(connection, monkeypatch)
+        for pending in pendings:
+            pending.then(lambda: pendings.append(ask(connection, b"b")))
+        await peer.send(b"1" * 10)
+        assert await peer.read(10) == b"b" * 10
+        assert sum(sizes) == 10
+        assert len(sizes) <= len(pendings) - 10  # one for each read it came in
+        await peer.send(b"2" * 10)
+        assert [await pending for pending in pendings[10:]] == [b"2"] * 10
+
+
+async def test_a_peer_that_does_not_read_leaves_the_rest_in_the_queue_until_it_reads() -> None:
+    body = noise(MiB)
+    async with line() as (connection, peer):
+        silent = [tell(connection, b"%08d" % number, body) for number in range(40)]
+        await wait_all_tasks_blocked()
+        taken = sum(pending.sent for pending in silent)
+        assert taken < 30  # what the kernel has room for, and one exchange
+        assert connection.queued_bytes == (len(silent) - taken) * (8 + MiB)
+        assert sum(not pending.done for pending in silent) >= len(silent) - taken
+        last = ask(connection, b"z")
+        for number in range(40):
+            assert await peer.read(8 + MiB) == b"%08d" % number + body
+        assert await peer.read(1) == b"z"
+        assert connection.queued_bytes == 0
+        await peer.send(b"1")
+        assert [await outcome(pending) for pending in (*silent, last)] == [None] * 40 + [b"1"]
+
+
+async def test_the_deadline_of_a_write_that_is_stuck_fires() -> None:
+    async with line() as (connection, peer):
+        stuck = [tell(connection, noise(MiB), deadline_s=0.2) for _ in range(40)]
+        behind = ask(connection, b"b", deadline_s=30)
+        outcomes = [await outcome(pending) for pending in stuck]
+        written = outcomes.count(None)
+        assert 0 < written < len(stuck)
+        assert outcomes[written] == (DeadlineError, True)
+        assert set(outcomes[written + 2 :]) <= {(DeadlineError, False), (ConnectionLost, False)}
+        assert await outcome(behind) == (ConnectionLost, False)
+        assert connection.queued_bytes == 0
+        with pytest.raises((AssertionError, ConnectionResetError)):
+            await peer.read(40 * MiB)
+
+
+async def test_replies_are_read_while_a_write_is_stuck() -> None:
+    async with line() as (connection, peer):
+        asked = ask(connection, b"a")
+        stuck = tell(connection, noise(40 * MiB))
+        await wait_all_tasks_blocked()
+        await peer.send(b"1")
+        assert await outcome(asked) == b"1"
+        assert not stuck.done
+        assert await peer.read(1 + 40 * MiB) == b"a" + noise(40 * MiB)
+        assert await outcome(stuck) is None
+
+
+# ---- reading -------------------------------------------------------------------------------------------------
+
+
+async def test_large_replies_arrive_whole_and_in_large_pieces() -> None:
+    async with line() as (connection, peer):
+        reply = Sized(20 * MiB)
+        pending = connection.submit([b"a"], reply, deadline_s=30)
+        await peer.send(noise(20 * MiB))
+        assert await pending == noise(20 * MiB)
+        assert max(reply.pieces) <= READ_BYTES
+
+
+async def test_of_a_flood_no_more_than_one_buffer_is_taken() -> None:
+    async with line() as (connection, peer):
+        before = connection.statistics().received_bytes
+        with pytest.raises(OSError):
+            for _ in range(100):
+                await peer.send(bytes(MiB))
+        await wait_all_tasks_blocked()
+        assert 0 < connection.statistics().received_bytes - before <= READ_BYTES
+        assert "answer nothing" in connection.statistics().why
+
+
+async def test_of_a_flood_nothing_is_taken_before_the_link_runs() -> None:
+    with Peers() as found:
+        link = await tcp.connect("127.0.0.1", found.port, 5)
+        peer = await found.next()
+        with anyio.move_on_after(0.2) as scope:  # until the kernel's buffers are full
+            for _ in range(1000):
+                await peer.send(bytes(MiB))
+        assert scope.cancelled_caught
+        await link.aclose()
+
+
+async def test_what_comes_before_the_link_runs_is_not_lost() -> None:
+    with Peers() as found:
+
+        async def dial(host: str, port: int, timeout: float) -> Transport:
+            link = await tcp.connect(host, port, timeout)
+            await (await found.next()).send(b"early")
+            await turns()
+            return link
+
+        async with Connection("127.0.0.1", found.port, dial=dial) as connection:
+            assert await ask(connection, b"a", 5) == b"early"
+
+
+async def test_a_link_that_is_reset_before_it_runs_says_so_when_it_does() -> None:
+    with Peers() as found:
+
+        async def dial(host: str, port: int, timeout: float) -> Transport:
+            link = await tcp.connect(host, port, timeout)
+            (await found.next()).raw.close()
+            await anyio.sleep(0.01)
+            return link
+
+        async with Connection("127.0.0.1", found.port, dial=dial) as connection:
+            assert (await outcome(ask(connection, b"a")))[0] is ConnectionLost
+            assert connection.state is State.IDLE
+
+
+# ---- asyncio's, byte by byte ---------------------------------------------------------------------------------
+
+
+class PausedTransport:
+    """Takes `room` bytes of what is written at once, as a socket would."""
+
+    def __init__(self, room: int) -> None:
+        self.room, self.written, self.kept = room, b"", b""
+        self.socket, self.peer = socket.socketpair()
+        self.socket.setblocking(False)
+        self.reading = self.closing = False
+
+    def attach(self, link: Any) -> None:
+        self.link = link
+        link.connection_made(self)
+
+    def get_extra_info(self, name: str) -> socket.socket:
+        assert name == "socket"
+        return self.socket
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        assert high == 0
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def write(self, data: bytes) -> None:
+        assert not self.closing
+        assert not self.kept, "written although it is full"
+        self.written += data[: self.room]
+        self.kept = bytes(data[self.room :])
+        if self.kept:
+            self.link.pause_writing()
+
+    def drain(self) -> None:
+        self.written, self.kept = self.written + self.kept, b""
+        self.link.resume_writing()
+
+    def abort(self) -> None:
+        if not self.closing:
+            self.closing = True
+            asyncio.get_running_loop().call_soon(self.link.connection_lost, None)
+
+    def deliver(self, data: bytes) -> None:
+        assert self.reading
+        assert not self.closing
+        buffer = self.link.get_buffer(-1)
+        buffer[: len(data)] = data
+        self.link.buffer_updated(len(data))
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+class TestProtocolLink:
+    @asynccontextmanager
+    async def over(self, transport: PausedTransport) -> AsyncIterator[Connection]:
+        async def dial(host: str, port: int, timeout: float) -> AsyncioTransport:
+            link = AsyncioTransport()
+            transport.attach(link)
+            assert not transport.reading
+            return link
+
+        async with Connection("b", 1, dial=dial) as connection:
+            first = ask(connection, b"?")
+            await wait_all_tasks_blocked()
+            transport.deliver(b"!")
+            assert await first == b"!"
+            transport.written = b""
+            with transport.socket, transport.peer:
+                yield connection
+
+    async def test_replies_arrive_in_two_pieces_split_anywhere(self) -> None:
+        replies = [b"abc", b"d", b"efgh", b"i", b"jklmn"]
+        stream = b"".join(replies)
+        transport = PausedTransport(MiB)
+        async with self.over(transport) as connection:
+            for split in range(1, len(stream)):
+                pendings = [ask(connection, b"?", len(reply)) for reply in replies]
+                await checkpoint()
+                transport.deliver(stream[:split])
+                assert [pending.result() for pending in pendings if pending.done] == [
+                    reply for number, reply in enumerate(replies) if len(b"".join(replies[: number + 1])) <= split
+                ]
+                transport.deliver(stream[split:])
+                assert [pending.result() for pending in pendings] == replies
+
+    async def test_a_reply_is_handed_out_of_one_buffer_that_is_used_again(self) -> None:
+        views: list[memoryview] = []
+
+        class Peek(Sized):
+            def feed(self, data: memoryview) -> int:
+                views.append(data)
+                return super().feed(data)
+
+        transport = PausedTransport(MiB)
+        async with self.over(transport) as connection:
+            for text in (b"one", b"two"):
+                pending = connection.submit([b"?"], Peek(3), deadline_s=30)
+                transport.deliver(text)
+                assert pending.result() == text
+            assert bytes(views[0]) == b"two"
+
+    async def test_a_full_transport_gets_nothing_more_until_it_is_empty(self) -> None:
+        transport = PausedTransport(1000)
+        async with self.over(transport) as connection:
+            large = noise(JOIN_BYTES)
+            bodies = [b"<" + large + b">", large, b"s", b"t"]
+            pendings = [tell(connection, body) for body in bodies]
+            await checkpoint()
+            assert [pending.sent for pending in pendings] == [True, False, False, False]
+            assert connection.queued_bytes == len(large) + 2
+            transport.room = 2 * MiB
+            transport.drain()
+            await turns()
+            assert transport.written == b"".join(bodies)
+            assert all(pending.done for pending in pendings)
+
+    async def test_a_loss_in_the_middle_of_a_burst_writes_nothing_more(self) -> None:
+        transport = PausedTransport(1000)
+        async with self.over(transport) as connection:
+            stuck = tell(connection, noise(JOIN_BYTES), noise(JOIN_BYTES))
+            waiting = ask(connection, b"w")
+            transport.closing = True
+            transport.link.connection_lost(ConnectionResetError(104, "Connection reset by peer"))
+            assert [await outcome(stuck), await outcome(waiting)] == [(ConnectionLost, True), (ConnectionLost, False)]
+            assert "reset by peer" in connection.statistics().why
+            transport.link.resume_writing()
+            await turns()
+            assert len(transport.written) == 1000
+
+
+# ---- handles -------------------------------------------------------------------------------------------------
+
+
+def handles() -> int:
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def buffers() -> int:
+    """Memory maps of the size of a receive buffer."""
+    gc.collect()
+    found = 0
+    for row in Path("/proc/self/maps").read_text().splitlines():
+        start, stop = (int(number, 16) for number in row.split()[0].split("-"))
+        found += "/dev/zero" in row and stop - start >= READ_BYTES
+    return found
+
+
+async def test_a_thousand_connections_leave_no_handle_and_no_buffer() -> None:
+    with Peers() as found:
+
+        async def use(count: int) -> None:
+            for _ in range(count):
+                async with Connection("127.0.0.1", found.port) as connection:
+                    pending = ask(connection, b"a")
+                    peer = await found.next()  # of any of the tasks
+                    await peer.read(1)
+                    await peer.send(b"1")
+                    assert await pending == b"1"
+                    await connection.aclose()
+                    assert not await peer.receive(1)
+                    peer.raw.close()
+
+        await use(1)
+        before = handles(), buffers()
+        async with anyio.create_task_group() as group:
+            for _ in range(10):
+                group.start_soon(use, 100)
+        await turns()
+        assert handles() <= before[0]
+        assert buffers() <= before[1]
+
+
+@pytest.mark.parametrize("way", ["cancel", "aclose"])
+async def test_ended_at_any_moment_over_tcp_it_leaves_nothing_open(way: str) -> None:
+    async def work(connection: Connection, found: Peers) -> None:
+        try:
+            pendings.extend([ask(connection, b"a"), tell(connection, noise(20 * MiB))])
+            await (await found.next()).send(b"1")
+            assert await outcome(pendings[0]) == b"1" or way == "aclose"
+            await outcome(pendings[1])
+        except Closed:
+            assert way == "aclose"
+
+    async with line():
+        pass  # loops open some handles at their first connection
+    await turns()
+    ends: set[Any] = set()
+    before, later = handles(), 0
+    while len(ends) < 3:  # before there is a connection, before the answer, in the middle of writing
+        pendings: list[InFlightRequest[Any]] = []
+        connection = Connection("127.0.0.1", 1)
+        with Peers() as found:
+            connection.port = found.port
+            async with anyio.create_task_group() as group:
+                group.start_soon(connection.run)
+                group.start_soon(work, connection, found)
+                await turns(later)
+                ends.add((connection.state, len(pendings) and pendings[0].done))
+                if way == "aclose":
+                    await connection.aclose()
+                group.cancel_scope.cancel()
+        assert all(pending.done for pending in pendings)
+        assert connection.state is State.CLOSED
+        later += 1 + later // 8
+    await turns()
+    assert handles() <= before
