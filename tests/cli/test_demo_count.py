@@ -49,8 +49,8 @@ def test_a_count_does_not_overflow(tmp_path: Path) -> None:
 
 def test_what_a_killed_process_counted_is_kept(tmp_path: Path) -> None:
     code = (
-        "import os, sys\nfrom pathlib import Path\nfrom odradek.cli.demo_count import Tally, numbered\n"
-        "tally = Tally(Path(sys.argv[1]), 4)\ntally.add([numbered(3, 0, b'')])\nos.kill(os.getpid(), 9)\n"
+        "import os, sys\nfrom pathlib import Path\nfrom odradek.cli.demo_count import HandledCounts, numbered\n"
+        "tally = HandledCounts(Path(sys.argv[1]), 4)\ntally.add([numbered(3, 0, b'')])\nos.kill(os.getpid(), 9)\n"
     )
     ended = subprocess.run([sys.executable, "-c", code, os.fspath(tmp_path / "a")], check=False)
     assert ended.returncode == -signal.SIGKILL

@@ -232,9 +232,9 @@ class FakeEra:
     name = "fake"
 
     def __init__(self) -> None:
-        self.coordination = FakeCoordination()
-        self.coordination.brokers(1, 2)
-        self.coordination.publish("t", b1=2, b2=2)
+        self.metadata = FakeCoordination()
+        self.metadata.brokers(1, 2)
+        self.metadata.publish("t", b1=2, b2=2)
         self.log: Log = defaultdict(list)
         self._brokers: dict[int, FakeBroker] = {}
         self.opened = self.closed = 0
@@ -247,7 +247,7 @@ class FakeEra:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.closed += 1
-        self.coordination.fail(Closed("the era was closed"))
+        self.metadata.fail(Closed("the era was closed"))
 
     def broker(self, broker: Broker, *, purpose: str) -> FakeBroker:
         return self[broker.id]

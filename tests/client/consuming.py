@@ -237,7 +237,7 @@ class LogEra:
     name = "logs"
 
     def __init__(self, **counts: int) -> None:
-        self.coordination = LogCoordination()
+        self.metadata = LogCoordination()
         self.logs: dict[TopicPartition, bytearray] = {}
         self.starts: dict[TopicPartition, int] = {}
         self.segments: dict[TopicPartition, list[tuple[float, int]]] = {}
@@ -253,12 +253,12 @@ class LogEra:
 
     def live(self, *ids: int) -> None:
         brokers = {n: self.addresses.setdefault(n, Broker(n, f"b{n}", 9092)) for n in ids}
-        self.coordination.apply(BrokersChanged(brokers))
+        self.metadata.apply(BrokersChanged(brokers))
 
     def publish(self, topic: str, count: int, broker: int = 1) -> None:
         for n in range(count):
             self.logs.setdefault(TopicPartition(topic, n, broker), bytearray())
-        self.coordination.apply(TopicChanged(topic, {broker: count}))
+        self.metadata.apply(TopicChanged(topic, {broker: count}))
 
     def write(
         self, partition: TopicPartition, values: Iterable[bytes], compression: CompressionType = CompressionType.NONE

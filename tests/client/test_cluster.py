@@ -33,7 +33,7 @@ def arguments(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         seen.update(options)
         return era_module.Kafka07Driver(**options)
 
-    monkeypatch.setattr("odradek.client.cluster.Kafka07Era", make)
+    monkeypatch.setattr("odradek.client.cluster.Kafka07Driver", make)
     return seen
 
 
@@ -121,7 +121,7 @@ async def test_the_cluster_offers_every_option_of_what_it_makes(made: type) -> N
     wanted = {
         name: (p.default, p.annotation, p.kind)
         for name, p in theirs.parameters.items()
-        if name not in ("era", "tuning")
+        if name not in ("driver", "tuning")
     }
     assert ours == wanted
 
@@ -192,7 +192,7 @@ async def test_pain_ctrl_c_a_cancelled_block_flushes_before_the_era_closes(drive
 
 
 async def test_topics_and_partitions(driver: FakeEra) -> None:
-    driver.coordination.publish("u", b2=1)
+    driver.metadata.publish("u", b2=1)
     async with Cluster(driver, Tuning()) as k:
         assert await k.topics() == {"t", "u"}
         assert await k.partitions("t") == tuple(TopicPartition("t", n, b) for b in (1, 2) for n in (0, 1))
@@ -200,7 +200,7 @@ async def test_topics_and_partitions(driver: FakeEra) -> None:
 
 
 async def test_positions_by_meaning(driver: FakeEra) -> None:
-    driver.coordination.publish("t", b1=1, b2=1)
+    driver.metadata.publish("t", b1=1, b2=1)
     first, second = TopicPartition("t", 0, 1), TopicPartition("t", 0, 2)
     for place, start, end in ((first, 0, 100), (second, 50, 70)):
         found = driver[place.broker].positions_found

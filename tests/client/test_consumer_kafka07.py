@@ -46,21 +46,21 @@ async def write(
     driver: Kafka07Driver, partition: TopicPartition, values: Sequence[bytes], compression: str = "none"
 ) -> None:
     with anyio.fail_after(20):
-        while (broker := driver.coordination.table.brokers.get(partition.broker)) is None:
-            await driver.coordination.changed(driver.coordination.table.version)
+        while (broker := driver.metadata.table.brokers.get(partition.broker)) is None:
+            await driver.metadata.changed(driver.metadata.table.version)
         part = PartitionBatch(partition, [ProducerRecord(value) for value in values], compression)
         await driver.broker(broker, purpose="produce").produce([part], confirm=True)
 
 
 async def create(driver: Kafka07Driver, topic: str, brokers: Sequence[int] = (1,)) -> list[TopicPartition]:
     """A topic with something in every partition, published in ZooKeeper."""
-    table = await driver.coordination.topic(topic)
+    table = await driver.metadata.topic(topic)
     for broker in brokers:
         for n in range(3):
             await write(driver, TopicPartition(topic, n, broker), [b"%d-%d" % (broker, n)])
     with anyio.fail_after(20):
         while len(table.published(topic)) < 3 * len(brokers):
-            table = await driver.coordination.changed(table.version)
+            table = await driver.metadata.changed(table.version)
     return list(table.published(topic))
 
 

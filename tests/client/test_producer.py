@@ -46,7 +46,7 @@ async def test_send_returns_when_the_broker_has_it(driver: FakeEra) -> None:
         assert driver.log[ack.partition] == [b"v"]
         index = KeyHash()("t", b"k", 4)
         assert index is not None
-        assert ack == Ack(driver.coordination.table.partitions("t")[index], None, 1, confirmed=True, repeated=False)
+        assert ack == Ack(driver.metadata.table.partitions("t")[index], None, 1, confirmed=True, repeated=False)
 
 
 async def test_send_waits_for_the_confirm(driver: FakeEra) -> None:
@@ -187,7 +187,7 @@ async def test_records_put_in_one_burst_share_a_batch(driver: FakeEra) -> None:
 
 
 async def test_several_partitions_of_a_broker_share_a_request(driver: FakeEra) -> None:
-    driver.coordination.publish("t", b1=2)
+    driver.metadata.publish("t", b1=2)
     async with Producer(driver, partitioner=RoundRobin()) as out:
         acks = await out.send_many("t", [b"a", b"b", b"c"])
     assert [request.values for request in driver[1].requests] == [[[b"a", b"c"], [b"b"]]]
@@ -300,7 +300,7 @@ async def test_what_the_era_has_no_place_for_is_said_at_once(driver: FakeEra) ->
 
 @pytest.mark.parametrize(
     "option",
-    [{"latency": -1}, {"buffer": 0}, {"deliver_within": 0}, {"exit_within": -0.1}, {"max_message_bytes": 0}],
+    [{"latency": -1}, {"buffer_bytes": 0}, {"deliver_within": 0}, {"exit_within": -0.1}, {"max_message_bytes": 0}],
     ids=lambda option: next(iter(option)),
 )
 async def test_options_that_cannot_work(driver: FakeEra, option: dict[str, Any]) -> None:

@@ -266,7 +266,7 @@ async def test_many_small_batches_are_compressed_in_a_thread_too(driver: FakeEra
         return encode(part, limit)
 
     driver.encode = watched  # type: ignore[method-assign, assignment]
-    driver.coordination.publish("t", b1=1000)
+    driver.metadata.publish("t", b1=1000)
     places = [TopicPartition("t", n, 1) for n in range(1000)]
     async with Producer(driver, compression="gzip") as out:
         await out.send("t", b"the topic is known now", partition=PLACE)
@@ -302,12 +302,12 @@ async def test_a_broker_that_goes_while_its_batch_is_compressed_is_not_written_t
         return encode(part, limit)
 
     driver.encode = slow  # type: ignore[method-assign, assignment]
-    driver.coordination.brokers(1)
+    driver.metadata.brokers(1)
     rows = [b"%05d" % n * 200 for n in range(100)]
     async with Producer(driver, compression="gzip", tuning=HASTY) as out, anyio.create_task_group() as tasks:
         tasks.start_soon(out.send_many, "t", rows)
         await wait_all_tasks_blocked()
-        driver.coordination.brokers(2)
+        driver.metadata.brokers(2)
         await wait_all_tasks_blocked()
         go_on.set()
     assert driver.values() == rows
@@ -385,18 +385,18 @@ async def test_case_45_a_new_topic_goes_to_partition_0_of_a_live_broker_and_then
     async with Producer(driver) as out:
         first = await out.send("new", b"first")
         assert first.partition in (TopicPartition("new", 0, 1), TopicPartition("new", 0, 2))
-        driver.coordination.publish("new", b1=3, b2=3)
+        driver.metadata.publish("new", b1=3, b2=3)
         for n in range(200):
             await out.send("new", b"%d" % n)
         assert {place for place in driver.log if place.topic == "new"} == {
             TopicPartition("new", n, broker) for broker in (1, 2) for n in range(3)
         }
-        assert driver.coordination.refreshed == 1  # for brokers that only tell when asked
+        assert driver.metadata.refreshed == 1  # for brokers that only tell when asked
 
 
 async def test_case_45_a_key_counts_in_the_numerically_sorted_list_of_broker_and_partition(driver: FakeEra) -> None:
-    driver.coordination.brokers(2, 10)
-    driver.coordination.publish("t", b10=2, b2=11)
+    driver.metadata.brokers(2, 10)
+    driver.metadata.publish("t", b10=2, b2=11)
     expected = [TopicPartition("t", n, 2) for n in range(11)] + [TopicPartition("t", n, 10) for n in range(2)]
     async with Producer(driver) as out:
         for n in range(50):
@@ -421,33 +421,33 @@ async def test_records_of_a_broker_that_has_gone_are_sent_elsewhere(driver: Fake
         for n in range(5):
             await out.put("t", b"%d" % n, key=key)
         await driver[1].sent(1)
-        driver.coordination.brokers(2)
+        driver.metadata.brokers(2)
     (place,) = driver.log
     assert place.broker == 2
     assert driver.log[place] == [b"%d" % n for n in range(5)]
 
 
 async def test_an_explicit_partition_waits_for_its_broker_to_come_back(driver: FakeEra) -> None:
-    driver.coordination.brokers(2)
+    driver.metadata.brokers(2)
     async with Producer(driver) as out, anyio.create_task_group() as tasks:
         sends = Sends(out, tasks)
         await sends.start(b"v", partition=PLACE)
         assert not sends.outcomes
-        driver.coordination.brokers(1, 2)
+        driver.metadata.brokers(1, 2)
     assert driver.log[PLACE] == [b"v"]
 
 
 async def test_records_without_any_live_broker_wait_for_one(driver: FakeEra) -> None:
-    driver.coordination.brokers()
+    driver.metadata.brokers()
     async with Producer(driver) as out, anyio.create_task_group() as tasks:
         sends = Sends(out, tasks)
         await sends.start(b"v")
-        driver.coordination.brokers(2)
+        driver.metadata.brokers(2)
     assert driver.values() == [b"v"]
 
 
 async def test_without_any_live_broker_the_error_says_that(driver: FakeEra, clock: Clock) -> None:
-    driver.coordination.brokers()
+    driver.metadata.brokers()
     async with Producer(driver, deliver_within=HURRY_S) as out:
         found = await late(clock, out)
     assert type(found) is NotWritten
@@ -455,14 +455,14 @@ async def test_without_any_live_broker_the_error_says_that(driver: FakeEra, cloc
 
 
 async def test_a_topic_that_cannot_be_looked_up_yet_is_asked_for_again(driver: FakeEra) -> None:
-    driver.coordination.topic_errors = [ZooKeeperError("away"), ZooKeeperError("still away")]
+    driver.metadata.topic_errors = [ZooKeeperError("away"), ZooKeeperError("still away")]
     async with Producer(driver, tuning=HASTY) as out:
         await out.send("t", b"v")
-    assert driver.coordination.asked == ["t", "t", "t"]
+    assert driver.metadata.asked == ["t", "t", "t"]
 
 
 async def test_a_topic_that_was_never_found_says_why(driver: FakeEra, clock: Clock) -> None:
-    driver.coordination.topic_errors = [ZooKeeperError("away")]
+    driver.metadata.topic_errors = [ZooKeeperError("away")]
     once = Tuning(backoff=Backoff(10, 1, 10))
     async with Producer(driver, tuning=once, deliver_within=HURRY_S) as out:
         found = await late(clock, out)
@@ -474,7 +474,7 @@ async def test_a_topic_that_was_never_found_says_why(driver: FakeEra, clock: Clo
 
 
 async def test_failures_of_put_can_be_taken_and_then_exit_is_quiet(driver: FakeEra) -> None:
-    driver.coordination.brokers()
+    driver.metadata.brokers()
     async with Producer(driver, deliver_within=0.02) as out:
         await out.put("t", b"1")
         assert out.try_put("t", b"2")
@@ -488,7 +488,7 @@ async def test_failures_of_put_can_be_taken_and_then_exit_is_quiet(driver: FakeE
 
 
 async def test_failures_nobody_took_are_raised_at_exit(driver: FakeEra) -> None:
-    driver.coordination.brokers()
+    driver.metadata.brokers()
     with pytest.raises(Undelivered, match="1 not written; first: not delivered within") as caught:
         async with Producer(driver, deliver_within=0.02) as out:
             await out.put("t", b"v")
@@ -583,7 +583,7 @@ async def test_a_dead_background_surfaces_everywhere(driver: FakeEra) -> None:
 
             tasks.start_soon(wait)
             await wait_all_tasks_blocked()
-            driver.coordination.fail(ZooKeeperError("authentication failed"))
+            driver.metadata.fail(ZooKeeperError("authentication failed"))
             await wait_all_tasks_blocked()
             assert type(found[0]) is OutcomeUnknown
             for call in (out.put, out.send):
@@ -602,7 +602,7 @@ async def test_a_dead_background_with_records_left_is_undelivered_because_of_it(
         async with Producer(driver) as out:
             await out.put("t", b"v")
             await wait_all_tasks_blocked()
-            driver.coordination.fail(ZooKeeperError("authentication failed"))
+            driver.metadata.fail(ZooKeeperError("authentication failed"))
             await wait_all_tasks_blocked()
     assert isinstance(caught.value.__cause__, ZooKeeperError)
 

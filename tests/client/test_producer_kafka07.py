@@ -103,9 +103,9 @@ async def test_case_45_new_topic_first_partition_0_then_the_published_ones(
         first = await out.send("new", b"first")
         assert first.partition == TopicPartition("new", 0, 1)
         with anyio.fail_after(10):
-            table = k.driver.coordination.table
+            table = k.driver.metadata.table
             while not table.published("new"):
-                table = await k.driver.coordination.changed(table.version)
+                table = await k.driver.metadata.changed(table.version)
         keys = [b"key %d" % n for n in range(30)]
         for key in keys:
             index = KeyHash()("new", key, 3)

@@ -122,7 +122,7 @@ def fail(world: World, what: str, number: int) -> None:
     elif what in ("down", "up"):
         broker.down = Unreachable("tcp", "b:9092", "refused") if what == "down" else None
     elif what in ("away", "back"):
-        driver.coordination.brokers(*([1, 2] if what == "back" else [1 + number % 2]))
+        driver.metadata.brokers(*([1, 2] if what == "back" else [1 + number % 2]))
     elif what == "cancel" and world.scopes:
         world.scopes[number % len(world.scopes)].cancel()
 
@@ -142,7 +142,7 @@ async def story(driver: FakeEra, steps: list[Step], compression: str, buffer_byt
             (give if what in RECORDS else fail)(world, what, number)
             if number % 2:
                 await wait_all_tasks_blocked()
-        driver.coordination.brokers(1, 2)
+        driver.metadata.brokers(1, 2)
         for number in (1, 2):
             driver[number].down = None
             driver[number].release()

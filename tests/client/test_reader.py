@@ -470,7 +470,7 @@ async def test_entering_fails_honestly_when_an_end_cannot_be_found_out() -> None
 async def test_pain_background_death_raises_in_async_for() -> None:
     driver = LogEra()
     async with Reader(driver, "t") as reader:
-        driver.coordination.fail(RuntimeError("watcher died"))
+        driver.metadata.fail(RuntimeError("watcher died"))
         with pytest.raises(RuntimeError, match="watcher died"):
             await anext(reader)
         driver.b1.fatal = ZeroDivisionError("a bug of ours")
@@ -515,7 +515,7 @@ async def test_two_tasks_cannot_read_record_by_record_at_once() -> None:
         tasks.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("options", [{"ahead": 0}, {"max_message_bytes": 0}, {"corrupt": "ignore"}])
+@pytest.mark.parametrize("options", [{"read_ahead_bytes": 0}, {"max_message_bytes": 0}, {"corrupt": "ignore"}])
 def test_options_that_cannot_work_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         Reader(LogEra(), "t", **options)  # type: ignore[arg-type]

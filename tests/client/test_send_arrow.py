@@ -109,7 +109,7 @@ async def test_keys_choose_the_partition_and_a_null_is_no_key(driver: FakeEra) -
     async with Producer(driver) as out:
         acks = await out.send_arrow("t", data, key="user")
     assert acks.written == 500
-    places = driver.coordination.table.partitions("t")
+    places = driver.metadata.table.partitions("t")
     for n, key in enumerate(keys):
         if key is not None:
             index = KeyHash()("t", key.encode(), 4)
@@ -248,13 +248,13 @@ async def test_a_cancelled_call_leaves_its_rows_on_their_way(driver: FakeEra) ->
 
 
 async def test_rows_of_a_broker_that_has_gone_are_sent_elsewhere_in_their_order(driver: FakeEra) -> None:
-    driver.coordination.brokers(1)
+    driver.metadata.brokers(1)
     driver[1].holding = True
     rows = [b"%04d" % n for n in range(2000)]
     async with Producer(driver, tuning=Tuning(batch_bytes=2 * KiB)) as out, anyio.create_task_group() as tasks:
         tasks.start_soon(out.send_arrow, "t", pa.array(rows))
         await wait_all_tasks_blocked()
-        driver.coordination.brokers(2)
+        driver.metadata.brokers(2)
         await wait_all_tasks_blocked()
         driver[1].holding = False
         driver[1].cut(sent=False)

@@ -205,7 +205,7 @@ async def test_what_killed_the_background_is_raised_while_a_table_is_filled() ->
 
         tasks.start_soon(read)
         await read_ahead(reader, 3)
-        driver.coordination.fail(RuntimeError("watcher died"))
+        driver.metadata.fail(RuntimeError("watcher died"))
 
 
 @pytest.mark.parametrize("max_wait", [0.0, 0.001])

@@ -190,7 +190,7 @@ async def produce(case: Case, place: Place) -> list[str]:
             results.append(await sync_call(out, case, call))
             if over_zookeeper and out.statistics().written and len(results) == 1:
                 await place.published({f"{place.chroot}/brokers/topics/{topic}/1" for topic, _, _ in call})
-                await k.driver.coordination.refresh()
+                await k.driver.metadata.refresh()
                 await anyio.wait_all_tasks_blocked()  # the producer has the new table
     return results
 

@@ -77,7 +77,7 @@ async def test_a_cluster_over_zookeeper_from_registration_to_a_groups_positions(
         Kafka07Driver(zookeeper=zookeeper_root) as driver,
     ):
         same: ProtocolDriver = driver
-        table = await same.coordination.topic("t")
+        table = await same.metadata.topic("t")
         assert (table.partitions("t"), table.published("t")) == ((P,), ())
         assert table.brokers == {1: Broker(1, "127.0.0.1", broker.port)}
         api = same.broker(table.brokers[1], purpose="produce")
@@ -85,7 +85,7 @@ async def test_a_cluster_over_zookeeper_from_registration_to_a_groups_positions(
         assert receipt.confirmed
         with anyio.fail_after(10):
             while len(table.published("t")) < 2:
-                table = await driver.coordination.changed(table.version)
+                table = await driver.metadata.changed(table.version)
         end = await driver.broker(table.brokers[1], purpose="control").positions(P, LATEST)
         assert end == [26]
         member, listener = driver.membership(Subscription("g", {"t": 1})), Listener()
@@ -108,36 +108,36 @@ async def test_a_static_list_probes_partitions_and_creates_nothing() -> None:
         Kafka07Broker(broker_id=2) as second,
         Kafka07Driver(brokers=[f"1@{first.address}", f"2@{second.address}"]) as driver,
     ):
-        table = await driver.coordination.topic("t")
+        table = await driver.metadata.topic("t")
         assert [p.name for p in table.published("t")] == ["1-0", "1-1", "1-2", "2-0"]
-        assert [len((await driver.coordination.topic(name)).published(name)) for name in ("many", "full")] == [701, 257]
+        assert [len((await driver.metadata.topic(name)).published(name)) for name in ("many", "full")] == [701, 257]
         with pytest.raises(BrokerError, match="Unknown"):
-            await driver.coordination.topic("a/b")
+            await driver.metadata.topic("a/b")
         assert not [path for broker in (first, second) for path in broker.log_dir.iterdir() if path.is_dir()]
         second.kill()
-        assert [p.name for p in (await driver.coordination.topic("u")).published("u")] == ["1-0", "1-1", "1-2"]
+        assert [p.name for p in (await driver.metadata.topic("u")).published("u")] == ["1-0", "1-1", "1-2"]
         for use in (lambda: driver.membership(Subscription("g", {"t": 1})), lambda: driver.offsets("g")):
             with pytest.raises(Unsupported, match="needs ZooKeeper"):
                 use()
         with pytest.raises(Unsupported):
-            await driver.coordination.all_topics()
+            await driver.metadata.all_topics()
 
 
 async def test_a_partition_whose_first_segments_are_gone_still_counts() -> None:
     async with Kafka07Broker(broker_id=0, config={"log.flush.interval": "1"}) as broker:
         p = TopicPartition("t", 0, 0)
         async with Kafka07Driver(brokers=[broker.address]) as driver:
-            api = driver.broker((await driver.coordination.topic("t")).brokers[0], purpose="produce")
+            api = driver.broker((await driver.metadata.topic("t")).brokers[0], purpose="produce")
             await api.produce([PartitionBatch(p, [ProducerRecord(b"x")])], confirm=True)
         broker.stop()
         (segment,) = (broker.log_dir / "t-0").glob("*.kafka")
         segment.rename(segment.with_name(f"{5000:020}.kafka"))
         broker.start()
         async with Kafka07Driver(brokers=[broker.address]) as driver:
-            assert (await driver.coordination.topic("t")).published("t") == (p,)
-            assert await driver.broker(driver.coordination.table.brokers[0], purpose="control").positions(
-                p, EARLIEST
-            ) == [5000]
+            assert (await driver.metadata.topic("t")).published("t") == (p,)
+            assert await driver.broker(driver.metadata.table.brokers[0], purpose="control").positions(p, EARLIEST) == [
+                5000
+            ]
 
 
 async def lose(api: BrokerClient) -> None:
@@ -167,7 +167,7 @@ async def test_leaving_fails_what_is_outstanding_and_ends_all_connections(silent
     with pytest.raises(Closed):
         driver.broker(Broker(5, "h", 1), purpose="fetch")
     with pytest.raises(Closed):
-        await driver.coordination.changed(99)
+        await driver.metadata.changed(99)
 
 
 async def test_an_error_in_the_block_stays_as_it_is(zookeeper_root: str) -> None:
@@ -191,7 +191,7 @@ async def test_a_zookeeper_that_is_not_there_says_so() -> None:
 async def test_unused_it_is_closed() -> None:
     driver = Kafka07Driver(zookeeper="127.0.0.1:1")
     with pytest.raises(Closed):
-        _ = driver.coordination
+        _ = driver.metadata
     with pytest.raises(Closed):
         driver.broker(Broker(0, "h", 1), purpose="fetch")
     assert repr(driver) == "<Kafka07Driver not open connections=0>"

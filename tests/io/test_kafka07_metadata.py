@@ -62,16 +62,16 @@ async def cluster(address: str) -> AsyncIterator[tuple[Nodes, ZooKeeper, ZooKeep
     async with (
         ZooKeeper(address, session_timeout=5, connect_timeout=10) as outside,
         ZooKeeper(address, session_timeout=5, connect_timeout=10) as zk,
-        ZooKeeperMetadata(zk) as coordination,
+        ZooKeeperMetadata(zk) as metadata,
     ):
         with anyio.fail_after(30):
-            yield Nodes(outside), zk, coordination
+            yield Nodes(outside), zk, metadata
 
 
-async def until(coordination: ZooKeeperMetadata, wanted: Callable[[Kafka07RoutingTable], bool]) -> Kafka07RoutingTable:
-    table = coordination.table
+async def until(metadata: ZooKeeperMetadata, wanted: Callable[[Kafka07RoutingTable], bool]) -> Kafka07RoutingTable:
+    table = metadata.table
     while not wanted(table):
-        table = await coordination.changed(table.version)
+        table = await metadata.changed(table.version)
     return table
 
 
@@ -80,72 +80,72 @@ def names(found: Sequence[TopicPartition]) -> list[str]:
 
 
 async def test_brokers_come_go_and_change_their_address(zookeeper: ZooKeeperServer, chroot: str) -> None:
-    async with cluster(zookeeper.address + chroot) as (nodes, _, coordination):
-        same: ClusterMetadata = coordination
+    async with cluster(zookeeper.address + chroot) as (nodes, _, metadata):
+        same: ClusterMetadata = metadata
         assert (same.table.version, dict(same.table.brokers)) == (0, {})  # /brokers does not even exist
         await nodes.broker(2, "h:9092")
-        table = await until(coordination, lambda t: 2 in t.brokers)
+        table = await until(metadata, lambda t: 2 in t.brokers)
         assert table.brokers[2] == Broker(2, "h", 9092)
         await nodes.broker(10, "h:9093")
-        await until(coordination, lambda t: set(t.brokers) == {2, 10})
+        await until(metadata, lambda t: set(t.brokers) == {2, 10})
         await nodes.broker(2, "elsewhere:1")  # deleted and created at once: often within one watch
-        table = await until(coordination, lambda t: t.brokers.get(2) == Broker(2, "elsewhere", 1))
+        table = await until(metadata, lambda t: t.brokers.get(2) == Broker(2, "elsewhere", 1))
         await nodes.zk.set("/brokers/ids/2", b"c:third:3")
-        table = await until(coordination, lambda t: t.brokers.get(2) == Broker(2, "third", 3))
+        table = await until(metadata, lambda t: t.brokers.get(2) == Broker(2, "third", 3))
         assert names(table.partitions("new")) == ["2-0", "10-0"]
         await nodes.zk.delete("/brokers/ids/2")
-        await until(coordination, lambda t: set(t.brokers) == {10})
-        assert repr(coordination).startswith("<ZooKeeperMetadata v") and "10@h:9093" in repr(coordination)
+        await until(metadata, lambda t: set(t.brokers) == {10})
+        assert repr(metadata).startswith("<ZooKeeperMetadata v") and "10@h:9093" in repr(metadata)
 
 
 async def test_a_topic_appears_grows_and_goes(zookeeper: ZooKeeperServer, chroot: str) -> None:
-    async with cluster(zookeeper.address + chroot) as (nodes, _, coordination):
+    async with cluster(zookeeper.address + chroot) as (nodes, _, metadata):
         await nodes.broker(1, "h:1")
         await nodes.broker(2, "h:2")
-        await until(coordination, lambda t: set(t.brokers) == {1, 2})
-        table = await coordination.topic("t")  # /brokers/topics does not exist
+        await until(metadata, lambda t: set(t.brokers) == {1, 2})
+        table = await metadata.topic("t")  # /brokers/topics does not exist
         assert (names(table.partitions("t")), table.topics) == (["1-0", "2-0"], frozenset())
         await nodes.count("t", 1, "2")
-        table = await until(coordination, lambda t: bool(t.published("t")))
+        table = await until(metadata, lambda t: bool(t.published("t")))
         assert (names(table.partitions("t")), names(table.published("t"))) == (["1-0", "1-1", "2-0"], ["1-0", "1-1"])
         await nodes.count("t", 2, "3")
-        await until(coordination, lambda t: names(t.partitions("t")) == ["1-0", "1-1", "2-0", "2-1", "2-2"])
+        await until(metadata, lambda t: names(t.partitions("t")) == ["1-0", "1-1", "2-0", "2-1", "2-2"])
         await nodes.zk.set("/brokers/topics/t/2", b"1")
-        await until(coordination, lambda t: names(t.partitions("t")) == ["1-0", "1-1", "2-0"])
+        await until(metadata, lambda t: names(t.partitions("t")) == ["1-0", "1-1", "2-0"])
         await nodes.zk.delete("/brokers/topics/t/1")
-        await until(coordination, lambda t: names(t.published("t")) == ["2-0"])
-        assert await coordination.topic("t") is coordination.table
+        await until(metadata, lambda t: names(t.published("t")) == ["2-0"])
+        assert await metadata.topic("t") is metadata.table
 
 
 async def test_listing_finds_all_topics_and_keeps_finding_them(server: ZooKeeperServer, root: str) -> None:
-    async with cluster(server.address + root) as (nodes, _, coordination):
-        assert await coordination.all_topics() == frozenset()
+    async with cluster(server.address + root) as (nodes, _, metadata):
+        assert await metadata.all_topics() == frozenset()
         await nodes.broker(1, "h:1")
         await nodes.count("a", 1, "1")
         await nodes.count("b", 1, "1")
-        await until(coordination, lambda t: t.topics == {"a", "b"})
-        assert await coordination.all_topics() == {"a", "b"}
+        await until(metadata, lambda t: t.topics == {"a", "b"})
+        assert await metadata.all_topics() == {"a", "b"}
         await nodes.count("c", 1, "1")
-        await until(coordination, lambda t: "c" in t.topics)
+        await until(metadata, lambda t: "c" in t.topics)
 
 
 async def test_malformed_nodes_cost_one_line_and_nothing_else(
     server: ZooKeeperServer, root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with cluster(server.address + root) as (nodes, _, coordination):
+    async with cluster(server.address + root) as (nodes, _, metadata):
         await nodes.zk.create("/brokers/ids/7", b"nonsense", parents=True)
         await nodes.zk.create("/brokers/ids/x", b"c:h:1")
         await nodes.count("t", 1, "many")
         await nodes.broker(1, "h:1")
         await nodes.count("t", 2, "1")
         await nodes.broker(2, "h:2")
-        await until(coordination, lambda t: set(t.brokers) == {1, 2})
-        table = await coordination.topic("t")
+        await until(metadata, lambda t: set(t.brokers) == {1, 2})
+        table = await metadata.topic("t")
         assert names(table.published("t")) == ["2-0"]
-        await coordination.refresh()
-        await coordination.refresh()
+        await metadata.refresh()
+        await metadata.refresh()
         await nodes.zk.set("/brokers/ids/7", b"c:h:7")
-        await until(coordination, lambda t: 7 in t.brokers)
+        await until(metadata, lambda t: 7 in t.brokers)
     lines = sorted(r.getMessage() for r in caplog.records if r.name == "odradek.coordination")
     assert lines == [
         "ignored: /brokers/ids/7: not creator:host:port: 'nonsense'",
@@ -162,39 +162,39 @@ async def test_the_table_stands_while_the_session_is_suspended_and_catches_up_af
         async with (
             ZooKeeper(server.address + root, session_timeout=5, connect_timeout=10) as outside,
             ZooKeeper(proxy.address + root, session_timeout=5, connect_timeout=10) as zk,
-            ZooKeeperMetadata(zk) as coordination,
+            ZooKeeperMetadata(zk) as metadata,
         ):
             nodes = Nodes(outside)
             with anyio.fail_after(30):
                 await nodes.broker(1, "h:1")
                 await nodes.count("t", 1, "1")
-                await coordination.topic("t")
-                before = await until(coordination, lambda t: names(t.published("t")) == ["1-0"])
+                await metadata.topic("t")
+                before = await until(metadata, lambda t: names(t.published("t")) == ["1-0"])
                 proxy.refuse()
                 proxy.cut()
                 await nodes.broker(1, "h:2")
                 await nodes.count("t", 2, "1")
                 await nodes.broker(2, "h:3")
-                assert coordination.table is before
+                assert metadata.table is before
                 proxy.accept()
-                table = await until(coordination, lambda t: names(t.published("t")) == ["1-0", "2-0"])
+                table = await until(metadata, lambda t: names(t.published("t")) == ["1-0", "2-0"])
                 assert table.brokers[1].port == 2
 
 
 async def test_an_expired_session_is_replaced_and_everything_read_and_watched_again(
     server: ZooKeeperServer, root: str
 ) -> None:
-    async with cluster(server.address + root) as (nodes, zk, coordination):
+    async with cluster(server.address + root) as (nodes, zk, metadata):
         await nodes.broker(1, "h:1")
-        await coordination.topic("t")
-        await until(coordination, lambda t: 1 in t.brokers)
+        await metadata.topic("t")
+        await until(metadata, lambda t: 1 in t.brokers)
         first = zk.session_id
         server.expire(first)
         await nodes.broker(2, "h:2")
         await nodes.count("t", 2, "1")
-        await until(coordination, lambda t: names(t.published("t")) == ["2-0"] and 2 in t.brokers)
+        await until(metadata, lambda t: names(t.published("t")) == ["2-0"] and 2 in t.brokers)
         await nodes.count("t", 1, "1")  # heard of through the new session's watches
-        await until(coordination, lambda t: names(t.published("t")) == ["1-0", "2-0"])
+        await until(metadata, lambda t: names(t.published("t")) == ["1-0", "2-0"])
         assert zk.session_id not in (0, first)
 
 
@@ -202,8 +202,8 @@ async def test_a_read_that_failed_in_a_living_session_is_tried_again(
     server: ZooKeeperServer, root: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("odradek.io.kafka07.metadata.RETRY_SECONDS", 0.01)
-    async with cluster(server.address + root) as (nodes, zk, coordination):
-        await coordination.topic("t")
+    async with cluster(server.address + root) as (nodes, zk, metadata):
+        await metadata.topic("t")
         children, failures = zk.children, [DeadlineError("children", 0.1), DeadlineError("children", 0.1)]
 
         async def sometimes(path: str, watch: bool = False) -> list[str] | None:
@@ -213,7 +213,7 @@ async def test_a_read_that_failed_in_a_living_session_is_tried_again(
 
         monkeypatch.setattr(zk, "children", sometimes)
         await nodes.broker(1, "h:1")
-        await until(coordination, lambda t: 1 in t.brokers)
+        await until(metadata, lambda t: 1 in t.brokers)
         assert "cannot read the cluster's nodes, will try again: children: no answer within 0.1 s" in caplog.text
 
 
@@ -222,10 +222,10 @@ async def test_a_background_failure_is_raised_from_changed_from_topic_and_at_exi
 ) -> None:
     async with ZooKeeper(server.address + root) as zk:
         with pytest.raises(Closed):
-            async with ZooKeeperMetadata(zk) as coordination:
+            async with ZooKeeperMetadata(zk) as metadata:
                 await zk.aclose()
                 with anyio.fail_after(10):
-                    for wait in (coordination.changed(99), coordination.topic("t"), coordination.refresh()):
+                    for wait in (metadata.changed(99), metadata.topic("t"), metadata.refresh()):
                         with pytest.raises(Closed):
                             await wait
 
@@ -233,25 +233,25 @@ async def test_a_background_failure_is_raised_from_changed_from_topic_and_at_exi
 async def test_cancelled_waits_and_a_cancelled_block_leave_nothing_behind(server: ZooKeeperServer, root: str) -> None:
     async with ZooKeeper(server.address + root) as zk:
         with anyio.CancelScope() as scope:
-            async with ZooKeeperMetadata(zk) as coordination:
+            async with ZooKeeperMetadata(zk) as metadata:
                 with anyio.move_on_after(0.01) as brief:
-                    await coordination.changed(coordination.table.version)
+                    await metadata.changed(metadata.table.version)
                 assert brief.cancelled_caught
                 scope.cancel()
                 await anyio.sleep_forever()
         assert scope.cancelled_caught
-        async with ZooKeeperMetadata(zk) as coordination:  # the session is still there for the next
-            assert await coordination.all_topics() == frozenset()
+        async with ZooKeeperMetadata(zk) as metadata:  # the session is still there for the next
+            assert await metadata.all_topics() == frozenset()
 
 
 async def test_concurrent_first_uses_of_topics_see_them_all(server: ZooKeeperServer, root: str) -> None:
-    async with cluster(server.address + root) as (nodes, _, coordination):
+    async with cluster(server.address + root) as (nodes, _, metadata):
         await nodes.broker(1, "h:1")
         for n in range(5):
             await nodes.count(f"t{n}", 1, "1")
-        await until(coordination, lambda t: 1 in t.brokers)
+        await until(metadata, lambda t: 1 in t.brokers)
         wanted = [f"t{n % 5}" for n in range(20)]
-        tables = await together(coordination.topic, wanted)
+        tables = await together(metadata.topic, wanted)
         assert all(table.topics >= {topic} for table, topic in zip(tables, wanted, strict=True))
 
 
@@ -263,7 +263,7 @@ B0, B1 = Broker(0, "a", 9092), Broker(1, "b", 9093)
 async def test_a_topic_published_while_it_is_first_read_is_not_missed(
     server: ZooKeeperServer, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with cluster(server.address + root) as (nodes, zk, coordination):
+    async with cluster(server.address + root) as (nodes, zk, metadata):
         await nodes.broker(1, "h:1")
         events, real = zk.events(), zk.children
 
@@ -278,8 +278,8 @@ async def test_a_topic_published_while_it_is_first_read_is_not_missed(
             return answer
 
         monkeypatch.setattr(zk, "children", children)
-        await coordination.topic("t")
-        table = await until(coordination, lambda t: bool(t.published("t")))
+        await metadata.topic("t")
+        table = await until(metadata, lambda t: bool(t.published("t")))
         assert names(table.published("t")) == ["1-0", "1-1", "1-2"]
 
 
@@ -291,21 +291,21 @@ async def test_a_static_list_probes_each_topic_once_and_again_at_refresh() -> No
         asked.append((topic, broker.id))
         return counts[topic, broker.id]
 
-    async with StaticMetadata([B0, B1], probe) as coordination:
-        assert names(coordination.table.partitions("t")) == ["0-0", "1-0"]
+    async with StaticMetadata([B0, B1], probe) as metadata:
+        assert names(metadata.table.partitions("t")) == ["0-0", "1-0"]
         assert asked == []
-        table = await coordination.topic("t")
+        table = await metadata.topic("t")
         assert names(table.published("t")) == ["0-0", "0-1"]
-        await coordination.topic("t")
+        await metadata.topic("t")
         assert sorted(asked) == [("t", 0), ("t", 1)]
         counts["t", 1] = 1
-        table = await coordination.refresh()
+        table = await metadata.refresh()
         assert names(table.published("t")) == ["0-0", "0-1", "1-0"]
         assert table.version > 1
         with pytest.raises(Unsupported, match="listing topics is not supported here: it needs ZooKeeper"):
-            await coordination.all_topics()
+            await metadata.all_topics()
     with pytest.raises(Closed):
-        await coordination.changed(coordination.table.version)
+        await metadata.changed(metadata.table.version)
 
 
 async def test_a_static_list_lives_with_brokers_that_do_not_answer(caplog: pytest.LogCaptureFixture) -> None:
@@ -316,14 +316,14 @@ async def test_a_static_list_lives_with_brokers_that_do_not_answer(caplog: pytes
             raise Unreachable("tcp", broker.address, "refused")
         return 1
 
-    async with StaticMetadata([B0, B1], probe) as coordination:
-        assert names((await coordination.topic("t")).published("t")) == ["1-0"]
+    async with StaticMetadata([B0, B1], probe) as metadata:
+        assert names((await metadata.topic("t")).published("t")) == ["1-0"]
         assert "cannot ask broker 0 at a:9092 about t" in caplog.text
         away = {1}
-        assert names((await coordination.refresh()).published("t")) == ["0-0", "1-0"]  # keeps what it knew
+        assert names((await metadata.refresh()).published("t")) == ["0-0", "1-0"]  # keeps what it knew
         away = {0, 1}
         with pytest.raises(Unreachable, match="a:9092"):
-            await coordination.topic("u")
+            await metadata.topic("u")
 
 
 def test_broker_lists() -> None:

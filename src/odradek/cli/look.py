@@ -48,7 +48,7 @@ async def last(k: od.Cluster, partition: TopicPartition, count: int) -> tuple[li
 
     0.7 can only be read forwards, from places that are known: segment by segment, then, from the last one back.
     """
-    broker = k.driver.coordination.table.leader(partition)
+    broker = k.driver.metadata.table.leader(partition)
     if broker is None:
         raise click.ClickException(f"{partition}: its broker is not there")
     marks = await k.driver.broker(broker, purpose="control").positions(partition, LATEST, MANY)

@@ -226,7 +226,7 @@ async def _cat_group(url: str, topic: str, group: str, sink: _RecordPrinter) -> 
 @click.option("--partition", "-p", metavar="[BROKER-]N", help="Write to this partition only.")
 @click.option("--delimiter", "-D", default="\\n", metavar="TEXT", help="Between messages, instead of a newline.")
 @click.option("--key-separator", "-K", metavar="TEXT", help="The key ends here; it chooses the partition, no more.")
-@click.option("--codec", "-z", type=click.Choice(["none", "gzip", "snappy"]), default="none", help="Compression.")
+@click.option("--compression", "-z", type=click.Choice(["none", "gzip", "snappy"]), default="none", help="Compression.")
 @COUNT
 @JSON
 @QUIET

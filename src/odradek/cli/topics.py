@@ -57,7 +57,7 @@ async def _partitions(url: str, topic: str) -> list[list[object]]:
         partitions = await find(k, topic)
         known = await extents(k, topic)
         for p in partitions:
-            broker = k.driver.coordination.table.leader(p)
+            broker = k.driver.metadata.table.leader(p)
             extent = known.get(p)
             ends = [extent.earliest, extent.latest, extent.latest - extent.earliest] if extent else [None, None, None]
             rows.append([p.name, p.broker, broker.address if broker else None, *ends])

@@ -144,12 +144,12 @@ class Cluster:
 
     async def topics(self) -> frozenset[str]:
         """Every topic that a live broker publishes. Raises Unsupported without ZooKeeper. Cancellation: safe."""
-        return await self.driver.coordination.all_topics()
+        return await self.driver.metadata.all_topics()
 
     async def partitions(self, topic: str) -> tuple[TopicPartition, ...]:
         """The partitions of a topic that live brokers publish, in canonical order; none if there is no such topic.
         Cancellation: safe."""
-        table = await self.driver.coordination.topic(topic)
+        table = await self.driver.metadata.topic(topic)
         return tuple(table.published(topic))
 
     async def positions(self, topic: str, at: PositionSpec | AtTime) -> dict[TopicPartition, Position]:

@@ -286,7 +286,7 @@ class BrokerClient(Protocol):
 
 class ProtocolDriver(Protocol):
     """One cluster's protocol: pure rules and the way to its brokers. An asynchronous context manager, which opens
-    and closes `coordination` and every connection."""
+    and closes `metadata` and every connection."""
 
     name: str
 
@@ -297,7 +297,7 @@ class ProtocolDriver(Protocol):
     ) -> bool | None: ...
 
     @property
-    def coordination(self) -> ClusterMetadata: ...
+    def metadata(self) -> ClusterMetadata: ...
 
     def broker(self, broker: Broker, *, purpose: str) -> BrokerClient:
         """The api of one broker; `purpose` (`produce`, `fetch`, `control`) keeps sockets apart, so that a long

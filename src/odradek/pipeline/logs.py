@@ -60,8 +60,8 @@ class LogReader:
             return await anyio.to_thread.run_sync(self._on_disk)
         driver = self._cluster.driver
         for topic in sorted({partition.topic for partition in self._options.topics.partitions}):
-            await driver.coordination.topic(topic)
-        served = {p: broker for p in self._options.topics.partitions if (broker := driver.coordination.table.leader(p))}
+            await driver.metadata.topic(topic)
+        served = {p: broker for p in self._options.topics.partitions if (broker := driver.metadata.table.leader(p))}
         limiter = anyio.CapacityLimiter(64)
 
         async def ask(partition: TopicPartition) -> Extent:

@@ -213,7 +213,7 @@ class _Route:
     """Each log to one partition of its target, so that its order is kept."""
 
     def __init__(self, cluster: Cluster, plan: Replay) -> None:
-        self._coordination = cluster.driver.coordination
+        self._metadata = cluster.driver.metadata
         ranges = (part for entry in _entries(plan) for part in batch_ranges(entry))
         self._sources = sorted({part.partition for part in ranges})
         self._chosen: dict[tuple[str, TopicPartition], TopicPartition | None] = {}
@@ -221,7 +221,7 @@ class _Route:
     async def to(self, topic: str, source: TopicPartition) -> TopicPartition | None:
         """None: nobody has a partition for it now, and the producer may wait for one."""
         if (topic, source) not in self._chosen:
-            there = (await self._coordination.topic(topic)).partitions(topic)
+            there = (await self._metadata.topic(topic)).partitions(topic)
             number = bisect_left(self._sources, source)
             self._chosen[topic, source] = there[number % len(there)] if there else None
         return self._chosen[topic, source]

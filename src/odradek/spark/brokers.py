@@ -99,7 +99,7 @@ class BrokerCatalog:
         """What live brokers have of what is to be read."""
         topics = self._options.topics
         if self._where.url.startswith("kafka07://"):  # where nobody tells what is new
-            await cluster.driver.coordination.refresh()
+            await cluster.driver.metadata.refresh()
         if topics.pattern:
             names = sorted(filter(topics.has, await cluster.topics()))
         else:
@@ -115,7 +115,7 @@ class BrokerCatalog:
 
         async def read() -> bytes | None:
             assert search.wanted is not None
-            broker = cluster.driver.coordination.table.leader(cut.partition)
+            broker = cluster.driver.metadata.table.leader(cut.partition)
             if broker is None:
                 return None
             return await read_raw(cluster.driver.broker(broker, purpose="fetch"), cut.partition, *search.wanted)
@@ -156,7 +156,7 @@ async def _of_each(
 ) -> dict[TopicPartition, R]:
     """The answers about those partitions whose broker is there."""
     limiter = anyio.CapacityLimiter(ASKED)
-    table = cluster.driver.coordination.table
+    table = cluster.driver.metadata.table
     served = {partition: broker for partition in partitions if (broker := table.leader(partition)) is not None}
 
     async def one(partition: TopicPartition) -> R:

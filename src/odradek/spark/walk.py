@@ -234,13 +234,13 @@ class _RangeTask:
 
     async def _broker(self) -> Broker:
         """Who serves the log, as soon as somebody does."""
-        coordination = self._walk.driver.coordination
-        while (broker := coordination.table.leader(self._part.partition)) is None:
+        metadata = self._walk.driver.metadata
+        while (broker := metadata.table.leader(self._part.partition)) is None:
             left = self._progress_at + self._options.poll_deadline_s - anyio.current_time()
             if left <= 0:
                 raise self._too_long("no live broker serves it")
             with anyio.move_on_after(left):
-                await coordination.changed(coordination.table.version)
+                await metadata.changed(metadata.table.version)
         return broker
 
     async def _wait(self, broker: Broker, error: OdradekError) -> None:

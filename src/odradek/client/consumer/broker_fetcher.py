@@ -108,7 +108,7 @@ class BrokerFetcher:
 
     def _broker(self) -> Broker | None:
         """Where it listens now, or None while it is not there."""
-        broker = self._host.driver.coordination.table.brokers.get(self.broker_id)
+        broker = self._host.driver.metadata.table.brokers.get(self.broker_id)
         if broker is None:
             if self.state is not BrokerState.AWAY and self._on(BrokerEvent.GO):
                 log.warning("broker %d left; its partitions wait for it", self.broker_id)

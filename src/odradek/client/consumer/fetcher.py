@@ -113,7 +113,7 @@ class Fetcher:
 
     def add(self, cursors: Iterable[Cursor]) -> None:
         """Begin to read them, if there are any; whoever waits for partitions is woken in any case."""
-        table = self.driver.coordination.table
+        table = self.driver.metadata.table
         for cursor in cursors:
             if (former := self.cursors.get(cursor.partition)) is not None:
                 self._drop(former)
@@ -180,7 +180,7 @@ class Fetcher:
 
     async def _route(self) -> None:
         """Follow the routing table."""
-        table = self.driver.coordination.table
+        table = self.driver.metadata.table
         while True:
             if self._on_table is not None:
                 self._on_table(table)
@@ -189,7 +189,7 @@ class Fetcher:
             for link in self._links.values():
                 link.stir()
             self.news.ring()
-            table = await self.driver.coordination.changed(table.version)
+            table = await self.driver.metadata.changed(table.version)
 
     # ---- what a cursor has ----
 

@@ -42,6 +42,6 @@ async def ask_positions(
 
     async with anyio.create_task_group() as tasks:
         for partition, at in wanted.items():
-            if (broker := driver.coordination.table.leader(partition)) is not None:
+            if (broker := driver.metadata.table.leader(partition)) is not None:
                 tasks.start_soon(one, broker, partition, at)
     return found, errors

@@ -104,8 +104,8 @@ class Reader(PartitionReaderBase):
         """Look topics up and fix start and end of every partition. Raises TransportError when a broker needed for
         that does not answer."""
         for name in self._names:
-            await self._driver.coordination.topic(name)
-        partitions = self._published(self._driver.coordination.table)
+            await self._driver.metadata.topic(name)
+        partitions = self._published(self._driver.metadata.table)
         untils = await self._resolve({p: self._until_of(p) for p in partitions})
         places = {p: self._start_of(p) for p in partitions}
         starts = await self._resolve({p: start for p, (start, _) in places.items()})

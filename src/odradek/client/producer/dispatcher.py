@@ -46,7 +46,7 @@ class Dispatcher:
         self.dead: Exception | None = None
         self.room = BufferWaiters()
         self.accumulator = Accumulator(
-            limits, partitioner, random.Random().randrange, driver.record_bytes, driver.coordination.table, self._stir
+            limits, partitioner, random.Random().randrange, driver.record_bytes, driver.metadata.table, self._stir
         )
         self.senders: dict[int, Sender] = {}
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -64,7 +64,7 @@ class Dispatcher:
         self.loop = asyncio.get_running_loop() if on_asyncio() else None
         self.threads = anyio.CapacityLimiter(os.cpu_count() or 1)
         await self._background.start()
-        self.accumulator.route(self._driver.coordination.table)
+        self.accumulator.route(self._driver.metadata.table)
         self.spawn(self._follow_table)
         self.spawn(self._expire)
         self.refusal = None
@@ -276,7 +276,7 @@ class Dispatcher:
         failures = 0
         while True:
             try:
-                table = await self._driver.coordination.topic(topic.name)
+                table = await self._driver.metadata.topic(topic.name)
                 break
             except Closed:
                 raise
@@ -291,11 +291,11 @@ class Dispatcher:
     async def _look_again(self) -> None:
         """The first record of a new topic has made it: a list of brokers, unlike ZooKeeper, only tells when asked."""
         with suppress(OdradekError):  # it is a matter of spreading sooner
-            self._adopt(await self._driver.coordination.refresh())
+            self._adopt(await self._driver.metadata.refresh())
 
     async def _follow_table(self) -> None:
         while True:
-            self._adopt(await self._driver.coordination.changed(self.accumulator.table.version))
+            self._adopt(await self._driver.metadata.changed(self.accumulator.table.version))
 
     def _adopt(self, table: RoutingTable) -> None:
         if table.version > self.accumulator.table.version:

@@ -87,7 +87,7 @@ class Kafka07Driver:
         self._options = options or Kafka07Options()
         self._brokers = broker_list(brokers) if brokers else []
         self._zk = None if zookeeper is None else self._session(zookeeper, auth)
-        self._coordination: ZooKeeperMetadata | StaticMetadata | None = None
+        self._metadata: ZooKeeperMetadata | StaticMetadata | None = None
         self._apis: dict[tuple[int, str], Kafka07BrokerClient] = {}
         self._tasks: TaskGroup | None = None
         self._stack = AsyncExitStack()
@@ -102,16 +102,16 @@ class Kafka07Driver:
         )
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._coordination or 'not open'} connections={len(self._apis)}>"
+        return f"<{type(self).__name__} {self._metadata or 'not open'} connections={len(self._apis)}>"
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             self._tasks = await stack.enter_async_context(_background())
             if self._zk is None:
-                coordination: ZooKeeperMetadata | StaticMetadata = StaticMetadata(self._brokers, self._count_partitions)
+                metadata: ZooKeeperMetadata | StaticMetadata = StaticMetadata(self._brokers, self._count_partitions)
             else:
-                coordination = ZooKeeperMetadata(await stack.enter_async_context(self._zk))
-            self._coordination = await stack.enter_async_context(coordination)
+                metadata = ZooKeeperMetadata(await stack.enter_async_context(self._zk))
+            self._metadata = await stack.enter_async_context(metadata)
             self._stack = stack.pop_all()
         return self
 
@@ -122,10 +122,10 @@ class Kafka07Driver:
         await self._stack.__aexit__(kind, error, trace)
 
     @property
-    def coordination(self) -> ClusterMetadata:
-        if self._coordination is None:
+    def metadata(self) -> ClusterMetadata:
+        if self._metadata is None:
             raise Closed(f"{self!r}: use it in `async with`")
-        return self._coordination
+        return self._metadata
 
     # ---- the brokers ----------------------------------------------------------------------------------------
 
