@@ -4,6 +4,7 @@
         ConfigError (ValueError)          an option, URL or file that cannot work; says which and why
         Unsupported                       the cluster cannot do this; says what it would need
         Closed                            used after its `async with` block ended
+        UsageError (RuntimeError)         entered twice, or used from another task, thread or event loop
         DeadlineError (TimeoutError)      a wait ran into its deadline
         ProtocolError
             LocalProtocolError            we were asked to write something the protocol has no bytes for
@@ -61,6 +62,7 @@ __all__ = [
     "Undelivered",
     "Unreachable",
     "Unsupported",
+    "UsageError",
     "ZooKeeperError",
 ]
 
@@ -104,6 +106,11 @@ class Unsupported(OdradekError):
 
 class Closed(OdradekError):
     """Used after its `async with` block ended (or before it began)."""
+
+
+class UsageError(OdradekError, RuntimeError):
+    """An object was used in a way that cannot work: entered twice, left in another task than it was entered in, or
+    called from another thread or event loop."""
 
 
 class DeadlineError(OdradekError, TimeoutError):

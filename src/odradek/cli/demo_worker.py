@@ -132,7 +132,7 @@ async def consume(task: WorkerTask, orders: Orders) -> None:
         async with consumer as c, anyio.create_task_group() as tasks:
             tasks.start_soon(_tell_assignments, c)
             async for batch in c.batches():
-                tally.add(batch.values)
+                tally.add(value or b"" for value in batch.values)
                 batch.done()
 
 

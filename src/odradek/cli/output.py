@@ -20,8 +20,8 @@ Render = Callable[[Record], bytes]
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 _FIELDS: dict[str, Render] = {
     "%": lambda _: b"%",
-    "s": lambda r: r.value,
-    "S": lambda r: b"%d" % len(r.value),
+    "s": lambda r: r.value or b"",
+    "S": lambda r: b"%d" % (-1 if r.value is None else len(r.value)),
     "k": lambda r: r.key or b"",
     "K": lambda r: b"%d" % (-1 if r.key is None else len(r.key)),
     "t": lambda r: r.topic.encode(),
@@ -78,7 +78,9 @@ def json_line(record: Record) -> bytes:
     return as_json(told | _text("value", record.value)).encode() + b"\n"
 
 
-def _text(name: str, value: bytes) -> dict[str, str]:
+def _text(name: str, value: bytes | None) -> dict[str, str | None]:
+    if value is None:
+        return {name: None}
     try:
         return {name: value.decode()}
     except UnicodeDecodeError:
