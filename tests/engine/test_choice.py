@@ -54,7 +54,7 @@ def test_who_asks_for_one_hears_that_it_is_missing(choice: str, code: str, told:
 @pytest.mark.parametrize("name", ["pure", "compiled"])
 def test_the_version_says_which_codec_runs(name: str) -> None:
     done = python("-m", "odradek.cli", "--version", choice=name)
-    assert done.stdout == f"odradek {odradek.__version__} (codec: {name})\n"
+    assert done.stdout == f"odradek {odradek.__version__} (engine: {name})\n"
 
 
 def test_the_choice_is_made_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
