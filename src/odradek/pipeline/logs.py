@@ -20,7 +20,7 @@ from odradek.spark.directories import read_files
 from odradek.spark.logs import find_logs
 from odradek.spark.options import SourceOptions, parse_source
 from odradek.spark.planning import Extent, Range
-from odradek.spark.walk import RangeReader
+from odradek.spark.range_reader import RangeReader
 from odradek.types import Columns, TopicPartition
 
 __all__ = ["LogReader", "cluster_url", "open_logs"]

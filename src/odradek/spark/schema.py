@@ -31,7 +31,7 @@ SMALL_ROWS, SMALL_BYTES = 10_000, 1 * MiB
 """Batches with less of both are joined."""
 
 ERROR_HEADER = "error"
-"""Of a row that could not be decoded: says why. Its value is the entry as it stands in the log."""
+"""Header of a row that could not be decoded: the reason. The row's value is the raw entry of the log."""
 
 
 class Column(NamedTuple):
@@ -63,7 +63,7 @@ HEADERS = Column(
     "array<struct<key:string,value:binary>>",
     pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))),
 )
-"""With `includeHeaders` only, and last."""
+"""The last column, present only with `includeHeaders`."""
 
 
 def columns(*, headers: bool = False) -> tuple[Column, ...]:

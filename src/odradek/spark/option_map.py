@@ -36,27 +36,27 @@ class OptionMap:
                 raise ConfigError(f"there is no option {written!r}{_nearest(name, names)}")
 
     def has(self, name: str) -> bool:
-        """Was it given at all?"""
+        """Return True if the option is set."""
         return name.lower() in self._values
 
     def text(self, name: str) -> str | None:
-        """As it was given, if it was. Raises ConfigError when it is empty."""
+        """Return the text of an option, or None if it is not set. Raises ConfigError if it is empty."""
         value = self._values.get(name.lower())
         if value is not None and not str(value).strip():
             raise ConfigError(f"option {name} is empty")
         return value
 
     def take(self, name: str, parse: Callable[[str, str], T], default: T) -> T:
-        """What an option says, or the default."""
+        """Return the parsed value of an option, or the default if it is not set."""
         text = self.text(name)
         return default if text is None else parse(text, name)
 
     def one_of(self, names: tuple[str, ...]) -> str:
-        """Which one of these is given; "" if none is."""
-        given = [name for name in names if self.has(name)]
-        if len(given) > 1:
-            raise ConfigError(f"options {' and '.join(given)} exclude each other")
-        return given[0] if given else ""
+        """Return the one of these options that is set, or "". Raises ConfigError if several are."""
+        present = [name for name in names if self.has(name)]
+        if len(present) > 1:
+            raise ConfigError(f"options {' and '.join(present)} exclude each other")
+        return present[0] if present else ""
 
 
 def _nearest(name: str, names: Mapping[str, str]) -> str:

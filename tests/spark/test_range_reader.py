@@ -9,7 +9,7 @@ import pytest
 
 from odradek.client.options import Tuning
 from odradek.errors import ConfigError, DeadlineError
-from odradek.spark import runtime, walk
+from odradek.spark import range_reader, runtime
 from odradek.testing import Kafka07Broker
 from odradek.types import KiB, MiB
 from odradek.wire.compression import CompressionType
@@ -20,7 +20,7 @@ from .made import batch_reader, read_all, rows_of, write_log
 Start = Callable[..., Kafka07Broker]
 
 
-class Watched(walk.MemoryBudget):
+class Watched(range_reader.MemoryBudget):
     """Remembers the most that was held. (Claims are what fetches are reckoned to become.)"""
 
     most = 0
@@ -38,7 +38,7 @@ def test_what_is_read_ahead_stays_within_its_bound(
     monkeypatch: pytest.MonkeyPatch,
     compression: CompressionType,
 ) -> None:
-    monkeypatch.setattr(walk, "Room", Watched)
+    monkeypatch.setattr(range_reader, "MemoryBudget", Watched)
     monkeypatch.setattr(Watched, "most", 0)
     for number in range(4):
         sets = [encode_set([b"%06d" % n + bytes(200)] * 50, compression) for n in range(1200)]
@@ -50,7 +50,7 @@ def test_what_is_read_ahead_stays_within_its_bound(
     (task,) = reader.partitions()
     assert sum(batch.num_rows for batch in reader.read(task)) == 4 * 1200 * 50  # 55 MB
     growth = 50 * 230 // 115  # of a wrapper to its rows
-    first = walk.FIRST_BYTES * growth if compression else 0  # nobody knows that before
+    first = range_reader.FIRST_BYTES * growth if compression else 0  # nobody knows that before
     assert MiB // 4 < Watched.most <= max(MiB, first)
 
 
@@ -71,12 +71,12 @@ def test_more_ranges_than_fetches_are_read_in_turns(
 def test_what_cannot_be_reached_is_given_up_in_time_and_what_is_wrong_at_once() -> None:
     with (
         pytest.raises(DeadlineError, match=r"connecting to the cluster: .*127\.0\.0\.1:9"),
-        runtime.connected("kafka07+zk://127.0.0.1:9", walk_tuning(), 0.2),
+        runtime.connected("kafka07+zk://127.0.0.1:9", tuning(), 0.2),
     ):
         pass
-    with pytest.raises(ConfigError), runtime.connected("kafka08://127.0.0.1", walk_tuning(), 60):
+    with pytest.raises(ConfigError), runtime.connected("kafka08://127.0.0.1", tuning(), 60):
         pass
 
 
-def walk_tuning() -> Tuning:
+def tuning() -> Tuning:
     return Tuning(connect_timeout=0.2, session_timeout=0.5)

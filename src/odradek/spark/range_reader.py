@@ -37,12 +37,12 @@ log = logging.getLogger("odradek.spark")
 PAUSES = Backoff(first_s=0.05, max_s=1.0)
 
 OPEN_INLINE = 8 * KiB
-"""So many compressed bytes are opened on the loop: a thread hop takes longer."""
+"""Compressed bytes up to which data is decompressed on the event loop: handing it to a thread takes longer."""
 
 OUT_OF_RANGE, WRONG_PARTITION = "OffsetOutOfRange", "WrongPartition"
 
 FIRST_BYTES = 4 * LEAST_BYTES
-"""Of a topic, asked for first."""
+"""Size of the first fetch of a topic."""
 
 
 class ColumnsChunk(NamedTuple):
@@ -63,14 +63,14 @@ class RangeReader:
 
     def __init__(self, driver: ProtocolDriver, ranges: Sequence[Range], options: SourceOptions) -> None:
         self.driver, self.options = driver, options
-        self.room = MemoryBudget(options.fetch_bytes * options.fetch_ahead)
+        self.memory = MemoryBudget(options.fetch_bytes * options.fetch_ahead)
         self._growth: dict[str, float] = {}
         self._ranges = iter(ranges)
         self._running = min(options.fetch_ahead, len(ranges))
-        self._pieces: list[ColumnsChunk] = []
+        self._chunks: list[ColumnsChunk] = []
         self._held = 0
         self._failure: Exception | None = None
-        self._news = Notifier()
+        self._arrived = Notifier()
 
     async def __aenter__(self) -> Self:
         self._tasks = anyio.create_task_group()
@@ -93,31 +93,31 @@ class RangeReader:
             self._failure = self._failure or error
         finally:
             self._running -= 1
-            self._news.ring()
+            self._arrived.ring()
 
-    def deliver(self, piece: ColumnsChunk, memory: int) -> None:
+    def deliver(self, chunk: ColumnsChunk, memory: int) -> None:
         """Rows, with the memory that was claimed for them."""
-        self._pieces.append(piece)
+        self._chunks.append(chunk)
         self._held += memory
-        self._news.ring()
+        self._arrived.ring()
 
     async def take(self) -> list[ColumnsChunk]:
-        """What has come since the last call, waiting for something; nothing at the end.
+        """Return what arrived since the last call, waiting for something; nothing at the end.
 
-        Raises the first error of a range, when all that came before it is taken.
+        Raises the first error of a range, after everything that arrived before it.
         """
-        while not self._pieces and self._running and self._failure is None:
-            count = self._news.count
-            await self._news.wait(count)
-        pieces, self._pieces = self._pieces, []
-        self.room.give_back(self._held)
+        while not self._chunks and self._running and self._failure is None:
+            count = self._arrived.count
+            await self._arrived.wait(count)
+        chunks, self._chunks = self._chunks, []
+        self.memory.give_back(self._held)
         self._held = 0
-        if not pieces and self._failure is not None:
+        if not chunks and self._failure is not None:
             raise self._failure
-        return pieces
+        return chunks
 
     def learn(self, topic: str, size: int, memory: int) -> None:
-        """What so many bytes of log grew to. It is forgotten slowly: one may be compressed and the next not."""
+        """Update the estimate of a topic's expansion. It falls slowly: compression may vary."""
         growth = max(1.0, memory / max(size, KiB))
         self._growth[topic] = max(growth, (7 * self._growth.get(topic, growth) + growth) / 8)
 
@@ -126,8 +126,8 @@ class RangeReader:
         knows that of a topic (gzip can make 1000 of a byte), little is asked for, and nothing else meanwhile."""
         growth = self._growth.get(topic)
         if growth is None:
-            return min(FIRST_BYTES, self.options.fetch_bytes, left), self.room.limit
-        size = min(max(int(self.room.limit / growth), LEAST_BYTES), self.options.fetch_bytes, left)
+            return min(FIRST_BYTES, self.options.fetch_bytes, left), self.memory.limit
+        size = min(max(int(self.memory.limit / growth), LEAST_BYTES), self.options.fetch_bytes, left)
         return size, int(size * growth)
 
 
@@ -137,20 +137,20 @@ class MemoryBudget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.held = 0
-        self._bell = Notifier()
+        self._notifier = Notifier()
 
     def fits(self, size: int) -> bool:
         return not self.held or self.held + size <= self.limit
 
     async def changed(self) -> None:
         """Wait until something is given back."""
-        await self._bell.wait(self._bell.count)
+        await self._notifier.wait(self._notifier.count)
 
     def correct(self, claimed: int, size: int) -> None:
-        """It came out otherwise."""
+        """Replace a claim by the actual size."""
         self.held += size - claimed
         if size < claimed:
-            self._bell.ring()
+            self._notifier.ring()
 
     def give_back(self, size: int) -> None:
         if size:
@@ -160,8 +160,8 @@ class MemoryBudget:
 class _RangeTask:
     """One range."""
 
-    def __init__(self, walk: RangeReader, part: Range) -> None:
-        self._walk, self._part, self._options = walk, part, walk.options
+    def __init__(self, reader: RangeReader, part: Range) -> None:
+        self._reader, self._part, self._options = reader, part, reader.options
         self._start = part.start  # moved on where the log has lost its beginning
         self._decoder: LogDecoder | None = None
         self._attempts = 0
@@ -184,7 +184,7 @@ class _RangeTask:
     async def _step(self) -> bool:
         """One fetch. False: there is no more, and that is all right."""
         broker = await self._broker()
-        api = self._walk.driver.broker(broker, purpose="fetch")
+        api = self._reader.driver.broker(broker, purpose="fetch")
         if self._decoder is None:
             position = Position(self._start)
             self._decoder = api.decoder(self._part.partition, position, decoder_options(self._options, defer=True))
@@ -208,9 +208,9 @@ class _RangeTask:
     async def _claim(self, left: int) -> tuple[int, int]:
         """What to ask for, once there is room for it."""
         topic = self._part.partition.topic
-        while (asked := self._walk.ask(topic, left)) and not self._walk.room.fits(asked[1]):
-            await self._walk.room.changed()
-        self._walk.room.held += asked[1]
+        while (asked := self._reader.ask(topic, left)) and not self._reader.memory.fits(asked[1]):
+            await self._reader.memory.changed()
+        self._reader.memory.held += asked[1]
         return asked
 
     async def _hand_over(self, decoder: LogDecoder, begin: int, claimed: int) -> None:
@@ -222,10 +222,10 @@ class _RangeTask:
             decoder.open()
         rows = decoder.take()
         memory = rows.payload_bytes + rows.row_bytes * len(rows.values)
-        self._walk.room.correct(claimed, memory)
+        self._reader.memory.correct(claimed, memory)
         if rows.values:
-            self._walk.learn(self._part.partition.topic, decoder.position - begin, memory)
-            self._walk.deliver(ColumnsChunk(self._part.partition, rows), memory)
+            self._reader.learn(self._part.partition.topic, decoder.position - begin, memory)
+            self._reader.deliver(ColumnsChunk(self._part.partition, rows), memory)
         skipped(decoder.take_reports())
         if decoder.error is not None:
             raise explained(decoder.error) from None
@@ -234,7 +234,7 @@ class _RangeTask:
 
     async def _broker(self) -> Broker:
         """Who serves the log, as soon as somebody does."""
-        metadata = self._walk.driver.metadata
+        metadata = self._reader.driver.metadata
         while (broker := metadata.table.leader(self._part.partition)) is None:
             left = self._progress_at + self._options.poll_deadline_s - anyio.current_time()
             if left <= 0:
@@ -281,10 +281,10 @@ class _RangeTask:
         if error is not None and error.name == WRONG_PARTITION:
             return PositionGap(partition, Loss.GONE, position, end, -1, -1, end)
         try:
-            there = await extent_of(self._walk.driver.broker(broker, purpose="control"), partition)
+            extent = await extent_of(self._reader.driver.broker(broker, purpose="control"), partition)
         except AGAIN:
             return None
-        earliest, latest, _ = there
+        earliest, latest, _ = extent
         if position < earliest:
             behind = min(earliest, end)
             return PositionGap(partition, Loss.EXPIRED, position, behind, earliest, latest, behind)
