@@ -184,10 +184,10 @@ def open_files() -> Callable[[], int]:
     """Files below a log directory that this process has open."""
 
     def count() -> int:
-        found = 0
+        count = 0
         for link in OPEN_FILES.iterdir():
             with suppress(OSError):
-                found += link.readlink().suffix == ".kafka"
-        return found
+                count += link.readlink().suffix == ".kafka"
+        return count
 
     return count

@@ -83,7 +83,7 @@ def test_a_cut_tail_is_left_out(values: list[bytes], cut: int, stray: bytes) -> 
 @given(st.binary(max_size=60))
 def test_hostile_bytes_are_judged_not_crashed_on(data: bytes) -> None:
     try:
-        verdict = check_set(GOOD + data, 1000)
+        valid = check_set(GOOD + data, 1000)
     except InvalidSet:
         return
-    assert len(GOOD) <= verdict.valid_bytes <= len(GOOD + data)
+    assert len(GOOD) <= valid.valid_bytes <= len(GOOD + data)

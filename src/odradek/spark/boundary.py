@@ -52,8 +52,8 @@ end soon, and after that."""
 CHECKSUM = 10
 """Looks that a checksum is worth."""
 
-HOPS = 16
-"""So far a track of heads is followed."""
+MAX_CHAIN = 16
+"""Maximum number of entry heads that a chain is followed for."""
 
 TRIES = 32
 """Places tried for one cut. Each is spanned by a valid entry: the log is being difficult on purpose."""
@@ -69,7 +69,7 @@ class Proved(NamedTuple):
 
 
 class Unproved(NamedTuple):
-    """Nothing could be proved; in words, why."""
+    """The reason why no boundary could be proved."""
 
     reason: str
 
@@ -99,7 +99,7 @@ class BoundarySearch:
         self._base = max(cut - most - lead, floor)
         self._anchored = self._base == floor
         self._stop = min(cut + lead, ceiling)
-        self._pieces: list[bytes] = []
+        self._parts: list[bytes] = []
         self._fed = self._base
         self._window: _Window | None = None
         self._goal = cut
@@ -125,17 +125,17 @@ class BoundarySearch:
         if not len(data):
             self.result = Unproved(f"the log ends at {self._fed}, before {self._stop}")
             return
-        self._pieces.append(bytes(data[: self._stop - self._fed]))
-        self._fed += len(self._pieces[-1])
+        self._parts.append(bytes(data[: self._stop - self._fed]))
+        self._fed += len(self._parts[-1])
         if self._fed == self._stop:
-            self._look()
+            self._scan()
 
-    def _look(self) -> None:
-        self._pieces = [b"".join(self._pieces)]
+    def _scan(self) -> None:
+        self._parts = [b"".join(self._parts)]
         if self._window is None:
             self._window = _Window(self._base, self._ceiling, self._most, self._anchored, self._torn)
         try:
-            self._search(self._window, self._pieces[0])
+            self._search(self._window, self._parts[0])
         except _Hopeless as why:
             ahead = min(self._goal + 2 * self._most, self._ceiling)
             if not isinstance(why, _Expensive) or self._fed >= ahead:
@@ -147,12 +147,12 @@ class BoundarySearch:
     def _search(self, window: _Window, data: bytes) -> None:
         window.show(data)
         while True:
-            place = window.boundary(self._goal)
-            if place is None:
+            boundary_at = window.boundary(self._goal)
+            if boundary_at is None:
                 return self._more(max(window.needs, self._fed + self._lead, 2 * self._fed - self._cut))
-            end, valid = (0, False) if self._anchored else window.spanned(place)
+            end, valid = (0, False) if self._anchored else window.spanned(boundary_at)
             if not end:
-                self.result = Proved(place)
+                self.result = Proved(boundary_at)
                 return None
             if not valid:
                 return self._more(end)
@@ -318,7 +318,7 @@ class _Window:
         """Where heads are, from `start` on, each behind what the one before announces; none if it leads to what cannot
         be a head."""
         path: list[int] = []
-        while len(path) < HOPS:
+        while len(path) < MAX_CHAIN:
             if start in self._invalid or not self._promising(start):
                 self._invalid.update(path, (start,))
                 return []

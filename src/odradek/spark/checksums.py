@@ -12,7 +12,7 @@ from zlib import crc32
 __all__ = ["RangeCrc"]
 
 POLYNOMIAL = 0xEDB88320
-"""Of CRC-32, lowest power in the highest bit."""
+"""The polynomial of CRC-32, lowest power in the highest bit."""
 
 STEP = 1024
 """Every so many bytes a prefix' CRC is kept."""
@@ -32,7 +32,7 @@ class RangeCrc:
             self._prefixes.append(crc32(self._view[start : start + STEP], self._prefixes[-1]))
 
     def of(self, start: int, end: int) -> int:
-        """What `zlib.crc32(data[start:end])` gives; 10 us at most."""
+        """Return `zlib.crc32(data[start:end])`; takes at most 10 us."""
         if end - start <= SHORT:
             return crc32(self._view[start:end])
         steps, rest = divmod(end - start, STEP)

@@ -1,4 +1,4 @@
-"""What only the data source raises. Positional arguments are the whole state: Spark pickles errors."""
+"""Errors of the data source. Positional arguments are the whole state, because Spark pickles errors."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class BoundaryMismatch(OdradekError):
 
 
 class DataLoss(OdradekError):
-    """What a query has to read is not in the logs any more, and `failOnDataLoss` is true.
+    """Data that a query has to read is no longer in the logs, and `failOnDataLoss` is true.
 
     Args:
-        gaps: What is missing, partition by partition.
+        gaps: The missing ranges, partition by partition.
     """
 
     hint = "failOnDataLoss=false goes on behind what is missing and records it"

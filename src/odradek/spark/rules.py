@@ -1,4 +1,4 @@
-"""What the options say about damage and loss, wherever bytes come from."""
+"""The policies for damage and data loss that the options choose."""
 
 from __future__ import annotations
 

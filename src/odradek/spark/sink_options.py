@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from odradek.client.cluster import connect
 from odradek.core.interfaces import ProducerRecord
 from odradek.errors import ConfigError, Rejected
-from odradek.spark.given import OptionMap
+from odradek.spark.option_map import OptionMap
 from odradek.spark.options import BOOTSTRAP, CLUSTERS, ClusterOptions, parse_cluster
 from odradek.spark.values import at_most, choice, parse_bytes, parse_seconds
 from odradek.types import GiB, MiB
@@ -85,18 +85,18 @@ def parse_sink(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         ConfigError: An option that cannot work; says which, what it is and what would be right.
         Unsupported: A cluster that this version does not speak to.
     """
-    given = OptionMap(options, (*KNOWN, *STREAMING) if streaming else KNOWN, REFUSED)
-    cluster = parse_cluster(given)
+    option_map = OptionMap(options, (*KNOWN, *STREAMING) if streaming else KNOWN, REFUSED)
+    cluster = parse_cluster(option_map)
     if cluster is None:
         raise ConfigError(f"one of the options {', '.join(CLUSTERS)} must say which cluster to write to")
     parsed = SinkOptions(
         cluster=cluster,
-        topic=given.take("topic", lambda text, _: text, ""),
-        compression=given.take("compression", choice("none", "gzip", "snappy"), "none"),
-        deliver_within_s=given.take("deliverWithin", parse_seconds, 120.0),
-        max_message_bytes=given.take("maxMessageBytes", at_most(1 * GiB, parse_bytes), 1_000_000),
-        buffer_bytes=given.take("bufferBytes", at_most(1 * GiB, parse_bytes), 64 * MiB),
-        report_path=given.take("reportPath", lambda text, _: text, ""),
+        topic=option_map.take("topic", lambda text, _: text, ""),
+        compression=option_map.take("compression", choice("none", "gzip", "snappy"), "none"),
+        deliver_within_s=option_map.take("deliverWithin", parse_seconds, 120.0),
+        max_message_bytes=option_map.take("maxMessageBytes", at_most(1 * GiB, parse_bytes), 1_000_000),
+        buffer_bytes=option_map.take("bufferBytes", at_most(1 * GiB, parse_bytes), 64 * MiB),
+        report_path=option_map.take("reportPath", lambda text, _: text, ""),
     )
     _check(parsed)
     return parsed

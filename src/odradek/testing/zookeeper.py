@@ -329,7 +329,7 @@ class _Peer(ZooKeeperServer):
 
 
 class ServerOptions(TypedDict, total=False):
-    """What the servers of an ensemble have in common; see ZooKeeperServer."""
+    """Options that all servers of an ensemble share; see ZooKeeperServer."""
 
     java: str | os.PathLike[str] | None
     jars: str | os.PathLike[str] | None

@@ -1,4 +1,4 @@
-"""What stops a start, a request or a connection."""
+"""Errors that end a start, a request or a connection."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class LogSegment:
 
     @property
     def modified_ms(self) -> int:
-        """Of the file that now has the name; 0 when none has, as Java answers."""
+        """The time of the file that now has the name (ms since the epoch); 0 if there is none, as Java answers."""
         try:
             return self.path.stat().st_mtime_ns // 1_000_000
         except FileNotFoundError:
@@ -108,7 +108,7 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogLimits:
-    """What the configuration says about one log: bytes, messages, seconds."""
+    """The limits of one log, from the configuration: bytes, messages, seconds."""
 
     segment_size: int
     flush_interval: int
@@ -160,14 +160,14 @@ class PartitionLog:
 
     # ---- writing ------------------------------------------------------------------------------------------
 
-    def append(self, data: Buffer, verdict: ValidSet) -> None:
+    def append(self, data: Buffer, valid: ValidSet) -> None:
         """Append the valid bytes of a checked set. Raises OSError: the disk is full or gone."""
         now = self.clock()
         if self._roll_due(now):  # also for a set without a single entry (App. H 3)
             self.roll()
-        if verdict.valid_bytes:
-            self.active.append(memoryview(data)[: verdict.valid_bytes], now)
-        self.unflushed += verdict.messages
+        if valid.valid_bytes:
+            self.active.append(memoryview(data)[: valid.valid_bytes], now)
+        self.unflushed += valid.messages
         if self.unflushed >= self.limits.flush_interval:
             self.flush()
 
