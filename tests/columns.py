@@ -40,10 +40,12 @@ def using(engine: str) -> Iterator[None]:
         engines.use(before)
 
 
-def pack(values: Sequence[bytes], kind: str = "i") -> PackedBytes:
+def pack(values: Sequence[bytes | None], kind: str = "i") -> PackedBytes:
     """As the compiled engine gives them: offsets of 4 bytes (`i`) or 8 (`q`)."""
-    ends = array(kind, accumulate(map(len, values), initial=0))
-    return PackedBytes(memoryview(ends), memoryview(b"".join(values)))
+    strings = [value or b"" for value in values]
+    ends = array(kind, accumulate(map(len, strings), initial=0))
+    validity = memoryview(bytes(value is not None for value in values)) if None in values else None
+    return PackedBytes(memoryview(ends), memoryview(b"".join(strings)), validity)
 
 
 def numbers(values: Sequence[int], kind: str = "q") -> memoryview:

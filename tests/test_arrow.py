@@ -19,7 +19,7 @@ from odradek.batch import Batch
 from odradek.client.consumer.cursor import cut
 from odradek.engine import PackedBytes
 from odradek.errors import ConfigError
-from odradek.types import Columns, TopicPartition
+from odradek.types import NO_TIMESTAMP, Columns, TopicPartition
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 
@@ -158,7 +158,10 @@ def test_a_damaged_message_tells_why() -> None:
 
 def test_what_other_eras_have_is_not_dropped() -> None:
     columns = plain([b"one", b"two"])._replace(
-        keys=[b"k", None], headers=[[("h", b"1"), ("h", b"2")], ()], times=[1.5, None]
+        keys=[b"k", None],
+        headers=[(("h", b"1"), ("h", b"2")), ()],
+        timestamps=[1500, NO_TIMESTAMP],
+        timestamp_types=[0, NO_TIMESTAMP],
     )
     for made in (arrow.record_batch(TP, columns), arrow.table([(TP, columns), (TP, columns)])):
         made.validate(full=True)

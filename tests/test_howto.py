@@ -19,6 +19,8 @@ from odradek import arrow
 from odradek.testing import Kafka07Broker
 from odradek.wire.kafka07.message_set import encode_set
 
+from .payloads import payload
+
 PAGES = Path(__file__).parent.parent / "docs" / "howto"
 BACKUP = "/backup/kafka-logs"
 ROWS = [b"%05d" % n for n in range(1000)]
@@ -73,7 +75,7 @@ async def test_arrow(
     await names["copy"](url, "t", "copies")
     await published(url, "copies", len(ROWS))
     async with od.connect(url) as k, k.reader("copies", until=od.LATEST) as r:
-        assert sorted([record.value async for record in r]) == ROWS
+        assert sorted([payload(record.value) async for record in r]) == ROWS
     await archived(names, url, tmp_path)
 
 

@@ -23,6 +23,7 @@ from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
 
 from .columns import ENGINES, LOGS, damage, using
+from .payloads import payloads
 
 
 def write(directory: Path, *segments: bytes, start: int = 0) -> Path:
@@ -35,7 +36,7 @@ def write(directory: Path, *segments: bytes, start: int = 0) -> Path:
 
 
 def values(log: SegmentedLog, start: int | None = None, until: int | None = None) -> list[bytes]:
-    return [value for batch in log.batches(start, until) for value in batch.values]
+    return [value for batch in log.batches(start, until) for value in payloads(batch.values)]
 
 
 FIRST, SECOND = encode_set([b"one", b"two"]), encode_set([b"three"])
@@ -140,7 +141,7 @@ def test_an_end_where_no_message_ends_is_an_error_behind_what_is_good(tmp_path: 
     seen: list[bytes] = []
     with pytest.raises(CorruptMessage, match=f"ends at {until}") as caught:
         for batch in log.batches(until=until):
-            seen += batch.values
+            seen += payloads(batch.values)
     boundaries = [0, 13, 26, 41]
     assert caught.value.position == max(at for at in boundaries if at <= until)
     assert seen == [b"one", b"two", b"three"][: boundaries.index(caught.value.position)]
@@ -231,7 +232,7 @@ def test_a_bad_checksum_ends_reading_behind_what_is_good(tmp_path: Path) -> None
     seen: list[bytes] = []
     with pytest.raises(CorruptMessage) as caught:
         for batch in log:
-            seen += batch.values
+            seen += payloads(batch.values)
     assert seen == [b"one"]
     assert caught.value.position == 13
 

@@ -20,6 +20,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+import odradek
 from odradek import errors
 from odradek.cli.app import cli
 from odradek.core import states
@@ -44,19 +45,24 @@ def _machine(machine: states.Machine) -> Iterator[str]:
 
 class Errors(SphinxDirective):
     def run(self) -> list[nodes.Node]:
-        lines = ["| error | means | retriable | stale routing | connection closed |", "|---|---|---|---|---|"]
+        lines = ["| error | means | retriable | refresh metadata | fatal | fence |", "|---|---|---|---|---|---|"]
         lines += [_error(getattr(errors, name)) for name in errors.__all__]
-        lines += ["", "```{eval-rst}", ".. currentmodule:: odradek", ""]
+        lines += ["", "```{eval-rst}", ""]
         for name in errors.__all__:
-            lines += [f".. autoexception:: {name}", "   :show-inheritance:", ""]
+            lines += [f".. autoexception:: {_public(name)}", "   :show-inheritance:", ""]
         return self.parse_text_to_nodes("\n".join([*lines, "```"]))
 
 
 def _error(kind: type[errors.OdradekError]) -> str:
     meaning = _cell((inspect.getdoc(kind) or "").split("\n\n")[0])
-    flags = [kind.retriable, kind.refresh_metadata, kind.fatal_to_connection]
+    flags = [kind.retriable, kind.refresh_metadata, kind.fatal, kind.fence]
     marks = " | ".join("yes" if flag else "" for flag in flags)
-    return f"| {{class}}`~odradek.{kind.__name__}` | {meaning} | {marks} |"
+    return f"| {{class}}`~{_public(kind.__name__)}` | {meaning} | {marks} |"
+
+
+def _public(name: str) -> str:
+    """Return the path by which users reach an error."""
+    return f"odradek.{name}" if hasattr(odradek, name) else f"odradek.errors.{name}"
 
 
 class Options(SphinxDirective):

@@ -16,14 +16,13 @@ Only `key`, `time` and `error` are ever null.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate, chain, repeat
 from typing import Any
 
 from odradek.engine import PackedBytes
 from odradek.errors import ConfigError
-from odradek.types import Columns, TopicPartition
+from odradek.types import NO_TIMESTAMP, Columns, TopicPartition
 
 try:
     import pyarrow as pa
@@ -45,7 +44,7 @@ _LABELS: dict[str, pa.DictionaryType[Any, Any]] = {
     "broker": pa.dictionary(pa.int32(), pa.int32()),
     "partition": pa.dictionary(pa.int32(), pa.int32()),
 }
-_HEADER = pa.struct([_never_null("key", pa.string()), _never_null("value", pa.binary())])
+_HEADER = pa.struct([_never_null("key", pa.string()), pa.field("value", pa.binary())])
 _ALWAYS: list[pa.Field[Any]] = [
     _never_null("value", pa.binary()),
     _never_null("position", pa.int64()),
@@ -114,7 +113,7 @@ def table(parts: Sequence[Part], *, errors: bool = False) -> pa.Table:
 
 def _extra(columns: Columns, errors: bool) -> list[str]:
     """Names of the fields that are not always there, but here."""
-    had = (("key", columns.keys), ("headers", columns.headers), ("time", columns.times))
+    had = (("key", columns.keys), ("headers", columns.headers), ("time", columns.timestamps))
     return [*(name for name, column in had if column is not None), *["error"] * errors]
 
 
@@ -144,7 +143,7 @@ class _Maker:
         self._numbers = [{name: number for number, name in enumerate(column)} for column in names]
 
     def batch(self, parts: Sequence[Part]) -> pa.RecordBatch:
-        columns = parts[0][1] if len(parts) == 1 else _joined([columns for _, columns in parts])
+        columns = Columns.concat([columns for _, columns in parts])
         inner = columns.inner_indexes
         arrays = [
             binaries(columns.values, large=self._large),
@@ -178,11 +177,15 @@ def _dictionary(label: str, names: tuple[str | int, ...]) -> pa.Array[Any]:
     return made
 
 
-def _is_large(values: Sequence[bytes]) -> bool:
-    return values.offsets.itemsize == 8 if isinstance(values, PackedBytes) else sum(map(len, values)) > _BINARY_BYTES
+def _is_large(values: Sequence[bytes | None]) -> bool:
+    return (
+        values.offsets.itemsize == 8
+        if isinstance(values, PackedBytes)
+        else sum(len(value or b"") for value in values) > _BINARY_BYTES
+    )
 
 
-def binaries(values: Sequence[bytes], *, large: bool = False) -> pa.Array[Any]:
+def binaries(values: Sequence[bytes | None], *, large: bool = False) -> pa.Array[Any]:
     """Byte strings as a binary, or large_binary, array. Packed ones share their memory where their offsets fit."""
     kind: pa.DataType = pa.large_binary() if large else pa.binary()
     if not isinstance(values, PackedBytes):
@@ -218,31 +221,8 @@ def _reasons(columns: Columns) -> pa.Array[Any]:
 _MADE: dict[str, Callable[[Columns], pa.Array[Any]]] = {
     "key": lambda columns: pa.array(columns.keys or (), pa.binary()),
     "headers": lambda columns: pa.array(columns.headers or (), _SOMETIMES["headers"].type),
-    "time": lambda columns: pa.array(map(_milliseconds, columns.times or ()), _SOMETIMES["time"].type),
+    "time": lambda columns: pa.array(
+        [None if t == NO_TIMESTAMP else t for t in columns.timestamps or ()], _SOMETIMES["time"].type
+    ),
     "error": _reasons,
 }
-
-
-def _milliseconds(time: float | None) -> int | None:
-    return None if time is None else round(1000 * time)
-
-
-def _joined(parts: Sequence[Columns]) -> Columns:
-    """The rows of all parts, one behind the other, as lists."""
-    one, sizes = parts[0], [len(part.values) for part in parts]
-    indexed = any(part.inner_indexes is not None for part in parts)
-    firsts = accumulate(sizes[:-1], initial=0)
-    return Columns(
-        _flat(part.values for part in parts),
-        _flat(part.positions for part in parts),
-        _flat(part.next_positions for part in parts),
-        _flat(part.inner_indexes or repeat(0, len(part.values)) for part in parts) if indexed else None,
-        None if one.keys is None else _flat(part.keys or () for part in parts),
-        None if one.headers is None else _flat(part.headers or () for part in parts),
-        None if one.times is None else _flat(part.times or () for part in parts),
-        {first + n: wrong for first, part in zip(firsts, parts, strict=True) for n, wrong in part.corrupt.items()},
-    )
-
-
-def _flat(columns: Iterable[Iterable[Any]]) -> list[Any]:
-    return list(chain.from_iterable(columns))

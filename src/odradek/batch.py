@@ -1,4 +1,4 @@
-"""A run of messages of one partition, as readers and consumers hand it out."""
+"""A run of messages of one partition, as readers and consumers deliver it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from odradek.engine import PackedBytes
 from odradek.errors import CorruptMessage
-from odradek.types import Columns, Position, Record, TopicPartition
+from odradek.types import NO_TIMESTAMP, Columns, Position, Record, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,30 +16,29 @@ __all__ = ["Batch"]
 
 
 class Batch:
-    """A run of messages of one partition, in order. Records are made when looked at."""
+    """A run of messages of one partition, in order. Iterating creates the records; nothing else does."""
 
     __slots__ = ("_values", "columns", "partition")
 
     def __init__(self, partition: TopicPartition, columns: Columns) -> None:
         self.partition = partition
         self.columns = columns
-        self._values: list[bytes] | None = columns.values if isinstance(columns.values, list) else None
+        self._values: list[bytes | None] | None = columns.values if isinstance(columns.values, list) else None
 
     @property
     def topic(self) -> str:
         return self.partition.topic
 
     @property
-    def values(self) -> list[bytes]:
-        """The payloads alone: the cheapest way through a batch."""
+    def values(self) -> list[bytes | None]:
+        """The payloads alone: the cheapest way through a batch. None is a tombstone (0.8 and later)."""
         if self._values is None:
-            values = self.columns.values
-            self._values = values.tolist() if isinstance(values, PackedBytes) else list(values)
+            self._values = list(self.columns.values)
         return self._values
 
     @property
     def position(self) -> Position:
-        """Where the first message starts."""
+        """The position of the first message."""
         return Position(self.columns.positions[0])
 
     @property
@@ -54,12 +52,12 @@ class Batch:
         return self.columns.corrupt
 
     def to_arrow(self) -> pa.RecordBatch:
-        """The batch as Arrow, sharing its memory where the compiled engine made it: see `odradek.arrow` for the fields.
+        """Return the batch as Arrow, sharing the compiled engine's memory; `odradek.arrow` describes the fields.
 
-        The field `error` is there when a message of this batch was handed over raw.
+        The field `error` is added if a message of this batch was handed over raw.
 
         Raises:
-            ConfigError: There is no pyarrow (`odradek[arrow]`).
+            ConfigError: pyarrow is not installed (`odradek[arrow]`).
         """
         from odradek.arrow import record_batch
 
@@ -74,15 +72,16 @@ class Batch:
             self.values,
             repeat(None) if c.keys is None else c.keys,
             repeat(()) if c.headers is None else c.headers,
-            repeat(None) if c.times is None else c.times,
-            *_places(c),
-            repeat(0) if c.inner_indexes is None else _listed(c.inner_indexes),
+            repeat(None) if c.timestamps is None else map(_timestamp, c.timestamps),
+            repeat(None) if c.timestamp_types is None else map(_TIMESTAMP_TYPES.__getitem__, c.timestamp_types),
+            *_positions(c),
+            repeat(0) if c.inner_indexes is None else _as_list(c.inner_indexes),
             repeat(self.partition),
         )
         return map(tuple.__new__, repeat(Record), rows)  # _make without its Python frame
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Batch, (self.partition, self.columns)  # whatever a subclass adds belongs to where it was made
+        return Batch, (self.partition, self.columns)  # what a subclass adds is not pickled: it belongs to its consumer
 
     def __repr__(self) -> str:
         if not len(self):
@@ -90,15 +89,22 @@ class Batch:
         return f"<{type(self).__name__} {self.partition} {len(self)} records [{self.position}..{self.next_position})>"
 
 
-def _listed(numbers: Sequence[int]) -> Sequence[int]:
+_TIMESTAMP_TYPES: dict[int, TimestampType | None] = {NO_TIMESTAMP: None, **{int(kind): kind for kind in TimestampType}}
+
+
+def _timestamp(milliseconds: int) -> int | None:
+    return None if milliseconds == NO_TIMESTAMP else milliseconds
+
+
+def _as_list(numbers: Sequence[int]) -> Sequence[int]:
     return numbers.tolist() if isinstance(numbers, memoryview) else numbers
 
 
-def _places(columns: Columns) -> tuple[Sequence[int], Sequence[int]]:
-    """Positions and next positions to iterate over: lists, which share their integers where messages follow one another
-    (making an integer costs a tenth of making a record)."""
+def _positions(columns: Columns) -> tuple[Sequence[int], Sequence[int]]:
+    """Return positions and next positions as lists, which share their integers where messages are adjacent: creating an
+    integer costs a tenth of creating a record."""
     positions, nexts = columns.positions, columns.next_positions
-    first = _listed(positions)
+    first = _as_list(positions)
     if isinstance(positions, memoryview) and isinstance(nexts, memoryview) and positions[1:] == nexts[:-1]:
         return first, [*first[1:], *nexts[-1:]]
-    return first, _listed(nexts)
+    return first, _as_list(nexts)

@@ -1,33 +1,37 @@
-"""The values everybody shares: partitions, positions, records and columns. No behaviour beyond reading them.
+"""Values that every ring shares: partitions, positions, records and columns.
 
-One thing is worth knowing before reading on: **the batch is the unit**. The codec fills parallel columns
-(`Columns`), a `Batch` (`odradek.batch`) is those columns plus the partition they came from, and a `Record` exists only
-while somebody looks at it.
+**The batch is the unit.** The codec fills parallel columns (`Columns`); a `Batch` (`odradek.batch`) is those columns
+plus the partition they came from; a `Record` exists only while the caller looks at it.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
-from enum import Enum
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum, IntEnum
+from itertools import chain, repeat
+from operator import itemgetter
 from typing import Any, NamedTuple, NewType
 
-from odradek.engine import PackedBytes
+from odradek.engine import HeaderColumns, Headers, PackedBytes
 from odradek.errors import CorruptMessage
 
 __all__ = [
     "EARLIEST",
     "LATEST",
+    "NO_TIMESTAMP",
     "AtTime",
     "Broker",
     "Columns",
     "GiB",
+    "Headers",
     "KiB",
     "MiB",
     "Position",
     "PositionSpec",
     "Record",
     "StartPosition",
+    "TimestampType",
     "TopicPartition",
     "by_broker",
 ]
@@ -35,18 +39,24 @@ __all__ = [
 ROW_BYTES = 120
 """What CPython adds to a payload: a bytes object (33), two ints (2 x 28..32) and a pointer in each of three lists."""
 
+COLUMN_BYTES = 48
+"""What each further column adds to a row of lists: an object and a pointer to it."""
+
 PACKED_ROW_BYTES = 24
-"""An offset, two positions and an inner index."""
+"""What packed columns add to a payload: an offset, two positions and an inner index."""
+
+PACKED_COLUMN_BYTES = 9
+"""What each further column adds to a packed row: an offset or an integer, and a byte for the validity or the type."""
 
 KiB, MiB, GiB = 1 << 10, 1 << 20, 1 << 30
 
 Position = NewType("Position", int)
-"""A place in a partition. Opaque and ordered: a byte position in 0.7, a record offset later. Compare positions,
+"""A point in a partition's log. Opaque and ordered: a byte position in 0.7, a record offset later. Compare positions,
 store them, resume from them; never do arithmetic with them."""
 
 
 class PositionSpec(Enum):
-    """A place named by meaning."""
+    """A position named by its meaning."""
 
     EARLIEST = -2
     LATEST = -1
@@ -59,7 +69,7 @@ EARLIEST, LATEST = PositionSpec.EARLIEST, PositionSpec.LATEST
 
 
 class AtTime(NamedTuple):
-    """The newest place known to be not after a moment; in 0.7 this is a segment boundary.
+    """The newest position known to be not after a point in time; in 0.7 this is a segment boundary.
 
     Args:
         seconds: Seconds since the epoch, as `time.time()` gives them.
@@ -69,11 +79,11 @@ class AtTime(NamedTuple):
 
 
 StartPosition = Position | int | PositionSpec | AtTime
-"""Where to begin or end."""
+"""Where to start or stop reading."""
 
 
 class Broker(NamedTuple):
-    """A broker and where it listens."""
+    """A broker and the address it listens on."""
 
     id: int
     host: str
@@ -87,9 +97,9 @@ class Broker(NamedTuple):
 class TopicPartition(NamedTuple):
     """One partition of a topic: `TopicPartition("orders", 3)`.
 
-    In 0.7 a partition number counts on one broker only, so the broker id is part of the identity; from 0.8 on
-    `broker` is -1, and which broker leads the partition stands only in the routing table. Sorts by topic, partition,
-    broker, all numerically; `by_broker` is the sort key of 0.7's own order.
+    0.7 numbers partitions on each broker separately, so the broker id is part of the identity. From 0.8 on `broker` is
+    -1, and only the routing table says which broker leads the partition. Sorts by topic, partition, broker, all
+    numerically; `by_broker` is the sort key of 0.7's own order.
     """
 
     topic: str
@@ -98,7 +108,7 @@ class TopicPartition(NamedTuple):
 
     @property
     def name(self) -> str:
-        """`broker-partition` (0.7) or `partition`: the name inside its topic, as ZooKeeper and tools write it."""
+        """The name within the topic, as ZooKeeper and tools write it: `broker-partition` (0.7) or `partition`."""
         return str(self.partition) if self.broker < 0 else f"{self.broker}-{self.partition}"
 
     def __str__(self) -> str:
@@ -110,18 +120,37 @@ def by_broker(partition: TopicPartition) -> tuple[str, int, int]:
     return partition.topic, partition.broker, partition.partition
 
 
+class TimestampType(IntEnum):
+    """What a record's timestamp means. Numbers as in record batches and in Spark's `timestampType`."""
+
+    CREATE_TIME = 0
+    """The producer set it."""
+    LOG_APPEND_TIME = 1
+    """The broker set it when it wrote the record."""
+
+
 class Record(NamedTuple):
     """One message, as consumed.
 
-    `position` is where its log entry starts and `next_position` where to resume after it. Messages of one
-    compressed wrapper share the wrapper's `position`; `inner_index` counts them (0 elsewhere), and all but the last
-    resume at the wrapper's start, because 0.7 has no positions inside a wrapper (specification 2.3).
+    Attributes:
+        value: The payload; None is a tombstone, which deletes its key from a compacted topic (0.8 and later).
+        key: What the producer's partitioner and log compaction go by, or None (0.8 and later).
+        headers: Names and values, in the producer's order (0.11 and later).
+        timestamp: Milliseconds since the epoch; None: there is none (0.10 and later).
+        timestamp_type: What the timestamp means; None: the message format has no timestamps.
+        position: Where its log entry starts.
+        next_position: Where to resume after it. Messages of one compressed 0.7 wrapper share the wrapper's `position`,
+            and all but the last of them resume there, because 0.7 has no positions inside a wrapper (specification
+            2.3).
+        inner_index: Counts the messages of a 0.7 wrapper; 0 elsewhere.
+        partition: Where it comes from.
     """
 
-    value: bytes
+    value: bytes | None
     key: bytes | None
-    headers: Sequence[tuple[str, bytes]]
-    time: float | None
+    headers: Headers
+    timestamp: int | None
+    timestamp_type: TimestampType | None
     position: Position
     next_position: Position
     inner_index: int
@@ -132,37 +161,117 @@ class Record(NamedTuple):
         return self.partition.topic
 
 
-class Columns(NamedTuple):
-    """What a codec makes of bytes: parallel sequences, one element a message. `None` stands for a column that the
-    era or this run of messages does not have (no keys; every inner index 0).
+NO_TIMESTAMP = -1
+"""In `Columns.timestamps`: this row has none. In `Columns.timestamp_types`: its message format has none."""
 
-    The pure engine gives lists; the compiled one `PackedBytes` values and memoryviews of integers, which an Arrow
-    array can be made of without another copy. Everybody reads them as sequences.
+
+class Columns(NamedTuple):
+    """Decoded messages: parallel sequences with one element per message.
+
+    None stands for a column that the era or this run of messages does not have (no keys; every inner index 0). The pure
+    engine makes lists; the compiled engine makes `PackedBytes`, `HeaderColumns` and memoryviews of integers, which
+    become Arrow arrays without another copy. Read any of them as a sequence.
     """
 
-    values: Sequence[bytes]
+    values: Sequence[bytes | None]
     positions: Sequence[int]
     next_positions: Sequence[int]
     inner_indexes: Sequence[int] | None = None
-    keys: list[bytes | None] | None = None
-    headers: list[Sequence[tuple[str, bytes]]] | None = None
-    times: list[float | None] | None = None
+    keys: Sequence[bytes | None] | None = None
+    headers: Sequence[Headers] | None = None
+    timestamps: Sequence[int] | None = None
+    """Milliseconds since the epoch, or `NO_TIMESTAMP`."""
+    timestamp_types: Sequence[int] | None = None
+    """`TimestampType`, or `NO_TIMESTAMP`; there exactly when `timestamps` is."""
     corrupt: Mapping[int, CorruptMessage] = {}
-    """Row number -> what is wrong, for rows handed over raw (`corrupt="raw"`): their value is the whole entry."""
+    """Row number -> error, for rows handed over raw (`corrupt="raw"`): their value is the whole entry."""
+
+    @classmethod
+    def concat(cls, parts: Sequence[Columns]) -> Columns:
+        """Return the rows of all parts, in order, as lists; a single part is returned as it is.
+
+        A column that only some parts have holds, for the rows of the others, what its absence means: no key, no
+        headers, inner index 0, no timestamp.
+        """
+        if len(parts) == 1:
+            return parts[0]
+        corrupt: dict[int, CorruptMessage] = {}
+        rows = 0
+        for part in parts:
+            corrupt |= {rows + row: error for row, error in part.corrupt.items()}
+            rows += len(part.values)
+        return cls._make([*(_concat(parts, column) for column in range(len(_ABSENT))), corrupt])
+
+    def slice(self, start: int, stop: int) -> Columns:
+        """Return rows `start` to `stop`, sharing memory where the columns do; the same object if that is all rows."""
+        if start <= 0 and stop >= len(self.values):
+            return self
+        start, stop, _ = slice(max(start, 0), max(stop, 0)).indices(len(self.values))
+        corrupt = {row - start: error for row, error in self.corrupt.items() if start <= row < stop}
+        return self._map(itemgetter(slice(start, stop)), corrupt)
+
+    def pick(self, rows: Sequence[int]) -> Columns:
+        """Return these rows, in this order, as lists."""
+        corrupt = {new: self.corrupt[row] for new, row in enumerate(rows) if row in self.corrupt}
+        return self._map(lambda column: list(map(column.__getitem__, rows)), corrupt)
+
+    def _map(self, change: Callable[[Sequence[Any]], Sequence[Any]], corrupt: Mapping[int, CorruptMessage]) -> Columns:
+        return Columns._make([*(column and change(column) for column in self._columns()), corrupt])
+
+    def _columns(self) -> tuple[Any, ...]:
+        """Return the columns that have an element per row."""
+        return tuple(self)[: len(_ABSENT)]
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of all values."""
-        return self.values.payload_bytes if isinstance(self.values, PackedBytes) else sum(map(len, self.values))
+        """Bytes of all values, keys and headers."""
+        size = _bytes_of(self.values)
+        if self.keys is not None:
+            size += _bytes_of(self.keys)
+        return size if self.headers is None else size + _header_bytes(self.headers)
 
     @property
     def row_bytes(self) -> int:
-        """What a row takes in memory beyond its payload."""
-        return PACKED_ROW_BYTES if isinstance(self.values, PackedBytes) else ROW_BYTES
+        """Memory of a row beyond its payload (bytes)."""
+        packed = isinstance(self.values, PackedBytes)
+        optional = sum(column is not None for column in (self.keys, self.headers, self.timestamps))
+        size = PACKED_ROW_BYTES if packed else ROW_BYTES
+        return size + optional * (PACKED_COLUMN_BYTES if packed else COLUMN_BYTES) if optional else size
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, tuple(array(c.format, c) if isinstance(c, memoryview) else c for c in self)
+        return _unpickle, tuple(_array(column) if isinstance(column, memoryview) else column for column in self)
 
 
-def _unpickled(*columns: Any) -> Columns:
-    return Columns._make(memoryview(c) if isinstance(c, array) else c for c in columns)
+_ABSENT = (None, 0, 0, 0, None, (), NO_TIMESTAMP, NO_TIMESTAMP)
+"""What each column of `Columns` has in a row of a part that does not have the column."""
+
+
+def _concat(parts: Sequence[Columns], column: int) -> list[Any] | None:
+    """Return one column of all parts; None if no part has it."""
+    columns = [part[column] for part in parts]
+    if parts and all(each is None for each in columns):
+        return None
+    absent = _ABSENT[column]
+    sizes = [len(part.values) for part in parts]
+    filled = (repeat(absent, rows) if each is None else each for each, rows in zip(columns, sizes, strict=True))
+    return list(chain.from_iterable(filled))
+
+
+def _bytes_of(strings: Sequence[bytes | None]) -> int:
+    return strings.payload_bytes if isinstance(strings, PackedBytes) else sum(map(len, filter(None, strings)))
+
+
+def _header_bytes(headers: Sequence[Headers]) -> int:
+    if isinstance(headers, HeaderColumns):
+        return headers.payload_bytes
+    return sum(len(name.encode()) + len(value or b"") for row in headers for name, value in row)
+
+
+def _array(numbers: memoryview) -> array[int]:
+    made = array(numbers.format)
+    made.frombytes(numbers.tobytes())
+    return made
+
+
+def _unpickle(*columns: Any) -> Columns:
+    return Columns._make(memoryview(column) if isinstance(column, array) else column for column in columns)

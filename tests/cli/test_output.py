@@ -12,7 +12,7 @@ from odradek.types import Position, Record, TopicPartition
 
 
 def record(value: bytes = b"hello", key: bytes | None = None) -> Record:
-    return Record(value, key, (), None, Position(15), Position(68), 1, TopicPartition("orders", 10, 2))
+    return Record(value, key, (), None, None, Position(15), Position(68), 1, TopicPartition("orders", 10, 2))
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from odradek.errors import (
 from odradek.types import EARLIEST, LATEST, Position, Record
 from odradek.wire.compression import CompressionType
 
+from ..payloads import payload, payloads
 from .consuming import LogEra, tp
 
 pytestmark = pytest.mark.anyio
@@ -362,7 +363,7 @@ async def test_streams_share_the_partitions() -> None:
         assert got == numbered(4, 8)
         batches = first.batches()
         two = [await anext(batches) for _ in range(2)]
-        assert sorted(v for batch in two for v in batch.values) == numbered(8)
+        assert sorted(v for batch in two for v in payloads(batch.values)) == numbered(8)
         assert all(batch.done() for batch in two)
     assert driver.store.stored == {tp(n): 4 * SIZE for n in range(3)}
 
@@ -525,7 +526,7 @@ async def test_pain_cancellation_at_every_await() -> None:
 
                     tasks.start_soon(cancel)
                     while len(got) < 100:
-                        got.append((await anext(consumer)).value)
+                        got.append(payload((await anext(consumer)).value))
                     tasks.cancel_scope.cancel()
         assert await consumer.commit() == {tp(): 99 * SIZE}
     assert got == numbered(100) and steps > 5

@@ -21,6 +21,8 @@ from odradek.io.kafka07.membership import RebalanceOptions
 from odradek.testing import FaultProxy, Kafka07Broker, ZooKeeperServer
 from odradek.types import EARLIEST, LATEST, Position, TopicPartition
 
+from ..payloads import payload, payloads
+
 pytestmark = pytest.mark.anyio
 
 TUNING = Tuning(fetch_idle=0.01, backoff=Backoff(first_s=0.01, max_s=0.1))
@@ -86,7 +88,7 @@ def nodes(server: ZooKeeperServer, chroot: str, path: str) -> dict[str, bytes | 
 
 async def take(source: Consumer | Reader, count: int) -> list[bytes]:
     with anyio.fail_after(30):
-        return [(await anext(source)).value for _ in range(count)]
+        return [payload((await anext(source)).value) for _ in range(count)]
 
 
 async def test_a_reader_reads_all_partitions_of_all_brokers(odradek_chroot: str) -> None:
@@ -96,7 +98,7 @@ async def test_a_reader_reads_all_partitions_of_all_brokers(odradek_chroot: str)
             for n, partition in enumerate(partitions):
                 await write(driver, partition, numbered(100, 100 * n), ("none", "gzip", "snappy")[n % 3])
             async with Reader(driver, "t", until=LATEST) as reader:
-                values = [record.value async for record in reader]
+                values = [payload(record.value) async for record in reader]
     assert sorted(value for value in values if b"-" not in value) == numbered(600)
     assert len(values) == 606
 
@@ -251,7 +253,7 @@ async def test_two_consumers_and_a_late_third_lose_nothing(odradek_chroot: str) 
                     count = 0
                     async for batch in c.batches(max_records=20):
                         await anyio.sleep(0.001)
-                        seen.update(batch.values)
+                        seen.update(payloads(batch.values))
                         batch.done()
                         count += len(batch)
                         if leave_after is not None and count >= leave_after:

@@ -17,6 +17,7 @@ from odradek.core.states import ConsumerState
 from odradek.errors import ConfigError, Unsupported
 from odradek.types import Record, TopicPartition
 
+from ..payloads import payload
 from .consuming import LogEra, tp
 
 pytestmark = pytest.mark.anyio
@@ -79,13 +80,13 @@ class Bench:
         self.done: list[bytes] = []
 
     async def __call__(self, record: Record) -> None:
-        self.begun.append(record.value)
-        gate = self.waiting.setdefault(record.value, anyio.Event())
+        self.begun.append(payload(record.value))
+        gate = self.waiting.setdefault(payload(record.value), anyio.Event())
         try:
             await gate.wait()
         finally:
-            del self.waiting[record.value]
-        self.done.append(record.value)
+            del self.waiting[payload(record.value)]
+        self.done.append(payload(record.value))
 
     def finish(self, number: int) -> None:
         self.waiting[b"%06d" % number].set()
@@ -105,7 +106,7 @@ async def test_every_record_is_handled_and_committed() -> None:
 
     async def handle(record: Record) -> None:
         await anyio.lowlevel.checkpoint()
-        seen.append(record.value)
+        seen.append(payload(record.value))
 
     async with make(driver) as consumer, running(consumer, handle, order="none", parallel=20):
         await until(lambda: len(seen) == 500)
@@ -191,7 +192,7 @@ async def test_a_slow_partition_does_not_hold_back_the_others_nor_grow_without_b
         if record.partition == tp(0):
             await bench(record)
         else:
-            bench.done.append(record.value)
+            bench.done.append(payload(record.value))
 
     async with make(driver) as consumer, running(consumer, handle, parallel=5):
         await finished(bench, 500)
@@ -278,7 +279,7 @@ async def test_what_cannot_be_handled_goes_to_the_dead_letters() -> None:
     driver, letters = make_era(5), Letters()
 
     async def handle(record: Record) -> None:
-        if int(record.value) % 2:
+        if int(payload(record.value)) % 2:
             raise ValueError("mine")
 
     async with (

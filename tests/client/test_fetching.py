@@ -24,6 +24,7 @@ from odradek.types import LATEST, ROW_BYTES, Broker, Columns, KiB, MiB, Position
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
 
+from ..payloads import payload
 from .consuming import LogBroker, LogEra, tp
 
 pytestmark = pytest.mark.anyio
@@ -164,7 +165,7 @@ async def shut(gate: Gate) -> AsyncIterator[None]:
 
 
 async def values_of(reader: Reader) -> list[bytes]:
-    return [record.value async for record in reader]
+    return [payload(record.value) async for record in reader]
 
 
 def make_era(partitions: int = 2, each: int = 200, compression: CompressionType = CompressionType.GZIP) -> GatedEra:
@@ -335,7 +336,7 @@ async def test_damage_inside_comes_behind_what_is_good() -> None:
     async with Reader(driver, "t", until=LATEST) as reader:
         with pytest.raises(CorruptMessage):
             async for record in reader:
-                values.append(record.value)
+                values.append(payload(record.value))
     assert values == numbered(40)
 
 
@@ -435,7 +436,7 @@ async def test_a_broker_that_leaves_while_fetches_are_under_way() -> None:
         await until(lambda: not driver.gated.under_way)
         driver.b1.fatal = None
         driver.live(1)
-        values = [first.value, *await values_of(reader)]
+        values = [payload(first.value), *await values_of(reader)]
     assert sorted(values) == sorted(v for n in range(4) for v in numbered(2000, 1000 * n))
 
 

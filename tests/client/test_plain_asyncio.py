@@ -11,6 +11,8 @@ import uvloop
 import odradek as od
 from odradek.testing import Kafka07Broker
 
+from ..payloads import payload
+
 
 async def there_and_back(url: str, topic: str) -> list[bytes]:
     async with od.connect(url) as cluster:
@@ -19,7 +21,7 @@ async def there_and_back(url: str, topic: str) -> list[bytes]:
             await asyncio.gather(*(out.send(topic, b"%d" % number) for number in range(1, 100)))
             (await out.send_many(topic, [bytes(200_000) for _ in range(40)])).check()
         async with cluster.reader(topic, start=od.EARLIEST, until=od.LATEST) as reader:
-            return [record.value async for record in reader]
+            return [payload(record.value) async for record in reader]
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])

@@ -24,6 +24,8 @@ from odradek.testing import FaultProxy, Kafka07Broker, ZooKeeperServer
 from odradek.types import Position, TopicPartition
 from odradek.wire.kafka07.message_set import MessageSetDecoder
 
+from ..payloads import payloads
+
 pytestmark = pytest.mark.anyio
 
 StartBroker = Callable[..., Kafka07Broker]
@@ -40,7 +42,7 @@ def log(broker: Kafka07Broker, topic: str = "t") -> dict[int, list[bytes]]:
         for segment in sorted(directory.glob("*.kafka")):
             decoder.feed(memoryview(segment.read_bytes()))
         assert decoder.error is None
-        found[number] = list(decoder.take().values)
+        found[number] = payloads(decoder.take().values)
     return found
 
 

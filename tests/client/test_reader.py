@@ -22,6 +22,7 @@ from odradek.types import EARLIEST, LATEST, AtTime, Position, Record, TopicParti
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 
+from ..payloads import payload, payloads
 from .consuming import LogEra, tp
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +35,7 @@ def numbered(count: int, first: int = 0) -> list[bytes]:
 
 
 async def values_of(reader: Reader) -> list[bytes]:
-    return [record.value async for record in reader]
+    return [payload(record.value) async for record in reader]
 
 
 async def read(driver: ProtocolDriver, *args: object, **options: object) -> list[bytes]:
@@ -63,7 +64,7 @@ async def test_a_record_knows_where_it_is() -> None:
     driver.write(tp(), [b"one", b"two"])
     async with Reader(driver, "t", until=LATEST) as reader:
         records = [record async for record in reader]
-    assert records[1] == Record(b"two", None, (), None, Position(13), Position(26), 0, tp())
+    assert records[1] == Record(b"two", None, (), None, None, Position(13), Position(26), 0, tp())
 
 
 async def test_an_unknown_topic_is_at_its_end_at_once() -> None:
@@ -265,7 +266,7 @@ async def collect(reader: Reader) -> tuple[list[bytes], list[Exception]]:
     while True:
         try:
             async for record in reader:
-                values.append(record.value)
+                values.append(payload(record.value))
         except (CorruptMessage, MessageTooLarge, BrokerError) as error:
             errors.append(error)
         else:
@@ -549,9 +550,9 @@ async def test_pain_cancellation_at_every_await(monkeypatch: pytest.MonkeyPatch)
                     tasks.start_soon(cancel)
                     while len(got) < 400:
                         if steps % 2:
-                            got += (await anext(reader.batches(max_records=3))).values
+                            got += payloads((await anext(reader.batches(max_records=3))).values)
                         else:
-                            got.append((await anext(reader)).value)
+                            got.append(payload((await anext(reader)).value))
                     tasks.cancel_scope.cancel()
     assert sorted(got) == numbered(400)
     assert steps > 5

@@ -16,6 +16,7 @@ from odradek.errors import CorruptMessage
 from odradek.types import LATEST, Columns
 from odradek.wire.compression import CompressionType
 
+from ..payloads import payloads
 from .consuming import LogEra, tp
 
 pytestmark = pytest.mark.anyio
@@ -70,10 +71,10 @@ async def test_an_error_comes_behind_what_is_good_and_alone() -> None:
         values: list[bytes] = []
         with pytest.raises(CorruptMessage, match="t/1-0"):
             while step := await some(reader, 1 << 20):
-                values += [value for batch in step for value in batch.values]
+                values += [value for batch in step for value in payloads(batch.values)]
         assert sorted(values[:2]) == numbered(2)
         while step := await some(reader, 1 << 20):
-            values += [value for batch in step for value in batch.values]
+            values += [value for batch in step for value in payloads(batch.values)]
     assert sorted(values) == numbered(2) + numbered(5, 10)
 
 

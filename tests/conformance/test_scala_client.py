@@ -35,6 +35,8 @@ from odradek.wire.kafka07.requests import (
 )
 from odradek.wire.kafka07.responses import FetchReply, MultiFetchReply, OffsetsReply
 
+from ..payloads import payload as present
+from ..payloads import payloads
 from .scala import CASES, CONFIRM, Case, Place, frames, parts_of, place_of, recorded_requests, shown, until
 
 DEFAULT_FETCH_BYTES = 1 << 20
@@ -83,7 +85,7 @@ def payloads_of(data: bytes) -> list[bytes]:
     decoder = MessageSetDecoder(TopicPartition("t", 0, 1), Position(0), DecoderOptions())
     decoder.feed(memoryview(data))
     assert decoder.error is None and decoder.fetch_position == len(data)
-    return list(decoder.take().values)
+    return payloads(decoder.take().values)
 
 
 def written(data: bytes) -> Written:
@@ -259,7 +261,8 @@ def messages(decoder: MessageSetDecoder) -> list[str]:
     """Payload, and the position to resume from: what the Scala iterator calls the offset (specification 2.3)."""
     assert decoder.error is None
     columns = decoder.take()
-    return [f"{shown(value)}@{after}" for value, after in zip(columns.values, columns.next_positions, strict=True)]
+    rows = zip(columns.values, columns.next_positions, strict=True)
+    return [f"{shown(present(value))}@{after}" for value, after in rows]
 
 
 THROWN = {1: "kafka.common.OffsetOutOfRangeException", 3: "kafka.common.InvalidPartitionException"}
@@ -359,7 +362,7 @@ async def test_a_reader_gives_what_the_simple_consumer_gave(case: Case, zookeepe
             partition = TopicPartition(part.topic, part.partition, 1)
             end = Position(int(expected[-1].rpartition("@")[2]))
             async with k.reader({partition: Position(part.offset)}, until=end) as reader:
-                found = [f"{shown(record.value)}@{record.next_position}" async for record in reader]
+                found = [f"{shown(present(record.value))}@{record.next_position}" async for record in reader]
             assert found == expected
 
 
@@ -451,7 +454,7 @@ async def test_a_consumer_gets_and_leaves_what_the_scala_consumer_did(case: Case
     async def work(consumer: od.Consumer) -> None:
         async for batch in consumer.batches():
             topic = "*" if case["streams"].startswith("w;") else batch.topic  # the corpus does not say it there
-            received.extend(f"{topic}:{shown(value)}" for value in batch.values)
+            received.extend(f"{topic}:{shown(present(value))}" for value in batch.values)
             batch.done()
 
     with place_of(case, zookeeper) as place:

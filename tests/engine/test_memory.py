@@ -15,6 +15,8 @@ import pytest
 from odradek import engine as engines
 from odradek.engine import Buffer, Engine, PackedBytes
 
+from ..payloads import payloads
+
 VALUES = [b"one", b"", b"three" * 20]
 
 
@@ -27,7 +29,7 @@ def rows_of(engine: Engine, data: Buffer) -> list[bytes]:
     rows, values = engine.ColumnBuilder(), engine.PayloadBuilder()
     assert rows.decode_run(data, 0, len(data)) == values.decode_run(data, 0, len(data)) == len(data)
     assert engine.check_run(data, 0, len(data)) == (len(data), len(rows))
-    taken = list(rows.take()[0])
+    taken = payloads(rows.take()[0])
     assert values.tolist() == taken
     return taken
 

@@ -13,6 +13,8 @@ import odradek as od
 from odradek.testing import Kafka07Broker
 from odradek.types import EARLIEST, LATEST, TopicPartition
 
+from ..payloads import payloads
+
 SENDERS = 8
 PARTITIONS = 3
 CONFIG = {"num.partitions": str(PARTITIONS), "log.flush.interval": "1"}
@@ -122,7 +124,7 @@ async def read_back(topic: str, *brokers: Kafka07Broker) -> Counter[bytes]:
             k.reader(dict.fromkeys(partitions, EARLIEST), until=LATEST) as reader,
         ):
             async for batch in reader.batches():
-                log.update(batch.values)
+                log.update(payloads(batch.values))
     return log
 
 
@@ -137,7 +139,7 @@ class Received:
     async def take(self, member: str, consumer: od.Consumer) -> None:
         """Take batches and mark them done, until cancelled."""
         async for batch in consumer.batches():
-            for value in batch.values:
+            for value in payloads(batch.values):
                 self.members[value].append(member)
             batch.done()
             self._given += len(batch)

@@ -41,6 +41,8 @@ from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
 from odradek.wire.kafka07.requests import Fetch, MultiFetch, MultiProduce, Offsets, Produce, Request, decode_request
 from odradek.wire.kafka07.responses import encode_fetch, encode_multifetch, encode_offsets
 
+from ..payloads import payloads
+
 pytestmark = pytest.mark.anyio
 
 P0, P1 = TopicPartition("t", 0, 1), TopicPartition("t", 1, 1)
@@ -185,7 +187,7 @@ async def received(api: Kafka07BrokerClient, size: int) -> None:
 def stored(peer: Peer, partition: TopicPartition = P0) -> list[bytes]:
     reader = MessageSetDecoder(partition, Position(0), DecoderOptions())
     reader.feed(memoryview(bytes(peer.logs[partition])))
-    return list(reader.take().values)
+    return payloads(reader.take().values)
 
 
 # ---- produce -------------------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from odradek.testing import Kafka07Broker
 from odradek.types import EARLIEST, LATEST, Broker, Position, TopicPartition
 from odradek.wire.kafka07.message_set import encode_set
 
+from ..payloads import payloads
+
 pytestmark = pytest.mark.anyio
 
 P0 = TopicPartition("t", 0, 1)
@@ -40,7 +42,7 @@ async def read(api: Kafka07BrokerClient, decoder: LogDecoder, size: int = 1 << 2
         assert result.error is None
         if not result.received:
             return values
-        values += decoder.take().values
+        values += payloads(decoder.take().values)
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy"])

@@ -17,6 +17,8 @@ from odradek.pipeline.ledger import GENESIS, DataFile, Ledger, LedgerEntry, Ledg
 from odradek.pipeline.tables import KINDS, CommittedTable, open_table
 from odradek.wire.kafka07.message_set import encode_set
 
+from ..payloads import payload
+
 ROWS = [b'{"id": %d}' % n for n in range(100)]
 
 SCHEMA = pa.schema([pa.field(name, kind) for name, kind in {**KINDS, "value": pa.binary()}.items()])
@@ -106,9 +108,9 @@ path = {json.dumps(str(root / "dead"))}
                     }
                     if number in batch.corrupt and corrupt == "skip":
                         gaps.append(LedgerGap(record.topic, name, record.position, record.next_position, "corrupt"))
-                    elif number in batch.corrupt or undecodable(record.value):
+                    elif number in batch.corrupt or undecodable(payload(record.value)):
                         letters.append(row)
-                    elif not lose(record.value):
+                    elif not lose(payload(record.value)):
                         rows.setdefault(record.topic, []).append(row)
         files = [self.write(topic, part[::-1]) for topic, part in rows.items()]
         dead_files = [self.write_dead(letters)] if letters else []

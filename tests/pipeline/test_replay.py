@@ -17,6 +17,7 @@ from odradek.testing import Kafka07Broker
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 
+from ..payloads import payload
 from .made import ROWS, Made
 
 pytestmark = pytest.mark.anyio
@@ -40,7 +41,7 @@ async def sent(url: str, topic: str) -> list[list[bytes]]:
     found: dict[str, list[bytes]] = {}
     async with od.connect(url) as k, k.reader(topic, until=od.LATEST) as r:
         async for record in r:
-            found.setdefault(record.partition.name, []).append(record.value)
+            found.setdefault(record.partition.name, []).append(payload(record.value))
     return list(found.values())
 
 

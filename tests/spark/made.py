@@ -20,6 +20,8 @@ from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 from odradek.wire.kafka07.requests import Produce, encode_request
 
+from ..payloads import payload
+
 ROW = ("topic", "broker", "partition", "offset", "index", "nextOffset", "value")
 
 
@@ -51,7 +53,15 @@ def rows_of(log_dir: Path, broker: int | None = None, topic: str | None = None) 
         for batch in log.batches():
             if topic in (None, log.partition.topic):
                 found += [
-                    Row(r.topic, broker, log.partition.partition, r.position, r.inner_index, r.next_position, r.value)
+                    Row(
+                        r.topic,
+                        broker,
+                        log.partition.partition,
+                        r.position,
+                        r.inner_index,
+                        r.next_position,
+                        payload(r.value),
+                    )
                     for r in batch
                 ]
     return sorted(found, key=lambda row: row[:5])

@@ -29,6 +29,8 @@ from odradek.pipeline.verify import verify
 from odradek.testing import Kafka07Broker
 from odradek.wire.kafka07.message_set import encode_set
 
+from ..payloads import payload
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -481,7 +483,7 @@ def test_a_cluster_through_zookeeper(
 
     async def counts() -> list[dict[str, Any]]:
         async with od.connect(f"kafka07+zk://{odradek_chroot}") as k, k.reader("counts", until=od.LATEST) as r:
-            return [json.loads(record.value) async for record in r]
+            return [json.loads(payload(record.value)) async for record in r]
 
     here.source = f'zookeeper = "{odradek_chroot}"'
     here.flow("t")

@@ -173,10 +173,15 @@ def test_a_log_without_a_broker_has_none_in_its_rows() -> None:
 
 
 def test_keys_times_and_headers_of_later_eras_find_their_columns() -> None:
-    headers = [("h", b"1")]
-    later = Columns([b"a", b"b"], [0, 1], [1, 2], keys=[b"k", None], headers=[headers, []], times=[1.5, None])
+    later = Columns(
+        [b"a", None], [0, 1], [1, 2], None, [b"k", None], [(("h", b"1"), ("h", None)), ()], [1500, -1], [0, -1]
+    )
     first, second = rows(list(Projection(columns(headers=True)).batches(P, later)))
-    assert (first["key"], first["timestampType"], first["headers"]) == (b"k", 0, [{"key": "h", "value": b"1"}])
+    assert (first["key"], first["timestampType"], first["headers"]) == (
+        b"k",
+        0,
+        [{"key": "h", "value": b"1"}, {"key": "h", "value": None}],
+    )
     assert first["timestamp"].timestamp() == 1.5
     assert (second["key"], second["timestamp"], second["headers"]) == (None, None, [])
 

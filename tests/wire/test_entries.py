@@ -15,6 +15,8 @@ from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.entries import LogEntry, ParseStop, ScanEnd, check_log, scan
 from odradek.wire.kafka07.message_set import encode_set
 
+from ..payloads import payloads
+
 pytestmark = pytest.mark.usefixtures("engine")
 
 MakeEntry = Callable[..., bytes]
@@ -126,7 +128,7 @@ def decode_run(
     assert [*positions, end + base] == [start + base, *nexts]
     assert inner is None
     assert {type(value) for value in values} <= {bytes}
-    return list(values), list(nexts)
+    return payloads(values), list(nexts)
 
 
 def test_a_run_stops_in_front_of_anything_unusual(entry: MakeEntry) -> None:

@@ -51,10 +51,11 @@ impl<'py> Borrowed<'py> {
     }
 }
 
-/// ByteStrings borrowed by an `odradek.engine.packed.PackedBytes`, or by whatever else has such offsets and data.
+/// The buffers of an `odradek.engine.packed.PackedBytes`, or of any object with the same attributes.
 pub struct BorrowedStrings<'py> {
     pub data: Borrowed<'py>,
     pub offsets: BorrowedOffsets,
+    validity: Option<Borrowed<'py>>,
 }
 
 pub enum BorrowedOffsets {
@@ -76,17 +77,25 @@ impl<T: Element> Offsets<T> {
 }
 
 impl<'py> BorrowedStrings<'py> {
-    /// None: this object has none.
+    /// None: this object has no such buffers.
     pub fn of(object: &Bound<'py, PyAny>) -> PyResult<Option<Self>> {
         let (offsets, data) = (intern!(object.py(), "offsets"), intern!(object.py(), "data"));
         match (object.getattr_opt(offsets)?, object.getattr_opt(data)?) {
-            (Some(offsets), Some(data)) => Self::new(&offsets, &data).map(Some),
+            (Some(offsets), Some(data)) => {
+                let validity = object.getattr_opt(intern!(object.py(), "validity"))?.filter(|buffer| !buffer.is_none());
+                Self::new(&offsets, &data, validity.as_ref()).map(Some)
+            }
             _ => Ok(None),
         }
     }
 
-    /// Raises TypeError or BufferError where these are not contiguous buffers of 'i' or 'q' and of bytes.
-    pub fn new(offsets: &Bound<'py, PyAny>, data: &Bound<'py, PyAny>) -> PyResult<Self> {
+    /// Raises TypeError or BufferError if these are not contiguous buffers of 'i' or 'q', of bytes, and of bytes;
+    /// ValueError if there is not one byte of `validity` for each row.
+    pub fn new(
+        offsets: &Bound<'py, PyAny>,
+        data: &Bound<'py, PyAny>,
+        validity: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Self> {
         let buffer = PyUntypedBuffer::get(offsets)?;
         let (format, bytes) = (buffer.format(), buffer.item_size());
         let offsets = if buffer.dimensions() != 1 || !buffer.is_c_contiguous() {
@@ -98,10 +107,24 @@ impl<'py> BorrowedStrings<'py> {
         } else {
             return Err(PyBufferError::new_err("offsets are 'i' or 'q'"));
         };
-        Ok(BorrowedStrings { data: Borrowed::new(data)?, offsets })
+        let data = Borrowed::new(data)?;
+        let strings = BorrowedStrings { data, offsets, validity: validity.map(Borrowed::new).transpose()? };
+        match &strings.validity {
+            Some(validity) if validity.as_slice().len() != strings.len() => Err(PyValueError::new_err(format!(
+                "validity is for {} rows, not {}",
+                validity.as_slice().len(),
+                strings.len()
+            ))),
+            _ => Ok(strings),
+        }
     }
 
-    /// How many there are.
+    /// A byte for each row, 0 for a null; None: no row is null.
+    pub fn validity(&self) -> Option<&[u8]> {
+        self.validity.as_ref().map(Borrowed::as_slice)
+    }
+
+    /// How many rows there are.
     pub fn len(&self) -> usize {
         match &self.offsets {
             BorrowedOffsets::Narrow(offsets) => offsets.as_slice().len(),
@@ -144,11 +167,11 @@ pub fn tuple_of<'py>(values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>
     }
 }
 
-/// A list of `bytes`, one for each value; of exactly so many.
-pub fn list_of<'py, 'a>(
+/// A list of exactly `count` items: a `bytes` for each value, or None.
+pub fn list_of<'py, 'a, V: Into<Option<&'a [u8]>>>(
     py: Python<'py>,
     count: usize,
-    values: impl Iterator<Item = Result<&'a [u8], Error>>,
+    values: impl Iterator<Item = Result<V, Error>>,
 ) -> PyResult<Bound<'py, PyList>> {
     let len = count.try_into()?;
     // SAFETY: a new list or null with an exception set. Its places are null until they are set, which the interpreter
@@ -156,9 +179,12 @@ pub fn list_of<'py, 'a>(
     let list = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyList_New(len))?.cast_into_unchecked::<PyList>() };
     let mut places = 0..len;
     for (value, place) in values.zip(&mut places) {
-        let value = bytes_of(py, value.map_err(crate::raised)?)?;
+        let item = match value.map_err(crate::raised)?.into() {
+            Some(value) => bytes_of(py, value)?.into_ptr(),
+            None => py.None().into_ptr(),
+        };
         // SAFETY: the place is within the list and empty; the list takes the reference over.
-        unsafe { ffi::PyList_SetItem(list.as_ptr(), place, value.into_ptr()) };
+        unsafe { ffi::PyList_SetItem(list.as_ptr(), place, item) };
     }
     if places.is_empty() { Ok(list) } else { Err(crate::raised(Error::Offsets)) }
 }

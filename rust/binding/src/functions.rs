@@ -1,7 +1,7 @@
 //! The functions: over buffers, lists of `bytes`, and `PackedBytes`.
 
 use odradek_engine::{self as engine, Error, Limits, NO_LIMIT, packed};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySequence, PyTuple};
 
@@ -49,6 +49,9 @@ pub fn crc32(data: &Bound<'_, PyAny>, before: u32) -> PyResult<u32> {
 pub fn encode_run<'py>(values: &Bound<'py, PyAny>, attributes: u8) -> PyResult<Bound<'py, PyBytes>> {
     let packed = if values.is_instance_of::<PyList>() { None } else { BorrowedStrings::of(values)? };
     if let Some(borrowed) = packed {
+        if borrowed.validity().is_some_and(|validity| validity.contains(&0)) {
+            return Err(PyTypeError::new_err("a payload is None"));
+        }
         return strings!(borrowed, all => encoded(values.py(), all(0..=borrowed.len()), attributes));
     }
     let rows = rows_of(values)?;
@@ -83,6 +86,7 @@ fn encoded<'py, 'a>(
 
 /// See `interface.Engine.fit`.
 #[pyfunction]
+#[pyo3(signature = (values, start, stop, max_bytes, row_bytes, max_row, nullable = false))]
 pub fn fit(
     values: &Bound<'_, PyAny>,
     start: isize,
@@ -90,23 +94,35 @@ pub fn fit(
     max_bytes: i64,
     row_bytes: i64,
     max_row: i64,
+    nullable: bool,
 ) -> PyResult<(usize, usize)> {
     let limits = Limits { max_bytes, row_bytes, max_row };
     let (start, stop) = range(start, stop, values.len()?)?;
+    let of_null = nullable.then_some(0);
     let fitting = if let Ok(list) = values.cast::<PyList>() {
-        engine::fit((start..stop).map(|row| Ok(list.get_item(row).ok().and_then(|row| length_of(&row)))), limits)
+        let lengths = (start..stop).map(|row| Ok(list.get_item(row).ok().and_then(|row| length_of(&row, of_null))));
+        engine::fit(lengths, limits)
     } else if let Some(borrowed) = BorrowedStrings::of(values)? {
-        strings!(borrowed, some => engine::fit(some(start..=stop).map(|row| row.map(|row| Some(row.len()))), limits))
+        let validity = borrowed.validity().and_then(|validity| validity.get(start..stop)).unwrap_or_default();
+        strings!(borrowed, some => {
+            let strings = engine::nullable(some(start..=stop), validity);
+            engine::fit(strings.map(|row| Ok(row?.map_or(of_null, |row| Some(row.len())))), limits)
+        })
     } else {
         let rows = values.cast::<PySequence>()?.get_slice(start, stop)?;
-        engine::fit(rows.try_iter()?.map(|row| Ok(row.ok().and_then(|row| length_of(&row)))), limits)
+        engine::fit(rows.try_iter()?.map(|row| Ok(row.ok().and_then(|row| length_of(&row, of_null)))), limits)
     };
     let (rows, bytes) = fitting.map_err(raised)?;
     Ok((start.saturating_add(rows), bytes))
 }
 
-fn length_of(row: &Bound<'_, PyAny>) -> Option<usize> {
-    Some(row.cast_exact::<PyBytes>().ok()?.as_bytes().len())
+/// The length of a `bytes`, or what a null counts.
+fn length_of(row: &Bound<'_, PyAny>, of_null: Option<usize>) -> Option<usize> {
+    match row.cast_exact::<PyBytes>() {
+        Ok(bytes) => Some(bytes.as_bytes().len()),
+        Err(_) if row.is_none() => of_null,
+        Err(_) => None,
+    }
 }
 
 fn range(start: isize, stop: isize, len: usize) -> PyResult<(usize, usize)> {
@@ -118,7 +134,16 @@ fn range(start: isize, stop: isize, len: usize) -> PyResult<(usize, usize)> {
 
 /// See `interface.Engine.unpack`.
 #[pyfunction]
-pub fn unpack<'py>(offsets: &Bound<'py, PyAny>, data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
-    let borrowed = BorrowedStrings::new(offsets, data)?;
-    strings!(borrowed, all => list_of(offsets.py(), borrowed.len(), all(0..=borrowed.len())))
+#[pyo3(signature = (offsets, data, validity = None))]
+pub fn unpack<'py>(
+    offsets: &Bound<'py, PyAny>,
+    data: &Bound<'py, PyAny>,
+    validity: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyList>> {
+    let borrowed = BorrowedStrings::new(offsets, data, validity)?;
+    let (py, rows) = (offsets.py(), borrowed.len());
+    strings!(borrowed, all => match borrowed.validity() {
+        None => list_of(py, rows, all(0..=rows)),
+        Some(validity) => list_of(py, rows, engine::nullable(all(0..=rows), validity)),
+    })
 }

@@ -17,7 +17,7 @@ pub use buffer_pool::{Item, recycle};
 pub use byte_strings::{ByteStrings, Offset, Offsets};
 pub use encode::{Sink, encode_run, encoded_bytes};
 pub use entry::{NO_LIMIT, check_run, crc32};
-pub use packed::{Limits, fit, packed};
+pub use packed::{Limits, fit, nullable, packed};
 pub use rows::{ColumnBuilder, Columns};
 
 /// Why a call failed. It has not changed anything then.

@@ -10,6 +10,15 @@ pub fn packed<'a, O: Offset>(
     offsets.windows(2).map(move |ends| slice(ends, data).ok_or(Error::Offsets))
 }
 
+/// The same strings, with None for each row whose byte of `validity` is 0. A row beyond `validity` is not null.
+pub fn nullable<'a>(
+    strings: impl Iterator<Item = Result<&'a [u8], Error>> + Clone,
+    validity: &'a [u8],
+) -> impl Iterator<Item = Result<Option<&'a [u8]>, Error>> + Clone {
+    let valid = validity.iter().map(|valid| *valid != 0).chain(std::iter::repeat(true));
+    strings.zip(valid).map(|(string, valid)| string.map(|string| valid.then_some(string)))
+}
+
 #[inline]
 fn slice<'a, O: Offset>(ends: &[O], data: &'a [u8]) -> Option<&'a [u8]> {
     let &[start, end] = ends else {

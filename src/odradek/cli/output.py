@@ -79,10 +79,12 @@ def json_line(record: Record) -> bytes:
 
 
 def _text(name: str, value: bytes | None) -> dict[str, str | None]:
+    if value is None:
+        return {name: None}
     try:
-        return {name: None if value is None else value.decode()}
+        return {name: value.decode()}
     except UnicodeDecodeError:
-        return {name + "_base64": base64.b64encode(value or b"").decode()}
+        return {name + "_base64": base64.b64encode(value).decode()}
 
 
 def as_json(value: Any) -> str:

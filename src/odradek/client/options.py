@@ -1,33 +1,139 @@
-"""The numbers behind the budgets: for experts. Nobody needs to set one."""
+"""Every option of the facade, declared once: name, type, default, allowed values, meaning and unit.
+
+`Cluster.producer`, `Producer` and the rest take `**options: Unpack[ProducerOptions]`; Spark's options and the command
+line read defaults and rules from here. `odradek.arguments` is the mechanism.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal, NoReturn, TypedDict
 
+from odradek import arguments
+from odradek.arguments import REQUIRED, Option
 from odradek.core.backoff import Backoff
+from odradek.core.produce.partitioners import Partitioner
 from odradek.errors import ConfigError
-from odradek.types import KiB, MiB
+from odradek.types import EARLIEST, AtTime, KiB, MiB, PositionSpec, StartPosition, TopicPartition
 
-__all__ = ["Tuning"]
+__all__ = [
+    "BATCHES",
+    "TABLES",
+    "ConsumerOptions",
+    "HandlerArguments",
+    "ProducerOptions",
+    "ReaderOptions",
+    "Tuning",
+    "partition",
+    "place",
+]
+
+MAX_POSITION = (1 << 63) - 1
+"""Positions are signed 64-bit numbers on the wire, in every era."""
+
+
+# ---- rules for positions and partitions -----------------------------------------------------------------------
+
+
+def place(*, named_only: bool = False) -> arguments.Rule:
+    """Allow EARLIEST, LATEST, AtTime(seconds) and, unless `named_only`, a position."""
+    allowed = "odradek.EARLIEST or odradek.LATEST" if named_only else "EARLIEST, LATEST, AtTime(seconds) or a position"
+    moment = arguments.number(-1e12, 1e12, "seconds since the epoch")
+    position = arguments.count(0, MAX_POSITION, "a position")
+
+    def check(name: str, value: object) -> Any:
+        if isinstance(value, PositionSpec):
+            return value
+        if isinstance(value, AtTime) and not named_only:
+            return AtTime(moment(f"{name}.seconds", value.seconds))
+        if named_only or isinstance(value, tuple) or not hasattr(value, "__index__"):
+            arguments.wrong_type(name, value, allowed)
+        return position(name, value)
+
+    return check
+
+
+def partition() -> arguments.Rule:
+    """Allow a TopicPartition whose fields a broker can have."""
+    number = arguments.count(0, unit="a partition number")
+    broker = arguments.count(-1, unit="a broker id, or -1")
+    topic = arguments.text("a topic name")
+
+    def check(name: str, value: object) -> TopicPartition:
+        if not isinstance(value, TopicPartition):
+            arguments.wrong_type(name, value, 'a TopicPartition, such as TopicPartition("orders", 3)')
+        return TopicPartition(
+            topic(f"{name}.topic", value.topic),
+            number(f"{name}.partition", value.partition),
+            broker(f"{name}.broker", value.broker),
+        )
+
+    return check
+
+
+def _places(bookmark_allowed: str) -> arguments.Rule:
+    """Allow one place for all partitions, a mapping of places, or a bookmark."""
+    one, by_partition = place(), arguments.mapping(partition(), place(), "a mapping of partitions to places")
+
+    def check(name: str, value: object) -> Any:
+        if isinstance(value, str):
+            if not value.startswith("{"):
+                raise ConfigError(
+                    f"{name}={arguments.shown(value)}: not a bookmark; for a place use odradek.EARLIEST, "
+                    f"odradek.LATEST, AtTime(seconds), a position{bookmark_allowed}"
+                )
+            return value
+        return by_partition(name, value) if isinstance(value, Mapping) else one(name, value)
+
+    return check
+
+
+def _reset(*words: str) -> arguments.Rule:
+    place_rule, allowed = place(named_only=True), ", ".join(map(repr, words))
+
+    def check(name: str, value: object) -> Any:
+        if isinstance(value, str):
+            return value if value in words else _refuse_word(name, value, f"{allowed}, EARLIEST or LATEST")
+        return place_rule(name, value)
+
+    return check
+
+
+def _refuse_word(name: str, value: object, allowed: str) -> NoReturn:
+    arguments.wrong_value(name, value, allowed)
+
+
+def _partitioner() -> arguments.Rule:
+    return arguments.optional(arguments.function("a partitioner: a callable (topic, key, count) -> index or None"))
+
+
+COMPRESSION = arguments.choice("none", "gzip", "snappy", "lz4", "zstd")
+"""What any era knows; each cluster refuses what it does not (`ProtocolDriver.compressions`)."""
+
+
+# ---- tuning ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What `connect` takes for all it opens. Each default is written here, once.
+    """Low-level limits, for `connect`. The defaults suit almost everyone.
 
     Args:
-        connect_timeout: For one connection, look-up included (s).
-        request_timeout: For one answer of a broker (s). A connection without one is closed.
-        session_timeout: ZooKeeper notices our death after this (s). The default is that of 0.7's clients.
-        backoff: Between attempts after a failure.
-        batch_bytes: A batch for one partition is full at this size, uncompressed.
-        request_bytes: Batches for several partitions of a broker share a request up to this size. The broker's
-            max.socket.request.bytes (100 MB) must not be less.
-        in_flight: Produce requests a broker may owe an answer to at one time.
-        fetch_bytes: One partition's part of one fetch.
-        fetch_idle: Longest pause before a broker that had nothing new is asked again (s). 0.7 has no long polling:
-            this is the worst added latency on a quiet topic, and its inverse the requests an idle consumer makes. Of
-            more than a thousand quiet partitions each is asked after 50 us for each of them at the earliest.
+        connect_timeout: Time limit for opening one connection, address look-up included (s).
+        request_timeout: Time limit for one response of a broker (s). A connection without one is closed.
+        session_timeout: Time after which ZooKeeper counts a silent client as gone (s). The default is that of 0.7's
+            own clients.
+        backoff: Wait between attempts after a failure.
+        batch_bytes: Size, uncompressed, at which a batch for one partition is full (bytes).
+        request_bytes: Batches for several partitions of a broker share a request up to this size (bytes). The
+            broker's max.socket.request.bytes (100 MB) must not be less.
+        in_flight: Maximum produce requests in flight to one broker.
+        fetch_bytes: Maximum bytes of one partition in one fetch.
+        fetch_idle: Longest pause before a broker that had nothing new is polled again (s). 0.7 has no long polling:
+            this is the worst added latency on a quiet topic, and its inverse is the number of requests an idle
+            consumer makes. With n > 1000 idle partitions, each is polled at most once every n x 50 us.
     """
 
     connect_timeout: float = 5.0
@@ -42,6 +148,327 @@ class Tuning:
 
     def __post_init__(self) -> None:
         for option in fields(self):
-            value = getattr(self, option.name)
-            if option.name != "backoff" and not value > 0:
-                raise ConfigError(f"Tuning.{option.name} must be more than 0, not {value!r}")
+            _TUNING_RULES[option.name](f"Tuning.{option.name}", getattr(self, option.name))
+
+
+_DURATION = arguments.seconds(above=True)
+_TUNING_RULES: dict[str, arguments.Rule] = {
+    "connect_timeout": _DURATION,
+    "request_timeout": _DURATION,
+    "session_timeout": _DURATION,
+    "backoff": arguments.instance(Backoff, "a Backoff"),
+    "batch_bytes": arguments.size_bytes(at_most=1 << 30),
+    "request_bytes": arguments.size_bytes(at_most=1 << 30),
+    "in_flight": arguments.count(at_most=10_000),
+    "fetch_bytes": arguments.size_bytes(at_most=(1 << 31) - 1),
+    "fetch_idle": _DURATION,
+}
+_TUNING = Option(None, arguments.optional(arguments.instance(Tuning, "a Tuning")), "Low-level limits; see `Tuning`.")
+
+
+# ---- producer -------------------------------------------------------------------------------------------------
+
+Acks = Literal["all", 1, 0]
+
+
+class ProducerOptions(TypedDict, total=False):
+    """Options of `Cluster.producer`."""
+
+    latency: Annotated[
+        float,
+        Option(
+            0.01,
+            arguments.seconds(),
+            "Maximum time (s) a record may wait for others to share its batch. If nothing is in flight to its "
+            "broker, a record with a waiting caller (`send`, `send_many`) is sent immediately.",
+        ),
+    ]
+    buffer_bytes: Annotated[
+        int,
+        Option(
+            64 * MiB,
+            arguments.size_bytes(at_least=121),
+            "Memory (bytes) for unacknowledged records, including per-record Python overhead.",
+        ),
+    ]
+    deliver_within: Annotated[
+        float,
+        Option(
+            30.0,
+            arguments.seconds(above=True),
+            "Time limit (s) for delivering a record, from its acceptance on; then it fails. Waiting for space in the "
+            "buffer has the same limit of its own.",
+        ),
+    ]
+    exit_within: Annotated[
+        float, Option(10.0, arguments.seconds(), "Time limit (s) for flushing when the block is left.")
+    ]
+    compression: Annotated[
+        str,
+        Option("none", COMPRESSION, "`none`, `gzip` or `snappy` (which 0.7.0 does not know), for all topics."),
+    ]
+    compression_by_topic: Annotated[
+        Mapping[str, str] | None,
+        Option(
+            None,
+            arguments.optional(
+                arguments.mapping(arguments.text("a topic name"), COMPRESSION, "a mapping of topics to compression")
+            ),
+            "Topic -> compression, where it differs from `compression`.",
+        ),
+    ]
+    partitioner: Annotated[
+        Partitioner | None,
+        Option(
+            None,
+            _partitioner(),
+            "Chooses a record's partition; by default the cluster's own (0.7: `KeyHash`, crc32 of the key). Records "
+            "without a key fill the batch of one randomly chosen partition after the other.",
+        ),
+    ]
+    acks: Annotated[
+        Acks,
+        Option(
+            "all",
+            arguments.choice("all", 1, 0),
+            '"all" or 1: the broker acknowledges every request (0.7 has no acknowledgements: each request is confirmed '
+            "by a second one). 0: a record counts as written once it is handed to the network; a broker that refuses "
+            "it or fails loses it silently.",
+        ),
+    ]
+    reorder: Annotated[
+        bool,
+        Option(False, arguments.flag(), "Whether newer records of a partition may overtake those that are retried."),
+    ]
+    max_message_bytes: Annotated[
+        int,
+        Option(
+            1_000_000,
+            arguments.size_bytes(at_most=(1 << 31) - 1),
+            "The brokers' max.message.size (bytes): a 0.7 broker drops larger messages silently. With compression it "
+            "applies to what is compressed together, which is split until it fits.",
+        ),
+    ]
+    tuning: Annotated[Tuning | None, _TUNING]
+
+
+# ---- reader and consumer --------------------------------------------------------------------------------------
+
+_READ_AHEAD = Option(
+    64 * MiB,
+    arguments.size_bytes(),
+    "Memory (bytes) for prefetched records, not counting one in-flight fetch and the batches the caller holds.",
+)
+_CORRUPT = Option(
+    "fail",
+    arguments.choice("fail", "skip", "raw"),
+    "`fail` raises CorruptMessage; `skip` leaves the message out and keeps it in `reports`; `raw` delivers the "
+    "undecoded entry, named in `Batch.corrupt`.",
+)
+_MAX_MESSAGE = Option(
+    4 * MiB,
+    arguments.size_bytes(at_most=(1 << 31) - 1),
+    "Size limit (bytes) of one message; a larger one raises MessageTooLarge.",
+)
+Corrupt = Literal["fail", "skip", "raw"]
+Places = StartPosition | Mapping[TopicPartition, StartPosition] | str
+
+
+class ReaderOptions(TypedDict, total=False):
+    """Options of `Cluster.reader`."""
+
+    start: Annotated[
+        Places,
+        Option(
+            EARLIEST,
+            _places(", or a mapping of partitions to these"),
+            "Where to begin: a place for all partitions, one for each, or a `bookmark()`. A partition that a "
+            "mapping or a bookmark does not name begins at EARLIEST.",
+        ),
+    ]
+    until: Annotated[
+        Places | None,
+        Option(
+            None,
+            arguments.optional(_places(", None, or a mapping of partitions to these")),
+            "Where to end: None (never), a place for all partitions or for each, or a `bookmark()`; partitions it does "
+            "not name end at LATEST, which is fixed when the block is entered. The last record is the last that starts "
+            "before that place; if it is in a compressed message, all of that message.",
+        ),
+    ]
+    read_ahead_bytes: Annotated[int, _READ_AHEAD]
+    corrupt: Annotated[Corrupt, _CORRUPT]
+    max_message_bytes: Annotated[int, _MAX_MESSAGE]
+    reset: Annotated[
+        PositionSpec | Literal["fail"],
+        Option(
+            "fail",
+            _reset("fail"),
+            "Where to continue when the log no longer has a position: EARLIEST or LATEST; `fail` raises BrokerError "
+            "OffsetOutOfRange.",
+        ),
+    ]
+    tuning: Annotated[Tuning | None, _TUNING]
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """Options of `Cluster.consumer`."""
+
+    group: Annotated[str, Option(REQUIRED, arguments.text("a group name", at_most=255), "Name of the group.")]
+    include: Annotated[
+        str | None,
+        Option(
+            None,
+            arguments.optional(arguments.pattern()),
+            "Instead of topics: a regular expression (the common ground of Java's and Python's) of topics.",
+        ),
+    ]
+    exclude: Annotated[
+        str | None,
+        Option(None, arguments.optional(arguments.pattern()), "Instead of topics: all topics but those."),
+    ]
+    start: Annotated[
+        PositionSpec,
+        Option(
+            EARLIEST,
+            place(named_only=True),
+            "Where a partition begins for which the group has no position (auto.offset.reset). That place is stored "
+            "like a position, so that the next owner begins there too.",
+        ),
+    ]
+    reset: Annotated[
+        PositionSpec | Literal["start", "fail"],
+        Option(
+            "start",
+            _reset("start", "fail"),
+            "Where a partition continues whose position the log no longer has: `start` (as above), EARLIEST or LATEST, "
+            "or `fail`, which raises BrokerError OffsetOutOfRange. The new position is stored at once.",
+        ),
+    ]
+    streams: Annotated[int, Option(1, arguments.count(at_most=1000), "Number of streams per topic; see `streams`.")]
+    read_ahead_bytes: Annotated[int, _READ_AHEAD]
+    commit_every: Annotated[
+        float | None,
+        Option(
+            1.0,
+            arguments.optional(arguments.seconds(at_least=0.001)),
+            "Interval (s) at which processed positions are committed; None: only by `commit`, at rebalances and "
+            "at exit.",
+        ),
+    ]
+    revoke_within: Annotated[
+        float,
+        Option(
+            3.0,
+            arguments.seconds(),
+            "How long (s) a rebalance waits for batches and handlers in progress. In 0.7 other members give up "
+            "claiming partitions after 8 s with Scala's defaults (4 attempts, 2 s apart: specification 6.2).",
+        ),
+    ]
+    join_within: Annotated[
+        float, Option(60.0, arguments.seconds(above=True), "How long (s) entering waits for the first assignment.")
+    ]
+    exit_within: Annotated[float, Option(10.0, arguments.seconds(), "How long (s) leaving may take.")]
+    consumer_id: Annotated[
+        str | None,
+        Option(
+            None,
+            arguments.optional(arguments.text("a consumer id", at_most=255)),
+            "A fixed name for this member; None makes a unique one.",
+        ),
+    ]
+    corrupt: Annotated[Corrupt, _CORRUPT]
+    max_message_bytes: Annotated[int, _MAX_MESSAGE]
+    dead_letter_producer: Annotated[
+        Callable[[], AbstractAsyncContextManager[Any]] | None,
+        Option(
+            None,
+            arguments.optional(arguments.function("a callable that makes a producer")),
+            "Makes the producer for `each(dead_letter=...)`; by default the cluster's `producer`.",
+        ),
+    ]
+    tuning: Annotated[Tuning | None, _TUNING]
+
+
+# ---- calls ----------------------------------------------------------------------------------------------------
+
+
+class BatchArguments(TypedDict, total=False):
+    """Arguments of `batches`."""
+
+    max_records: Annotated[
+        int | None,
+        Option(None, arguments.optional(arguments.count()), "Most records of a batch; None: as many as came together."),
+    ]
+    max_wait: Annotated[
+        float,
+        Option(
+            0.0,
+            arguments.seconds(),
+            "With `max_records`: how long (s) a batch may wait to be filled after its first record.",
+        ),
+    ]
+
+
+class TableArguments(TypedDict, total=False):
+    """Arguments of `arrow`."""
+
+    max_bytes: Annotated[
+        int,
+        Option(
+            16 * MiB,
+            arguments.size_bytes(),
+            "Most payload of a table (bytes); a single message that is larger makes a table of its own.",
+        ),
+    ]
+    max_wait: Annotated[
+        float,
+        Option(
+            0.0,
+            arguments.seconds(),
+            "How long (s) a table may wait to be filled after its first row; 0: what is available makes a table.",
+        ),
+    ]
+
+
+class HandlerArguments(TypedDict, total=False):
+    """Arguments of `Consumer.each`."""
+
+    parallel: Annotated[
+        int, Option(100, arguments.count(at_most=1_000_000), "Maximum handlers that run at the same time.")
+    ]
+    order: Annotated[
+        Literal["key", "partition", "none"],
+        Option(
+            "partition",
+            arguments.choice("key", "partition", "none"),
+            "What is kept in order: records of one `key`, of one `partition`, or nothing.",
+        ),
+    ]
+    key: Annotated[
+        Callable[[Any], object] | None,
+        Option(
+            None,
+            arguments.optional(arguments.function("a callable record -> key")),
+            'Returns the key of a record; None: its own. Kafka 0.7 has none, so there `order="key"` needs this.',
+        ),
+    ]
+    retries: Annotated[
+        int, Option(0, arguments.count(0, unit="a number of retries"), "How often a handler that raised is retried.")
+    ]
+    backoff: Annotated[
+        Backoff | None,
+        Option(None, arguments.optional(arguments.instance(Backoff, "a Backoff")), "Wait between these retries."),
+    ]
+    dead_letter: Annotated[
+        str | None,
+        Option(
+            None,
+            arguments.optional(arguments.text("a topic name")),
+            "Topic for records whose handler still raised; None: each() ends and raises that error.",
+        ),
+    ]
+
+
+BATCHES = arguments.declared(BatchArguments)
+TABLES = arguments.declared(TableArguments)

@@ -1,14 +1,19 @@
-"""Tasks behind a user's `async with`, which outlive a cancellation of the block until it has drained."""
+"""Background tasks of a user's `async with` block that survive a cancellation of the block until it has drained."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 import anyio
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import TaskGroup
+
+from odradek.errors import UsageError
+from odradek.io.notifier import Notifier
+from odradek.io.transport import on_asyncio
 
 __all__ = ["ShieldedTaskGroup", "Signal"]
 
@@ -16,12 +21,12 @@ __all__ = ["ShieldedTaskGroup", "Signal"]
 class ShieldedTaskGroup:
     """Runs tasks, and a resource they need, out of reach of cancellations from outside.
 
-    When a scope around the user's block is cancelled (Ctrl-C, a time-out), everything below it is cancelled at once,
-    also what is needed to leave the block in order. So the tasks run below a host task that is shielded, and are
-    ended by `stop`. Use `start` and `stop` from the task of the block, as `async with` does.
+    When a scope around the user's block is cancelled (Ctrl-C, a timeout), everything below it is cancelled at once,
+    including what the block needs to end in order. Therefore the tasks run below a host task that is shielded once
+    the resource is open, and only `stop` ends them. Call `start` and `stop` from the same task, as `async with` does.
 
     Args:
-        failed: Called with the exception of a task that failed. By default the first one is raised by `stop`.
+        failed: Called with the exception of a task that failed. By default `stop` raises the first one.
         resource: Opened before the first task and closed after the last one. Opening can be cancelled.
     """
 
@@ -34,57 +39,92 @@ class ShieldedTaskGroup:
         self._resource = nullcontext() if resource is None else resource
         self._error: Exception | None = None
         self._outer: TaskGroup
-        self._news, self._ended = Signal(), False
+        self._owner: object = None  # the task that called `start`
+        self._changed = Notifier()
+        self._opened = self._ended = self._finished = False
         self._spawned: deque[tuple[Callable[..., Awaitable[None]], tuple[object, ...]]] = deque()
 
     async def start(self) -> None:
-        """Open the resource. Raises what it raises; nothing is left behind then."""
-        self._ended = False
+        """Open the resource.
+
+        Raises what opening raises. Cancellation: safe. In both cases no task is left, and the resource is closed.
+        """
+        self._error = None
+        self._opened = self._ended = self._finished = False
+        self._owner = _current_task()
         self._outer = anyio.create_task_group()
         await self._outer.__aenter__()
+        # Not `TaskGroup.start`: cancelled, it waits for the host without telling it. A host that shielded itself in
+        # the same step would wait for `stop`, which is never called: neither would ever end.
+        self._outer.start_soon(self._host)
         try:
-            await self._outer.start(self._host)
+            while not (self._opened or self._finished):
+                await self._changed.wait(self._changed.version)
         except BaseException:
+            self._outer.cancel_scope.cancel()  # ends an opening that is under way; an open resource is shielded
             await self._leave()
             raise
+        if self._error is not None:
+            await self._leave()
+            raise self._error
 
     def spawn(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
-        """Run a task until `stop`. May be called from a callback of the loop, where anyio starts none."""
+        """Run a task until `stop`. May be called from a callback of the loop, where anyio cannot start a task."""
         self._spawned.append((task, args))
-        self._news.set()
+        self._changed.notify()
 
     async def stop(self) -> None:
-        """Cancel the tasks, close the resource. Cancellation: none; bounded by what the tasks and the resource take.
+        """Cancel the tasks and close the resource. Cancellation: ignored; bounded by the tasks and the resource.
 
-        Raises what the resource raised, while it was open or when it was closed.
+        Raises what the resource raised, while it was open or while it was closed.
+
+        Raises:
+            UsageError: Another task called `start`. The tasks are stopped and the resource is closed nevertheless.
         """
-        self._ended = True
-        self._news.set()
+        if self._owner != _current_task():
+            await self._stop_elsewhere()
         await self._leave()
         if self._error is not None:
             raise self._error
 
     async def _leave(self) -> None:
-        # The group is told nothing of the exception on its way through the user's block, which stays as it is.
+        self._end()
+        # The group does not see the exception that leaves the user's block, so that it stays as it is.
         self._outer.cancel_scope.shield = True
         await self._outer.__aexit__(None, None, None)
 
-    async def _host(self, *, task_status: TaskStatus[None]) -> None:
-        started = False
+    async def _stop_elsewhere(self) -> None:
+        """End the host, and leave the group alone: only the task that entered it may leave it."""
+        self._end()
+        with anyio.CancelScope(shield=True):
+            while not self._finished:
+                await self._changed.wait(self._changed.version)
+        raise UsageError(
+            "an `async with` block of odradek was entered in one task and left in another: enter and leave it in "
+            "the same task (in a fixture or a start-up hook, keep the block open in a task of its own)"
+        ) from self._error
+
+    def _end(self) -> None:
+        self._ended = True
+        self._changed.notify()
+
+    async def _host(self) -> None:
         try:
             with anyio.CancelScope() as scope:
                 async with self._resource, anyio.create_task_group() as tasks:
-                    scope.shield = started = True
-                    task_status.started()
+                    scope.shield = self._opened = True
+                    self._changed.notify()
                     while not self._ended:
+                        version = self._changed.version
                         while self._spawned:
                             tasks.start_soon(self._guard, *self._spawned.popleft())
-                        await self._news.wait(None)
+                        await self._changed.wait(version)
                     tasks.cancel_scope.cancel()
         except Exception as error:
-            if not started:
-                raise
             self._keep(error)
+        finally:
+            self._finished = True
+            self._changed.notify()
 
     def _keep(self, error: Exception) -> None:
         self._error = self._error or error
@@ -96,27 +136,21 @@ class ShieldedTaskGroup:
             self._failed(error)
 
 
+def _current_task() -> object:
+    return asyncio.current_task() if on_asyncio() else anyio.get_current_task()
+
+
 class Signal:
-    """Wakes one waiting task. Setting it often costs nothing more than setting it once."""
+    """A former wake-up primitive, until every caller uses `Notifier`."""
 
     def __init__(self) -> None:
-        self._set = False
-        self._event: anyio.Event | None = None
+        self._notifier = Notifier()
+        self._seen = 0
 
     def set(self) -> None:
-        if not self._set:
-            self._set = True
-            if self._event is not None:
-                self._event.set()
+        self._notifier.notify()
 
     async def wait(self, seconds: float | None) -> None:
-        """Return once it was set since the last wait, or after so many seconds."""
-        if not self._set:
-            self._event = anyio.Event()
-            if seconds is None:
-                await self._event.wait()
-            else:
-                with anyio.move_on_after(seconds):
-                    await self._event.wait()
-            self._event = None
-        self._set = False
+        """Return once it was set since the last wait, or after `seconds`."""
+        await self._notifier.wait(self._seen, float("inf") if seconds is None else seconds)
+        self._seen = self._notifier.version

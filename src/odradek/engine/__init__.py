@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import cast
 
 from odradek.engine.interface import NO_LIMIT, Buffer, ColumnBuilder, Engine, PayloadBuilder
-from odradek.engine.packed import PackedBytes
+from odradek.engine.packed import HeaderColumns, Headers, PackedBytes
 
 __all__ = [
     "ENGINES",
@@ -23,6 +23,8 @@ __all__ = [
     "Buffer",
     "ColumnBuilder",
     "Engine",
+    "HeaderColumns",
+    "Headers",
     "PackedBytes",
     "PayloadBuilder",
     "active",

@@ -61,7 +61,7 @@ class ColumnBuilder(Protocol):
         resume at `position` too, the last one at `next_position`."""
         ...
 
-    def take(self) -> tuple[Sequence[bytes], Sequence[int], Sequence[int], Sequence[int] | None]:
+    def take(self) -> tuple[Sequence[bytes | None], Sequence[int], Sequence[int], Sequence[int] | None]:
         """Give up all rows: values, positions, next positions, inner indexes (None: every one is 0).
 
         Lists, or `Packed` and memoryviews of 8-byte integers ('q'; inner indexes of 4, 'i').
@@ -90,27 +90,48 @@ class Engine(Protocol):
         """The CRC-32 of `data`, going on from `before`, that of what stands in front of it."""
         ...
 
-    def encode_run(self, values: Sequence[bytes], attributes: int = 0) -> bytes:
-        """Magic-1 entries of these payloads (a list, or `Packed`), one behind the other.
+    def encode_run(self, values: Sequence[bytes | None], attributes: int = 0) -> bytes:
+        """Return magic-1 entries of these payloads (a list or `PackedBytes`), concatenated.
 
-        Raises OverflowError for a payload whose length does not fit into its field, and for attributes that do not
-        fit into theirs.
+        Raises:
+            OverflowError: A payload's length, or `attributes`, does not fit into its field.
+            TypeError: A payload is None: a 0.7 entry cannot say so.
         """
         ...
 
     def fit(
-        self, values: Sequence[object], start: int, stop: int, max_bytes: int, row_bytes: int, max_row: int
+        self,
+        values: Sequence[object],
+        start: int,
+        stop: int,
+        max_bytes: int,
+        row_bytes: int,
+        max_row: int,
+        nullable: bool = False,
     ) -> tuple[int, int]:
-        """How many of `values[start:stop]` (a list, or `Packed`) fit into `max_bytes`, where each counts its length and
-        `row_bytes`. Stops also in front of one that is longer than `max_row`, or not exactly of type `bytes`. Raises
-        ValueError when `start:stop` does not lie within the values.
+        """Count how many of `values[start:stop]` (a list or `PackedBytes`) fit into `max_bytes`.
+
+        Each counts its length and `row_bytes`. Stops before a value that is longer than `max_row`, or that is not
+        exactly of type `bytes`. A null stops it, too, unless `nullable` is set: then its length is 0.
 
         Returns:
-            The index behind the last that fits, and the sum of the lengths.
+            The index after the last value that fits, and the sum of the lengths.
+
+        Raises:
+            ValueError: `start:stop` does not lie within the values.
         """
         ...
 
-    def unpack(self, offsets: Buffer, data: Buffer) -> list[bytes]:
-        """`data[offsets[i]:offsets[i + 1]]` for each i; `offsets` is a memoryview of 'i' or 'q' (others raise
-        BufferError). Offsets that do not ascend within the data raise ValueError."""
+    def unpack(self, offsets: Buffer, data: Buffer, validity: Buffer | None = None) -> list[bytes | None]:
+        """Return `data[offsets[i]:offsets[i + 1]]` for each i; None where `validity[i]` is 0.
+
+        Args:
+            offsets: A memoryview of 'i' or 'q'.
+            data: The bytes.
+            validity: A byte per row; None: no row is null.
+
+        Raises:
+            BufferError: A buffer of another format.
+            ValueError: Offsets that do not ascend within the data, or a `validity` of another length.
+        """
         ...

@@ -170,10 +170,10 @@ def check_run(data: Buffer, start: int, stop: int, max_entry: int = NO_LIMIT) ->
     return (nexts[-1], len(nexts)) if nexts else (start, 0)
 
 
-def encode_run(values: Sequence[bytes], attributes: int = 0) -> bytes:
+def encode_run(values: Sequence[bytes | None], attributes: int = 0) -> bytes:
     if not 0 <= attributes <= 0xFF:
         raise OverflowError("a number does not fit into its field")
-    rows = values if isinstance(values, list) else list(values)
+    rows: list[Any] = values if isinstance(values, list) else list(values)
     parts: list[bytes] = [b""] * (2 * len(rows))
     try:
         parts[0::2] = map(ENTRY.pack, map((6).__add__, map(len, rows)), repeat(_PLAIN | attributes), map(crc32, rows))
@@ -184,12 +184,20 @@ def encode_run(values: Sequence[bytes], attributes: int = 0) -> bytes:
 
 
 def fit(
-    values: Sequence[object], start: int, stop: int, max_bytes: int, row_bytes: int, max_row: int
+    values: Sequence[object],
+    start: int,
+    stop: int,
+    max_bytes: int,
+    row_bytes: int,
+    max_row: int,
+    nullable: bool = False,
 ) -> tuple[int, int]:
     if not 0 <= start <= stop <= len(values):
         raise ValueError(f"{start}:{stop} does not lie within {len(values)} values")
     rows: list[Any] = list(values[start:stop])
     if set(map(type, rows)) != {bytes}:
+        if nullable:
+            rows = [b"" if row is None else row for row in rows]
         rows = rows[: next((i for i, row in enumerate(rows) if type(row) is not bytes), len(rows))]
     lengths = list(map(len, rows))
     if lengths and max(lengths) > max_row:
@@ -199,16 +207,25 @@ def fit(
     return start + count, ends[count - 1] if count else 0
 
 
-def unpack(offsets: Buffer, data: Buffer) -> list[bytes]:
+def unpack(offsets: Buffer, data: Buffer, validity: Buffer | None = None) -> list[bytes | None]:
     view = memoryview(offsets)
     _check_view(view, "iql")  # the last is what some call 8 bytes
     _check_range(data, 0, 0)
     ends: list[int] = view.tolist()
+    valid = None if validity is None else _check_validity(validity, max(0, len(ends) - 1))
     if any(not 0 <= a <= b <= len(data) for a, b in pairwise(ends)):
         raise ValueError("offsets do not ascend within their data")
     first = ends[0] if ends else 0
     data = bytes(memoryview(data)[first : ends[-1] if ends else 0])  # a slice of many may be of little
-    return [data[a - first : b - first] for a, b in pairwise(ends)]
+    values: list[bytes | None] = [data[a - first : b - first] for a, b in pairwise(ends)]
+    return values if valid is None else [value if ok else None for value, ok in zip(values, valid, strict=True)]
+
+
+def _check_validity(validity: Buffer, rows: int) -> bytes:
+    _check_range(validity, 0, 0)
+    if len(validity) != rows:
+        raise ValueError(f"validity is for {len(validity)} rows, not {rows}")
+    return bytes(validity)
 
 
 _MAX_POSITION = (1 << 63) - 1

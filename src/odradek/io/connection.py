@@ -401,7 +401,7 @@ class Connection:
             try:
                 value = reply.result()
             except OdradekError as error:
-                if error.fatal_to_connection:
+                if isinstance(error, RemoteProtocolError):
                     raise
                 failed = error
             self._awaiting.popleft()

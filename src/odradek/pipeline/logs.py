@@ -11,7 +11,7 @@ import anyio.to_thread
 from anyio.lowlevel import checkpoint
 
 from odradek.client.cluster import Cluster, connect
-from odradek.io.kafka07.metadata import together
+from odradek.io.gather import gather
 from odradek.pipeline.config import SourceConfig
 from odradek.pipeline.sources import where_of
 from odradek.spark import options as given
@@ -68,7 +68,7 @@ class LogReader:
             async with limiter:
                 return await extent_of(driver.broker(served[partition], purpose="control"), partition)
 
-        return dict(zip(served, await together(ask, served), strict=True))
+        return dict(zip(served, await gather(ask, served), strict=True))
 
     def _on_disk(self) -> dict[TopicPartition, Extent]:
         logs = find_logs(self._options)

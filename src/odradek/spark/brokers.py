@@ -14,7 +14,7 @@ from odradek.client.consumer.positions import ask_position
 from odradek.client.options import Tuning
 from odradek.core.interfaces import BrokerClient
 from odradek.errors import BrokerError, RemoteProtocolError
-from odradek.io.kafka07.metadata import together
+from odradek.io.gather import gather
 from odradek.spark import options as option_module
 from odradek.spark.boundary import BoundarySearch, Proved, Unproved
 from odradek.spark.options import SourceOptions
@@ -76,7 +76,7 @@ class BrokerCatalog:
                 async with limiter:
                     return await self._boundary(cluster, cut)
 
-            return dict(zip(cuts, await together(one, cuts), strict=True))
+            return dict(zip(cuts, await gather(one, cuts), strict=True))
 
         return self._ask(search, "searching boundaries") if cuts else {}
 
@@ -102,8 +102,8 @@ class BrokerCatalog:
             names = sorted(filter(topics.has, await cluster.topics()))
         else:
             names = sorted({*topics.names, *(partition.topic for partition in topics.partitions)})
-        starts = [partition for some in await together(cluster.partitions, names) for partition in some]
-        return [partition for partition in starts if not topics.partitions or partition in topics.partitions]
+        partitions = [partition for some in await gather(cluster.partitions, names) for partition in some]
+        return [partition for partition in partitions if not topics.partitions or partition in topics.partitions]
 
     # ---- boundaries ----
 
@@ -163,4 +163,4 @@ async def _of_each(
         async with limiter:
             return await ask(cluster.driver.broker(served[partition], purpose="control"), partition)
 
-    return dict(zip(served, await together(one, served), strict=True))
+    return dict(zip(served, await gather(one, served), strict=True))

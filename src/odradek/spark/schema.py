@@ -18,7 +18,7 @@ from odradek import engine
 from odradek.arrow import binaries
 from odradek.engine import NO_LIMIT, PackedBytes
 from odradek.errors import ConfigError
-from odradek.types import Columns, MiB, TopicPartition
+from odradek.types import NO_TIMESTAMP, Columns, MiB, TopicPartition
 
 __all__ = ["COLUMNS", "ERROR_HEADER", "HEADERS", "Column", "Projection", "columns", "ddl", "join_small", "project"]
 
@@ -33,9 +33,6 @@ SMALL_ROWS, SMALL_BYTES = 10_000, 1 * MiB
 
 ERROR_HEADER = "error"
 """Header of a row that could not be decoded: the reason. The row's value is the raw entry of the log."""
-
-NO_TIMESTAMP = -1
-"""timestampType of messages that have none, as in Spark's own Kafka source."""
 
 
 class Column(NamedTuple):
@@ -215,17 +212,17 @@ def _index(part: _Part) -> Array:
 
 def _timestamp(part: _Part) -> Array:
     kind = pa.timestamp("us", tz="UTC")
-    if part.rows.times is None:
+    if part.rows.timestamps is None:
         return _nulls(kind, part.height)
-    times = part.rows.times[part.start : part.stop]
-    return pa.array([None if time is None else round(time * 1_000_000) for time in times], kind)
+    times = part.rows.timestamps[part.start : part.stop]
+    return pa.array([None if time == NO_TIMESTAMP else time * 1000 for time in times], kind)
 
 
 def _headers(part: _Part) -> Array:
     rows, corrupt = part.rows, part.rows.corrupt
     if rows.headers is None and not any(part.start <= row < part.stop for row in corrupt):
         return _nulls(HEADERS.arrow, part.height)
-    each: list[list[tuple[str, bytes]] | None] = []
+    each: list[list[tuple[str, bytes | None]] | None] = []
     for row in range(part.start, part.stop):
         headers = None if rows.headers is None else list(rows.headers[row])
         if row in corrupt:
@@ -241,7 +238,9 @@ _MAKERS: Mapping[str, Callable[[_Part], Array]] = {
     "partition": lambda part: _constant(part.partition.partition, pa.int32(), part.height),
     "offset": _offset,
     "timestamp": _timestamp,
-    "timestampType": lambda part: _constant(NO_TIMESTAMP if part.rows.times is None else 0, pa.int32(), part.height),
+    "timestampType": lambda part: _constant(
+        NO_TIMESTAMP if part.rows.timestamps is None else 0, pa.int32(), part.height
+    ),
     "broker": lambda part: _broker(part.partition.broker, part.height),
     "index": _index,
     "nextOffset": _next_offset,

@@ -32,7 +32,7 @@ from odradek.client.options import Tuning
 from odradek.client.producer.producer import Producer
 from odradek.client.producer.results import Acks
 from odradek.errors import ConfigError, DeliveryError
-from odradek.io.kafka07.metadata import together
+from odradek.io.gather import gather
 from odradek.spark.runtime import connected
 from odradek.spark.sink_columns import DestinationRows, RowLayout, layout
 from odradek.spark.sink_options import SinkOptions, parse_sink
@@ -203,4 +203,4 @@ async def _send(producer: Producer, groups: Sequence[DestinationRows]) -> list[A
         key = "key" if "key" in group.rows.column_names else None
         return await producer.send_arrow(group.topic, group.rows, value="value", key=key, partition=group.partition)
 
-    return await together(one, groups)
+    return await gather(one, groups)

@@ -127,7 +127,7 @@ async def consume(task: WorkerTask, gate: Gate) -> None:
         async with consumer as c, anyio.create_task_group() as tasks:
             tasks.start_soon(_report_assignments, c)
             async for batch in c.batches():
-                counts.add(batch.values)
+                counts.add(value or b"" for value in batch.values)
                 batch.done()
 
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain, islice, repeat, takewhile
+from itertools import accumulate, islice, takewhile
 from math import inf
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from odradek.core.fetch.read_ahead import Buffered, ReadAheadBudget, ReadAheadQuota, ask, reckoned
 from odradek.core.interfaces import LogDecoder
@@ -20,8 +19,6 @@ from odradek.errors import CorruptMessage, OdradekError
 from odradek.types import Columns, Position, StartPosition, TopicPartition
 
 __all__ = ["Cursor", "ExactPosition", "cut"]
-
-T = TypeVar("T")
 
 
 class ExactPosition(NamedTuple):
@@ -50,7 +47,7 @@ class BufferedColumns:
         if isinstance(values, PackedBytes):
             stop = bisect_right(values.offsets, values.offsets[first] + max_bytes, lo=first + 1)
             return max(1, stop - 1 - first)
-        ends = accumulate(map(len, islice(values, first, None)))
+        ends = accumulate(len(value or b"") for value in islice(values, first, None))
         return max(1, sum(1 for _ in takewhile(max_bytes.__ge__, ends)))
 
 
@@ -348,7 +345,7 @@ class Cursor:
     @property
     def next_bytes(self) -> float:
         """Bytes of its next row's payload; more than any when that is an error."""
-        return len(self.queue[0].columns.values[self.queue[0].start]) if self.rows else inf
+        return len(self.queue[0].columns.values[self.queue[0].start] or b"") if self.rows else inf
 
     def ripe(self, max_records: int | None, max_wait: float, now: float) -> bool:
         """It has a full batch, or has waited long enough, or has nothing more to come for now."""
@@ -369,7 +366,7 @@ class Cursor:
                 pieces.append(self._shift(missing))
                 missing -= len(pieces[-1].values)
         self.since = now
-        return pieces[0] if len(pieces) == 1 else _joined(pieces)
+        return Columns.concat(pieces)
 
     def take_bytes(self, max_bytes: int, now: float) -> Columns:
         """As `take`, of one run of columns as they were decoded: payloads of at most `max_bytes`, or one row."""
@@ -401,52 +398,4 @@ class Cursor:
 
 def cut(columns: Columns, start: int, stop: int) -> Columns:
     """Rows `start` to `stop`; the very same columns when that is all of them."""
-    if start == 0 and stop >= len(columns.values):
-        return columns
-    rows = slice(start, stop)
-    c = columns
-    return Columns(
-        c.values[rows],
-        c.positions[rows],
-        c.next_positions[rows],
-        c.inner_indexes and c.inner_indexes[rows],
-        c.keys and c.keys[rows],
-        c.headers and c.headers[rows],
-        c.times and c.times[rows],
-        {row - start: error for row, error in c.corrupt.items() if start <= row < stop},
-    )
-
-
-def _joined(pieces: Sequence[Columns]) -> Columns:
-    """The rows of all, in one step. Inner indexes that only some of them have are 0 for the others."""
-    corrupt: dict[int, CorruptMessage] = {}
-    rows = 0
-    for piece in pieces:
-        corrupt |= {row + rows: error for row, error in piece.corrupt.items()}
-        rows += len(piece.values)
-    inner = None
-    if any(piece.inner_indexes for piece in pieces):
-        inner = _chained(piece.inner_indexes or repeat(0, len(piece.values)) for piece in pieces)
-    return Columns(
-        _chained(piece.values for piece in pieces),
-        _chained(piece.positions for piece in pieces),
-        _chained(piece.next_positions for piece in pieces),
-        inner,
-        _optional(piece.keys for piece in pieces),
-        _optional(piece.headers for piece in pieces),
-        _optional(piece.times for piece in pieces),
-        corrupt,
-    )
-
-
-def _chained(columns: Iterable[Iterable[T]]) -> list[T]:
-    return list(chain.from_iterable(columns))
-
-
-def _optional(columns: Iterable[list[T] | None]) -> list[T] | None:
-    found: list[list[T]] = []
-    for column in columns:
-        if column is None:
-            return None
-        found.append(column)
-    return _chained(found)
+    return columns.slice(start, stop)

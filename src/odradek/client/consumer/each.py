@@ -163,7 +163,7 @@ class HandlerPool:
             raise Unsupported("each(order='key')", "records with keys (Kafka 0.8 and later), or key=lambda record: ...")
         for record in batch:
             self._lanes.put(self._lane(record), HandlerJob(record, progress.hand_out(record.next_position)))
-            self._waiting_bytes += len(record.value)
+            self._waiting_bytes += len(record.value or b"")
         self._waiting[batch.partition] += len(batch)
         if self._waiting[batch.partition] >= self._enough:
             self._held.add(batch.partition)
@@ -197,7 +197,7 @@ class HandlerPool:
     def _begun(self, job: HandlerJob) -> None:
         partition = job.record.partition
         self._waiting[partition] -= 1
-        self._waiting_bytes -= len(job.record.value)
+        self._waiting_bytes -= len(job.record.value or b"")
         if partition in self._held and self._waiting[partition] <= self._enough // 2:
             self._held.discard(partition)
             if partition in self._fetcher.cursors:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -279,7 +279,9 @@ class Producer:
         """
         from odradek.client.producer import arrow_input  # here, because only who uses it needs pyarrow
 
-        return await self._send_runs(topic, arrow_input.runs(data, value, key), partition)
+        return await self._send_runs(
+            topic, cast("Iterable[Sequence[Row]]", arrow_input.runs(data, value, key)), partition
+        )
 
     async def _send_runs(self, topic: str, runs: Iterable[Sequence[Row]], partition: TopicPartition | None) -> Acks:
         call = PendingSend(self._outbox.loop)

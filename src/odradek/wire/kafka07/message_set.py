@@ -36,7 +36,9 @@ def entry_bytes(payload_bytes: int, magic: int = 1) -> int:
     return payload_bytes + 9 + magic
 
 
-def encode_set(values: Sequence[bytes], compression: CompressionType = CompressionType.NONE, magic: int = 1) -> bytes:
+def encode_set(
+    values: Sequence[bytes | None], compression: CompressionType = CompressionType.NONE, magic: int = 1
+) -> bytes:
     """A message set of these payloads; compressed, it is one wrapper around them.
 
     No payloads give no bytes, whatever the codec (specification 2.2).
@@ -55,14 +57,24 @@ def encode_set(values: Sequence[bytes], compression: CompressionType = Compressi
         return _plain([compress(compression, _plain(values))], compression)
     if magic or compression:
         raise LocalProtocolError(f"there is no magic {magic} message with codec {compression}: use magic 1")
-    return b"".join([_old_entry(value) for value in values])
+    if None in values:
+        raise _null_payload()
+    return b"".join([_old_entry(value or b"") for value in values])
 
 
-def _plain(values: Sequence[bytes], attributes: int = 0) -> bytes:
+def _plain(values: Sequence[bytes | None], attributes: int = 0) -> bytes:
     try:
         return engine.active.encode_run(values, attributes)
     except OverflowError:
         raise LocalProtocolError("a message of 2 GiB or more has no length that fits: send it in pieces") from None
+    except TypeError:
+        if None not in values:
+            raise
+        raise _null_payload() from None
+
+
+def _null_payload() -> LocalProtocolError:
+    return LocalProtocolError('a 0.7 message always has a payload: send b"" instead of None, or leave the record out')
 
 
 def _old_entry(value: bytes) -> bytes:

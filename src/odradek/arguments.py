@@ -1,0 +1,309 @@
+"""What arguments may be: one set of rules, one wording of what is refused.
+
+A `Rule` takes the name and the value of an argument and returns the value as the callee uses it. A value of the wrong
+type raises TypeError, one that cannot work raises ConfigError; both name the argument, the value and what is allowed.
+
+    seconds()("latency", float("nan"))
+    ConfigError: latency=nan: must be a number of seconds from 0 to 31536000
+
+Options of a facade are declared once, as a TypedDict whose fields are annotated with an `Option`: `resolve` checks what
+was given and fills in defaults, and `with_options` gives the function its signature and the documentation of each.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import operator
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+
+from odradek.errors import ConfigError
+
+__all__ = [
+    "REQUIRED",
+    "Option",
+    "Rule",
+    "choice",
+    "count",
+    "flag",
+    "function",
+    "instance",
+    "mapping",
+    "number",
+    "optional",
+    "pattern",
+    "resolve",
+    "seconds",
+    "size_bytes",
+    "text",
+    "with_options",
+]
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+Rule = Callable[[str, object], Any]
+"""`rule(name, value)` returns the value, or raises TypeError or ConfigError that names the argument."""
+
+YEAR_S = 365 * 24 * 3600
+SHOWN = 60
+"""Characters of a refused value that an error shows."""
+
+
+def shown(value: object) -> str:
+    """Return the value as an error shows it: one line, cut at 60 characters."""
+    try:
+        text = repr(value)
+    except Exception:  # a broken __repr__ must not hide the error
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
+
+
+def wrong_type(name: str, value: object, allowed: str) -> NoReturn:
+    raise TypeError(f"{name} must be {allowed}, not {type(value).__name__} {shown(value)}")
+
+
+def wrong_value(name: str, value: object, allowed: str) -> NoReturn:
+    raise ConfigError(f"{name}={shown(value)}: must be {allowed}")
+
+
+# ---- numbers --------------------------------------------------------------------------------------------------
+
+
+def number(at_least: float, at_most: float, unit: str = "a number", *, above: bool = False) -> Rule:
+    """Allow an int or float within bounds; never NaN, infinity or bool.
+
+    Args:
+        at_least: Smallest value allowed, unless `above`.
+        at_most: Largest value allowed.
+        unit: What the number is, for the error.
+        above: The value must be larger than `at_least`.
+    """
+    allowed = f"{unit} {'above' if above else 'from'} {at_least:.15g} {'and up ' if above else ''}to {at_most:.15g}"
+
+    def check(name: str, value: object) -> float:
+        if isinstance(value, bool) or not hasattr(value, "__float__") or isinstance(value, str | bytes):
+            wrong_type(name, value, allowed)
+        try:
+            found = float(value)
+        except (TypeError, ValueError, OverflowError):
+            wrong_value(name, value, allowed)
+        if not (at_least <= found <= at_most) or (above and found == at_least) or math.isnan(found):
+            wrong_value(name, value, allowed)
+        return found
+
+    return check
+
+
+def seconds(at_least: float = 0, at_most: float = YEAR_S, *, above: bool = False) -> Rule:
+    """Allow a duration in seconds, up to a year."""
+    return number(at_least, at_most, "a number of seconds", above=above)
+
+
+def count(at_least: int = 1, at_most: int = (1 << 31) - 1, unit: str = "a whole number") -> Rule:
+    """Allow a whole number within bounds. A float is refused even if it is whole."""
+    allowed = f"{unit} from {at_least} to {at_most}"
+
+    def check(name: str, value: object) -> int:
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            wrong_type(name, value, allowed)
+        found = operator.index(value)
+        if not at_least <= found <= at_most:
+            wrong_value(name, value, allowed)
+        return found
+
+    return check
+
+
+def size_bytes(at_least: int = 1, at_most: int = 1 << 40) -> Rule:
+    """Allow a number of bytes."""
+    return count(at_least, at_most, "a number of bytes")
+
+
+# ---- everything else ------------------------------------------------------------------------------------------
+
+
+def flag() -> Rule:
+    """Allow True or False."""
+    return instance(bool, "True or False")
+
+
+def instance(kinds: type | tuple[type, ...], allowed: str) -> Rule:
+    """Allow an instance of these classes."""
+
+    def check(name: str, value: object) -> object:
+        if not isinstance(value, kinds):
+            wrong_type(name, value, allowed)
+        return value
+
+    return check
+
+
+def function(allowed: str = "a callable") -> Rule:
+    """Allow anything that can be called."""
+
+    def check(name: str, value: object) -> object:
+        if not callable(value):
+            wrong_type(name, value, allowed)
+        return value
+
+    return check
+
+
+def optional(rule: Rule) -> Rule:
+    """Allow None as well."""
+
+    def check(name: str, value: object) -> Any:
+        return None if value is None else rule(name, value)
+
+    return check
+
+
+def choice(*allowed: object) -> Rule:
+    """Allow one of these values, and nothing that merely equals one (True is not 1)."""
+    listed = ", ".join(map(repr, allowed))
+
+    def check(name: str, value: object) -> object:
+        for each in allowed:
+            if type(each) is type(value) and each == value:
+                return value
+        if type(value) not in {type(each) for each in allowed}:
+            wrong_type(name, value, f"one of {listed}")
+        wrong_value(name, value, f"one of {listed}")
+
+    return check
+
+
+def text(what: str = "a text", *, at_most: int = 1 << 16) -> Rule:
+    """Allow a text that is not empty and can be written as UTF-8."""
+
+    def check(name: str, value: object) -> str:
+        if not isinstance(value, str):
+            wrong_type(name, value, what)
+        try:
+            size = len(value.encode())
+        except UnicodeEncodeError:
+            wrong_value(name, value, f"{what} that UTF-8 can encode (no lone surrogates)")
+        if not 0 < size <= at_most:
+            wrong_value(name, value, f"{what} of 1 to {at_most} bytes in UTF-8")
+        return value
+
+    return check
+
+
+def pattern() -> Rule:
+    """Allow a regular expression."""
+    of_text = text("a regular expression")
+
+    def check(name: str, value: object) -> str:
+        found: str = of_text(name, value)
+        try:
+            re.compile(found)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise ConfigError(f"{name}={shown(found)}: not a regular expression: {error}") from None
+        return found
+
+    return check
+
+
+def mapping(key: Rule, value: Rule, allowed: str) -> Rule:
+    """Allow a mapping whose keys and values each follow a rule; returns a dict of its own."""
+
+    def check(name: str, given: object) -> dict[Any, Any]:
+        if not isinstance(given, Mapping):
+            wrong_type(name, given, allowed)
+        return {key(f"{name} key", k): value(f"{name}[{shown(k)}]", v) for k, v in given.items()}
+
+    return check
+
+
+# ---- options, declared once -----------------------------------------------------------------------------------
+
+REQUIRED: Any = object()
+"""The default of an option that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: its default, the rule for its values, and what it means (with its unit)."""
+
+    default: Any
+    rule: Rule
+    doc: str
+
+
+def declared(kind: type) -> dict[str, Option]:
+    """Return the options that a TypedDict declares, by name, in order."""
+    found: dict[str, Option] = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        found[name] = next(each for each in get_args(hint)[1:] if isinstance(each, Option))
+    return found
+
+
+def resolve(kind: type, given: Mapping[str, object], where: str = "") -> Any:
+    """Return all options of a TypedDict: what was given, checked, and defaults for the rest.
+
+    Raises:
+        TypeError: An option of the wrong type, an unknown one, or a required one that is missing.
+        ConfigError: A value that cannot work.
+    """
+    options = declared(kind)
+    refuse_unknown(given, options, where)
+    resolved: dict[str, Any] = {}
+    for name, option in options.items():
+        if name in given:
+            resolved[name] = option.rule(name, given[name])
+        elif option.default is REQUIRED:
+            raise TypeError(f"{where}option {name} is missing: {option.doc}")
+        else:
+            resolved[name] = option.default
+    return resolved
+
+
+def refuse_unknown(given: Collection[str], known: Collection[str], where: str = "") -> None:
+    """Raise TypeError for the first option that does not exist."""
+    for name in given:
+        if name not in known:
+            raise TypeError(f"{where}unknown option {name!r}; choose from {', '.join(known)}")
+
+
+def with_options(kind: type) -> Callable[[F], F]:
+    """Give a function that takes `**options: Unpack[kind]` the signature and documentation of each option."""
+
+    def decorate(function: F) -> F:
+        hints = get_type_hints(kind)
+        options = declared(kind)
+        signature = inspect.signature(function)
+        kept = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        added = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if option.default is REQUIRED else option.default,
+                annotation=_plain(hints[name]),
+            )
+            for name, option in options.items()
+        ]
+        function.__signature__ = signature.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
+        function.__doc__ = _documented(inspect.getdoc(function) or "", options)
+        return function
+
+    return decorate
+
+
+def _plain(hint: Any) -> Any:
+    return hint if get_origin(hint) is None or not hasattr(hint, "__metadata__") else get_args(hint)[0]
+
+
+def _documented(doc: str, options: Mapping[str, Option]) -> str:
+    """Add a line for each option to the Args section, which is made if there is none."""
+    lines = "\n".join(f"    {name}: {option.doc}" for name, option in options.items())
+    head, section, rest = doc.partition("\nArgs:\n")
+    if section:
+        entries, gap, rest = rest.partition("\n\n")
+        return f"{head}{section}{entries}\n{lines}{gap}{rest}"
+    head, raises, rest = doc.partition("\nRaises:\n")
+    return f"{head.rstrip()}\n\nArgs:\n{lines}\n" + (f"\nRaises:\n{rest}" if raises else "")
