@@ -144,7 +144,7 @@ async def extent_of(api: BrokerClient, partition: TopicPartition) -> Extent:
     """
     starts = await api.positions(partition, LATEST, MANY)
     if not starts:
-        raise RemoteProtocolError(f"{partition}: the broker names no position")
+        raise RemoteProtocolError(f"{partition}: the broker returned no position")
     earliest = starts[-1] if len(starts) < MANY else await ask_position(api, partition, EARLIEST)
     return Extent(earliest, starts[0], tuple(sorted({earliest, *starts})))
 

@@ -238,7 +238,7 @@ class _RangeTask:
         while (broker := metadata.table.leader(self._part.partition)) is None:
             left = self._progress_at + self._options.poll_deadline_s - anyio.current_time()
             if left <= 0:
-                raise self._too_long("no live broker serves it")
+                raise self._too_long("no registered broker has it")
             with anyio.move_on_after(left):
                 await metadata.changed(metadata.table.version)
         return broker
@@ -247,7 +247,7 @@ class _RangeTask:
         if anyio.current_time() - self._progress_at >= self._options.poll_deadline_s:
             raise self._too_long(f"broker {broker.id}: {error}") from error
         if not self._attempts:
-            log.warning("%s: broker %d at %s: %s; trying again", self._where, broker.id, broker.address, error)
+            log.warning("%s: broker %d at %s: %s; retrying", self._where, broker.id, broker.address, error)
         await anyio.sleep(PAUSES.delay(self._attempts, random()))
         self._attempts += 1
 
