@@ -38,9 +38,9 @@ def _request(record: Record, frame: bytes) -> str | None:
 
 
 def _response(record: Record, frame: bytes) -> str | None:
-    cls, version = APIS[record["key"]].response, record["version"]
-    response, correlation_id = decode_response(cls, version, frame)
-    version = record["body_version"] if "body_version" in record else version  # error 35 is answered in version 0
+    cls = APIS[record["key"]].response
+    response, correlation_id = decode_response(cls, record["version"], frame)
+    version: int = {"body_version": record["version"], **record}["body_version"]  # error 35 comes in version 0
     encoded = encode_response(response, version, correlation_id)
     return (
         difference("correlation id", record["header"]["correlationId"], correlation_id)

@@ -14,6 +14,7 @@ from odradek.errors import RemoteProtocolError
 from odradek.wire.kafka.decoder_source import DecoderSource
 from odradek.wire.kafka.primitives import Malformed
 from odradek.wire.kafka.schema import Message, Struct, title
+from odradek.wire.kafka.source import Failure
 
 __all__ = [
     "DECODE_ERRORS",
@@ -106,8 +107,18 @@ def _decoder(cls: type[Message], version: int) -> Callable[[Buffer, int], tuple[
             return read(data, start)
         except DECODE_ERRORS as error:
             assert error.__traceback__ is not None
-            failure = source.failure(error.__traceback__.tb_next)
-            where = f"{failure.path or 'the message'} at byte {failure.variables['p']}"
+            where = _where(source.failure(error.__traceback__.tb_next))
             raise RemoteProtocolError(f"{title(cls, version)}: {where}: {problem_of(error)}") from None
 
     return decode
+
+
+def _where(failure: Failure) -> str:
+    """Name the field and the byte; of a run, the first field that does not fit."""
+    position: int = failure.variables["p"]
+    for path, code in zip(failure.paths[:-1], failure.codes, strict=False):
+        behind = position + struct.calcsize(f">{code}")
+        if behind > failure.variables["end"]:
+            return f"{path} at byte {position}"
+        position = behind
+    return f"{failure.paths[-1] or 'the message'} at byte {position}"

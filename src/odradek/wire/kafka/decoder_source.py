@@ -34,7 +34,7 @@ from odradek.wire.kafka.schema import (
     fields_of,
     title,
 )
-from odradek.wire.kafka.source import Source
+from odradek.wire.kafka.source import Fixed, Source
 
 __all__ = ["DecoderSource", "least_size"]
 
@@ -64,7 +64,7 @@ class DecoderSource:
     def __init__(self, cls: type[Message], version: int, signature: str = "read(data, p)") -> None:
         self._version = version
         self._flexible = cls.SPEC.is_flexible(version)
-        self._run: list[tuple[str, Primitive]] = []  # targets of fixed size not read yet
+        self._run: list[Fixed] = []  # targets of fixed size not read yet
         self._text = "str(data[p:q], 'utf-8')"
         self.source = Source(
             f"decoder of {title(cls, version)}",
@@ -146,7 +146,7 @@ class DecoderSource:
         line, block = self.source.line, self.source.block
         if not self._flexible:
             return
-        self._prefix(Primitive("uvarint", "B", 1), "t")
+        self._prefix("B", "t")
         with block("if t"):
             if tagged:
                 self._tag_loop(variable, tagged)
@@ -183,7 +183,7 @@ class DecoderSource:
 
     def _value(self, kind: Kind, target: str, nullable: bool) -> None:
         if isinstance(kind, Primitive) and kind.size:
-            self._run.append((target, kind))
+            self._run.append(Fixed(self.source.path, target, kind.code))
             return
         if isinstance(kind, Nested) and not nullable:
             self.source.line(f"{target} = {self._struct(kind.type)}")
@@ -201,17 +201,17 @@ class DecoderSource:
     def _length(self, kind: Kind) -> str:
         """Read the length, count or presence of a value into `n`; return the condition under which it is null."""
         if isinstance(kind, Nested):
-            self._prefix(Primitive("int8", "b", 1), "n")
+            self._prefix("b", "n")
             return "n < 0"
         if self._is_compact(kind):
-            self._prefix(Primitive("uvarint", "B", 1), "n")
+            self._prefix("B", "n")
             with self.source.block("if n > 127"):  # two bytes are frequent
                 self.source.line("n += (data[p] - 1) << 7")
                 self.source.line("p += 1")
                 with self.source.block("if n >> 14"):
                     self.source.line("n, p = read_uvarint(data, p - 2)")
             return "n == 0"
-        self._prefix(Primitive("int16", "h", 2) if kind in STRINGS else Primitive("int32", "i", 4), "n")
+        self._prefix("h" if kind in STRINGS else "i", "n")
         return "n == -1"
 
     def _is_compact(self, kind: Kind) -> bool:
@@ -276,23 +276,23 @@ class DecoderSource:
 
     # ---- runs of fixed size -------------------------------------------------------------------------------
 
-    def _prefix(self, kind: Primitive, target: str) -> None:
-        self._run.append((target, kind))
+    def _prefix(self, code: str, target: str) -> None:
+        self._run.append(Fixed(self.source.path, target, code))
         self._flush()
 
     def _flush(self) -> None:
         """Read what is of fixed size and not read yet, all at once."""
         if not self._run:
             return
-        layout = struct.Struct(">" + "".join(kind.code for _, kind in self._run))
+        run, self._run = self._run, []
+        layout = struct.Struct(">" + "".join(fixed.code for fixed in run))
         unpack = self.source.constant("unpack", _unpack(layout.format))
-        targets = ", ".join(target for target, _ in self._run)
+        targets = ", ".join(fixed.value for fixed in run)
         if layout.format == ">B":
-            self.source.line(f"{targets} = data[p]")
+            self.source.line(f"{targets} = data[p]", run)
         else:
-            self.source.line(f"{targets}{',' if len(self._run) == 1 else ''} = {unpack}(data, p)")
+            self.source.line(f"{targets}{',' if len(run) == 1 else ''} = {unpack}(data, p)", run)
         self.source.line(f"p += {layout.size}")
-        self._run.clear()
 
 
 @cache

@@ -11,6 +11,7 @@ from odradek.errors import LocalProtocolError
 from odradek.wire.kafka.encoder_source import EncoderSource
 from odradek.wire.kafka.primitives import Unwritable
 from odradek.wire.kafka.schema import Message, title
+from odradek.wire.kafka.source import Failure
 
 __all__ = ["encode", "encoder", "encoder_text"]
 
@@ -58,10 +59,20 @@ def _encoder(cls: type[Message], version: int) -> Callable[[Message, Append], No
             write(value, append)
         except _ENCODE_ERRORS as error:
             assert error.__traceback__ is not None
-            path = source.failure(error.__traceback__.tb_next).path
-            raise LocalProtocolError(f"{title(cls, version)}: {path or 'the message'}: {_problem(error)}") from None
+            where = _where(source.failure(error.__traceback__.tb_next))
+            raise LocalProtocolError(f"{title(cls, version)}: {where}: {_problem(error)}") from None
 
     return encode
+
+
+def _where(failure: Failure) -> str:
+    """Name the field; of a run, the first one whose value does not fit its type."""
+    for path, code, value in zip(failure.paths[:-1], failure.codes, failure.values, strict=False):
+        try:
+            struct.pack(f">{code}", eval(value, {}, failure.variables))
+        except (struct.error, TypeError):
+            return path
+    return failure.paths[-1] or "the message"
 
 
 def _problem(error: Exception) -> str:

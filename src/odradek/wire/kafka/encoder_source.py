@@ -26,7 +26,7 @@ from odradek.wire.kafka.schema import (
     fields_of,
     title,
 )
-from odradek.wire.kafka.source import Source
+from odradek.wire.kafka.source import Fixed, Source
 
 __all__ = ["EncoderSource"]
 
@@ -37,7 +37,7 @@ class EncoderSource:
     def __init__(self, cls: type[Message], version: int) -> None:
         self._version = version
         self._flexible = cls.SPEC.is_flexible(version)
-        self._run: list[tuple[str, Primitive]] = []  # expressions of fixed size not written yet
+        self._run: list[Fixed] = []  # expressions of fixed size not written yet
         self._append = "append"
         self.source = Source(
             f"encoder of {title(cls, version)}",
@@ -90,7 +90,7 @@ class EncoderSource:
             self._flush()
             line(f"write_tags({self._append}, {tags})")
         with block("else"):
-            self._run = [*run, ("0", Primitive("uvarint", "B", 1))]
+            self._run = [*run, Fixed(self.source.path, "0", "B")]
             self._flush()
 
     def _tag(self, field: Field, value: str, tags: str) -> None:
@@ -143,13 +143,13 @@ class EncoderSource:
         if kind == UUID:
             with self.source.block(f"if len({value}) != 16"):
                 self.source.line('raise Unwritable("a uuid that is not 16 bytes")')
-        self._run.append((value, kind))
+        self._run.append(Fixed(self.source.path, value, kind.code))
 
     def _present(self, kind: Kind, value: str, counted: bool = True) -> None:
         """Write a value that is not null, with what says so, or how much there is of it."""
         if isinstance(kind, Nested):
             if counted:
-                self._run.append(("1", Primitive("int8", "b", 1)))
+                self._run.append(Fixed(self.source.path, "1", "b"))
             local = self.source.variable("s")
             self._flush()
             self.source.line(f"{local} = {value}")
@@ -181,13 +181,13 @@ class EncoderSource:
     def _length(self, kind: Kind | None, length: str) -> None:
         """Write what is not written yet, and a length or count behind it."""
         if not self._flexible or kind is PLAIN_STRING:
-            self._run.append((length, Primitive("int16", "h", 2) if kind in STRINGS else Primitive("int32", "i", 4)))
+            self._run.append(Fixed(self.source.path, length, "h" if kind in STRINGS else "i"))
             self._flush()
             return
         run = list(self._run)
         self.source.line(f"n = {length}")
         with self.source.block("if n < 127"):
-            self._run.append(("n + 1", Primitive("uvarint", "B", 1)))
+            self._run.append(Fixed(self.source.path, "n + 1", "B"))
             self._flush()
         with self.source.block("else"):
             self._run = run
@@ -200,9 +200,9 @@ class EncoderSource:
         """Write what is of fixed size and not written yet, all at once."""
         if not self._run:
             return
-        pack = self.source.constant("pack", _pack(">" + "".join(kind.code for _, kind in self._run)))
-        self.source.line(f"{self._append}({pack}({', '.join(value for value, _ in self._run)}))")
-        self._run = []
+        run, self._run = self._run, []
+        pack = self.source.constant("pack", _pack(">" + "".join(fixed.code for fixed in run)))
+        self.source.line(f"{self._append}({pack}({', '.join(fixed.value for fixed in run)}))", run)
 
 
 @cache
