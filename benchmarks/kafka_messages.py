@@ -122,7 +122,7 @@ def theirs(message: Message) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         modules = [importlib.import_module(f"kafka.protocol.{name}") for name in ("consumer", "metadata", "producer")]
-    return next(found for module in modules if (found := getattr(module, type(message).__name__, None)))
+    return next(cls for module in modules if (cls := getattr(module, type(message).__name__, None)))
 
 
 def repeated(rounds: int, *work: Work) -> Stopwatch:
@@ -134,7 +134,7 @@ def repeated(rounds: int, *work: Work) -> Stopwatch:
 
 
 def write(message: Message, version: int) -> tuple[Work, Work]:
-    """Encoding it, here and there."""
+    """Encoding it, ours and theirs."""
     encoded = encode(message, version)
     peer = theirs(message).decode(encoded, version=version)
     peer._header = None
@@ -143,7 +143,7 @@ def write(message: Message, version: int) -> tuple[Work, Work]:
 
 
 def read(message: Message, version: int) -> tuple[Work, Work]:
-    """Decoding it, here and there."""
+    """Decoding it, ours and theirs."""
     encoded = encode(message, version)
     return partial(decode, type(message), version, encoded), partial(theirs(message).decode, encoded, version=version)
 
@@ -188,12 +188,12 @@ def message_cases(rounds: int) -> Iterator[Case]:
     ):
         for version in versions:
             sent, received = len(encode(request, version)), len(encode(response, version))
-            (write_here, write_there), (read_here, read_there) = write(request, version), read(response, version)
-            here, there = [write_here, read_here], [write_there, read_there]
+            (write_ours, write_peer), (read_ours, read_peer) = write(request, version), read(response, version)
+            ours, peers = [write_ours, read_ours], [write_peer, read_peer]
             label, both = f"{name} version {version}", sent + received
-            yield case(f"{label}, exchange", rounds, both, here, there, EXCHANGE_FLOOR, EXCHANGE_GOAL)
-            yield case(f"{label}, request written", rounds, sent, [write_here], [write_there], ALONE_FLOOR, None)
-            yield case(f"{label}, response read", rounds, received, [read_here], [read_there], ALONE_FLOOR, None)
+            yield case(f"{label}, exchange", rounds, both, ours, peers, EXCHANGE_FLOOR, EXCHANGE_GOAL)
+            yield case(f"{label}, request written", rounds, sent, [write_ours], [write_peer], ALONE_FLOOR, None)
+            yield case(f"{label}, response read", rounds, received, [read_ours], [read_peer], ALONE_FLOOR, None)
 
 
 def arriving_cases(rounds: int) -> Iterator[Case]:
@@ -214,14 +214,14 @@ def flat_cases(rounds: int) -> Iterator[Case]:
 
 
 def main() -> None:
-    with results(__file__, __doc__) as found:
-        rounds, turns = (10, 3) if found.quick else (100, 9)
+    with results(__file__, __doc__) as report:
+        rounds, turns = (10, 3) if report.quick else (100, 9)
         limit = "Limit: kafka-python's codec. A record is a message."
-        compare(found, "Messages", limit, list(message_cases(rounds)), turns, computing=True)
+        compare(report, "Messages", limit, list(message_cases(rounds)), turns, computing=True)
         limit = "Limit: kafka-python decodes the whole response. A record is a message."
-        compare(found, "Fetch as it arrives", limit, list(arriving_cases(rounds)), turns, computing=True)
+        compare(report, "Fetch as it arrives", limit, list(arriving_cases(rounds)), turns, computing=True)
         limit = "Limit: 1,000 responses of 10 partitions. A record is a partition."
-        compare(found, "Cost of a partition", limit, list(flat_cases(max(1, rounds // 50))), turns, computing=True)
+        compare(report, "Cost of a partition", limit, list(flat_cases(max(1, rounds // 50))), turns, computing=True)
 
 
 if __name__ == "__main__":
