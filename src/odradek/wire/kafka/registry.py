@@ -22,12 +22,11 @@ from odradek.wire.kafka.messages import (
 )
 from odradek.wire.kafka.schema import Request, Response, response_of
 
-__all__ = ["APIS", "FAMILIES", "Api", "decode_request"]
+__all__ = ["APIS", "Api", "decode_request"]
 
 _START = binary.Struct(">hh")
 
-FAMILIES = (data, metadata, groups, transactions, security, admin, share_groups, brokers)
-"""The modules that declare messages."""
+_FAMILIES = (data, metadata, groups, transactions, security, admin, share_groups, brokers)
 
 
 class Api(NamedTuple):
@@ -49,7 +48,7 @@ def _api(request: type[Request[Any]]) -> Api:
 
 
 def _requests() -> Iterator[type[Request[Any]]]:
-    for family in FAMILIES:
+    for family in _FAMILIES:
         for value in vars(family).values():
             if isinstance(value, type) and issubclass(value, Request) and value is not Request:
                 yield value
