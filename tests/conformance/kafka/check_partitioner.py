@@ -1,0 +1,19 @@
+"""Compare the murmur2 partitioner with one line of the corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from odradek.core.kafka.partitioners import Murmur2, murmur2, positive
+
+
+def check(line: Mapping[str, Any]) -> list[str]:
+    """Return the differences; empty when there is none."""
+    key = bytes.fromhex(line["key"])
+    ours = {"murmur2": murmur2(key), "positive": positive(murmur2(key))}
+    found = [f"{name}: ours {value} theirs {line[name]}" for name, value in ours.items() if value != line[name]]
+    for count, partition in line["partition"].items():
+        if (chosen := Murmur2()("topic", key, int(count))) != partition:
+            found.append(f"of {count} partitions: ours {chosen} theirs {partition}")
+    return found
