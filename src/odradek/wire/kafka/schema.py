@@ -25,7 +25,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from inspect import get_annotations
 from types import NoneType
 from typing import (
@@ -54,8 +53,10 @@ __all__ = [
     "I32",
     "I64",
     "IGNORABLE",
+    "PLAIN_STRING",
     "RECORDS",
     "STRING",
+    "STRINGS",
     "U16",
     "U32",
     "UUID",
@@ -68,6 +69,7 @@ __all__ = [
     "Message",
     "MessageSpec",
     "Nested",
+    "PlainStr",
     "Primitive",
     "Records",
     "Request",
@@ -134,6 +136,8 @@ Kind: TypeAlias = Primitive | Array | Nested
 
 BOOL = Primitive("boolean", "?", 1)
 STRING, BYTES, RECORDS = Primitive("string"), Primitive("bytes"), Primitive("records")
+PLAIN_STRING = Primitive("string with an int16 length in every version")
+STRINGS = (STRING, PLAIN_STRING)
 UUID = Primitive("uuid", "16s", 16)
 
 Bool: TypeAlias = Annotated[bool, BOOL]
@@ -145,6 +149,7 @@ U32: TypeAlias = Annotated[int, Primitive("uint32", "I", 4)]
 I64: TypeAlias = Annotated[int, Primitive("int64", "q", 8)]
 F64: TypeAlias = Annotated[float, Primitive("float64", "d", 8)]
 Str: TypeAlias = Annotated[str, STRING]
+PlainStr: TypeAlias = Annotated[str, PLAIN_STRING]
 Bytes: TypeAlias = Annotated[bytes, BYTES]
 Records: TypeAlias = Annotated[Buffer, RECORDS]
 """The bytes of record batches, not interpreted here. Decoded ones are a view of the message, not a copy."""
@@ -247,6 +252,9 @@ class Struct:
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in self.DEFAULTS)
 
+    def __hash__(self) -> int:
+        return hash(tuple(getattr(self, name) for name in self.DEFAULTS))
+
     def __repr__(self) -> str:
         """The fields that differ from their defaults; of bytes only how many, since they may be passwords."""
         shown = ((name, getattr(self, name)) for name, default in self.DEFAULTS.items())
@@ -280,6 +288,12 @@ class MessageSpec:
 
     def is_flexible(self, version: int) -> bool:
         return self.flexible is not None and version >= self.flexible
+
+    def check(self, version: int) -> None:
+        """Raise ValueError for a version that does not exist."""
+        first, last = self.versions
+        if not first <= version <= last:
+            raise ValueError(f"{self.name} has no version {version}: there are {first} to {last}")
 
 
 class Message(Struct):
@@ -352,11 +366,16 @@ class Field:
         return self.nullable is not None and self.nullable[0] <= version <= self.nullable[1]
 
 
-@cache
+_FIELDS: dict[type[Struct], tuple[Field, ...]] = {}
+
+
 def fields_of(cls: type[Struct]) -> tuple[Field, ...]:
-    """The declared fields of a struct in wire order, without `unknown_tags`."""
-    hints = get_type_hints(cls, include_extras=True)
-    return tuple(_field(name, hints[name], default) for name, default in cls.DEFAULTS.items() if name != "unknown_tags")
+    """Return the declared fields of a struct in wire order, without `unknown_tags`."""
+    if cls not in _FIELDS:
+        hints = get_type_hints(cls, include_extras=True)
+        declared = ((name, default) for name, default in cls.DEFAULTS.items() if name != "unknown_tags")
+        _FIELDS[cls] = tuple(_field(name, hints[name], default) for name, default in declared)
+    return _FIELDS[cls]
 
 
 def _field(name: str, hint: object, default: object) -> Field:
