@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from odradek.core.kafka.codes import Code
 from odradek.core.kafka.partitions import TopicPartition
 from odradek.core.states import Machine
+from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.data import (
     FetchPartition,
     FetchRequest,
@@ -149,7 +149,7 @@ class FetchSession:
 
     def answered(self, response: FetchResponse) -> bool:
         """Take in an answer. Return True when its partitions are to be read, False when they are to be asked again."""
-        if response.error_code == Code.FETCH_SESSION_ID_NOT_FOUND:
+        if response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
             self._after(SessionEvent.FORGOTTEN)
             return False
         if response.error_code or not self._fits(response):

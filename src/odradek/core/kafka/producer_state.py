@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from odradek.core.kafka.codes import Code
 from odradek.core.kafka.partitions import TopicPartition
 from odradek.errors import LocalProtocolError
+from odradek.wire.kafka.error_codes import ErrorCode
 
 __all__ = [
     "MAX_IN_FLIGHT",
@@ -25,6 +25,7 @@ __all__ = [
     "ProducerState",
     "Stamp",
     "next_sequence",
+    "step_without_sequences",
 ]
 
 MAX_IN_FLIGHT = 5  # what a broker remembers per producer and partition
@@ -97,48 +98,29 @@ class Decision:
 
 
 _STEPS: Mapping[int, NextStep] = {
-    Code.NONE: NextStep.DONE,
-    Code.DUPLICATE_SEQUENCE_NUMBER: NextStep.DUPLICATE,
-    **dict.fromkeys(
-        (
-            Code.CORRUPT_MESSAGE,
-            Code.REQUEST_TIMED_OUT,
-            Code.NETWORK_EXCEPTION,
-            Code.COORDINATOR_LOAD_IN_PROGRESS,
-            Code.NOT_ENOUGH_REPLICAS,
-            Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-            Code.CONCURRENT_TRANSACTIONS,
-        ),
-        NextStep.RETRY,
-    ),
-    **dict.fromkeys(
-        (
-            Code.UNKNOWN_TOPIC_OR_PARTITION,
-            Code.LEADER_NOT_AVAILABLE,
-            Code.NOT_LEADER_OR_FOLLOWER,
-            Code.REPLICA_NOT_AVAILABLE,
-            Code.KAFKA_STORAGE_ERROR,
-            Code.LISTENER_NOT_FOUND,
-            Code.FENCED_LEADER_EPOCH,
-            Code.UNKNOWN_TOPIC_ID,
-            Code.INCONSISTENT_TOPIC_ID,
-        ),
-        NextStep.REFRESH,
-    ),
-    Code.MESSAGE_TOO_LARGE: NextStep.SPLIT,
-    Code.INVALID_PRODUCER_EPOCH: NextStep.FENCED,
-    Code.PRODUCER_FENCED: NextStep.FENCED,
-    Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: NextStep.FATAL,
-    Code.CLUSTER_AUTHORIZATION_FAILED: NextStep.FATAL,
-    Code.INVALID_TXN_STATE: NextStep.FATAL,
-    Code.INVALID_PRODUCER_ID_MAPPING: NextStep.ABORT,
-    Code.TRANSACTION_ABORTABLE: NextStep.ABORT,
+    ErrorCode.NONE: NextStep.DONE,
+    ErrorCode.DUPLICATE_SEQUENCE_NUMBER: NextStep.DUPLICATE,
+    ErrorCode.MESSAGE_TOO_LARGE: NextStep.SPLIT,
+    ErrorCode.INVALID_PRODUCER_EPOCH: NextStep.FENCED,
+    ErrorCode.PRODUCER_FENCED: NextStep.FENCED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: NextStep.FATAL,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: NextStep.FATAL,
+    ErrorCode.INVALID_TXN_STATE: NextStep.FATAL,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: NextStep.ABORT,
+    ErrorCode.TRANSACTION_ABORTABLE: NextStep.ABORT,
 }
+"""What the errors ask for that are special to producing; the others go by their properties."""
+
+
+def _step(code: int) -> NextStep:
+    error = ErrorCode(code)
+    general = NextStep.REFRESH if error.refresh_metadata else NextStep.RETRY if error.retriable else NextStep.FAIL
+    return _STEPS.get(code, general)
 
 
 def step_without_sequences(code: int, count: int) -> NextStep:
     """Return what an error means for a batch of a producer that is not idempotent."""
-    step = _STEPS.get(code, NextStep.FAIL)
+    step = _step(code)
     if step is NextStep.SPLIT:
         return NextStep.SPLIT if count > 1 else NextStep.FAIL
     return step if step not in (NextStep.FENCED, NextStep.FATAL, NextStep.ABORT) else NextStep.FAIL
@@ -217,13 +199,13 @@ class ProducerState:
             offset: The offset of its first record, where it was written.
             log_start_offset: Where the broker's log begins; -1 where the answer does not say.
         """
-        step = _STEPS.get(code, NextStep.FAIL)
+        step = _step(code)
         state = self._partitions.get(stamp.partition)
         if state is None or stamp not in state.pending:
             return Decision(step)  # decided before: given up, or sent anew with another stamp
-        if code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER:
+        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             return self._out_of_order(state, stamp)
-        if code == Code.UNKNOWN_PRODUCER_ID:
+        if code == ErrorCode.UNKNOWN_PRODUCER_ID:
             return self._unknown_producer(state, stamp, log_start_offset)
         if step is NextStep.SPLIT:
             return Decision(NextStep.SPLIT, self._remove(state, stamp)) if stamp.count > 1 else self._fail(state, stamp)

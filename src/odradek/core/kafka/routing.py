@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from odradek.core.kafka.codes import Code
 from odradek.core.kafka.partitions import TopicPartition
+from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.common import NodeEndpoint
 from odradek.wire.kafka.messages.metadata import (
     MetadataResponse,
@@ -27,7 +27,7 @@ NO_EPOCH = -1
 
 # The leader is usable although these stand beside it: replica or in-sync lists are merely shortened (note 11 of
 # specification 2).
-_HARMLESS = frozenset({Code.NONE, Code.REPLICA_NOT_AVAILABLE})
+_HARMLESS = frozenset({ErrorCode.NONE, ErrorCode.REPLICA_NOT_AVAILABLE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class RoutingTable:
         Returns:
             The new table and what is different in it. This table stays as it is.
         """
-        if response.error_code == Code.REBOOTSTRAP_REQUIRED:
+        if response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
             return RoutingTable(), Changes(
                 removed=frozenset(_all(self.topics)), brokers_gone=frozenset(self.brokers), bootstrap_again=True
             )

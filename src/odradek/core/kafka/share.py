@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
-from odradek.core.kafka.codes import Code
 from odradek.core.states import Machine
 from odradek.errors import LocalProtocolError, RemoteProtocolError
+from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.share_groups import AcknowledgementBatch, AcquiredRecords
 
 __all__ = [
@@ -211,7 +211,7 @@ SHARE_SESSION: Machine[ShareSessionState, ShareSessionEvent] = Machine(
 )
 
 _SESSION_ERRORS = frozenset(
-    {Code.SHARE_SESSION_NOT_FOUND, Code.INVALID_SHARE_SESSION_EPOCH, Code.SHARE_SESSION_LIMIT_REACHED}
+    {ErrorCode.SHARE_SESSION_NOT_FOUND, ErrorCode.INVALID_SHARE_SESSION_EPOCH, ErrorCode.SHARE_SESSION_LIMIT_REACHED}
 )
 
 

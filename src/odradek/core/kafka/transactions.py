@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from odradek.core.kafka.codes import Code, code_name
 from odradek.core.kafka.partitions import TopicPartition
 from odradek.core.kafka.producer_state import ProducerIdentity
 from odradek.core.kafka.transaction_requests import Contents, GroupMetadata, Offset, Requests
 from odradek.core.states import Machine
 from odradek.errors import BrokerError, Fenced, LocalProtocolError, OdradekError
+from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from odradek.wire.kafka.messages.transactions import (
     AddOffsetsToTxnResponse,
@@ -108,25 +108,25 @@ class Reaction(Enum):
 
 
 REACTIONS: Mapping[int, Reaction] = {
-    Code.COORDINATOR_LOAD_IN_PROGRESS: Reaction.RETRY,
-    Code.UNKNOWN_TOPIC_OR_PARTITION: Reaction.RETRY,
-    Code.REQUEST_TIMED_OUT: Reaction.RETRY,
-    Code.CONCURRENT_TRANSACTIONS: Reaction.RETRY_SOON,
-    Code.COORDINATOR_NOT_AVAILABLE: Reaction.FIND_COORDINATOR,
-    Code.NOT_COORDINATOR: Reaction.FIND_COORDINATOR,
-    Code.NETWORK_EXCEPTION: Reaction.FIND_COORDINATOR,
-    Code.TRANSACTION_ABORTABLE: Reaction.ABORT,
-    Code.TOPIC_AUTHORIZATION_FAILED: Reaction.ABORT,
-    Code.GROUP_AUTHORIZATION_FAILED: Reaction.ABORT,
-    Code.OPERATION_NOT_ATTEMPTED: Reaction.ABORT,
-    Code.ILLEGAL_GENERATION: Reaction.ABORT,
-    Code.UNKNOWN_MEMBER_ID: Reaction.ABORT,
-    Code.FENCED_INSTANCE_ID: Reaction.ABORT,
-    Code.STALE_MEMBER_EPOCH: Reaction.ABORT,
-    Code.INVALID_PRODUCER_ID_MAPPING: Reaction.NEW_EPOCH,
-    Code.UNKNOWN_PRODUCER_ID: Reaction.NEW_EPOCH,
-    Code.INVALID_PRODUCER_EPOCH: Reaction.FENCED,
-    Code.PRODUCER_FENCED: Reaction.FENCED,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: Reaction.RETRY,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: Reaction.RETRY,
+    ErrorCode.REQUEST_TIMED_OUT: Reaction.RETRY,
+    ErrorCode.CONCURRENT_TRANSACTIONS: Reaction.RETRY_SOON,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: Reaction.FIND_COORDINATOR,
+    ErrorCode.NOT_COORDINATOR: Reaction.FIND_COORDINATOR,
+    ErrorCode.NETWORK_EXCEPTION: Reaction.FIND_COORDINATOR,
+    ErrorCode.TRANSACTION_ABORTABLE: Reaction.ABORT,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: Reaction.ABORT,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: Reaction.ABORT,
+    ErrorCode.OPERATION_NOT_ATTEMPTED: Reaction.ABORT,
+    ErrorCode.ILLEGAL_GENERATION: Reaction.ABORT,
+    ErrorCode.UNKNOWN_MEMBER_ID: Reaction.ABORT,
+    ErrorCode.FENCED_INSTANCE_ID: Reaction.ABORT,
+    ErrorCode.STALE_MEMBER_EPOCH: Reaction.ABORT,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: Reaction.NEW_EPOCH,
+    ErrorCode.UNKNOWN_PRODUCER_ID: Reaction.NEW_EPOCH,
+    ErrorCode.INVALID_PRODUCER_EPOCH: Reaction.FENCED,
+    ErrorCode.PRODUCER_FENCED: Reaction.FENCED,
 }
 """What an error asks for; those not named are fatal: 48, 53, and what nobody expects."""
 
@@ -283,7 +283,7 @@ class Transactions:
 
     def connection_lost(self, now: float, backoff_s: float = 0.1) -> None:
         """Take in that the request that is out has no answer: the coordinator may have moved."""
-        self._react(self._take_in_flight(), Code.NETWORK_EXCEPTION, now, backoff_s)
+        self._react(self._take_in_flight(), ErrorCode.NETWORK_EXCEPTION, now, backoff_s)
 
     # ---- inside: requests ----
 
@@ -400,7 +400,7 @@ class Transactions:
         return worst
 
     def _react(self, sent: Outgoing, code: int, now: float, backoff_s: float) -> None:
-        error = BrokerError(code, code_name(code), f"{sent.request.SPEC.name} of {self.transactional_id}")
+        error = BrokerError(code, ErrorCode(code).name, f"{sent.request.SPEC.name} of {self.transactional_id}")
         match REACTIONS.get(code, Reaction.FATAL):
             case Reaction.RETRY:
                 self._retry_at = now + backoff_s

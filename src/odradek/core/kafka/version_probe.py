@@ -10,9 +10,9 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from odradek.core.kafka.codes import Code, code_name
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import BrokerError, RemoteProtocolError, Unsupported
+from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, ListGroupsRequest, OffsetFetchRequest
 from odradek.wire.kafka.messages.metadata import (
     ApiVersionsRequest,
@@ -109,14 +109,14 @@ def probe_behind_sasl(software: str, software_version: str, at_most: Mapping[int
 def _negotiate(ask: ApiVersionsRequest, response: Response, at_most: Mapping[int, int] | None) -> ProbeFlow:
     """Read the answer; after error 35 ask again in the version that it names, or else in version 0 (KIP-511)."""
     answer = _versions(response)
-    if answer.error_code == Code.UNSUPPORTED_VERSION:
+    if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
         last = max((a.max_version for a in answer.api_keys if a.api_key == ApiVersionsRequest.SPEC.key), default=0)
         outcome = yield Probe(((ask, min(last, FIRST_VERSION - 1)),))
         if not isinstance(outcome, Received):
             raise Unsupported("ApiVersions", "a broker that answers it in the version it named")
         answer = _versions(outcome.response)
     if answer.error_code:
-        raise BrokerError(answer.error_code, code_name(answer.error_code), "ApiVersions")
+        raise BrokerError(answer.error_code, ErrorCode(answer.error_code).name, "ApiVersions")
     return BrokerVersions.from_response(answer, at_most)
 
 

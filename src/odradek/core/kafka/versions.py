@@ -306,6 +306,11 @@ class BrokerVersions:
         return self.has(OffsetFetchRequest, 8)
 
     @property
+    def has_stable_offsets(self) -> bool:
+        """OffsetFetch can say that a transaction is about to commit offsets (KIP-447)."""
+        return self.has(OffsetFetchRequest, 7)
+
+    @property
     def has_consumer_protocol(self) -> bool:
         """Groups of KIP-848. Brokers of 3.7 to 3.9 may list the API and yet refuse it with error 35."""
         return self.has(ConsumerGroupHeartbeatRequest) and (

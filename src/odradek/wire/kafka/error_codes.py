@@ -39,7 +39,7 @@ class ErrorCode(IntEnum):
     fatal: bool
     fence: bool
 
-    def __new__(cls, code: int, since: str, *properties: _Property) -> Self:
+    def __new__(cls, code: int, since: str = "", *properties: _Property) -> Self:
         return cls._make(code, since, properties)
 
     @classmethod
