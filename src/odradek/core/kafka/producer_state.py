@@ -218,7 +218,7 @@ class ProducerState:
         return Decision(step)
 
     def expire(self, stamp: Stamp) -> None:
-        """Give up on a batch that may have been written: nobody can tell whether its sequences are used.
+        """Give up on a batch that may have been written: whether its sequences are used is not known.
 
         No further batch of the partition is stamped until the ones before are decided; then a gap that did remain is
         closed by a higher epoch. Of a transactional producer the caller aborts the transaction.

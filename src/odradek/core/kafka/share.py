@@ -43,7 +43,7 @@ class AckType(IntEnum):
 class RecordState(Enum):
     """Where an acquired record is."""
 
-    ACQUIRED = "in the member's hands, nothing said yet"
+    ACQUIRED = "acquired, nothing said yet"
     WAITING = "something was said, and not sent yet"
     SENT = "sent, not answered yet"
 

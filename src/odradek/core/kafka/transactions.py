@@ -128,7 +128,7 @@ REACTIONS: Mapping[int, Reaction] = {
     ErrorCode.INVALID_PRODUCER_EPOCH: Reaction.FENCED,
     ErrorCode.PRODUCER_FENCED: Reaction.FENCED,
 }
-"""What an error asks for; those not named are fatal: 48, 53, and what nobody expects."""
+"""What an error asks for; those not named are fatal: 48, 53, and what is not expected."""
 
 
 class Destination(Enum):

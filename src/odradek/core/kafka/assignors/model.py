@@ -78,7 +78,7 @@ class Assignor(Protocol):
 
 
 def without_racks(counts: Mapping[str, int]) -> Topics:
-    """Return the topics with so many partitions each, whose racks are not known."""
+    """Return topics with these numbers of partitions, whose racks are not known."""
     return {topic: (frozenset(),) * count for topic, count in counts.items()}
 
 

@@ -32,7 +32,7 @@ MAX_ITERATIONS = 1_000_000  # Kafka's tools write at most 16384; a hostile serve
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 _BASE64 = r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
-_EXTENSIONS = r"(?:,[A-Za-z]=[^,\0]+)*"
+_EXTENSIONS = r"(?:,[A-Za-z]+=[^,\0]+)*"
 _RESERVED = r"(?:m=[^,\0]+,)?"
 _NAME = r"(?:[^=,\0]|=2C|=3D)+"
 _NONCE = r"[!-+\--~]+"  # printable ASCII without the comma
