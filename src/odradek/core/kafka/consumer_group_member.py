@@ -110,6 +110,7 @@ class ConsumerGroupMember:
         self.epoch = JOIN_EPOCH
         self.coordinator: Node | None = None
         self.owned: frozenset[TopicPartition] = frozenset()
+        self._revoking: frozenset[TopicPartition] = frozenset()
         self._target: tuple[TopicIdPartitions, ...] | None = None
         self._names: dict[bytes, str] = {}
         self._said: dict[str, object] = {}
@@ -147,7 +148,7 @@ class ConsumerGroupMember:
     def revoked(self) -> None:
         """Take in that what the last `Revoke` named is given up and committed."""
         if self.state is _S.REVOKING:
-            self.owned &= self._wanted()
+            self.owned -= self._revoking
             self._go(_E.REVOKED)
             self._heartbeat_at = 0.0  # says at once what is owned now
             self._reconcile()
@@ -283,8 +284,9 @@ class ConsumerGroupMember:
             return
         wanted = self._wanted()
         if self.owned - wanted:
+            self._revoking = self.owned - wanted
             self._go(_E.REVOKE)
-            self._effects.append(Revoke(self.owned - wanted))
+            self._effects.append(Revoke(self._revoking))
         elif wanted - self.owned:
             self._effects.append(Assign(wanted - self.owned))
             self.owned = wanted
