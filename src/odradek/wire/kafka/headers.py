@@ -46,6 +46,7 @@ WHOLE_BYTES = 4096  # parts of at least this size are passed on, not copied
 
 _SIZE = binary.Struct(">i")
 _START = binary.Struct(">hh")
+_UNSUPPORTED_VERSION = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
 
 @message(versions=(0, 2), flexible=2)
@@ -61,8 +62,8 @@ class ResponseHeader(Message):
     correlation_id: I32 = 0
 
 
-def header_version(cls: type[Request[Any]] | type[Response], version: int) -> int:
-    """Return the version of the header that goes with a version of a message."""
+def header_version(cls: type[Message], version: int) -> int:
+    """Return the version of the header that goes with a version of a request or response."""
     flexible = cls.SPEC.is_flexible(version)
     if cls is ApiVersionsResponse:
         return 0  # the client does not know yet what the broker speaks (KIP-511)
@@ -105,11 +106,8 @@ def decode_response(cls: type[R], version: int, frame: Buffer) -> tuple[R, int]:
     """
     header, start = decoder(ResponseHeader, header_version(cls, version))(frame, 0)
     if cls is ApiVersionsResponse and frame[start : start + 2] == _UNSUPPORTED_VERSION:
-        version = 0  # which every client can read
+        version = 0  # in which brokers answer that they do not know the version (KIP-511)
     return decode(cls, version, frame, start), header.correlation_id
-
-
-_UNSUPPORTED_VERSION = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
 
 # ---- the broker's side --------------------------------------------------------------------------------------

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any
 
+from odradek.codec import Buffer
 from odradek.wire.kafka.schema import UnknownTags
 
 __all__ = [
+    "INTEGERS",
     "Malformed",
-    "PackTable",
-    "UnpackTable",
+    "StructTable",
+    "TooShort",
     "Unwritable",
     "count_error",
     "encode_uvarint",
@@ -34,11 +35,24 @@ class Malformed(ValueError):
     """Bytes that no peer writes; the text says why."""
 
 
+class TooShort(Malformed):
+    """Bytes that announce more than there are.
+
+    Args:
+        text: What is announced.
+        needed: The least number of bytes for it.
+    """
+
+    def __init__(self, text: str, needed: int) -> None:
+        super().__init__(text)
+        self.needed = needed
+
+
 class Unwritable(ValueError):
     """A value that the version has no bytes for; the text says why."""
 
 
-def read_uvarint(data: bytes, start: int) -> tuple[int, int]:
+def read_uvarint(data: Buffer, start: int) -> tuple[int, int]:
     """Return an unsigned integer of at most 32 bits and the position behind it."""
     value = data[start]
     if value < 1 << 7:
@@ -75,7 +89,7 @@ def long_string(size: int) -> bytes:
     return encode_uvarint(size + 1)
 
 
-def read_unknown_tags(data: bytes, start: int) -> tuple[UnknownTags, int]:
+def read_unknown_tags(data: Buffer, start: int) -> tuple[UnknownTags, int]:
     """Read the tagged fields of a struct that declares none; also return the position behind them."""
     count, position = read_uvarint(data, start)
     if count > (len(data) - position) // 2:
@@ -86,7 +100,7 @@ def read_unknown_tags(data: bytes, start: int) -> tuple[UnknownTags, int]:
         size, position = read_uvarint(data, position)
         if size > len(data) - position:
             raise length_error(size, len(data) - position)
-        tags.append((number, data[position : position + size]))
+        tags.append((number, bytes(data[position : position + size])))
         position += size
     return tuple(tags), position
 
@@ -101,12 +115,16 @@ def write_tags(append: Callable[[bytes], None], tags: UnknownTags) -> None:
 
 def length_error(size: int, left: int) -> Malformed:
     """Describe the size of a string or of bytes that cannot be."""
-    return Malformed("null, which is not legal" if size == -1 else f"a size of {size} bytes, {left} are left")
+    if size < 0:
+        return Malformed("null, which is not legal" if size == -1 else f"a size of {size} bytes")
+    return TooShort(f"{size} bytes are announced, {left} are left", size)
 
 
 def count_error(count: int, left: int) -> Malformed:
-    """Describe the number of elements that cannot be."""
-    return Malformed("null, which is not legal" if count == -1 else f"{count} elements, {left} bytes are left")
+    """Describe a number of elements that cannot be."""
+    if count < 0:
+        return Malformed("null, which is not legal" if count == -1 else f"{count} elements")
+    return TooShort(f"{count} elements are announced, {left} bytes are left", count)
 
 
 def tag_error(size: int, used: int) -> Malformed:
@@ -114,8 +132,8 @@ def tag_error(size: int, used: int) -> Malformed:
     return Malformed(f"a tagged field of {size} bytes has content of {used}")
 
 
-class UnpackTable(dict[int, Callable[[bytes, int], tuple[Any, ...]]]):
-    """Functions that read so many integers of one size, kept for small numbers of them.
+class StructTable(dict[int, struct.Struct]):
+    """The layouts of so many integers of one size in a row, kept for small numbers of them.
 
     Args:
         code: The format character of one.
@@ -127,28 +145,12 @@ class UnpackTable(dict[int, Callable[[bytes, int], tuple[Any, ...]]]):
         super().__init__()
         self._code = code
 
-    def __missing__(self, count: int) -> Callable[[bytes, int], tuple[Any, ...]]:
-        unpack: Callable[[bytes, int], tuple[Any, ...]] = struct.Struct(f">{count}{self._code}").unpack_from
+    def __missing__(self, count: int) -> struct.Struct:
+        layout = struct.Struct(f">{count}{self._code}")
         if count < self.KEPT:
-            self[count] = unpack
-        return unpack
+            self[count] = layout
+        return layout
 
 
-class PackTable(dict[int, Callable[..., bytes]]):
-    """Functions that write so many integers of one size, kept for small numbers of them.
-
-    Args:
-        code: The format character of one.
-    """
-
-    KEPT = 64
-
-    def __init__(self, code: str) -> None:
-        super().__init__()
-        self._code = code
-
-    def __missing__(self, count: int) -> Callable[..., bytes]:
-        pack: Callable[..., bytes] = struct.Struct(f">{count}{self._code}").pack
-        if count < self.KEPT:
-            self[count] = pack
-        return pack
+INTEGERS = {code: StructTable(code) for code in "bhiq"}
+"""The tables, by the format character of one integer."""

@@ -87,6 +87,7 @@ __all__ = [
     "snake_case",
     "struct",
     "tag",
+    "title",
     "until",
 ]
 
@@ -415,6 +416,11 @@ def _kind(hint: object) -> Kind:
     if isinstance(hint, type) and issubclass(hint, Struct):
         return Nested(hint)
     raise TypeError(f"{hint} is no type of a field")
+
+
+def title(cls: type[Message], version: int) -> str:
+    """Return how errors name a message."""
+    return f"{cls.__name__} version {version}"
 
 
 # ---- names --------------------------------------------------------------------------------------------------

@@ -10,23 +10,41 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["Failure", "Source"]
+__all__ = ["Failure", "Fixed", "Source"]
 
 INDENT = "    "
 
 
-class Failure:
+class Fixed(NamedTuple):
+    """A field of fixed size that is read or written together with its neighbours.
+
+    Args:
+        path: With the names of the variables that count, in braces, for indexes.
+        value: What is assigned to, or written.
+        code: The format character.
+    """
+
+    path: str
+    value: str
+    code: str
+
+
+class Failure(NamedTuple):
     """Where a generated function failed.
 
     Attributes:
-        path: The field, with the indexes of arrays: `topics[3].name`; empty: the message itself.
+        paths: The fields that the line is about, with the indexes of arrays: `topics[3].name`; empty: the message.
+        codes: If they have a fixed size, the format character of each.
+        values: If they are written, the expression of each.
         variables: The local variables of the function.
     """
 
-    def __init__(self, path: str, variables: dict[str, Any]) -> None:
-        self.path, self.variables = path, variables
+    paths: list[str]
+    codes: list[str]
+    values: list[str]
+    variables: dict[str, Any]
 
 
 class Source:
@@ -40,16 +58,16 @@ class Source:
     def __init__(self, title: str, signature: str, **scope: object) -> None:
         self._title, self._name = f"<{title}>", signature.partition("(")[0]
         self._lines = [f"def {signature}:"]
-        self._paths = ["", ""]  # lines are counted from 1
+        self._sites: list[list[Fixed]] = [[], []]  # lines are counted from 1
         self._depth = 1
         self._scope = scope
         self._variables = 0
         self.path = ""
 
-    def line(self, text: str, path: str | None = None) -> None:
-        """Add a line; it is about `path`, or about the current one."""
+    def line(self, text: str, run: list[Fixed] | None = None) -> None:
+        """Add a line; it is about the current field, or about a run of fields of fixed size."""
         self._lines.append(INDENT * self._depth + text)
-        self._paths.append(self.path if path is None else path)
+        self._sites.append(run or [Fixed(self.path, "", "")])
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
@@ -101,5 +119,6 @@ class Source:
         """Tell where it was, of the traceback that begins in the function."""
         assert trace is not None
         variables = trace.tb_frame.f_locals
-        path = re.sub(r"\{(\w+)\}", lambda index: str(variables[index[1]]), self._paths[trace.tb_lineno])
-        return Failure(path, variables)
+        run = self._sites[trace.tb_lineno]
+        paths = [re.sub(r"\{(\w+)\}", lambda index: str(variables[index[1]]), fixed.path) for fixed in run]
+        return Failure(paths, [fixed.code for fixed in run], [fixed.value for fixed in run], variables)
