@@ -16,7 +16,7 @@
             ConnectionLost                a connection died; says whether the request may have been applied
         ZooKeeperError                    ZooKeeper refused or cannot be reached
             NodeExists, NoNode, BadVersion, NotEmpty, SessionExpired
-        AuthFailed                        the broker, or what claims to be one, did not accept who we are, or proved wrong
+        AuthFailed                        the broker did not accept who we are, or did not prove what it is
         Fenced                            another producer or member took over this one's identity
         GroupError                        the consumer could not get or keep its partitions
         DeliveryError

@@ -7,13 +7,19 @@ from typing import Any
 
 from odradek.core.kafka.partitioners import Murmur2, murmur2, positive
 
+from .case import Record
 
-def check(line: Mapping[str, Any]) -> list[str]:
-    """Return the differences; empty when there is none."""
+
+def check(record: Record) -> str | None:
+    """Return what differs, or None."""
+    return "; ".join(_differences_of(record)) or None
+
+
+def _differences_of(line: Mapping[str, Any]) -> list[str]:
     key = bytes.fromhex(line["key"])
     ours = {"murmur2": murmur2(key), "positive": positive(murmur2(key))}
-    found = [f"{name}: ours {value} theirs {line[name]}" for name, value in ours.items() if value != line[name]]
+    differs = [f"{name}: ours {value} theirs {line[name]}" for name, value in ours.items() if value != line[name]]
     for count, partition in line["partition"].items():
         if (chosen := Murmur2()("topic", key, int(count))) != partition:
-            found.append(f"of {count} partitions: ours {chosen} theirs {partition}")
-    return found
+            differs.append(f"of {count} partitions: ours {chosen} theirs {partition}")
+    return differs

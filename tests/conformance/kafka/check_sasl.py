@@ -8,9 +8,15 @@ from typing import Any
 from odradek.core.kafka.sasl import OAuthBearer, Plain
 from odradek.errors import AuthFailed, ConfigError
 
+from .case import Record
 
-def check(line: Mapping[str, Any]) -> list[str]:
-    """Return the differences; empty when there is none."""
+
+def check(record: Record) -> str | None:
+    """Return what differs, or None."""
+    return "; ".join(_differences_of(record)) or None
+
+
+def _differences_of(line: Mapping[str, Any]) -> list[str]:
     oauth = "token" in line or ("accepts_user" not in line and "user" not in line)
     if line["direction"] == "client":
         return _check_oauth_client(line) if oauth else _check_plain_client(line)

@@ -16,6 +16,8 @@ from odradek.core.kafka.sasl.scram import (
 )
 from odradek.errors import AuthFailed
 
+from .case import Record
+
 PARSERS: dict[str, Callable[[str], Mapping[str, object]]] = {
     "client_first": lambda text: (lambda m: {"sasl_name": m.user, "nonce": m.nonce, "authzid": m.authorize_as})(
         parse_client_first(text)
@@ -32,8 +34,12 @@ PARSERS: dict[str, Callable[[str], Mapping[str, object]]] = {
 }
 
 
-def check(line: Mapping[str, Any]) -> list[str]:
-    """Return the differences; empty when there is none."""
+def check(record: Record) -> str | None:
+    """Return what differs, or None."""
+    return "; ".join(_differences_of(record)) or None
+
+
+def _differences_of(line: Mapping[str, Any]) -> list[str]:
     return _check_parse(line) if "message" in line else _check_exchange(line)
 
 

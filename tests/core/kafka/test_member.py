@@ -74,7 +74,7 @@ class Driver:
     def answer(self, response: Response) -> None:
         self.member.receive(response, self.now)
 
-    def found(self) -> Driver:
+    def coordinated(self) -> Driver:
         self.expect(FindCoordinatorRequest, FindCoordinatorResponse(node_id=7, host="b7", port=9092))
         return self
 
@@ -93,7 +93,7 @@ class Driver:
         return request
 
     def stable(self, *numbers: int) -> Driver:
-        self.found().join()
+        self.coordinated().join()
         self.sync(*numbers)
         assert self.poll() == [Assign(tp(*numbers))]
         return self
@@ -141,7 +141,7 @@ def test_a_follower_joins_syncs_and_gets_its_partitions() -> None:
 
 
 def test_a_leader_asks_for_metadata_and_shares_out() -> None:
-    driver = Driver().found()
+    driver = Driver().coordinated()
     range_ = RangeAssignor()
     members = tuple(
         JoinGroupResponseMember(
@@ -167,7 +167,7 @@ def test_a_leader_asks_for_metadata_and_shares_out() -> None:
 
 
 def test_a_returning_static_leader_does_not_share_out() -> None:
-    driver = Driver(instance_id="i").found()
+    driver = Driver(instance_id="i").coordinated()
     response = JoinGroupResponse(
         generation_id=1, protocol_name="range", leader="me", member_id="me", skip_assignment=True
     )
@@ -179,20 +179,20 @@ def test_a_returning_static_leader_does_not_share_out() -> None:
 
 
 def test_the_member_id_that_the_coordinator_asks_for_is_taken_at_once() -> None:
-    driver = Driver().found()
+    driver = Driver().coordinated()
     driver.expect(JoinGroupRequest, JoinGroupResponse(error_code=79, member_id="given"))
     assert driver.sent(JoinGroupRequest).member_id == "given"
 
 
 def test_no_bytes_of_assignment_mean_no_partitions() -> None:
-    driver = Driver().found()
+    driver = Driver().coordinated()
     driver.join()
     driver.expect(SyncGroupRequest, SyncGroupResponse(assignment=b""))
     assert driver.poll() == [Assign(frozenset())] and driver.state() is S.STABLE
 
 
 def test_a_protocol_that_was_not_offered_stops_the_member() -> None:
-    driver = Driver().found()
+    driver = Driver().coordinated()
     driver.join(protocol="magic")
     (fail,) = driver.poll()
     assert isinstance(fail, Fail) and "'magic'" in str(fail.error)
@@ -257,14 +257,14 @@ def test_the_caller_can_have_it_join_again() -> None:
 
 
 def test_a_rebalance_during_sync_is_joined_again() -> None:
-    driver = Driver().found()
+    driver = Driver().coordinated()
     driver.join()
     driver.expect(SyncGroupRequest, SyncGroupResponse(error_code=27))
     assert driver.sent(JoinGroupRequest).member_id == "me"
 
 
 def test_a_rebalance_in_answer_to_join_waits_before_the_next_attempt() -> None:
-    driver = Driver().found()
+    driver = Driver().coordinated()
     driver.expect(JoinGroupRequest, JoinGroupResponse(error_code=27))
     assert driver.poll() == [] and driver.member.tick(driver.now) == pytest.approx(0.1)
     driver.now = 0.1
@@ -297,7 +297,7 @@ def test_heartbeats_go_on_while_partitions_are_given_up() -> None:
 def test_a_session_without_an_answer_makes_the_coordinator_unknown() -> None:
     driver = Driver().stable(0)
     driver.now = 45
-    driver.found()
+    driver.coordinated()
     assert driver.state() is S.STABLE and driver.member.owned == tp(0)
     driver.heartbeat()
 
@@ -318,7 +318,7 @@ def test_a_coordinator_that_moved_is_searched_and_the_place_is_kept() -> None:
     driver.heartbeat(16)
     assert driver.poll() == []
     driver.now += 0.1
-    driver.found()
+    driver.coordinated()
     assert driver.state() is S.STABLE
     assert driver.heartbeat().generation_id == 1
 
@@ -338,12 +338,12 @@ def test_a_coordinator_that_is_not_there_yet_is_searched_again() -> None:
 
 
 def test_a_lost_connection_keeps_the_member_id() -> None:
-    driver = Driver().found()
+    driver = Driver().coordinated()
     driver.join()
     driver.sent(SyncGroupRequest)
     driver.member.connection_lost(driver.now)
     driver.now = 1
-    driver.found()
+    driver.coordinated()
     assert driver.sent(JoinGroupRequest).member_id == "me"
 
 
@@ -376,7 +376,7 @@ def test_a_refused_commit_while_joining_is_left_to_the_answer() -> None:
 
 @pytest.mark.parametrize("code", [23, 24, 26, 30, 35, 81, 999])
 def test_what_does_not_pass_stops_the_member(code: int) -> None:
-    driver = Driver().found()
+    driver = Driver().coordinated()
     driver.expect(JoinGroupRequest, JoinGroupResponse(error_code=code))
     (fail,) = driver.poll()
     assert isinstance(fail, Fail) and isinstance(fail.error, BrokerError) and fail.error.code == code
@@ -442,7 +442,7 @@ def test_a_static_member_keeps_its_place() -> None:
 
 
 def test_a_member_that_never_joined_has_nothing_to_leave() -> None:
-    driver = Driver().found()
+    driver = Driver().coordinated()
     driver.member.leave(member_lists=True)
     assert driver.state() is S.LEFT
 
@@ -471,7 +471,7 @@ def test_leaving_while_joining_takes_the_id_that_the_answer_gives() -> None:
 
 
 def test_leaving_while_syncing_drops_the_assignment() -> None:
-    driver = Driver().found()
+    driver = Driver().coordinated()
     driver.join()
     driver.sent(SyncGroupRequest)
     driver.member.leave(member_lists=True)

@@ -154,8 +154,8 @@ def test_offsets_are_committed_by_the_group_coordinator_before_the_end() -> None
     driver.txn.add_offsets({A: Offset(9, 2, "x"), B: Offset(4)}, GROUP)
     driver.txn.commit()
     assert driver.expect(AddOffsetsToTxnRequest, AddOffsetsToTxnResponse()).group_id == "g"
-    found = driver.expect(FindCoordinatorRequest, FindCoordinatorResponse(node_id=8))
-    assert (found.key, found.key_type) == ("g", 0)
+    search = driver.expect(FindCoordinatorRequest, FindCoordinatorResponse(node_id=8))
+    assert (search.key, search.key_type) == ("g", 0)
     outgoing = driver.out()
     assert (outgoing.destination, outgoing.node_id) == (Destination.GROUP_COORDINATOR, 8)
     request = outgoing.request

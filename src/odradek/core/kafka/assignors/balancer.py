@@ -50,18 +50,14 @@ class Balancer:
     def assign(self) -> Assignment:
         """Return the balanced assignment."""
         revoked = self._keep_owned()
-        initial = not self._state.owner
         unassigned = [partition for partition in self._partitions if partition not in self._state.owner]
         self._assign_new(unassigned)
         for member in self._wants:
             if not self._can_change(member):
                 self._state.freeze(member)
-        before = self._state.copy()
         if not revoked:  # moving new partitions alone may be enough
             self._reassign(unassigned)
-        moved = self._reassign(self._partitions)
-        if moved and not initial and self._state.imbalance() >= before.imbalance():
-            self._state = before
+        self._reassign(self._partitions)
         return self._state.assignment
 
     def _keep_owned(self) -> bool:
@@ -95,20 +91,19 @@ class Balancer:
         most = sum(len(self._topics[topic]) for topic in self._wants[member])
         return len(mine) < most or any(len(self._subscribers[partition.topic]) > 1 for partition in mine)
 
-    def _reassign(self, partitions: Sequence[TopicPartition]) -> bool:
-        """Move partitions until no move helps. Return True when one was moved."""
+    def _reassign(self, partitions: Sequence[TopicPartition]) -> None:
+        """Move partitions until no move helps. Ends: every move brings two members closer together."""
         movable = [partition for partition in partitions if len(self._subscribers[partition.topic]) > 1]
-        ever, moved = False, True
+        moved = True
         while moved:
             moved = False
             for partition in movable:
                 if self._balanced():
-                    return ever
+                    return
                 target = self._better_owner(partition)
                 if target is not None:
                     self._move(partition, target)
-                    ever = moved = True
-        return ever
+                    moved = True
 
     def _balanced(self) -> bool:
         """Say whether no partition can move to a member with at least two fewer."""
@@ -129,8 +124,8 @@ class Balancer:
         return fewest if self._state.count(fewest) < most else None
 
     def _move(self, partition: TopicPartition, target: str) -> None:
-        partition = self._moves.instead_of(partition, self._state.owner[partition], target)
         source = self._state.owner[partition]
+        partition = self._moves.instead_of(partition, source, target)
         self._moves.record(partition, source, target)
         self._state.remove(source, partition)
         self._state.add(target, partition)
@@ -144,13 +139,6 @@ class _State:
         self.owner: dict[TopicPartition, str] = {}
         self.owners: dict[str, Counter[str]] = {}
         self._order = sorted((0, java_order(member), member) for member in members)
-
-    def copy(self) -> _State:
-        twin = _State(())
-        twin.assignment = {member: partitions.copy() for member, partitions in self.assignment.items()}
-        twin.owner, twin._order = self.owner.copy(), self._order.copy()
-        twin.owners = {topic: owners.copy() for topic, owners in self.owners.items()}
-        return twin
 
     def count(self, member: str) -> int:
         return len(self.assignment[member])
@@ -180,11 +168,6 @@ class _State:
         """Take the member out of the order: nothing can move to it or away from it."""
         self._leave_order(member)
 
-    def imbalance(self) -> int:
-        """Return the sum of the differences of all pairs of members that can change."""
-        counts = [count for count, _, _ in self._order]
-        return sum(count * (2 * i - len(counts) + 1) for i, count in enumerate(counts))
-
     def _key(self, member: str) -> tuple[int, bytes, str]:
         return self.count(member), java_order(member), member
 
@@ -202,7 +185,6 @@ class _Moves:
     def instead_of(self, partition: TopicPartition, source: str, target: str) -> TopicPartition:
         """Return the partition to move from `source` to `target`: one of the same topic that moved the other way
         before, where there is one; then that one goes back, and the number of moves shrinks."""
-        source = self._by_partition.get(partition, (source, ""))[0]
         return min(self._by_pair.get((partition.topic, target, source), ()), default=partition)
 
     def record(self, partition: TopicPartition, source: str, target: str) -> None:
