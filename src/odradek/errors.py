@@ -290,6 +290,8 @@ class AuthFailed(OdradekError):
         why: What was wrong, without any secret.
     """
 
+    fatal: ClassVar[bool] = True
+
     def __init__(self, mechanism: str, why: str) -> None:
         super().__init__(mechanism, why)
         self.mechanism, self.why = mechanism, why
@@ -306,6 +308,8 @@ class Fenced(OdradekError):
         why: What the broker said.
     """
 
+    fatal: ClassVar[bool] = True
+    fence: ClassVar[bool] = True
     hint = "give each running process an id of its own, and stop this one"
 
     def __init__(self, what: str, why: str) -> None:

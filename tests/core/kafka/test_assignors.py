@@ -24,6 +24,7 @@ from odradek.core.kafka.assignors.sticky import resolve_claims
 from odradek.core.kafka.partitions import TopicPartition
 
 ALL: list[Assignor] = [RangeAssignor(), RoundRobinAssignor(), StickyAssignor(), CooperativeStickyAssignor()]
+T0 = TopicPartition("t", 0)
 STICKY: list[Assignor] = [StickyAssignor(), CooperativeStickyAssignor()]
 
 
@@ -134,15 +135,15 @@ def test_cooperative_hands_over_in_two_rounds() -> None:
 def test_the_newest_generation_wins_a_double_claim() -> None:
     members = [owning(member("a", "t"), 3, ("t", 0)), owning(member("b", "t"), 4, ("t", 0))]
     claims = resolve_claims(without_racks({"t": 1}), members)
-    assert claims.owned == {"a": [], "b": [("t", 0)]}
-    assert claims.earlier == {("t", 0): "a"}
+    assert claims.owned == {"a": [], "b": [T0]}
+    assert claims.earlier == {T0: "a"}
     assert names(CooperativeStickyAssignor().assign(without_racks({"t": 1}), members))["b"] == ["t/0"]
 
 
 def test_equal_claims_cancel_each_other() -> None:
     members = [owning(member("a", "t"), 4, ("t", 0)), owning(member("b", "t"), 4, ("t", 0))]
     claims = resolve_claims(without_racks({"t": 1}), members)
-    assert claims.owned == {"a": [], "b": []} and claims.disputed == {("t", 0)}
+    assert claims.owned == {"a": [], "b": []} and claims.disputed == {T0}
     assert CooperativeStickyAssignor().assign(without_racks({"t": 1}), members) == {"a": [], "b": []}
 
 
@@ -205,13 +206,16 @@ def test_the_balancer_follows_racks_too() -> None:
 def test_sticky_says_in_its_user_data_what_it_owned() -> None:
     owned = [TopicPartition("t", 1), TopicPartition("u", 0), TopicPartition("t", 5)]
     data = StickyAssignor().user_data(owned, 9)
-    assert StickyAssignor().claims([], -1, data) == ([("t", 1), ("t", 5), ("u", 0)], 9)
+    assert StickyAssignor().claims([], -1, data) == (
+        [TopicPartition("t", 1), TopicPartition("t", 5), TopicPartition("u", 0)],
+        9,
+    )
 
 
 def test_sticky_user_data_without_a_generation_is_read() -> None:
     data = StickyAssignor().user_data([TopicPartition("t", 1)], 9)
     assert data is not None
-    assert StickyAssignor().claims([], 3, data[:-4]) == ([("t", 1)], -1)
+    assert StickyAssignor().claims([], 3, data[:-4]) == ([TopicPartition("t", 1)], -1)
 
 
 @pytest.mark.parametrize("data", [None, b"", b"\x00", b"\x00\x00\x00\x01", b"\x7f\xff\xff\xff" * 2])

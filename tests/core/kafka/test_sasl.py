@@ -8,10 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.core.kafka.sasl import Exchange, OAuthBearer, Plain, Scram
+from odradek.core.kafka.sasl import Exchange, OAuthBearer, Plain, Scram, authenticate, authenticate_again_at
 from odradek.core.kafka.sasl.exchange import escape_name, unescape_name
 from odradek.core.kafka.sasl.scram import Keys, parse_client_final, parse_client_first
-from odradek.errors import AuthFailed, ConfigError
+from odradek.errors import AuthFailed, ConfigError, RemoteProtocolError
+from odradek.wire.kafka.messages.security import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 
 # RFC 7677, section 3.
 NONCE = "rOprNGfwEbeRWgbNEkqO"
@@ -184,3 +190,59 @@ def test_no_secret_is_shown(secret: object) -> None:
 def test_derived_keys_are_not_shown() -> None:
     keys = Keys.derive("SCRAM-SHA-256", "hunter2", b"salt", 4096)
     assert repr(keys.client_key) not in repr(keys)
+
+
+# ---- how tokens travel ----
+
+
+def test_tokens_travel_in_requests() -> None:
+    run = authenticate("PLAIN", Plain("u", "p").exchange(), sasl_requests=True)
+    assert next(run) == SaslHandshakeRequest(mechanism="PLAIN")
+    assert run.send(SaslHandshakeResponse(mechanisms=("PLAIN",))) == SaslAuthenticateRequest(auth_bytes=b"\0u\0p")
+    with pytest.raises(StopIteration) as stop:
+        run.send(SaslAuthenticateResponse(session_lifetime_ms=60_000))
+    assert stop.value.value == 60_000
+
+
+def test_tokens_travel_raw_to_old_brokers() -> None:
+    run = authenticate("SCRAM-SHA-256", Scram("SCRAM-SHA-256", "user", "pencil").exchange(NONCE), sasl_requests=False)
+    next(run)
+    assert run.send(SaslHandshakeResponse()) == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
+    assert run.send(SERVER_FIRST) == CLIENT_FINAL
+    with pytest.raises(StopIteration) as stop:
+        run.send(SERVER_FINAL)
+    assert stop.value.value == 0
+
+
+def test_a_mechanism_that_the_broker_does_not_have_is_refused_with_those_it_has() -> None:
+    run = authenticate("PLAIN", Plain("u", "p").exchange(), sasl_requests=True)
+    next(run)
+    with pytest.raises(AuthFailed, match="UNSUPPORTED_SASL_MECHANISM; the broker has GSSAPI, SCRAM-SHA-256"):
+        run.send(SaslHandshakeResponse(error_code=33, mechanisms=("GSSAPI", "SCRAM-SHA-256")))
+
+
+@pytest.mark.parametrize(("text", "shown"), [("wrong password", "FAILED: wrong"), (None, "SASL_AUTHENTICATION_FAILED")])
+def test_a_refusal_says_what_the_broker_said(text: str | None, shown: str) -> None:
+    run = authenticate("PLAIN", Plain("u", "p").exchange(), sasl_requests=True)
+    next(run)
+    run.send(SaslHandshakeResponse())
+    with pytest.raises(AuthFailed, match=shown):
+        run.send(SaslAuthenticateResponse(error_code=58, error_message=text))
+
+
+def test_answers_to_something_else_are_refused() -> None:
+    run = authenticate("PLAIN", Plain("u", "p").exchange(), sasl_requests=True)
+    next(run)
+    with pytest.raises(RemoteProtocolError, match="in answer to SaslHandshake"):
+        run.send(SaslAuthenticateResponse())
+    run = authenticate("PLAIN", Plain("u", "p").exchange(), sasl_requests=True)
+    next(run)
+    run.send(SaslHandshakeResponse())
+    with pytest.raises(RemoteProtocolError, match="in answer to SaslAuthenticate"):
+        run.send(SaslHandshakeResponse())
+
+
+def test_a_session_is_renewed_before_it_ends() -> None:
+    assert authenticate_again_at(100, 0, 0.5) is None
+    assert authenticate_again_at(100, 60_000, 0.0) == pytest.approx(151)
+    assert authenticate_again_at(100, 60_000, 1.0) == pytest.approx(157)

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
+from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.group_effects import Assign, Effect, Fail, Lost, Node, ResolveTopics, Revoke, Send
 from odradek.core.kafka.member_states import MemberSettings
 from odradek.core.kafka.partitions import TopicPartition
 from odradek.core.kafka.transaction_requests import GroupMetadata
 from odradek.core.states import Machine
-from odradek.errors import BrokerError, Fenced, LocalProtocolError, OdradekError, Unsupported
+from odradek.errors import Fenced, LocalProtocolError, OdradekError, Unsupported
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.common import TopicIdPartitions
 from odradek.wire.kafka.messages.groups import (
@@ -248,8 +249,8 @@ class ConsumerGroupMember:
     def _owned_by_id(self) -> tuple[TopicIdPartitions, ...]:
         ids = {name: topic_id for topic_id, name in self._names.items()}
         topics: dict[bytes, list[int]] = {}
-        for topic, number in sorted(self.owned):
-            topics.setdefault(ids[topic], []).append(number)
+        for partition in sorted(self.owned):
+            topics.setdefault(ids[partition.topic], []).append(partition.partition)
         return tuple(TopicIdPartitions(topic_id=i, partitions=tuple(n)) for i, n in topics.items())
 
     # ---- inside: answers ----
@@ -313,9 +314,8 @@ class ConsumerGroupMember:
         elif error in (ErrorCode.FENCED_INSTANCE_ID, ErrorCode.UNRELEASED_INSTANCE_ID):
             self._fail(Fenced(f"group instance {self.settings.instance_id}", text or error.name))
         else:
-            self._fail(
-                BrokerError(error, error.name, f"heartbeat of group {self.settings.group}: {text or 'no reason'}")
-            )
+            what = f"heartbeat of group {self.settings.group}"
+            self._fail(broker_error(error, f"{what}: {text}" if text else what))
 
     def _find_coordinator(self, now: float, backoff_s: float) -> None:
         self.coordinator = None

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from odradek.core.kafka.assignors import Assignor, GroupMember, Topics
+from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.group_effects import Assign, Compute, Effect, Fail, Lost, Node, Revoke, Send
 from odradek.core.kafka.member_states import (
     ACTIVE,
@@ -24,7 +25,7 @@ from odradek.core.kafka.member_states import (
 from odradek.core.kafka.partitions import TopicPartition
 from odradek.core.kafka.subscription import decode_assignment, decode_member, encode_assignment, encode_subscription
 from odradek.core.kafka.transaction_requests import GroupMetadata
-from odradek.errors import BrokerError, ConfigError, Fenced, LocalProtocolError, OdradekError
+from odradek.errors import ConfigError, Fenced, LocalProtocolError, OdradekError
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.groups import (
     FindCoordinatorRequest,
@@ -377,7 +378,7 @@ class Member:
                     Fenced(f"group instance {self.settings.instance_id}", f"{api} was answered with {error.name}")
                 )
             case Reaction.FAIL:
-                self._fail(BrokerError(error, error.name, f"{api} of group {self.settings.group}"))
+                self._fail(broker_error(error, f"{api} of group {self.settings.group}"))
 
     def _lose(self, *, forget_id: bool) -> None:
         """The coordinator does not know the generation, or the member: its partitions belong to others."""

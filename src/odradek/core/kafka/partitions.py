@@ -21,8 +21,8 @@ class TopicPartition(NamedTuple):
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     """Group partitions by topic, as requests list them. Keeps the order in which topics and partitions come."""
     partitions_by_topic: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        partitions_by_topic.setdefault(topic, []).append(partition)
+    for partition in partitions:
+        partitions_by_topic.setdefault(partition.topic, []).append(partition.partition)
     return partitions_by_topic
 
 

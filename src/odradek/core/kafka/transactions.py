@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.partitions import TopicPartition
 from odradek.core.kafka.producer_state import ProducerIdentity
 from odradek.core.kafka.transaction_requests import Contents, GroupMetadata, Offset, Requests
 from odradek.core.states import Machine
-from odradek.errors import BrokerError, Fenced, LocalProtocolError, OdradekError
+from odradek.errors import Fenced, LocalProtocolError, OdradekError
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from odradek.wire.kafka.messages.transactions import (
@@ -400,7 +401,7 @@ class Transactions:
         return worst
 
     def _react(self, sent: Outgoing, code: int, now: float, backoff_s: float) -> None:
-        error = BrokerError(code, ErrorCode(code).name, f"{sent.request.SPEC.name} of {self.transactional_id}")
+        error = broker_error(code, f"{sent.request.SPEC.name} of {self.transactional_id}")
         match REACTIONS.get(code, Reaction.FATAL):
             case Reaction.RETRY:
                 self._retry_at = now + backoff_s

@@ -10,8 +10,9 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.versions import BrokerVersions
-from odradek.errors import BrokerError, RemoteProtocolError, Unsupported
+from odradek.errors import RemoteProtocolError, Unsupported
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, ListGroupsRequest, OffsetFetchRequest
 from odradek.wire.kafka.messages.metadata import (
@@ -116,7 +117,7 @@ def _negotiate(ask: ApiVersionsRequest, response: Response, at_most: Mapping[int
             raise Unsupported("ApiVersions", "a broker that answers it in the version it named")
         answer = _versions(outcome.response)
     if answer.error_code:
-        raise BrokerError(answer.error_code, ErrorCode(answer.error_code).name, "ApiVersions")
+        raise broker_error(answer.error_code, "ApiVersions")
     return BrokerVersions.from_response(answer, at_most)
 
 

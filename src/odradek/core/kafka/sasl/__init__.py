@@ -5,9 +5,10 @@ An exchange is a generator: it yields a token for the broker and is sent the bro
 SaslAuthenticate requests is no business of the exchange.
 """
 
+from odradek.core.kafka.sasl.authentication import authenticate, authenticate_again_at
 from odradek.core.kafka.sasl.exchange import Exchange
 from odradek.core.kafka.sasl.oauthbearer import OAuthBearer
 from odradek.core.kafka.sasl.plain import Plain
 from odradek.core.kafka.sasl.scram import Scram
 
-__all__ = ["Exchange", "OAuthBearer", "Plain", "Scram"]
+__all__ = ["Exchange", "OAuthBearer", "Plain", "Scram", "authenticate", "authenticate_again_at"]
