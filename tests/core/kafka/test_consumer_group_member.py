@@ -194,12 +194,21 @@ def test_a_fenced_member_loses_everything_and_joins_again_at_once(code: int) -> 
     assert send.request.topic_partitions == ()
 
 
-def test_a_moved_coordinator_is_searched_at_once() -> None:
+def test_a_moved_coordinator_is_searched_and_everything_is_said_again() -> None:
     driver = Driver().joined(0)
     driver.now = 5
     driver.expect(beat(error_code=16))
+    driver.now = 5.1
     driver.coordinated()
     assert driver.sent().subscribed_topic_names == ("t",)
+
+
+def test_a_refused_first_heartbeat_waits_before_the_next() -> None:
+    driver = Driver().coordinated()
+    driver.expect(beat(error_code=25))
+    assert driver.poll() == []
+    driver.now = 0.1
+    assert driver.sent().member_epoch == 0
 
 
 def test_a_coordinator_that_is_not_there_is_searched_again_later() -> None:

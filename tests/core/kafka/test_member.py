@@ -184,6 +184,16 @@ def test_the_member_id_that_the_coordinator_asks_for_is_taken_at_once() -> None:
     assert driver.sent(JoinGroupRequest).member_id == "given"
 
 
+def test_a_coordinator_that_never_accepts_is_not_asked_in_a_loop() -> None:
+    driver = Driver().coordinated()
+    driver.expect(JoinGroupRequest, JoinGroupResponse(error_code=25))
+    assert driver.poll() == []
+    driver.now = 1
+    driver.expect(JoinGroupRequest, JoinGroupResponse(error_code=79, member_id="first"))
+    driver.expect(JoinGroupRequest, JoinGroupResponse(error_code=79, member_id="second"))
+    assert driver.poll() == [] and driver.member.member_id == "second"
+
+
 def test_no_bytes_of_assignment_mean_no_partitions() -> None:
     driver = Driver().coordinated()
     driver.join()

@@ -230,6 +230,21 @@ def test_a_gap_that_remains_is_closed_by_a_higher_epoch() -> None:
     assert (stamp.producer.epoch, stamp.base_sequence) == (4, 0)
 
 
+def test_a_gap_after_the_last_epoch_needs_a_new_id() -> None:
+    state = ProducerState()
+    state.identify(4000, 0x7FFF)
+    state.expire(state.stamp(A, 1))
+    assert state.identity is None and not state.can_send(A)
+
+
+def test_a_batch_taken_back_behind_a_gap_leaves_the_gap() -> None:
+    state = ready()
+    lost, behind = state.stamp(A, 1), state.stamp(A, 1)
+    state.expire(lost)
+    assert state.withdraw(behind) == {}
+    assert state.stamp(A, 1).producer.epoch == 4
+
+
 def test_an_expired_batch_of_a_transaction_leaves_the_epoch_to_the_abort() -> None:
     state = ready(transactional=True)
     state.expire(state.stamp(A, 1))

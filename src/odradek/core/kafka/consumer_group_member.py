@@ -302,11 +302,13 @@ class ConsumerGroupMember:
     def _react(self, error: ErrorCode, now: float, backoff_s: float, text: str | None = None) -> None:
         self._said.clear()  # what the refused heartbeat said may have to be said again
         if error in _FENCING:
+            if self.state is _S.JOINING:
+                self._retry_at = now + backoff_s  # nothing that could be wrong was said
             self._lose()
             self._go(_E.FENCED)
             self._target, self.epoch = None, JOIN_EPOCH
         elif error in _MOVED:
-            self._find_coordinator(now, 0.0 if self.coordinator is not None else backoff_s)
+            self._find_coordinator(now, backoff_s)
         elif error.retriable:
             self._retry_at = now + backoff_s
         elif error == ErrorCode.UNSUPPORTED_VERSION:

@@ -1,7 +1,8 @@
 """What group members, classic or of KIP-848, ask of the code that runs them.
 
 A member never waits and sends nothing. `poll` returns effects; what comes of them goes back in: `receive` with an
-answer, `connection_lost` without one, `revoked` when everything a `Revoke` asks for is done.
+answer, `connection_lost` without one, `revoked` when everything a `Revoke` asks for is done. After each of these,
+and at the time that `tick` gives, comes the next `poll`.
 """
 
 from __future__ import annotations

@@ -308,7 +308,8 @@ class Member:
             self.member_id = response.member_id or self.member_id  # of the member that is to leave
             return
         if response.error_code:
-            if response.member_id and response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+                self._retry_at = now + backoff_s if self.member_id else now  # asked again, with an id: no hurry
                 self.member_id = response.member_id
             self._react(ErrorCode(response.error_code), "JoinGroup", now, backoff_s)
             return
@@ -372,6 +373,8 @@ class Member:
                 self._rejoin = True
                 self._retry_at = now + (backoff_s if api == "JoinGroup" else 0)
             case Reaction.NEW_GENERATION | Reaction.NEW_MEMBER:
+                if not self.member_id:
+                    self._retry_at = now + backoff_s  # nothing that could be wrong was said
                 self._lose(forget_id=reaction is Reaction.NEW_MEMBER)
             case Reaction.FENCED:
                 self._fail(

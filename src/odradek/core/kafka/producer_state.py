@@ -167,7 +167,7 @@ class ProducerState:
         if state is None:
             return True
         if state.producer != self.identity or state.gap:
-            return not state.pending  # what has the old epoch, or is before the gap, must be decided first
+            return not state.pending  # what has the old epoch, or is behind the gap, must be decided first
         return len(state.pending) < MAX_IN_FLIGHT
 
     def stamp(self, partition: TopicPartition, count: int) -> Stamp:
@@ -176,8 +176,6 @@ class ProducerState:
         if self.identity is None or not self.can_send(partition):
             raise LocalProtocolError(f"{partition}: no batch may be sent now: wait for a producer id or for answers")
         state = self._partitions.get(partition)
-        if state is not None and state.gap:
-            self._close_gap(state)
         if state is None or state.producer != self.identity:
             state = self._partitions[partition] = _Sequences(self.identity)
         stamp = Stamp(partition, state.producer, state.following, count)
@@ -199,10 +197,42 @@ class ProducerState:
             offset: The offset of its first record, where it was written.
             log_start_offset: Where the broker's log begins; -1 where the answer does not say.
         """
-        step = _step(code)
         state = self._partitions.get(stamp.partition)
         if state is None or stamp not in state.pending:
-            return Decision(step)  # decided before: given up, or sent anew with another stamp
+            return Decision(_step(code))  # decided before: given up, or sent anew with another stamp
+        decision = self._decide(state, stamp, code, offset, log_start_offset)
+        self._close_gap(state)
+        return decision
+
+    def expire(self, stamp: Stamp) -> None:
+        """Give up on a batch that may have been written: whether its sequences are used is not known.
+
+        No further batch of the partition is stamped until the ones before are decided; then a gap that did remain is
+        closed by a higher epoch. Of a transactional producer the caller aborts the transaction.
+        """
+        state = self._partitions.get(stamp.partition)
+        if state is not None and stamp in state.pending:
+            state.pending.remove(stamp)
+            state.gap = True
+            self._close_gap(state)
+
+    def withdraw(self, stamp: Stamp) -> Mapping[Stamp, Stamp]:
+        """Take back the stamp of a batch that was surely not written and will not be sent again.
+
+        Returns:
+            Old stamp -> new stamp of the batches after it, which close up.
+        """
+        state = self._partitions.get(stamp.partition)
+        if state is None or stamp not in state.pending:
+            return {}
+        restamped = self._remove(state, stamp)
+        self._close_gap(state)
+        return restamped
+
+    # ---- inside ----
+
+    def _decide(self, state: _Sequences, stamp: Stamp, code: int, offset: int, log_start_offset: int) -> Decision:
+        step = _step(code)
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             return self._out_of_order(state, stamp)
         if code == ErrorCode.UNKNOWN_PRODUCER_ID:
@@ -216,28 +246,6 @@ class ProducerState:
         elif step is NextStep.FAIL:
             return self._fail(state, stamp)
         return Decision(step)
-
-    def expire(self, stamp: Stamp) -> None:
-        """Give up on a batch that may have been written: whether its sequences are used is not known.
-
-        No further batch of the partition is stamped until the ones before are decided; then a gap that did remain is
-        closed by a higher epoch. Of a transactional producer the caller aborts the transaction.
-        """
-        state = self._partitions.get(stamp.partition)
-        if state is not None and stamp in state.pending:
-            state.pending.remove(stamp)
-            state.gap = True
-
-    def withdraw(self, stamp: Stamp) -> Mapping[Stamp, Stamp]:
-        """Take back the stamp of a batch that was surely not written and will not be sent again.
-
-        Returns:
-            Old stamp -> new stamp of the batches after it, which close up.
-        """
-        state = self._partitions.get(stamp.partition)
-        return self._remove(state, stamp) if state is not None and stamp in state.pending else {}
-
-    # ---- inside ----
 
     def _acknowledge(self, state: _Sequences, stamp: Stamp, offset: int) -> None:
         state.pending.remove(stamp)
@@ -308,8 +316,9 @@ class ProducerState:
         return restamped
 
     def _close_gap(self, state: _Sequences) -> None:
-        """Nothing is on its way any more: either everything was written after all, or the gap is real."""
-        if next_sequence(state.acked, 1) == state.following or self._transactional:
-            state.gap = False
-        else:
+        """Once nothing is on its way any more: either everything was written after all, or the gap is real."""
+        if not state.gap or state.pending:
+            return
+        state.gap = False
+        if next_sequence(state.acked, 1) != state.following and not self._transactional:
             self._raise_epoch(state)

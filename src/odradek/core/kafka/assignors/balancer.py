@@ -7,8 +7,7 @@ partitions move from members with many to members with few until no move brings 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from odradek.core.kafka.assignors.model import Assignment, GroupMember, Topics, all_partitions
 from odradek.core.kafka.assignors.racks import Racks
@@ -98,27 +97,16 @@ class Balancer:
         while moved:
             moved = False
             for partition in movable:
-                if self._balanced():
-                    return
                 target = self._better_owner(partition)
                 if target is not None:
                     self._move(partition, target)
                     moved = True
 
-    def _balanced(self) -> bool:
-        """Say whether no partition can move to a member with at least two fewer."""
-        return all(
-            max(self._state.count(member) for member in owners)
-            <= min(self._state.count(member) for member in self._subscribers[topic]) + 1
-            for topic, owners in self._state.owners.items()
-            if owners
-        )
-
     def _better_owner(self, partition: TopicPartition) -> str | None:
         """Return the earlier owner, or else the subscriber with the fewest, if it has at least two fewer."""
         most = self._state.count(self._state.owner[partition]) - 1
         earlier = self._earlier.get(partition)
-        if earlier in self._subscribers[partition.topic] and self._state.count(earlier) < most:
+        if earlier and partition.topic in self._wants[earlier] and self._state.count(earlier) < most:
             return earlier
         fewest = next(m for m in self._state.fewest_first() if partition.topic in self._wants[m])
         return fewest if self._state.count(fewest) < most else None
@@ -137,31 +125,25 @@ class _State:
     def __init__(self, members: Collection[str]) -> None:
         self.assignment: Assignment = {member: [] for member in members}
         self.owner: dict[TopicPartition, str] = {}
-        self.owners: dict[str, Counter[str]] = {}
         self._order = sorted((0, java_order(member), member) for member in members)
 
     def count(self, member: str) -> int:
         return len(self.assignment[member])
 
-    def fewest_first(self) -> list[str]:
+    def fewest_first(self) -> Iterator[str]:
         """Return the members that can still change, those with the fewest partitions first."""
-        return [member for _, _, member in self._order]
+        return (member for _, _, member in self._order)
 
     def add(self, member: str, partition: TopicPartition) -> None:
         self._leave_order(member)
         self.assignment[member].append(partition)
         self.owner[partition] = member
-        self.owners.setdefault(partition.topic, Counter())[member] += 1
         insort(self._order, self._key(member))
 
     def remove(self, member: str, partition: TopicPartition) -> None:
         self._leave_order(member)
         self.assignment[member].remove(partition)
         del self.owner[partition]
-        owners = self.owners[partition.topic]
-        owners[member] -= 1
-        if not owners[member]:
-            del owners[member]
         insort(self._order, self._key(member))
 
     def freeze(self, member: str) -> None:
