@@ -169,6 +169,24 @@ def test_an_earlier_owner_gets_a_partition_back_when_it_has_less() -> None:
     assert {str(p) for p in assignment["a"]} == {"t/0", "t/1"}
 
 
+def test_a_partition_that_moves_away_and_back_has_not_moved() -> None:
+    members = [
+        owning(
+            member("m0", "t", "u", "v", "w"),
+            2,
+            *(("t", 0), ("u", 2), ("u", 3), ("v", 0), ("v", 2), ("v", 3), ("v", 4), ("w", 0)),
+        ),
+        owning(member("m1", "t", "v", "w"), 1, ("v", 1), ("w", 1), ("w", 2)),
+        owning(member("m2", "u"), 2, ("u", 0), ("u", 1)),
+        owning(member("m3", "u"), 2),
+        owning(member("m4", "t", "u", "v", "w"), 1),
+    ]
+    assignment = StickyAssignor().assign(without_racks({"t": 1, "u": 4, "v": 5, "w": 3}), members)
+    assert TopicPartition("v", 3) in assignment["m0"]
+    assert sorted(len(got) for got in assignment.values()) == [2, 2, 3, 3, 3]
+    assert set(members[1].owned) == set(assignment["m1"])
+
+
 def test_equal_shares_follow_racks() -> None:
     topics: Topics = {"t": [frozenset({"r1"}), frozenset({"r1"}), frozenset({"r2"}), frozenset({"r2"})]}
     members = [member("a", "t", rack="r2"), member("b", "t", rack="r1")]

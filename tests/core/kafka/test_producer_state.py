@@ -172,8 +172,9 @@ def test_a_second_partition_out_of_order_does_not_raise_the_epoch_twice() -> Non
 def test_after_the_last_epoch_a_new_id_is_needed() -> None:
     state = ProducerState()
     state.identify(4000, 0x7FFF)
-    stamp = state.stamp(A, 1)
+    stamp, other = state.stamp(A, 1), state.stamp(B, 1)
     assert state.answered(stamp, 45).step is NextStep.REINITIALIZE
+    assert state.answered(other, 45).step is NextStep.REINITIALIZE
     assert not state.can_send(A)
     state.identify(4001, 0)
     decision = state.answered(stamp, 45)

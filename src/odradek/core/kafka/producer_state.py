@@ -279,18 +279,15 @@ class ProducerState:
     def _raise_epoch(self, state: _Sequences) -> Decision:
         """Go on with a higher epoch, in which the sequences of this partition begin at 0 (KIP-360). Other partitions
         follow when nothing of theirs is on its way."""
-        if state.producer != self.identity:  # raised before, for another partition
-            return Decision(NextStep.RETRY, self._restart(state, self._identity()))
-        if self._identity().epoch >= LAST_EPOCH:
-            self.identity = None
+        identity = self.identity
+        if identity is None:
             return Decision(NextStep.REINITIALIZE)
-        self.identity = ProducerIdentity(self._identity().producer_id, self._identity().epoch + 1)
-        return Decision(NextStep.RETRY, self._restart(state, self.identity))
-
-    def _identity(self) -> ProducerIdentity:
-        if self.identity is None:
-            raise LocalProtocolError("the producer has no id")
-        return self.identity
+        if state.producer == identity:  # else it was raised before, for another partition
+            if identity.epoch >= LAST_EPOCH:
+                self.identity = None
+                return Decision(NextStep.REINITIALIZE)
+            identity = self.identity = ProducerIdentity(identity.producer_id, identity.epoch + 1)
+        return Decision(NextStep.RETRY, self._restart(state, identity))
 
     def _restart(self, state: _Sequences, producer: ProducerIdentity) -> dict[Stamp, Stamp]:
         state.producer, state.acked, state.acked_offset, state.gap = producer, -1, -1, False
