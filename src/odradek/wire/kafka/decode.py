@@ -67,15 +67,13 @@ def decoder_text(cls: type[Message], version: int) -> str:
     return DecoderSource(cls, version).message(cls).text
 
 
-def head_decoder(
-    message: type[Message], cls: type[T], last: str, version: int
-) -> Callable[[Buffer, int], tuple[T, int, int]]:
-    """Return the function that decodes a struct of a message up to the content of its last field.
+def head_decoder(message: type[Message], cls: type[T], version: int) -> Callable[[Buffer, int], tuple[T, int, int]]:
+    """Return the function that decodes a struct of a message up to the content of its last field without a tag.
 
     It returns the struct, with that field's default, the length or count of the field (-1: null) and the position
     behind that. It raises one of DECODE_ERRORS.
     """
-    return DecoderSource(message, version).head(cls, last).compile()
+    return DecoderSource(message, version).head(cls).compile()
 
 
 def tail_decoder(message: type[Message], cls: type[T], version: int) -> Callable[[Buffer, int, T], int]:

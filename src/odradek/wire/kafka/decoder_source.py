@@ -87,16 +87,15 @@ class DecoderSource:
         self.source.line(f"return {value}, p")
         return self.source
 
-    def head(self, cls: type[Struct], last: str) -> Source:
-        """Write `read(data, p)` for the part of a struct before the content of its last field: it returns the struct,
-        the field's length or count (-1: null) and the position behind it. `data` may be any buffer."""
+    def head(self, cls: type[Struct]) -> Source:
+        """Write `read(data, p)` for the part of a struct before the content of its last plain field: it returns the
+        struct, that field's length or count (-1: null) and the position behind it. `data` may be any buffer."""
         value = self._new(cls)
-        for field in self._plain(cls):
-            if field.name == last:
-                self._defaults(value, [field])
-                self._length(field.kind)
-                break
+        *before, last = self._plain(cls)
+        for field in before:
             self._field(field, f"{value}.{field.name}")
+        self._defaults(value, [last])
+        self._length(last.kind)
         self.source.line(f"return {value}, {'n - 1' if self._flexible else 'n'}, p")
         return self.source
 

@@ -39,8 +39,8 @@ class RecordSink(Protocol):
 
 
 OpenSink = Callable[[FetchableTopicResponse, FetchPartitionData], RecordSink | None]
-"""Returns where the records of a partition go; None: they are skipped. The topic has no partitions yet, the partition
-has everything but its records and its tagged fields."""
+"""Returns where the records of a partition go; None: they are skipped. The topic has no partitions yet; the partition
+has everything but its records and, perhaps, its tagged fields."""
 
 
 class _Sections(NamedTuple):
@@ -64,9 +64,9 @@ def _sections(version: int) -> _Sections:
     flexible = response.SPEC.is_flexible(version)
     return _Sections(
         section_decoder(ResponseHeader, header_version(response, version)),
-        head_decoder(response, response, "responses", version),
-        head_decoder(response, topic, "partitions", version),
-        head_decoder(response, partition, "records", version),
+        head_decoder(response, response, version),
+        head_decoder(response, topic, version),
+        head_decoder(response, partition, version),
         tail_decoder(response, response, version),
         tail_decoder(response, topic, version),
         tail_decoder(response, partition, version),
@@ -118,12 +118,37 @@ class FetchResponseDecoder(FrameDecoder):
                 used = self._feed_sink(part, used)
             elif self._held:
                 used = self._continue_section(part, used)
+            elif self._next == self._partition_head and (whole := self._whole_partitions(part, used)) > used:
+                used = whole
             else:
                 used = self._begin_section(part, used)
 
     def _end(self) -> None:
         if self._next != self._nothing:
             raise self._error("the bytes end too early")
+
+    def _whole_partitions(self, part: memoryview, start: int) -> int:
+        """Take the partitions of a topic of which every byte is here, and return the position behind them."""
+        read, read_end, flexible = self._sections.partition, self._sections.partition_end, self._sections.flexible
+        left = self._partitions_left
+        while left:
+            try:
+                partition, size, begin = read(part, start)
+                stop = begin + max(size, 0)
+                if stop > len(part) or size < -1:
+                    break
+                end = read_end(part, stop, partition) if flexible else stop
+            except DECODE_ERRORS:
+                break  # for more bytes, or for saying what is wrong
+            if size > 0 and (sink := self._open_sink(self._topic, partition)) is not None:
+                sink.feed(part[begin:stop])
+            self._partitions.append(partition)
+            left -= 1
+            start = end
+        self._partitions_left = left
+        if not left:
+            self._next_partition()
+        return start
 
     def _feed_sink(self, part: memoryview, start: int) -> int:
         stop = min(start + self._missing, len(part))
@@ -242,7 +267,6 @@ class FetchResponseDecoder(FrameDecoder):
 
     def _next_topic(self) -> None:
         if self._topics_left:
-            self._topics_left -= 1
             self._next = self._topic_head
             return
         object.__setattr__(self._response, "responses", tuple(self._topics))
@@ -250,7 +274,6 @@ class FetchResponseDecoder(FrameDecoder):
 
     def _next_partition(self) -> None:
         if self._partitions_left:
-            self._partitions_left -= 1
             self._next = self._partition_head
             return
         object.__setattr__(self._topic, "partitions", tuple(self._partitions))
@@ -267,8 +290,10 @@ class FetchResponseDecoder(FrameDecoder):
 
     def _partition_done(self) -> None:
         self._partitions.append(self._partition)
+        self._partitions_left -= 1
         self._next_partition()
 
     def _topic_done(self) -> None:
         self._topics.append(self._topic)
+        self._topics_left -= 1
         self._next_topic()
