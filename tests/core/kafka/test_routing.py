@@ -152,6 +152,11 @@ def test_brokers_that_left_are_named() -> None:
     assert new.leader(ORDERS_0) is None and new.partition(ORDERS_0) is not None
 
 
+def test_an_answer_without_brokers_leaves_those_that_are_known() -> None:
+    new, changes = table(topic("orders", (1, 5))).apply(answer(brokers=[]), [])
+    assert new.leader(ORDERS_0) == Broker(1, "b1", 9092, "r1") and not changes.brokers_gone
+
+
 def test_a_cluster_can_ask_to_begin_again() -> None:
     new, changes = table(topic("orders", (1, 5))).apply(answer(error=129), None)
     assert changes.bootstrap_again and changes.removed == {ORDERS_0} and changes.brokers_gone == {1, 2}

@@ -163,7 +163,8 @@ class RoutingTable:
         answered = self._answered(response.topics)
         topics = {} if asked is None else {name: t for name, t in self.topics.items() if name not in set(asked)}
         topics |= {topic.name: topic for topic in answered}
-        brokers = {b.node_id: Broker(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
+        # A broker that has just started may know no broker at all, not even itself (seen with 0.8.2).
+        brokers = {b.node_id: Broker(b.node_id, b.host, b.port, b.rack) for b in response.brokers} or self.brokers
         table = replace(
             self,
             brokers=MappingProxyType(brokers),
