@@ -304,6 +304,18 @@ def test_an_abort_of_what_the_coordinator_has_forgotten_is_over() -> None:
     assert driver.state() is S.READY
 
 
+def test_what_fails_while_an_abort_waits_does_not_end_it() -> None:
+    driver = Driver().added()
+    driver.txn.add_partition(B)
+    driver.out()
+    driver.txn.abort()
+    driver.txn.batch_failed(BrokerError(45, "late"), new_epoch=True)
+    driver.txn.receive(partitions((1, 29)), 0.0)
+    assert driver.state() is S.ABORTING
+    assert not driver.expect(EndTxnRequest, EndTxnResponse()).committed
+    assert driver.state() is S.INITIALIZING
+
+
 @pytest.mark.parametrize("code", [47, 90])
 def test_a_fenced_producer_stops(code: int) -> None:
     driver = Driver().added()

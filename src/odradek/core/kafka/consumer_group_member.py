@@ -193,7 +193,9 @@ class ConsumerGroupMember:
             return
         match response:
             case FindCoordinatorResponse():
-                if response.error_code:
+                if response.error_code and self.state is _S.LEAVING:
+                    self._go(_E.LEFT)  # without a coordinator there is nothing to leave
+                elif response.error_code:
                     self._react(ErrorCode(response.error_code), now, backoff_s)
                 else:
                     self.coordinator = Node(response.node_id, response.host, response.port)

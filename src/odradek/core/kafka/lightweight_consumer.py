@@ -199,6 +199,7 @@ class LightweightConsumer:
         return self._after(_E.CLUSTER_INFO)
 
     def registry_accepted(self) -> tuple[Action, ...]:
+        """Start the coordinator connector with the channel."""
         return self._after(_E.REGISTRY_ACCEPTED)
 
     def registry_rejected(self) -> tuple[Action, ...]:
@@ -210,6 +211,7 @@ class LightweightConsumer:
         return self._lose(_E.LOST_CONNECTION)
 
     def offsets_wanted(self) -> tuple[Action, ...]:
+        """Send the consumed offsets; the fetchers go on."""
         return self._after(_E.OFFSETS_WANTED)
 
     def stop_fetchers(self) -> tuple[Action, ...]:
@@ -226,6 +228,7 @@ class LightweightConsumer:
         return actions
 
     def shut_down(self) -> tuple[Action, ...]:
+        """Close all fetchers and the connector, for good."""
         return self._after(_E.SHUT_DOWN)
 
     def next_broker(self) -> str:

@@ -227,7 +227,7 @@ class Member:
             self._heartbeat(now)
 
     def _prepare_rejoin(self) -> None:
-        """Eager members give up what they have before they join; what they had goes into the user data."""
+        """Join again, after giving up everything under the eager protocol; the user data says what that was."""
         if self.cooperative or not self.owned:
             self._go(_E.REJOIN)
         else:
@@ -297,6 +297,9 @@ class Member:
     # ---- inside: answers ----
 
     def _receive_coordinator(self, response: FindCoordinatorResponse, now: float, backoff_s: float) -> None:
+        if response.error_code and self.state is _S.LEAVING:
+            self._go(_E.LEFT)  # without a coordinator there is nothing to leave
+            return
         if response.error_code:
             self._react(ErrorCode(response.error_code), "FindCoordinator", now, backoff_s)
             return
@@ -384,7 +387,7 @@ class Member:
                 self._fail(broker_error(error, f"{api} of group {self.settings.group}"))
 
     def _lose(self, *, forget_id: bool) -> None:
-        """The coordinator does not know the generation, or the member: its partitions belong to others."""
+        """Drop everything: the coordinator does not know the generation, or the member."""
         self.generation = NO_GENERATION
         if forget_id:
             self.member_id = ""

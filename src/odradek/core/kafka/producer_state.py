@@ -254,12 +254,12 @@ class ProducerState:
             state.acked_offset = max(state.acked_offset, offset + stamp.count - 1)
 
     def _fail(self, state: _Sequences, stamp: Stamp) -> Decision:
-        """The batch is refused and not written. A transaction that misses it can only be aborted."""
+        """Give up a batch that is refused and not written. A transaction that misses it can only be aborted."""
         step = NextStep.ABORT if self._transactional else NextStep.FAIL
         return Decision(step, self._remove(state, stamp))
 
     def _out_of_order(self, state: _Sequences, stamp: Stamp) -> Decision:
-        """A batch before it did not arrive: because it is still on its way, or because there is a gap for good."""
+        """Wait for the batches before this one, or, when there is none, take it that there is a gap for good."""
         if state.pending[0] != stamp:
             return Decision(NextStep.RETRY)
         if self._transactional:
@@ -267,7 +267,7 @@ class ProducerState:
         return self._raise_epoch(state)
 
     def _unknown_producer(self, state: _Sequences, stamp: Stamp, log_start_offset: int) -> Decision:
-        """The broker has forgotten the producer: with its records, by retention, or for a worse reason."""
+        """Find out why the broker has forgotten the producer: with its records, by retention, or for a worse reason."""
         if log_start_offset < 0:
             return Decision(NextStep.RETRY)  # an answer from a broker that knows more will come
         if state.acked_offset < log_start_offset:
@@ -313,7 +313,7 @@ class ProducerState:
         return restamped
 
     def _close_gap(self, state: _Sequences) -> None:
-        """Once nothing is on its way any more: either everything was written after all, or the gap is real."""
+        """Decide, once nothing is on its way, whether everything was written after all or the gap is real."""
         if not state.gap or state.pending:
             return
         state.gap = False

@@ -75,6 +75,7 @@ class Requests:
     identity: ProducerIdentity
 
     def add_partitions(self, partitions: Iterable[TopicPartition]) -> AddPartitionsToTxnRequest:
+        """Return the request that makes partitions part of the transaction."""
         return AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=self.identity.producer_id,
@@ -86,6 +87,7 @@ class Requests:
         )
 
     def add_group(self, group: GroupMetadata) -> AddOffsetsToTxnRequest:
+        """Return the request that makes a group's offsets part of the transaction."""
         return AddOffsetsToTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=self.identity.producer_id,
@@ -94,6 +96,7 @@ class Requests:
         )
 
     def commit_offsets(self, group: GroupMetadata, offsets: Mapping[TopicPartition, Offset]) -> TxnOffsetCommitRequest:
+        """Return the request that commits offsets with the transaction."""
         return TxnOffsetCommitRequest(
             transactional_id=self.transactional_id,
             group_id=group.group,
@@ -111,6 +114,7 @@ class Requests:
         )
 
     def end(self, *, committed: bool) -> EndTxnRequest:
+        """Return the request that commits or aborts."""
         return EndTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=self.identity.producer_id,

@@ -24,6 +24,7 @@ from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, FindCoord
 from odradek.wire.kafka.messages.transactions import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnResponse,
+    EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
@@ -410,10 +411,10 @@ class Transactions:
             case Reaction.FIND_COORDINATOR:
                 self._coordinators.pop(sent.destination, None)
                 self._retry_at = now + backoff_s
-            case Reaction.ABORT if self.state is not _S.INITIALIZING:
-                self._fail(error)
-            case Reaction.NEW_EPOCH if self.state is not _S.INITIALIZING:
-                self._fail(error, new_epoch=True)
+            case (Reaction.ABORT | Reaction.NEW_EPOCH) as reaction if self.state is not _S.INITIALIZING:
+                self._fail(error, new_epoch=reaction is Reaction.NEW_EPOCH)
+                if self.state is _S.ABORTING and isinstance(sent.request, EndTxnRequest):
+                    self._ended()  # the coordinator has no such transaction any more: it is over
             case Reaction.FENCED:
                 self.fatal(Fenced(f"transactional id {self.transactional_id}", str(error)))
             case _:
@@ -423,13 +424,9 @@ class Transactions:
         if new_epoch and not self.has_epoch_bump:
             self.fatal(error)
             return
-        ending = self.state is _S.ABORTING
         self._go(_E.FAIL)
         self._new_epoch = self._new_epoch or new_epoch
-        if ending:
-            self._ended()  # the coordinator has no such transaction any more: it is over
-        elif self.error is None:
-            self.error = error
+        self.error = self.error or error
 
     def _ended(self) -> None:
         self._go(_E.EPOCH_WANTED if self._new_epoch else _E.ENDED)

@@ -24,6 +24,7 @@ class CooperativeStickyAssignor:
     cooperative: ClassVar[bool] = True
 
     def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
+        """Return the generation; what is owned stands in the subscription."""
         return encode_generation(generation)
 
     def claims(
@@ -34,6 +35,7 @@ class CooperativeStickyAssignor:
         return owned, generation if generation != NO_GENERATION else decode_generation(user_data)
 
     def assign(self, topics: Topics, members: Collection[GroupMember]) -> Assignment:
+        """Share out the partitions, without those that another member has to give up first."""
         claims = resolve_claims(topics, members)
         owner = {partition: member for member, partitions in claims.owned.items() for partition in partitions}
         return {

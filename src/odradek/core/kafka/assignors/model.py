@@ -14,6 +14,7 @@ __all__ = [
     "Assignor",
     "GroupMember",
     "Topics",
+    "WithoutUserData",
     "all_partitions",
     "member_order",
     "rack_aware",
@@ -75,6 +76,20 @@ class Assignor(Protocol):
     def assign(self, topics: Topics, members: Collection[GroupMember]) -> Assignment:
         """Share out the partitions of `topics` among the members. Topics without partitions are left out."""
         ...
+
+
+class WithoutUserData:
+    """The half of an assignor that tells the leader nothing of its own."""
+
+    def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
+        """Return None: there is no user data."""
+        return None
+
+    def claims(
+        self, owned: Sequence[TopicPartition], generation: int, user_data: bytes | None
+    ) -> tuple[Sequence[TopicPartition], int]:
+        """Return what the fields of the subscription say."""
+        return owned, generation
 
 
 def without_racks(counts: Mapping[str, int]) -> Topics:

@@ -9,6 +9,7 @@ from odradek.core.kafka.assignors.model import (
     Assignment,
     GroupMember,
     Topics,
+    WithoutUserData,
     member_order,
     rack_aware,
     subscribed_topics,
@@ -18,7 +19,7 @@ from odradek.core.kafka.partitions import TopicPartition
 __all__ = ["RangeAssignor"]
 
 
-class RangeAssignor:
+class RangeAssignor(WithoutUserData):
     """Per topic: partitions in order, members in order, and the first `partitions % members` get one more.
 
     Where members and replicas have racks, partitions go first to members in the same rack, within the same shares.
@@ -29,15 +30,8 @@ class RangeAssignor:
     name: ClassVar[str] = "range"
     cooperative: ClassVar[bool] = False
 
-    def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
-        return None
-
-    def claims(
-        self, owned: Sequence[TopicPartition], generation: int, user_data: bytes | None
-    ) -> tuple[Sequence[TopicPartition], int]:
-        return owned, generation
-
     def assign(self, topics: Topics, members: Collection[GroupMember]) -> Assignment:
+        """Share out the partitions."""
         assignment: Assignment = {member.member_id: [] for member in members}
         in_order = sorted(members, key=member_order)
         shares = [

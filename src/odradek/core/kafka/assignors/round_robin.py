@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import ClassVar
 
 from odradek.core.kafka.assignors.model import (
     Assignment,
     GroupMember,
     Topics,
+    WithoutUserData,
     all_partitions,
     member_order,
     subscribed_topics,
 )
-from odradek.core.kafka.partitions import TopicPartition
 
 __all__ = ["RoundRobinAssignor"]
 
 
-class RoundRobinAssignor:
+class RoundRobinAssignor(WithoutUserData):
     """Topics by name, partitions by number, members in order: each partition to the next member that subscribed."""
 
     name: ClassVar[str] = "roundrobin"
     cooperative: ClassVar[bool] = False
 
-    def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
-        return None
-
-    def claims(
-        self, owned: Sequence[TopicPartition], generation: int, user_data: bytes | None
-    ) -> tuple[Sequence[TopicPartition], int]:
-        return owned, generation
-
     def assign(self, topics: Topics, members: Collection[GroupMember]) -> Assignment:
+        """Share out the partitions."""
         circle = sorted(members, key=member_order)
         assignment: Assignment = {member.member_id: [] for member in members}
         position = 0

@@ -29,6 +29,7 @@ class StickyAssignor:
     cooperative: ClassVar[bool] = False
 
     def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
+        """Return what was owned, and in which generation."""
         return encode_sticky(owned, generation)
 
     def claims(
@@ -39,6 +40,7 @@ class StickyAssignor:
         return decode_sticky(user_data)
 
     def assign(self, topics: Topics, members: Collection[GroupMember]) -> Assignment:
+        """Share out the partitions, moving as few as balance allows."""
         return assign_sticky(topics, members)
 
 
