@@ -303,6 +303,18 @@ def test_leaving_after_the_connection_broke_needs_the_coordinator_again() -> Non
     assert driver.sent().member_epoch == -1
 
 
+def test_without_a_coordinator_there_is_nothing_to_leave() -> None:
+    driver = Driver().joined(0)
+    driver.now = 5
+    driver.sent()
+    driver.member.leave()
+    driver.member.connection_lost(5)
+    driver.now = 6
+    driver.sent(FindCoordinatorRequest)
+    driver.member.receive(FindCoordinatorResponse(error_code=15), 6)
+    assert driver.state() is S.LEFT
+
+
 def test_what_comes_late_changes_nothing() -> None:
     driver = Driver(instance_id="i")
     driver.sent(FindCoordinatorRequest)

@@ -297,9 +297,6 @@ class Member:
     # ---- inside: answers ----
 
     def _receive_coordinator(self, response: FindCoordinatorResponse, now: float, backoff_s: float) -> None:
-        if response.error_code and self.state is _S.LEAVING:
-            self._go(_E.LEFT)  # without a coordinator there is nothing to leave
-            return
         if response.error_code:
             self._react(ErrorCode(response.error_code), "FindCoordinator", now, backoff_s)
             return
