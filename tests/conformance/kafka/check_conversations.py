@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from odradek.wire.kafka.headers import (
-    decode_request,
     decode_response,
     encode_request,
     encode_response,
     header_version,
 )
-from odradek.wire.kafka.registry import APIS
+from odradek.wire.kafka.registry import APIS, decode_request
 
 from .case import NoCaseError, Record, difference
 from .json_form import json_form

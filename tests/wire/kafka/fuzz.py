@@ -25,9 +25,9 @@ from odradek.wire.kafka import embedded
 from odradek.wire.kafka.decode import decode
 from odradek.wire.kafka.encode import encode
 from odradek.wire.kafka.fetch_response import FetchResponseDecoder
-from odradek.wire.kafka.headers import RequestHeader, ResponseHeader, decode_request, decode_response, header_version
+from odradek.wire.kafka.headers import RequestHeader, ResponseHeader, decode_response, header_version
 from odradek.wire.kafka.messages.data import FetchableTopicResponse, FetchPartitionData, FetchResponse
-from odradek.wire.kafka.registry import APIS
+from odradek.wire.kafka.registry import APIS, decode_request
 from odradek.wire.kafka.schema import (
     BYTES,
     RECORDS,

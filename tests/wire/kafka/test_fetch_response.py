@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pytest
 
+from odradek.codec import Buffer
 from odradek.errors import RemoteProtocolError
 from odradek.wire.kafka.fetch_response import FetchResponseDecoder
 from odradek.wire.kafka.headers import encode_response
@@ -137,6 +138,48 @@ def test_a_sink_is_opened_when_the_aborted_transactions_are_known() -> None:
     with_aborted = FetchPartitionData(partition_index=1, aborted_transactions=aborted, records=b"r")
     fed(11, FetchResponse(responses=topics(with_aborted)), sinks, 1)
     assert sinks.opened[0].aborted_transactions == aborted
+
+
+def test_a_long_section_that_comes_byte_by_byte_is_not_decoded_with_every_byte() -> None:
+    aborted = tuple(AbortedTransaction(producer_id=i, first_offset=i) for i in range(500))
+    response = FetchResponse(responses=topics(FetchPartitionData(aborted_transactions=aborted, records=b"r" * 9)))
+    data = memoryview(b"".join(encode_response(response, 4, 7)))
+    sinks = Sinks()
+    decoder = FetchResponseDecoder(4, 7, sinks.open, MAX_BYTES)
+    sections, attempts = decoder._sections, 0
+
+    def counting(part: Buffer, start: int) -> tuple[FetchPartitionData, int, int]:
+        nonlocal attempts
+        attempts += 1
+        return sections.partition(part, start)
+
+    decoder._sections = sections._replace(partition=counting)
+    for at in range(len(data)):
+        decoder.feed(data[at : at + 1])
+
+    assert decoder.result().responses[0].partitions[0].aborted_transactions == aborted
+    assert sinks.records() == {("t", bytes(16), 0): b"r" * 9}
+    assert attempts < 20
+
+
+@pytest.mark.parametrize("size", [1, 100, 10_000])
+def test_what_a_sink_raises_is_passed_on(size: int) -> None:
+    class Broken:
+        def feed(self, part: memoryview) -> None:
+            raise IndexError("a mistake of the sink")
+
+    def broken(topic: FetchableTopicResponse, part: FetchPartitionData) -> Broken:
+        if part.partition_index:
+            raise IndexError("a mistake of the caller")
+        return Broken()
+
+    for index, text in enumerate(("a mistake of the sink", "a mistake of the caller")):
+        response = FetchResponse(responses=topics(partition(index, b"x" * 500)))
+        data = memoryview(b"".join(encode_response(response, 12, 7)))
+        decoder = FetchResponseDecoder(12, 7, broken, MAX_BYTES)
+        with pytest.raises(IndexError, match=text):
+            for start in range(0, len(data), size):
+                decoder.feed(data[start : start + size])
 
 
 def test_partitions_without_a_sink_are_skipped() -> None:

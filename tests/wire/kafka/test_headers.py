@@ -8,7 +8,6 @@ from odradek.errors import LocalProtocolError, RemoteProtocolError
 from odradek.wire.kafka.headers import (
     WHOLE_BYTES,
     RequestHeader,
-    decode_request,
     decode_response,
     encode_request,
     encode_response,
@@ -18,6 +17,7 @@ from odradek.wire.kafka.messages.brokers import ControlledShutdownRequest
 from odradek.wire.kafka.messages.data import PartitionProduceData, ProduceRequest, TopicProduceData
 from odradek.wire.kafka.messages.groups import HeartbeatRequest, HeartbeatResponse
 from odradek.wire.kafka.messages.metadata import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from odradek.wire.kafka.registry import decode_request
 
 
 def test_a_request_has_its_size_and_header_in_front() -> None:
@@ -71,6 +71,11 @@ def test_an_unsupported_version_is_answered_in_version_0() -> None:
     refused = ApiVersionsResponse(error_code=35, api_keys=(ApiVersion(api_key=18, min_version=0, max_version=2),))
     frame = b"".join(encode_response(refused, 0, 1))
     assert decode_response(ApiVersionsResponse, 4, frame[4:]) == (refused, 1)
+
+
+def test_an_unsupported_version_is_understood_even_with_nothing_sound_behind_the_error_code() -> None:
+    frame = bytes.fromhex("00000001 0023 ffffff01 00")
+    assert decode_response(ApiVersionsResponse, 4, frame) == (ApiVersionsResponse(error_code=35), 1)
 
 
 def test_what_is_no_frame_is_refused() -> None:

@@ -51,7 +51,7 @@ def decode(cls: type[M], version: int, data: Buffer, start: int = 0) -> M:
 def decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]]:
     """Return the function that decodes a message at a position, and also returns the position behind it.
 
-    It raises RemoteProtocolError. Fields that the version lacks get their defaults.
+    It raises RemoteProtocolError. Fields that the version lacks get their defaults. What is not bytes is copied first.
 
     Raises:
         ValueError: There is no such version.

@@ -29,7 +29,7 @@ from odradek.wire.kafka.schema import Nested
 
 __all__ = ["FetchResponseDecoder", "OpenSink", "RecordSink"]
 
-RETRY_BYTES = 256  # an incomplete section is tried again after as many more bytes, or as many as there are
+STEP_BYTES = 256  # an incomplete section is tried again with so many more bytes, or twice as many as it had
 
 
 class RecordSink(Protocol):
@@ -92,10 +92,12 @@ class FetchResponseDecoder(FrameDecoder):
         self._version, self._correlation_id, self._open_sink = version, correlation_id, open_sink
         self._sections = _sections(version)
         self._held = bytearray()  # of a section that is not complete
+        self._retry_at = 0  # how many bytes of it there must be for trying again
         self._next: Callable[[memoryview, int], int] = self._header
         self._beyond = 0  # bytes of the frame behind those that a section is decoded from
         self._sink: RecordSink | None = None
         self._missing = 0  # record bytes of the current partition that have not come yet
+        self._unopened = False  # none of them has come, and no sink was asked for
         self._response = FetchResponse()
         self._topic, self._topics, self._topics_left = FetchableTopicResponse(), list[FetchableTopicResponse](), 0
         self._partition, self._partitions, self._partitions_left = FetchPartitionData(), list[FetchPartitionData](), 0
@@ -151,12 +153,13 @@ class FetchResponseDecoder(FrameDecoder):
         return start
 
     def _feed_sink(self, part: memoryview, start: int) -> int:
+        if self._unopened:
+            self._sink, self._unopened = self._open_sink(self._topic, self._partition), False
         stop = min(start + self._missing, len(part))
         self._missing -= stop - start
         if self._sink is not None:
             self._sink.feed(part[start:stop])
         if not self._missing:
-            self._sink = None
             self._records_end()
         return stop
 
@@ -167,21 +170,30 @@ class FetchResponseDecoder(FrameDecoder):
         except DECODE_ERRORS as error:
             self._check(error, len(part) - start)
         self._held += part[start:]
+        self._retry_at = 2 * len(self._held)
         return len(part)
 
     def _continue_section(self, part: memoryview, start: int) -> int:
-        stop = min(start + max(RETRY_BYTES, len(self._held)), len(part))
-        held = len(self._held)
+        """Add bytes to an incomplete section and try again. The steps double: what comes byte by byte is not decoded
+        from its beginning with every byte."""
+        stop = min(start + max(STEP_BYTES, len(self._held)), len(part))
         self._held += part[start:stop]
-        self._beyond = self._left + len(part) - stop
+        behind = len(part) - stop
+        self._beyond = self._left + behind
+        if len(self._held) < self._retry_at and self._beyond:
+            return stop
         section = memoryview(bytes(self._held))
         try:
             used = self._next(section, 0)
         except DECODE_ERRORS as error:
             self._check(error, len(section))
+            self._retry_at = 2 * len(section)
             return stop
         self._held.clear()
-        return start + used - held
+        self._left += behind  # what is left of the section's bytes is taken first, as if it came alone
+        self._take(section[used:])
+        self._left -= behind
+        return stop
 
     def _check(self, error: Exception, available: int) -> None:
         """Raise RemoteProtocolError unless more bytes can make the section complete."""
@@ -234,8 +246,7 @@ class FetchResponseDecoder(FrameDecoder):
             raise length_error(size, left)
         self._partition = partition
         if size > 0:
-            self._missing = size
-            self._sink = self._open_sink(self._topic, partition)
+            self._missing, self._unopened = size, True
         else:
             self._records_end()
         return end

@@ -14,9 +14,7 @@ from odradek.errors import RemoteProtocolError
 from odradek.wire.kafka.decode import decode, decoder
 from odradek.wire.kafka.encode import encoder
 from odradek.wire.kafka.error_codes import ErrorCode
-from odradek.wire.kafka.messages.brokers import ControlledShutdownRequest
 from odradek.wire.kafka.messages.metadata import ApiVersionsResponse
-from odradek.wire.kafka.registry import APIS
 from odradek.wire.kafka.schema import (
     I16,
     I32,
@@ -33,7 +31,6 @@ from odradek.wire.kafka.schema import (
 __all__ = [
     "RequestHeader",
     "ResponseHeader",
-    "decode_request",
     "decode_response",
     "encode_request",
     "encode_response",
@@ -42,10 +39,11 @@ __all__ = [
 
 R = TypeVar("R", bound=Response)
 
+CONTROLLED_SHUTDOWN = 7  # its key
 WHOLE_BYTES = 4096  # parts of at least this size are passed on, not copied
 
 _SIZE = binary.Struct(">i")
-_START = binary.Struct(">hh")
+_NO_KEYS = bytes(4)
 _UNSUPPORTED_VERSION = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
 
@@ -64,12 +62,12 @@ class ResponseHeader(Message):
 
 def header_version(cls: type[Message], version: int) -> int:
     """Return the version of the header that goes with a version of a request or response."""
-    flexible = cls.SPEC.is_flexible(version)
+    spec = cls.SPEC
     if cls is ApiVersionsResponse:
         return 0  # the client does not know yet what the broker speaks (KIP-511)
-    if cls is ControlledShutdownRequest and version == 0:
+    if (spec.key, spec.side, version) == (CONTROLLED_SHUTDOWN, "request", 0):
         return 0  # without a client id (specification 1.1, note 9)
-    return flexible + (cls.SPEC.side == "request")
+    return spec.is_flexible(version) + (spec.side == "request")
 
 
 # ---- the client's side --------------------------------------------------------------------------------------
@@ -106,30 +104,20 @@ def decode_response(cls: type[R], version: int, frame: Buffer) -> tuple[R, int]:
     """
     header, start = decoder(ResponseHeader, header_version(cls, version))(frame, 0)
     if cls is ApiVersionsResponse and frame[start : start + 2] == _UNSUPPORTED_VERSION:
-        version = 0  # in which brokers answer that they do not know the version (KIP-511)
+        return _refused_version(cls, frame, start), header.correlation_id
     return decode(cls, version, frame, start), header.correlation_id
 
 
+def _refused_version(cls: type[R], frame: Buffer, start: int) -> R:
+    """Decode the answer to a version of ApiVersions that the broker does not know: it comes in version 0 (KIP-511),
+    and from some servers with nothing sound behind the error code (specification 1.3)."""
+    try:
+        return decode(cls, 0, frame, start)
+    except RemoteProtocolError:
+        return decode(cls, 0, _UNSUPPORTED_VERSION + _NO_KEYS)
+
+
 # ---- the broker's side --------------------------------------------------------------------------------------
-
-
-def decode_request(frame: Buffer) -> tuple[RequestHeader, Request[Any]]:
-    """Decode a request and its header, which says what it is.
-
-    Args:
-        frame: Without the size.
-
-    Raises:
-        RemoteProtocolError: There is no such API or version, or the bytes are not such a request.
-    """
-    if len(frame) < _START.size:
-        raise RemoteProtocolError(f"{len(frame)} bytes are no request")
-    key, version = _START.unpack_from(frame)
-    api = APIS.get(key)
-    if api is None or not api.versions[0] <= version <= api.versions[1]:
-        raise RemoteProtocolError(f"there is no version {version} of a request with key {key}")
-    header, start = decoder(RequestHeader, header_version(api.request, version))(frame, 0)
-    return header, decode(api.request, version, frame, start)
 
 
 def encode_response(response: Response, version: int, correlation_id: int) -> list[Buffer]:
