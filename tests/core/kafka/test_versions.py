@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.core.kafka.versions import OLD_RELEASES, SUPPORTED, BrokerVersions, VersionRange, choose, needs_client_wait
+from odradek.core.kafka.versions import OLD_RELEASES, BrokerVersions, VersionRange, choose, needs_client_wait
 from odradek.errors import ConfigError, Unsupported
 from odradek.wire.kafka.messages.data import FetchRequest, ProduceRequest
 from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, JoinGroupRequest, OffsetCommitRequest
@@ -22,11 +22,12 @@ from odradek.wire.kafka.messages.transactions import (
     InitProducerIdRequest,
     TxnOffsetCommitRequest,
 )
+from odradek.wire.kafka.registry import APIS
 
 # What a 4.3 broker advertises for the APIs that have conditions.
 MODERN = BrokerVersions(
     {
-        **{key: VersionRange(0, 99) for key in SUPPORTED},
+        **{key: VersionRange(0, 99) for key in APIS},
         ProduceRequest.SPEC.key: VersionRange(0, 13),
         FetchRequest.SPEC.key: VersionRange(4, 18),
     },
@@ -193,4 +194,6 @@ def test_the_client_waits_itself_only_from_the_versions_of_kip_219_on() -> None:
 
 def test_no_old_release_offers_what_is_not_supported() -> None:
     for offered in OLD_RELEASES.values():
-        assert all(r.first >= SUPPORTED[key].first and r.last <= SUPPORTED[key].last for key, r in offered.items())
+        for key, versions in offered.items():
+            first, last = APIS[key].request.SPEC.stable
+            assert first <= versions.first <= versions.last <= last

@@ -33,10 +33,9 @@ from odradek.wire.kafka.messages.transactions import (
     InitProducerIdRequest,
     TxnOffsetCommitRequest,
 )
-from odradek.wire.kafka.registry import APIS
 from odradek.wire.kafka.schema import Request
 
-__all__ = ["OLD_RELEASES", "SUPPORTED", "BrokerVersions", "VersionRange", "choose", "needs_client_wait"]
+__all__ = ["OLD_RELEASES", "BrokerVersions", "VersionRange", "choose", "needs_client_wait"]
 
 AnyRequest = type[Request[Any]]
 
@@ -50,9 +49,6 @@ class VersionRange(NamedTuple):
     def __str__(self) -> str:
         return f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
 
-
-SUPPORTED: Mapping[int, VersionRange] = {key: VersionRange(*api.request.SPEC.stable) for key, api in APIS.items()}
-"""What this library speaks: every version that a release called final."""
 
 # Versions that are never chosen although both sides know them: AddPartitionsToTxn from 4 on is for brokers, and
 # FindCoordinator from 4 on asks for several keys at once, which nothing here needs.
@@ -174,11 +170,11 @@ class BrokerVersions:
         if not transactions_v2:
             limits.append(_TRANSACTIONS_V1.get(key))
         at_most = min((limit for limit in limits if limit is not None), default=None)
-        return choose(api, self.offered.get(key), SUPPORTED[key], at_most)
+        return choose(api, self.offered.get(key), _supported(api), at_most)
 
     def has(self, api: AnyRequest, version: int = 0) -> bool:
         """Say whether the broker and this library both have the API, in this version or a later one."""
-        offered, supported = self.offered.get(api.SPEC.key), SUPPORTED[api.SPEC.key]
+        offered, supported = self.offered.get(api.SPEC.key), _supported(api)
         limit = self._at_most.get(api.SPEC.key, supported.last)
         return offered is not None and max(offered.first, supported.first, version) <= min(offered.last, limit)
 
@@ -336,6 +332,11 @@ class BrokerVersions:
     @property
     def answers_api_versions(self) -> bool:
         return self.has(ApiVersionsRequest)
+
+
+def _supported(api: AnyRequest) -> VersionRange:
+    """Return what this library speaks: every version that a release called final."""
+    return VersionRange(*api.SPEC.stable)
 
 
 def _repair(offered: Mapping[int, VersionRange]) -> dict[int, VersionRange]:
