@@ -174,23 +174,14 @@ def _literals(app: Sphinx, what: str, name: str, obj: object, options: object, l
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", _literals, priority=400)  # before napoleon splits lines at colons
-<<<<<<< HEAD
-    for name, directive in [
-        ("machine", Machine),
-        ("errors", Errors),
-        ("options", Options),
-        ("commands", Commands),
-        ("messages", Messages),
-    ]:
-=======
     directives = {
         "machine": Machine,
         "released": Released,
         "errors": Errors,
         "options": Options,
         "commands": Commands,
+        "messages": Messages,
     }
     for name, directive in directives.items():
->>>>>>> decide
         app.add_directive(name, directive)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -344,7 +344,7 @@ class AuthFailed(OdradekError):
         why: What was wrong, without any secret.
     """
 
-    fatal: ClassVar[bool] = True
+    fatal = True
 
     def __init__(self, mechanism: str, why: str) -> None:
         super().__init__(mechanism, why)
@@ -362,8 +362,8 @@ class Fenced(OdradekError):
         why: What the broker said.
     """
 
-    fatal: ClassVar[bool] = True
-    fence: ClassVar[bool] = True
+    fatal = True
+    fence = True
     hint = "give each running process an id of its own, and stop this one"
 
     def __init__(self, what: str, why: str) -> None:
