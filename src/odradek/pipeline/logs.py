@@ -10,7 +10,8 @@ import anyio
 import anyio.to_thread
 from anyio.lowlevel import checkpoint
 
-from odradek.client.cluster import Cluster, connect
+from odradek.client.cluster import Cluster
+from odradek.client.connect import connect
 from odradek.io.gather import gather
 from odradek.pipeline.config import SourceConfig
 from odradek.pipeline.sources import where_of
@@ -20,7 +21,7 @@ from odradek.spark.directories import read_files
 from odradek.spark.logs import find_logs
 from odradek.spark.options import SourceOptions, parse_source
 from odradek.spark.planning import Extent, Range
-from odradek.spark.walk import RangeReader
+from odradek.spark.range_reader import RangeReader
 from odradek.types import Columns, TopicPartition
 
 __all__ = ["LogReader", "cluster_url", "open_logs"]
