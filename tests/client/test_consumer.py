@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +25,7 @@ from odradek.errors import (
     Unsupported,
     ZooKeeperError,
 )
+from odradek.io.kafka07.driver import Kafka07Driver
 from odradek.types import EARLIEST, LATEST, Position, Record
 from odradek.wire.compression import CompressionType
 
@@ -545,3 +547,107 @@ async def test_an_unreachable_broker_is_not_the_death_of_a_consumer() -> None:
         with pytest.raises(Unreachable):
             await consumer.lag()
         assert (await anext(consumer)).value == b"000001"
+
+
+# ---- only what moves is interrupted -------------------------------------------------------------------------
+
+
+async def test_a_revoke_leaves_the_other_partitions_their_read_ahead_and_their_delivery() -> None:
+    driver = LogEra(t=2)
+    driver.write(tp(0), numbered(5))
+    driver.write(tp(1), numbered(5, 5))
+    driver.initial = {tp(0): 0, tp(1): 0}
+    async with make(driver, revoke_within=30) as consumer, anyio.create_task_group() as tasks:
+        batches = consumer.batches(max_records=2)
+        moving = await anext(batches)
+        while moving.partition != tp(1):
+            moving = await anext(batches)
+        kept = consumer._fetcher.cursors[tp(0)]
+        tasks.start_soon(driver.member.revoke, tp(1))
+        await until(lambda: revoking(consumer))
+        assert consumer.partitions == [tp(0)] and consumer.state is ConsumerState.RUNNING
+        assert (await anext(batches)).partition == tp(0), "delivered while the other one is being revoked"
+        assert consumer._fetcher.cursors[tp(0)] is kept
+        moving.done()
+        await until(lambda: "released" in driver.member.steps)
+        assert consumer.assignment == {tp(0): 0} and driver.store.stored[tp(1)] == 2 * SIZE
+        await driver.member.assign(tp(1))
+        assert consumer.assignment == {tp(0): 0, tp(1): 0}
+
+
+async def test_an_expiry_during_a_revoke_ends_it_without_a_commit() -> None:
+    driver = make_driver()
+    async with make(driver, revoke_within=3600) as consumer, anyio.create_task_group() as tasks:
+        await consumer.commit()
+        held = await anext(consumer.batches(max_records=3))
+        tasks.start_soon(driver.member.revoke)
+        await until(lambda: revoking(consumer))
+        await driver.member.expire()
+        await until(lambda: "released" in driver.member.steps)
+        assert not held.done() and await consumer.commit() == {}
+    assert driver.store.stored == {tp(): 0}
+
+
+async def test_a_member_that_stays_blocked_raises_whose_partitions_they_are() -> None:
+    driver = make_driver()
+    make_member = driver.membership
+
+    def blocked(subscription: Any) -> Any:
+        member = make_member(subscription)
+        member.blocked, member.problem = True, "t/1-0 belongs to stranger-0"
+        return member
+
+    driver.membership = blocked  # type: ignore[method-assign]
+    with pytest.raises(GroupError, match=r"group g: no partitions within 0\.02 s: t/1-0 belongs to stranger-0"):
+        async with make(driver, join_within=0.02):
+            pass
+    assert driver.member.steps == ["left"]
+
+
+# ---- leaving under native cancellation ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("cancellations", [1, 2])
+async def test_a_native_cancellation_while_leaving_is_raised_and_leaves_no_task(
+    anyio_backend: str, cancellations: int
+) -> None:
+    for steps in range(25):
+        before = asyncio.all_tasks()
+        driver = make_driver()
+
+        task = asyncio.ensure_future(_work_until_cancelled(driver))
+        await until(lambda driver=driver: driver.store.in_flight)  # type: ignore[misc]
+        for _ in range(cancellations):
+            task.cancel()
+            for _ in range(steps):
+                await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert asyncio.all_tasks() == before
+        assert driver.member.steps[-1] == "left" or cancellations == 2
+
+
+async def _work_until_cancelled(driver: LogEra) -> None:
+    async with make(driver) as consumer:
+        (await anext(consumer.batches())).done()
+        driver.store.gate = anyio.Event()  # the last commit never ends
+
+
+@pytest.mark.parametrize("group", ["", "a/b", "../x", "..", "caf\u00e9 \U0001f600", "\ud800", "a\x00b"])
+def test_group_names_that_zookeeper_refuses_are_refused_at_construction(group: str) -> None:
+    driver = Kafka07Driver(zookeeper="127.0.0.1:1")
+    with pytest.raises(ConfigError, match="group name"):
+        Consumer(driver, "t", group=group)
+
+
+@pytest.mark.parametrize("topic", ["", "a/b", "..", "\ud800", b"t"])
+def test_topic_names_that_cannot_exist_are_refused_at_construction(topic: Any) -> None:
+    driver = Kafka07Driver(zookeeper="127.0.0.1:1")
+    with pytest.raises((ConfigError, TypeError)):
+        Consumer(driver, topic, group="g")
+
+
+def test_more_streams_than_a_member_may_have_are_refused_at_construction() -> None:
+    with pytest.raises(ConfigError, match="1 to 10000 streams"):
+        Consumer(Kafka07Driver(zookeeper="127.0.0.1:1"), "t", group="g", streams=20_000)
