@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from threading import get_ident
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import anyio
 from anyio.abc import TaskGroup
@@ -213,11 +213,17 @@ class Kafka07Driver:
 
     def membership(self, subscription: Subscription) -> ZooKeeperMembership:
         """A member of its own in this era's ZooKeeper session. Raises Unsupported without ZooKeeper."""
-        return ZooKeeperMembership(self._zookeeper("a consumer group"), subscription, self._options.rebalance)
+        zk = self._zookeeper("a consumer group")
+        return ZooKeeperMembership(zk, subscription, self._options.rebalance, self._spawn)
 
     def offsets(self, group: str) -> ZooKeeperOffsets:
         """Positions of a group. Raises Unsupported without ZooKeeper."""
         return ZooKeeperOffsets(self._zookeeper("storing positions"), group)
+
+    def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `work` until it returns or this driver is closed."""
+        if self._tasks is not None:
+            self._tasks.start_soon(work)
 
     async def groups(self) -> list[str]:
         return await self._zookeeper("listing groups").children(GROUPS) or []
