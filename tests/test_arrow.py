@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from odradek.client.consumer.cursor import cut
 
 from odradek import arrow
 from odradek.batch import Batch
-from odradek.client.consumer.cursor import cut
 from odradek.engine import PackedBytes
 from odradek.errors import ConfigError
 from odradek.types import NO_TIMESTAMP, Columns, TopicPartition

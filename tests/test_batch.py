@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.batch import Batch
-from odradek.client.consumer.cursor import cut
 from odradek.engine import PackedBytes
 from odradek.types import Columns, Record
 
@@ -88,8 +87,8 @@ def test_batches_survive_pickling(engine: str, log: bytes) -> None:
 @given(LOGS, KINDS, st.integers(0, 5), st.integers(0, 30))
 def test_a_batch_reads_the_same_whatever_its_columns_are(log: bytes, kind: str, start: int, stop: int) -> None:
     with using("pure"):
-        lists = cut(decode(log, "raw"), start, stop)
-        buffers = cut(packed(decode(log, "raw"), kind), start, stop)
+        lists = decode(log, "raw").slice(start, stop)
+        buffers = packed(decode(log, "raw"), kind).slice(start, stop)
         one, other = Batch(TP, lists), Batch(TP, buffers)
         assert list(one) == list(other) and one.values == other.values and len(one) == len(other)
         assert repr(one) == repr(other)

@@ -27,7 +27,8 @@
 Five attributes answer the questions callers have, so that nobody needs a ladder of isinstance tests:
 `retriable` (trying again may help), `refresh_metadata` (the routing table is probably stale),
 `fatal_to_connection` (the connection is closed), `sent` (the failed request may have been applied) and `hint` (one
-sentence on what to do).
+sentence on what to do). Of a fetch, `out_of_range` says that the log does not have the position, and
+`unknown_partition` that the broker does not have the partition.
 Every error survives pickling: positional arguments are the whole state.
 """
 
@@ -70,9 +71,11 @@ __all__ = [
 class OdradekError(Exception):
     """The root: catch this to catch everything odradek raises on purpose."""
 
-    retriable: ClassVar[bool] = False
-    refresh_metadata: ClassVar[bool] = False
+    retriable: bool = False
+    refresh_metadata: bool = False
     fatal_to_connection: ClassVar[bool] = False
+    out_of_range: bool = False
+    unknown_partition: bool = False
     sent: bool = False
     hint: str = ""
 

@@ -10,7 +10,6 @@ import anyio
 import anyio.to_thread
 
 from odradek.client.cluster import Cluster
-from odradek.client.consumer.positions import ask_position
 from odradek.client.options import Tuning
 from odradek.core.interfaces import BrokerClient
 from odradek.errors import BrokerError, RemoteProtocolError
@@ -65,7 +64,7 @@ class BrokerCatalog:
     def at(self, places: Mapping[TopicPartition, AtTime]) -> dict[TopicPartition, Position]:
         async def ask(cluster: Cluster) -> dict[TopicPartition, Position]:
             return await _of_each(
-                cluster, places, lambda api, partition: ask_position(api, partition, places[partition])
+                cluster, places, lambda api, partition: api.resolve_position(partition, places[partition])
             )
 
         return self._ask(ask, "asking for positions by time") if places else {}
@@ -145,7 +144,7 @@ async def extent_of(api: BrokerClient, partition: TopicPartition) -> Extent:
     found = await api.positions(partition, LATEST, MANY)
     if not found:
         raise RemoteProtocolError(f"{partition}: the broker names no position")
-    earliest = found[-1] if len(found) < MANY else await ask_position(api, partition, EARLIEST)
+    earliest = found[-1] if len(found) < MANY else await api.resolve_position(partition, EARLIEST)
     return Extent(earliest, found[0], tuple(sorted({earliest, *found})))
 
 

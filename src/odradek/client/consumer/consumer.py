@@ -20,18 +20,20 @@ from typing import Any, Literal, Self
 import anyio
 
 from odradek.client.consumer.base import PartitionReaderBase
-from odradek.client.consumer.cursor import Cursor
 from odradek.client.consumer.each import HandlerOptions, HandlerPool
-from odradek.client.consumer.fetcher import Fetcher, Notifier, ask_positions, fetch_settings
+from odradek.client.consumer.fetch_settings import fetch_settings
+from odradek.client.consumer.fetcher import Fetcher
 from odradek.client.consumer.group_batches import GroupBatch, GroupStream, GroupTable
-from odradek.client.consumer.streams import Batches
-from odradek.client.consumer.tables import ArrowTables
+from odradek.client.consumer.positions import resolve_positions
+from odradek.client.consumer.streams import ArrowTables, Batches
 from odradek.client.options import Tuning
 from odradek.core.backoff import Backoff
+from odradek.core.fetch.cursor import Cursor
 from odradek.core.fetch.progress import PartitionProgress
 from odradek.core.interfaces import Assignment, Membership, OffsetStore, ProtocolDriver, Subscription
 from odradek.core.states import CONSUMER, ConsumerEvent, ConsumerState
 from odradek.errors import ConfigError, DeadlineError, OdradekError
+from odradek.io.notifier import Notifier
 from odradek.types import EARLIEST, Columns, MiB, Position, PositionSpec, Record, StartPosition, TopicPartition
 
 __all__ = ["Consumer"]
@@ -114,6 +116,7 @@ class Consumer(PartitionReaderBase):
             corrupt=corrupt,
             max_message_bytes=max_message_bytes,
             reset=start if reset == "start" else reset,
+            long_poll=driver.long_poll,
         )
         counts = _streams_by_topic(topics, streams)
         self._subscription = Subscription(group, counts, include, exclude, streams, consumer_id)
@@ -131,7 +134,7 @@ class Consumer(PartitionReaderBase):
         self._committing: anyio.Lock
         self._membership: Membership
         self._offsets: OffsetStore
-        fetcher = Fetcher(driver, settings, on_found=self._found)
+        fetcher = Fetcher(driver, settings, on_resolved=self._found)
         self._stream = GroupStream(fetcher, self._hand_out)
         self.streams = tuple(
             GroupStream(fetcher, self._hand_out, number=n) for n in range(max((counts or {"": streams}).values()))
@@ -313,7 +316,7 @@ class Consumer(PartitionReaderBase):
 
     async def assign(self, assignment: Assignment) -> None:
         wanted = {p: self._start for p in assignment.partitions if assignment.committed.get(p) is None}
-        found, _ = await ask_positions(self._driver, wanted)  # those that fail are asked for again by the fetcher
+        found, _ = await resolve_positions(self._driver, wanted)  # those that fail are asked for again by the fetcher
         positions = {p: found.get(p, assignment.committed.get(p)) for p in assignment.partitions}
         self._assignment = assignment
         self._progress = {p: PartitionProgress(at, assignment.committed.get(p)) for p, at in positions.items()}
@@ -348,7 +351,7 @@ class Consumer(PartitionReaderBase):
 
     def _stop_delivery(self) -> None:
         for stream in (self._stream, *self.streams):
-            stream.recall(tuple(self._progress))
+            stream.take_back(tuple(self._progress))
         self._fetcher.clear()
         for work in self._handlers:
             work.drop()
@@ -395,11 +398,11 @@ class Consumer(PartitionReaderBase):
     async def _joined(self) -> None:
         deadline = anyio.current_time() + self._join_within
         while self._assignment.generation == 0:
-            count = self._fetcher.news.count
+            version = self._fetcher.available.version
             self._fetcher.check()
             if anyio.current_time() >= deadline:
                 raise DeadlineError(f"joining group {self._subscription.group}", self._join_within)
-            await self._fetcher.news.wait(count, deadline - anyio.current_time())
+            await self._fetcher.available.wait(version, deadline - anyio.current_time())
 
     async def _be_a_member(self) -> None:
         try:
@@ -419,7 +422,7 @@ class Consumer(PartitionReaderBase):
         self._stop_delivery()
         if kind is None:  # control came back: the record in hand is done
             for stream in (self._stream, *self.streams):
-                stream.came_back()
+                stream.finish_current()
         errors: list[Exception] = []
         self._on(ConsumerEvent.EXIT)
         with anyio.CancelScope(shield=True):

@@ -16,11 +16,11 @@ from anyio.abc import TaskGroup
 from odradek.batch import Batch
 from odradek.client.consumer.fetcher import Fetcher
 from odradek.client.consumer.streams import Stream
-from odradek.client.notifier import Notifier
 from odradek.core.backoff import Backoff
 from odradek.core.fetch.keyed_queues import KeyedQueues
 from odradek.core.fetch.progress import DeliveredSpan, PartitionProgress
 from odradek.errors import ConfigError, Unsupported
+from odradek.io.notifier import Notifier
 from odradek.types import Record, TopicPartition
 
 __all__ = ["HandlerOptions", "HandlerPool"]
@@ -167,7 +167,7 @@ class HandlerPool:
         self._waiting[batch.partition] += len(batch)
         if self._waiting[batch.partition] >= self._enough:
             self._held.add(batch.partition)
-            self._fetcher.hold("handlers", [batch.partition])
+            self._fetcher.pause("handlers", [batch.partition])
         for _ in range(min(self._lanes.ready, self._options.parallel - self._workers)):
             self._workers += 1
             self._tasks.start_soon(self._work)
@@ -201,7 +201,7 @@ class HandlerPool:
         if partition in self._held and self._waiting[partition] <= self._enough // 2:
             self._held.discard(partition)
             if partition in self._fetcher.cursors:
-                self._fetcher.release("handlers", [partition])
+                self._fetcher.resume("handlers", [partition])
 
     async def _do(self, job: HandlerJob) -> None:
         """Handle one record. Its span ends here, whatever happens."""

@@ -11,7 +11,14 @@ from typing import Self
 import anyio
 from anyio.abc import TaskGroup
 
-from odradek.core.interfaces import ClusterMetadata, DecoderOptions, PartitionBatch, ProducerRecord, Subscription
+from odradek.core.interfaces import (
+    ClusterMetadata,
+    DecoderOptions,
+    PartitionBatch,
+    PartitionFetch,
+    ProducerRecord,
+    Subscription,
+)
 from odradek.core.kafka07.znodes import GROUPS, MAX_PARTITIONS
 from odradek.errors import (
     Closed,
@@ -29,7 +36,6 @@ from odradek.io.kafka07.metadata import StaticMetadata, ZooKeeperMetadata, broke
 from odradek.io.zookeeper import ZooKeeper
 from odradek.types import Broker, Position, TopicPartition
 from odradek.wire.kafka07.message_set import entry_bytes
-from odradek.wire.kafka07.responses import ErrorCode
 from odradek.wire.kafka07.topic_names import check_topic
 
 __all__ = ["Kafka07Driver", "Kafka07Options"]
@@ -73,6 +79,7 @@ class Kafka07Driver:
     """
 
     name = "kafka07"
+    long_poll = False
 
     def __init__(
         self,
@@ -153,12 +160,13 @@ class Kafka07Driver:
         api = self.broker(broker, purpose="control")
         for first in range(0, MAX_PARTITIONS, PROBED):
             asked = [TopicPartition(topic, n, broker.id) for n in range(first, first + PROBED)]
-            results = await api.fetch([(api.decoder(p, Position(0), DecoderOptions()), 0) for p in asked])
-            for partition, result in zip(asked, results, strict=True):
-                if result.error is not None and result.error.code == ErrorCode.WRONG_PARTITION:
+            fetches = [PartitionFetch(api.decoder(p, Position(0), DecoderOptions()), 0) for p in asked]
+            await api.fetch(fetches)
+            for partition, error in zip(asked, [fetch.error for fetch in fetches], strict=True):
+                if error is not None and error.unknown_partition:
                     return partition.partition
-                if result.error is not None and result.error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
-                    raise result.error
+                if error is not None and not error.out_of_range:
+                    raise error
         raise RemoteProtocolError(f"{broker.address} claims to have more than {MAX_PARTITIONS} partitions of {topic}")
 
     # ---- the rules ------------------------------------------------------------------------------------------

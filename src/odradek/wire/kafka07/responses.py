@@ -66,6 +66,8 @@ def broker_error(code: int, context: str = "") -> BrokerError:
         return BrokerError(code, "Unrecognized", context)
     error = BrokerError(code, known.protocol_name, context)
     error.hint = _HINTS.get(known, "")
+    error.out_of_range = known is ErrorCode.OFFSET_OUT_OF_RANGE
+    error.unknown_partition = known is ErrorCode.WRONG_PARTITION
     return error
 
 
