@@ -2,7 +2,8 @@
 
 from odradek._version import __version__
 from odradek.batch import Batch
-from odradek.client.cluster import Cluster, connect
+from odradek.client.cluster import Cluster
+from odradek.client.connect import connect
 from odradek.client.consumer.consumer import Consumer
 from odradek.client.consumer.group_batches import GroupBatch, GroupTable
 from odradek.client.consumer.reader import Reader
@@ -22,10 +23,12 @@ from odradek.errors import (
     DeadlineError,
     DeliveryError,
     GroupError,
+    InternalError,
     LocalProtocolError,
     MessageTooLarge,
     NotWritten,
     OdradekError,
+    OffsetOutOfRange,
     OutcomeUnknown,
     ProtocolError,
     Rejected,
@@ -73,6 +76,7 @@ __all__ = [
     "GroupBatch",
     "GroupError",
     "GroupTable",
+    "InternalError",
     "JavaHash",
     "KeyHash",
     "KiB",
@@ -81,6 +85,7 @@ __all__ = [
     "MiB",
     "NotWritten",
     "OdradekError",
+    "OffsetOutOfRange",
     "OutcomeUnknown",
     "Position",
     "Producer",

@@ -5,13 +5,15 @@
         Unsupported                       the cluster cannot do this; says what it would need
         Closed                            used after its `async with` block ended
         UsageError (RuntimeError)         entered twice, or used from another task, thread or event loop
+        InternalError                     a defect of odradek, or no memory left; its `__cause__` says where
         DeadlineError (TimeoutError)      a wait ran into its deadline
         ProtocolError
-            LocalProtocolError            we were asked to write something the protocol has no bytes for
+            LocalProtocolError            odradek was asked to write something the protocol has no bytes for
             RemoteProtocolError           the peer sent bytes that make no sense; the connection is closed
         CorruptMessage                    a message in a log that cannot be decoded, with partition and position
         MessageTooLarge                   a message larger than the limit in force, on its way in or out
         BrokerError                       the broker answered with an error code
+            OffsetOutOfRange              the position is not in the log
         TransportError
             Unreachable                   no connection could be made; says at which step
             ConnectionLost                a connection died; says whether the request may have been applied
@@ -20,16 +22,21 @@
         GroupError                        the consumer could not get or keep its partitions
         DeliveryError
             Rejected                      one record will never be written, and is not
-            NotWritten                    surely not written; sending it again cannot duplicate it
-            Unknown                       may or may not have been written
+            NotWritten                    certainly not written; sending it again cannot duplicate it
+            OutcomeUnknown                may or may not have been written
             Undelivered                   what a producer's exit could not deliver in its budget
 
-Five attributes answer the questions callers have, so that nobody needs a ladder of isinstance tests:
-`retriable` (trying again may help), `refresh_metadata` (the routing table is probably stale),
-`fatal_to_connection` (the connection is closed), `sent` (the failed request may have been applied) and `hint` (one
-sentence on what to do). Of a fetch, `out_of_range` says that the log does not have the position, and
-`unknown_partition` that the broker does not have the partition.
-Every error survives pickling: positional arguments are the whole state.
+Every error answers the questions of its caller by attributes, so that no code compares classes or names:
+
+    retriable           The same request may succeed later, without a change by the user.
+    refresh_metadata    The routing table may be out of date: read it again before the next attempt.
+    fatal               The producer or consumer cannot continue: it ends with this error.
+    fence               What this producer or consumer owned may belong to another one now: commit nothing more for it.
+    sent                At least one byte of the failed request may have reached the peer: it may have been applied.
+    hint                One sentence on what to do, or an empty string.
+
+For a `BrokerError` the answers come from the error table of its protocol. Every error survives pickling: its
+positional arguments and attributes are the whole state.
 """
 
 from __future__ import annotations
@@ -47,6 +54,7 @@ __all__ = [
     "DeadlineError",
     "DeliveryError",
     "GroupError",
+    "InternalError",
     "LocalProtocolError",
     "MessageTooLarge",
     "NoNode",
@@ -54,6 +62,7 @@ __all__ = [
     "NotEmpty",
     "NotWritten",
     "OdradekError",
+    "OffsetOutOfRange",
     "OutcomeUnknown",
     "ProtocolError",
     "Rejected",
@@ -72,12 +81,18 @@ class OdradekError(Exception):
     """The root: catch this to catch everything odradek raises on purpose."""
 
     retriable: bool = False
+    """The same request may succeed later."""
     refresh_metadata: bool = False
-    fatal_to_connection: ClassVar[bool] = False
-    out_of_range: bool = False
-    unknown_partition: bool = False
+    """The routing table may be out of date."""
+    fatal: bool = False
+    """The producer or consumer cannot continue."""
+    fence: bool = False
+    """What this producer or consumer owned may belong to another one now."""
     sent: bool = False
+    """The failed request may have been applied."""
     hint: str = ""
+    """What to do."""
+    fatal_to_connection: ClassVar[bool] = False  # until no caller reads it
 
     def message(self) -> str:
         """What happened, without the hint."""
@@ -108,7 +123,7 @@ class Unsupported(OdradekError):
 
 
 class Closed(OdradekError):
-    """Used after its `async with` block ended (or before it began)."""
+    """Used after its `async with` block ended, or before it began."""
 
 
 class UsageError(OdradekError, RuntimeError):
@@ -122,8 +137,8 @@ class DeadlineError(OdradekError, TimeoutError):
     Args:
         what: What was waited for.
         seconds: How long (s).
-        sent: True when it was about a request of which at least one byte may have reached the peer, so that it may
-            have been applied.
+        sent: True when the wait was for a request of which at least one byte may have reached the peer, so that it
+            may have been applied.
     """
 
     retriable = True
@@ -137,19 +152,29 @@ class DeadlineError(OdradekError, TimeoutError):
         return f"{self.what}: no answer within {self.seconds:g} s{state}"
 
 
+class InternalError(OdradekError):
+    """A defect of odradek, or no memory left: `__cause__` is the exception it stands for. The connection on which it
+    happened is closed, and the next request opens another one; all other connections are untouched."""
+
+    fatal = True
+    sent = True
+    hint = "please report it with its cause"
+
+
 class ProtocolError(OdradekError):
     """Bytes that are not the protocol."""
 
 
 class LocalProtocolError(ProtocolError):
-    """We were asked to write something the protocol has no bytes for."""
+    """Odradek was asked to write something the protocol has no bytes for."""
 
 
 class RemoteProtocolError(ProtocolError):
     """The peer sent something that is not the protocol; its connection is closed. A request that fails with it had
     been sent."""
 
-    fatal_to_connection = True
+    retriable = True
+    refresh_metadata = True
     sent = True
 
 
@@ -176,7 +201,7 @@ class MessageTooLarge(OdradekError):
     Args:
         partition: `topic/partition` as text.
         position: Where it starts in the log, or -1 for a message not yet written.
-        size: Its size in bytes, where known; else the smallest size it can have.
+        size: Its size in bytes if known, otherwise the smallest size it can have.
         limit: The limit in bytes.
         option: The option that sets the limit.
     """
@@ -203,15 +228,32 @@ class BrokerError(OdradekError):
     Args:
         code: The number on the wire; an unknown code keeps its number.
         name: Its name in the protocol.
-        context: What was asked, of whom.
+        context: What was asked, of which broker.
+        retriable, refresh_metadata, fatal, fence: What the error table of the protocol says of this code.
     """
 
-    def __init__(self, code: int, name: str, context: str = "") -> None:
+    def __init__(
+        self,
+        code: int,
+        name: str,
+        context: str = "",
+        *,
+        retriable: bool = False,
+        refresh_metadata: bool = False,
+        fatal: bool = False,
+        fence: bool = False,
+    ) -> None:
         super().__init__(code, name, context)
         self.code, self.name, self.context = code, name, context
+        self.retriable, self.refresh_metadata, self.fatal, self.fence = retriable, refresh_metadata, fatal, fence
 
     def message(self) -> str:
         return f"{self.context}: {self.name} (code {self.code})" if self.context else f"{self.name} (code {self.code})"
+
+
+class OffsetOutOfRange(BrokerError):
+    """The position is not in the log: it was deleted, or the log does not reach it. A new position has to be chosen,
+    as the option `reset` says."""
 
 
 class TransportError(OdradekError):
@@ -219,7 +261,6 @@ class TransportError(OdradekError):
 
     retriable = True
     refresh_metadata = True
-    fatal_to_connection = True
 
 
 class Unreachable(TransportError):
@@ -228,7 +269,7 @@ class Unreachable(TransportError):
     Args:
         step: `dns`, `tcp`, `tls`, `sasl`, `zookeeper` or `listener`: how far it got.
         address: `host:port`.
-        why: The operating system's words.
+        why: The reason, as the operating system puts it.
     """
 
     def __init__(self, step: str, address: str, why: str) -> None:
@@ -240,13 +281,13 @@ class Unreachable(TransportError):
 
 
 class ConnectionLost(TransportError):
-    """A connection died with this request on it.
+    """A connection died while this request was outstanding on it.
 
     Args:
         address: `host:port`.
-        why: What was seen.
+        why: What was observed.
         sent: True when at least one byte of the request may have reached the peer, so that it may have been
-            applied; False when it surely was not.
+            applied; False when it was certainly not applied.
     """
 
     def __init__(self, address: str, why: str, sent: bool) -> None:
@@ -263,15 +304,15 @@ class ZooKeeperError(OdradekError):
 
 
 class NodeExists(ZooKeeperError):
-    """The node to be created is there already."""
+    """The node to be created exists already."""
 
 
 class NoNode(ZooKeeperError):
-    """The node (or its parent) is not there."""
+    """The node, or its parent, does not exist."""
 
 
 class BadVersion(ZooKeeperError):
-    """The node was changed by somebody else in between."""
+    """The node was changed by another client in between."""
 
 
 class NotEmpty(ZooKeeperError):
@@ -282,17 +323,20 @@ class SessionExpired(ZooKeeperError):
     """The session is gone, and with it every ephemeral node it made."""
 
     retriable = True
+    fence = True
 
 
 class GroupError(OdradekError):
     """The consumer could not get or keep its partitions."""
 
+    fatal = True
+
 
 class DeliveryError(OdradekError):
-    """Records that were not (surely) written.
+    """Records that were not written, or not for certain.
 
     Args:
-        records: What it is about, as `client.producer.Failed` values or plain records.
+        records: The records, as `Failed` values or as the caller passed them.
         why: The reason, in words.
     """
 
@@ -314,7 +358,7 @@ class Rejected(DeliveryError):
 
 
 class NotWritten(DeliveryError):
-    """These records were surely not written; sending them again cannot duplicate them."""
+    """These records were certainly not written; sending them again cannot duplicate them."""
 
     state = "not written"
     retriable = True
@@ -328,6 +372,6 @@ class OutcomeUnknown(DeliveryError):
 
 
 class Undelivered(DeliveryError):
-    """What a producer's exit could not deliver within its budget."""
+    """Records that a producer could not deliver within `exit_within` at the end of its block."""
 
     state = "undelivered at exit"

@@ -60,7 +60,7 @@ class FakeCoordination:
         """`publish("t", b1=3)`: broker 1 has three partitions. Known topics change, others will be found so."""
         read = {int(name[1:]): count for name, count in counts.items()}
         self.unpublished[topic] = read
-        if self.table.knows(topic):
+        if self.table.has_looked_up(topic):
             self._apply(TopicChanged(topic, read))
 
     def fail(self, error: Exception) -> None:
@@ -73,7 +73,7 @@ class FakeCoordination:
         await anyio.lowlevel.checkpoint()
         if self.topic_errors:
             raise self.topic_errors.pop(0)
-        if not self.table.knows(name):
+        if not self.table.has_looked_up(name):
             self._apply(TopicChanged(name, self.unpublished.get(name, {})))
         return self.table
 
@@ -94,7 +94,7 @@ class FakeCoordination:
         return self.table
 
     def _apply(self, event: Any) -> None:
-        self.table, _ = self.table.apply(event)
+        self.table = self.table.apply(event)
         self._wake()
 
     def _wake(self) -> None:

@@ -24,6 +24,7 @@ from odradek.core.interfaces import (
 )
 from odradek.engine import Buffer
 from odradek.errors import (
+    BrokerError,
     Closed,
     ConfigError,
     ConnectionLost,
@@ -31,6 +32,7 @@ from odradek.errors import (
     LocalProtocolError,
     MessageTooLarge,
     OdradekError,
+    OffsetOutOfRange,
     RemoteProtocolError,
     Unreachable,
 )
@@ -159,7 +161,7 @@ async def running(peer: Peer, options: BrokerClientOptions | None = None) -> Asy
     before = {task.id for task in anyio.get_running_tasks()}
     async with anyio.create_task_group() as peer.group:
         at_once = ConnectionOptions(backoff=Backoff(0, 1, 5))
-        async with Connection("b", 1, dial=peer.dial, options=at_once) as connection:
+        async with Connection("b", 1, connect=peer.dial, options=at_once) as connection:
             yield Kafka07BrokerClient(Broker(1, "b", 1), connection, options)
         peer.group.cancel_scope.cancel()
     assert {task.id for task in anyio.get_running_tasks()} <= before
@@ -208,7 +210,7 @@ async def test_a_produce_is_confirmed_by_an_empty_multifetch_in_the_same_write(p
         assert peer.requests == [Produce("t", 0, encode_set([b"one", b"two"])), MultiFetch(())]
         assert stored(peer) == [b"one", b"two"]
         statistics = api.connection.statistics()
-        assert (statistics.exchanges, statistics.received_bytes) == (1, 6)
+        assert (statistics.requests, statistics.received_bytes) == (1, 6)
 
 
 async def test_an_outcome_calls_back_in_call_order_and_holds_the_receipt_or_the_error(peer: Peer) -> None:
@@ -282,7 +284,7 @@ async def test_what_cannot_be_sent_is_refused_before_anything_is_queued(peer: Pe
             api.produce([part(b"x", partition=TopicPartition("t" * 40_000, 0, 1))], confirm=True)
         with pytest.raises(ConfigError, match="lz4"):
             api.produce([part(b"x", compression="lz4")], confirm=True)
-        assert api.connection.statistics().exchanges == 0
+        assert api.connection.statistics().requests == 0
         before = api.epoch
     with pytest.raises(Closed):
         api.produce([part(b"x")], confirm=True)
@@ -413,7 +415,7 @@ async def test_case_46_without_confirm_the_end_is_seen_and_what_follows_is_safe(
         assert not (await api.produce([bad], confirm=False)).confirmed  # it was written, that is all that is known
         await until(lambda: api.connection.state is State.IDLE)
         statistics = api.connection.statistics()
-        assert (statistics.state, statistics.losses, statistics.why) == (State.IDLE, 1, "closed by the peer")
+        assert (statistics.state, statistics.losses, statistics.last_error) == (State.IDLE, 1, "closed by the peer")
         assert (await api.produce([part(b"next")], confirm=True)).confirmed  # not written into the dead connection
         assert stored(peer) == [b"next"]
 
@@ -471,12 +473,12 @@ async def test_each_part_has_its_own_error(peer: Peer) -> None:
         wants = [decoder(api), decoder(api, P1, 99), decoder(api, TopicPartition("t", 7, 1))]
         results = await fetch(api, *[(each, 100) for each in wants])
         errors = [each.error for each in results]
-        assert [error and error.out_of_range for error in errors] == [None, True, False]
-        assert [error and error.unknown_partition for error in errors] == [None, False, True]
+        assert [type(error) for error in errors] == [type(None), OffsetOutOfRange, BrokerError]
+        assert errors[2] is not None and errors[2].refresh_metadata
         assert str(results[1].error).startswith("b:1: fetch t/1 from 99: OffsetOutOfRange (code 1)")
         (result,) = await fetch(api, (wants[1], 100))
         assert result.error is not None
-        assert result.error.out_of_range
+        assert isinstance(result.error, OffsetOutOfRange)
 
 
 async def test_more_bytes_than_were_asked_for_close_the_connection(peer: Peer) -> None:
@@ -507,7 +509,7 @@ async def test_a_fetch_cancelled_at_every_byte_feeds_nothing_twice_and_nothing_l
                 seen = []
             async with anyio.create_task_group() as group:
                 group.start_soon(partial(fetch, api, (reader, 1000)))  # waits behind what is still to come of the first
-                await until(lambda: api.connection.statistics().exchanges == 3)
+                await until(lambda: api.connection.statistics().requests == 3)
                 peer.release.set()
             assert seen + list(reader.take().values) == WORDS, brake
             assert reader.fetch_position == total - 6
@@ -563,7 +565,7 @@ async def test_a_position_request_that_was_not_sent_blames_no_partition() -> Non
         await anyio.sleep_forever()
         raise AssertionError
 
-    async with Connection("b", 1, dial=hang) as connection:
+    async with Connection("b", 1, connect=hang) as connection:
         api = Kafka07BrokerClient(Broker(1, "b", 1), connection)
 
         async def ask() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.errors import BrokerError, RemoteProtocolError
+from odradek.errors import BrokerError, OffsetOutOfRange, RemoteProtocolError
 from odradek.wire.kafka07.responses import (
     ConfirmReply,
     ErrorCode,
@@ -77,7 +77,7 @@ def test_fetch_round_trip_byte_by_byte(data: bytes, behind: bytes) -> None:
     assert bytes(sink) == data
 
 
-@given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=8), cuts_strategy, st.binary(max_size=9))
+@given(st.lists(st.integers(0, (1 << 63) - 1), max_size=8), cuts_strategy, st.binary(max_size=9))
 def test_offsets_round_trip_in_any_split(offsets: list[int], cuts: list[int], behind: bytes) -> None:
     stream = b"".join(encode_offsets(offsets))
     reply = OffsetsReply(8)
@@ -233,6 +233,22 @@ def test_error_codes_have_their_names_and_unknown_ones_keep_their_number(code: i
     assert (error.code, error.name, error.context) == (code, name, "fetch t/0")
     assert f"code {code}" in str(error)
     assert bool(error.hint) == (code in (-1, 1, 3))
+
+
+@pytest.mark.parametrize("code", [-1, 1, 2, 3, 4, 77])
+def test_errors_answer_from_the_table(code: int) -> None:
+    error = broker_error(code)
+    answers = (error.retriable, error.refresh_metadata, error.fatal, error.fence)
+    assert answers == (False, code == ErrorCode.WRONG_PARTITION, False, False)
+    assert isinstance(error, OffsetOutOfRange) == (code == ErrorCode.OFFSET_OUT_OF_RANGE)
+
+
+@pytest.mark.parametrize("position", [-1, -(2**63)])
+def test_a_negative_position_is_refused(position: int) -> None:
+    reply = OffsetsReply(2)
+    reply.feed(memoryview(b"".join(encode_offsets([2**63 - 1, position]))))
+    with pytest.raises(RemoteProtocolError, match=f"position {position} of a log"):
+        reply.result()
 
 
 def test_zero_is_no_error() -> None:

@@ -126,8 +126,13 @@ class LogDecoder(Protocol):
         """Return everything decoded since the last take, and forget it. May be empty."""
         ...
 
+    @property
+    def skipped(self) -> int:
+        """Messages left out so far (`corrupt="skip"`)."""
+        ...
+
     def take_reports(self) -> list[CorruptMessage]:
-        """Return the reports of messages skipped since the last call, and forget them."""
+        """Return the latest 1000 reports of messages skipped since the last call, and forget them."""
         ...
 
     def reset(self, position: Position) -> None:

@@ -21,7 +21,6 @@ import anyio
 import anyio.to_thread
 
 from odradek.client.consumer.fetch_settings import FetchSettings
-from odradek.client.consumer.positions import RETRIABLE_ERRORS
 from odradek.core.fetch.cursor import Cursor, CursorFetch
 from odradek.core.fetch.read_ahead import ReadAheadBudget
 from odradek.core.fetch.scheduler import FetchScheduler, SchedulerCallbacks, StreamQuota
@@ -133,10 +132,13 @@ class BrokerFetcher:
         lost = False
         try:
             await client.fetch(fetches, max_wait=max_wait)
-        except RETRIABLE_ERRORS as error:
-            lost = True
+        except OdradekError as error:
+            lost = error.retriable
             if self._transition(BrokerEvent.FAILED):
                 log.warning("broker %d at %s: %s; retrying", broker.id, broker.address, error)
+            if not lost:  # it ends these partitions
+                for fetch in fetches:
+                    fetch.error = error
         else:
             reconnected = self.state is BrokerState.BACKING_OFF
             if self._transition(BrokerEvent.RESPONDED) and reconnected:
@@ -232,7 +234,7 @@ class BrokerFetcher:
             cursor.quota.scheduler.enqueue(cursor)
 
     def _on_not_resolved(self, cursor: Cursor, error: OdradekError) -> None:
-        if isinstance(error, RETRIABLE_ERRORS) or error.retriable:
+        if error.retriable:
             if not cursor.attempts:
                 log.warning("%s: cannot resolve %r: %s; retrying", cursor.partition, cursor.start, error)
             self.scheduler.retry_resolving(cursor, anyio.current_time(), random())

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Self
+from weakref import WeakSet
 
 import anyio
 
@@ -21,7 +22,6 @@ from odradek.client.tasks import ShieldedTaskGroup
 from odradek.core.fetch.cursor import Cursor
 from odradek.core.fetch.partition_set import PartitionSet
 from odradek.core.interfaces import ProtocolDriver, RoutingTable
-from odradek.core.states import CursorState
 from odradek.errors import Closed, CorruptMessage, OdradekError
 from odradek.io.notifier import Notifier
 from odradek.types import Position, TopicPartition
@@ -68,6 +68,7 @@ class Fetcher(PartitionSet):
         self._on_table, self._on_resolved = on_table, on_resolved
         self._tasks = ShieldedTaskGroup(self.fail)
         self._brokers: dict[int, BrokerFetcher] = {}
+        self._skipping: WeakSet[Cursor] = WeakSet()
         self._refreshing = False
         self._closed = True
 
@@ -152,16 +153,18 @@ class Fetcher(PartitionSet):
             self.update(cursor)
             if cursor.in_ready_queue:
                 self.available.notify()
-        if cursor.has_reports or cursor.skipped:
+        if cursor.skipped:
             self._report_skipped(cursor)
 
     def _report_skipped(self, cursor: Cursor) -> None:
         """Keep reports for the user. One line in the log when messages begin to be skipped, and one afterwards."""
         if reports := cursor.take_reports():
-            if cursor.skipped == len(reports):
-                log.warning("skipping corrupt messages; first: %s", reports[0])
+            if cursor not in self._skipping:
+                self._skipping.add(cursor)
+                log.warning("skipping corrupt messages: %s", reports[0])
             self.reports += reports
-        if cursor.state is not CursorState.IN_FLIGHT and (not reports or cursor.at_end):
+        if not reports or cursor.at_end:
+            self._skipping.discard(cursor)
             log.warning("%s: %d corrupt messages skipped", cursor.partition, cursor.end_of_skipped())
 
     async def on_position_resolved(self, partition: TopicPartition, position: Position) -> None:

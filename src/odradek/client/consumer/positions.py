@@ -7,14 +7,10 @@ from collections.abc import Mapping
 import anyio
 
 from odradek.core.interfaces import ProtocolDriver
-from odradek.errors import DeadlineError, OdradekError, RemoteProtocolError, TransportError
+from odradek.errors import OdradekError
 from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
 
-__all__ = ["RETRIABLE_ERRORS", "resolve_positions"]
-
-RETRIABLE_ERRORS = (TransportError, DeadlineError, RemoteProtocolError)
-"""Errors of a connection: the request is made again on the next one. Any other error is about one partition, or a bug
-of this client."""
+__all__ = ["resolve_positions"]
 
 
 async def resolve_positions(

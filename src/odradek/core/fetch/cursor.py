@@ -21,7 +21,7 @@ from odradek.core.fetch.read_ahead import (
 from odradek.core.interfaces import LogDecoder, PartitionFetch
 from odradek.core.states import CURSOR, CursorEvent, CursorState
 from odradek.engine import PackedBytes
-from odradek.errors import CorruptMessage, OdradekError
+from odradek.errors import CorruptMessage, OdradekError, OffsetOutOfRange
 from odradek.types import Columns, Position, PositionSpec, StartPosition, TopicPartition
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Cursor:
         self.attempts = 0
         """Passing errors in a row."""
         self.skipped = 0
-        """Corrupt messages left out since the last one that was not, as reported."""
+        """Corrupt messages left out since the last part without one."""
         self._reports: list[CorruptMessage] = []
         self._memory = self._tail = 0
         self._begin(start, skip)
@@ -156,6 +156,7 @@ class Cursor:
         self.retry_at = 0.0
         self._set_has_more(False)
         self._hold(-self._memory, -self._tail)
+        self._skipped_before = 0
         self._own_expansion: float | None = None
         self._max_wanted: int | None = None
         self._skip = skip
@@ -369,9 +370,10 @@ class Cursor:
                 self._transition(CursorEvent.RECEIVE)
 
     def _reject(self, error: OdradekError, reset: PositionSpec | None) -> None:
-        if error.out_of_range and self._drop_tail():
+        out_of_range = isinstance(error, OffsetOutOfRange)
+        if out_of_range and self._drop_tail():
             self._transition(CursorEvent.RECEIVE)  # the message boundary may still be there
-        elif error.out_of_range and reset is not None:
+        elif out_of_range and reset is not None:
             self._transition(CursorEvent.OUT_OF_RANGE)
             self.start, self.decoder, self._skip = reset, None, 0  # resolved once everything queued is delivered
             self._hold(0, -self._tail)
@@ -414,8 +416,10 @@ class Cursor:
         decoder = self.decoder
         assert decoder is not None
         columns = decoder.take()
-        if reports := decoder.take_reports():
-            self._reports += reports
+        if decoder.skipped > self._skipped_before:
+            self.skipped += decoder.skipped - self._skipped_before
+            self._skipped_before = decoder.skipped
+            self._reports += decoder.take_reports()
         again = decoder.error is not None and had_tail and self._retried_at != decoder.position
         if again:  # also what came out of the broken entry itself, a wrapper, will come again
             columns = columns.slice(0, bisect_left(columns.positions, decoder.position))
@@ -484,14 +488,9 @@ class Cursor:
 
     # ---- messages left out ----
 
-    @property
-    def has_reports(self) -> bool:
-        return bool(self._reports)
-
     def take_reports(self) -> list[CorruptMessage]:
-        """Return the messages left out since the last call, and count them."""
+        """Return reports of the messages left out since the last call, the latest 1000 of each response."""
         reports, self._reports = self._reports, []
-        self.skipped += len(reports)
         return reports
 
     def end_of_skipped(self) -> int:

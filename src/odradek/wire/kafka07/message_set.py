@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from io import BytesIO
 from typing import Protocol
@@ -13,7 +14,8 @@ from zlib import crc32
 from odradek import engine
 from odradek.errors import ConfigError, CorruptMessage, LocalProtocolError, MessageTooLarge, OdradekError
 from odradek.types import Columns, Position, TopicPartition
-from odradek.wire.compression import CompressionType, compress
+from odradek.wire.compression import CompressionType
+from odradek.wire.kafka07.compression import compress
 from odradek.wire.kafka07.decompress import WrapperContents
 from odradek.wire.kafka07.entries import (
     LogEntry,
@@ -25,6 +27,9 @@ from odradek.wire.kafka07.entries import (
     is_wrapper,
     make_entry,
 )
+
+MAX_REPORTS = 1000
+"""Reports of skipped messages that a decoder keeps: a damaged log may have one every few bytes."""
 
 __all__ = ["MessageSetDecoder", "Options", "encode_set", "entry_bytes"]
 
@@ -117,8 +122,9 @@ class MessageSetDecoder:
     rest of the level-one wrapper (raw: it is handed over whole, behind what could be read of it). On level one a length
     that cannot be is always an error, as is a message that is too large.
 
-    With `defer_decompression` compressed messages are left to `decompress_deferred`, which may run in a thread: from
-    the first whole one on, `feed` keeps the bytes without looking at them.
+    With `defer_decompression` compressed messages, and damaged ones unless `corrupt="fail"`, are left to
+    `decompress_deferred`, which may run in a thread: from the first whole one on, `feed` keeps the bytes without
+    looking at them.
 
     Args:
         partition: Named in errors and batches.
@@ -133,7 +139,9 @@ class MessageSetDecoder:
         self._options = options
         self._max_entry = options.max_message_bytes
         self._deferring = options.defer_decompression
-        self._reports: list[CorruptMessage] = []
+        self._reports: deque[CorruptMessage] = deque(maxlen=MAX_REPORTS)
+        self.skipped = 0
+        """Messages left out so far (`corrupt="skip"`)."""
         self._error: OdradekError | None = None
         self.reset(position)
 
@@ -194,8 +202,9 @@ class MessageSetDecoder:
         return taken
 
     def take_reports(self) -> list[CorruptMessage]:
-        """Give up the reports of skipped messages since the last call. A reset keeps them."""
-        reports, self._reports = self._reports, []
+        """Return the reports of messages skipped since the last call, the latest 1000. A reset keeps them."""
+        reports = list(self._reports)
+        self._reports.clear()
         return reports
 
     def reset(self, position: Position) -> None:
@@ -250,7 +259,11 @@ class MessageSetDecoder:
             if self._deferring and is_wrapper(data[start:]):
                 self._deferred.write(data[start:])
                 return
-            self._settle(entry_at(data, start, size, base))
+            entry = entry_at(data, start, size, base)
+            if self._deferring and entry.damage and self._options.corrupt != "fail":
+                self._deferred.write(data[start:])  # there may be many, and each takes as long as a hundred good ones
+                return
+            self._settle(entry)
             start += size
         if size is not ParseStop.END:
             self._continue(data[start:])
@@ -335,6 +348,7 @@ class MessageSetDecoder:
             self._add_rows(values, range(len(values)), end)
         elif self._options.corrupt == "skip":
             self._reports += map(self._corrupt_message, damaged.values())
+            self.skipped += len(damaged)
             good = [i for i in range(len(values)) if i not in damaged]
             self._add_rows([values[i] for i in good], good, end)
         else:

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import NamedTuple, Protocol
 
 from odradek.engine import Buffer
-from odradek.errors import BrokerError, RemoteProtocolError
+from odradek.errors import BrokerError, OffsetOutOfRange, RemoteProtocolError
 
 __all__ = [
     "ConfirmReply",
@@ -31,7 +31,7 @@ __all__ = [
 
 
 class ErrorCode(IntEnum):
-    """Every error code there is. The broker sends -1, 0, 1 and 3 only (specification 1.5)."""
+    """The error codes of 0.7. The broker sends only -1, 0, 1 and 3 (specification 1.5)."""
 
     UNKNOWN = -1
     NO_ERROR = 0
@@ -46,28 +46,39 @@ class ErrorCode(IntEnum):
         return self.name.title().replace("_", "")
 
 
-_HINTS = {
-    ErrorCode.UNKNOWN: "0.7 brokers answer this to an illegal topic name",
-    ErrorCode.OFFSET_OUT_OF_RANGE: "the position is not in the log (any more): start from EARLIEST or LATEST",
-    ErrorCode.WRONG_PARTITION: "the broker has fewer partitions of this topic: look them up again",
+class _Policy(NamedTuple):
+    """What an error code means for the client."""
+
+    refresh_metadata: bool
+    hint: str
+
+
+_POLICIES = {
+    ErrorCode.UNKNOWN: _Policy(False, "0.7 brokers answer this to an illegal topic name"),
+    ErrorCode.OFFSET_OUT_OF_RANGE: _Policy(False, "this position is not in the log: start from EARLIEST or LATEST"),
+    ErrorCode.INVALID_MESSAGE: _Policy(False, ""),
+    ErrorCode.WRONG_PARTITION: _Policy(True, "the broker has fewer partitions of this topic: look them up again"),
+    ErrorCode.INVALID_FETCH_SIZE: _Policy(False, ""),
 }
+"""Every code but NO_ERROR. None of them goes away by itself, so none is retriable; none ends a producer or consumer:
+an error answer is about one partition. 0.7 does not fence."""
 
 
 def broker_error(code: int, context: str = "") -> BrokerError:
-    """The BrokerError for a code other than 0; an unknown code keeps its number.
+    """Return the error for a code other than 0; an unknown code keeps its number.
 
     Args:
-        code: As it came.
-        context: What was asked, of whom.
+        code: The code as received.
+        context: What was asked, of which broker.
     """
     try:
         known = ErrorCode(code)
     except ValueError:
         return BrokerError(code, "Unrecognized", context)
-    error = BrokerError(code, known.protocol_name, context)
-    error.hint = _HINTS.get(known, "")
-    error.out_of_range = known is ErrorCode.OFFSET_OUT_OF_RANGE
-    error.unknown_partition = known is ErrorCode.WRONG_PARTITION
+    policy = _POLICIES[known]
+    kind = OffsetOutOfRange if known is ErrorCode.OFFSET_OUT_OF_RANGE else BrokerError
+    error = kind(code, known.protocol_name, context, refresh_metadata=policy.refresh_metadata)
+    error.hint = policy.hint
     return error
 
 
@@ -248,10 +259,18 @@ class OffsetsReply:
         return len(self._held) == self._size > 4
 
     def result(self) -> list[int]:
-        """Positions, newest first. Raises BrokerError for a code other than 0, which no 0.7 broker sends."""
+        """Return the positions, newest first.
+
+        Raises:
+            BrokerError: The code is not 0; no 0.7 broker sends another one.
+            RemoteProtocolError: A position is negative.
+        """
         if error_code := int.from_bytes(self._held[4:6], "big", signed=True):
             raise broker_error(error_code, "OFFSETS")
-        return list(struct.unpack_from(f">{self._count}q", self._held, 10))
+        positions = list(struct.unpack_from(f">{self._count}q", self._held, 10))
+        if negative := [position for position in positions if position < 0]:
+            raise RemoteProtocolError(f"position {negative[0]} of a log; positions are not negative")
+        return positions
 
     def feed(self, data: memoryview) -> int:
         """Take the next bytes and give how many belonged to this reply: all of them, unless it is complete.

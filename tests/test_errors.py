@@ -1,0 +1,70 @@
+"""The errors: one tree, answers by attributes, and each survives pickling."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+
+import pytest
+
+import odradek
+from odradek import errors
+from odradek.wire.kafka07.responses import broker_error
+
+EXAMPLES: list[errors.OdradekError] = [
+    errors.ConfigError("no such option"),
+    errors.Unsupported("a header", "Kafka 0.11"),
+    errors.Closed("closed"),
+    errors.UsageError("entered twice"),
+    errors.InternalError("decoding failed"),
+    errors.DeadlineError("b1:9092", 3, True),
+    errors.LocalProtocolError("too long"),
+    errors.RemoteProtocolError("too short"),
+    errors.CorruptMessage("t/0", 7, "checksum"),
+    errors.MessageTooLarge("t/0", 7, 100, 10, "max_message_bytes"),
+    broker_error(3, "fetch t/0"),
+    broker_error(1, "fetch t/0"),
+    errors.BrokerError(6, "NotLeaderForPartition", retriable=True, refresh_metadata=True, fence=True, fatal=True),
+    errors.Unreachable("tcp", "b1:9092", "refused"),
+    errors.ConnectionLost("b1:9092", "reset", True),
+    errors.SessionExpired("gone"),
+    errors.GroupError("no partitions"),
+    errors.Rejected([b"v"], "too large"),
+    errors.NotWritten([b"v"], "no broker"),
+    errors.OutcomeUnknown([b"v"], "lost"),
+    errors.Undelivered([b"v"], "late"),
+]
+ANSWERS = ("retriable", "refresh_metadata", "fatal", "fence", "sent", "hint")
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_an_error_survives_pickling_with_its_answers(error: errors.OdradekError) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert (str(again), vars(again)) == (str(error), vars(error))
+    assert [getattr(again, name) for name in ANSWERS] == [getattr(error, name) for name in ANSWERS]
+
+
+def test_there_is_an_example_of_every_error_that_takes_more_than_a_text() -> None:
+    own = set(map(type, EXAMPLES))
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        if "__init__" in vars(kind):
+            assert any(issubclass(each, kind) for each in own), name
+
+
+def test_every_error_is_below_the_root_and_named() -> None:
+    kinds = {
+        name for name, kind in vars(errors).items() if inspect.isclass(kind) and kind.__module__ == errors.__name__
+    }
+    assert kinds == set(errors.__all__)
+    assert all(issubclass(getattr(errors, name), errors.OdradekError) for name in kinds)
+
+
+def test_errors_of_zookeeper_nodes_are_not_among_the_front_names() -> None:
+    hidden = {"NoNode", "NodeExists", "BadVersion", "NotEmpty", "SessionExpired"}
+    assert set(errors.__all__) - set(odradek.__all__) == hidden
+
+
+def test_only_an_expired_session_fences_without_a_broker() -> None:
+    assert [name for name in errors.__all__ if getattr(errors, name).fence] == ["SessionExpired"]
