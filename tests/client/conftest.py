@@ -14,11 +14,11 @@ import pytest
 
 from odradek.core.interfaces import (
     DecoderOptions,
-    FetchResult,
     LogDecoder,
     Membership,
     OffsetStore,
     PartitionBatch,
+    PartitionFetch,
     ProduceResult,
     ProducerRecord,
     Subscription,
@@ -211,8 +211,11 @@ class FakeBroker:
             exchange.error = error
             exchange.end()
 
-    async def fetch(self, wants: Sequence[tuple[LogDecoder, int]]) -> Sequence[FetchResult]:
+    async def fetch(self, fetches: Sequence[PartitionFetch], *, max_wait: float = 0.0, min_bytes: int = 1) -> None:
         raise NotImplementedError
+
+    async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
+        return (await self.positions(partition, at))[0]
 
     async def positions(
         self, partition: TopicPartition, at: PositionSpec | AtTime, count: int = 1
@@ -230,6 +233,7 @@ class FakeEra:
     """Two brokers, 1 and 2, and topic `t` with two partitions on each."""
 
     name = "fake"
+    long_poll = False
 
     def __init__(self) -> None:
         self.metadata = FakeCoordination()

@@ -12,14 +12,23 @@ from typing import Any, Self
 import anyio
 from anyio.abc import TaskGroup
 
-from odradek.core.interfaces import ClusterMetadata, DecoderOptions, PartitionBatch, ProducerRecord, Subscription
+from odradek.core.interfaces import (
+    ClusterMetadata,
+    DecoderOptions,
+    PartitionBatch,
+    PartitionFetch,
+    ProducerRecord,
+    Subscription,
+)
 from odradek.core.kafka07.znodes import GROUPS, MAX_PARTITIONS
 from odradek.errors import (
+    BrokerError,
     Closed,
     ConfigError,
     InternalError,
     LocalProtocolError,
     MessageTooLarge,
+    OffsetOutOfRange,
     Rejected,
     RemoteProtocolError,
     Unsupported,
@@ -75,6 +84,7 @@ class Kafka07Driver:
     """
 
     name = "kafka07"
+    long_poll = False
 
     def __init__(
         self,
@@ -179,12 +189,13 @@ class Kafka07Driver:
         client = self.broker(broker, purpose="control")
         for first in range(0, MAX_PARTITIONS, PROBE_PARTITIONS):
             asked = [TopicPartition(topic, n, broker.id) for n in range(first, first + PROBE_PARTITIONS)]
-            results = await client.fetch([(client.decoder(p, Position(0), DecoderOptions()), 0) for p in asked])
-            for partition, result in zip(asked, results, strict=True):
-                if result.error is not None and result.error.code == ErrorCode.WRONG_PARTITION:
+            fetches = [PartitionFetch(client.decoder(p, Position(0), DecoderOptions()), 0) for p in asked]
+            await client.fetch(fetches)
+            for partition, error in zip(asked, [fetch.error for fetch in fetches], strict=True):
+                if isinstance(error, BrokerError) and error.code == ErrorCode.WRONG_PARTITION:
                     return partition.partition
-                if result.error is not None and result.error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
-                    raise result.error
+                if error is not None and not isinstance(error, OffsetOutOfRange):
+                    raise error
         raise RemoteProtocolError(f"{broker.address} claims to have more than {MAX_PARTITIONS} partitions of {topic}")
 
     # ---- the rules ------------------------------------------------------------------------------------------
