@@ -40,7 +40,7 @@ def numbered(count: int, first: int = 0) -> list[bytes]:
     return [b"%06d" % n for n in range(first, first + count)]
 
 
-def make_era(records: int = 10) -> LogEra:
+def make_driver(records: int = 10) -> LogEra:
     """One partition with records, all of it for the one member."""
     driver = LogEra(t=1)
     driver.write(tp(), numbered(records))
@@ -65,7 +65,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def test_a_batch_is_committed_once_it_is_done() -> None:
-    driver = make_era()
+    driver = make_driver()
     async with make(driver) as consumer:
         batches = consumer.batches(max_records=4)
         first = await anext(batches)
@@ -78,7 +78,7 @@ async def test_a_batch_is_committed_once_it_is_done() -> None:
 
 
 async def test_batches_done_out_of_order_are_committed_in_order() -> None:
-    driver = make_era()
+    driver = make_driver()
     async with make(driver) as consumer:
         batches = consumer.batches(max_records=2)
         first, second, third = [await anext(batches) for _ in range(3)]
@@ -89,20 +89,20 @@ async def test_batches_done_out_of_order_are_committed_in_order() -> None:
 
 
 async def test_by_record_the_one_in_hand_is_not_done() -> None:
-    driver = make_era()
+    driver = make_driver()
     async with make(driver) as consumer:
         for n in range(4):
             assert (await anext(consumer)).value == numbered(1, n)[0]
             await consumer.commit()
             assert driver.store.stored == {tp(): n * SIZE}
         with pytest.raises(ValueError, match="mine"):
-            async with make(make_era()):
+            async with make(make_driver()):
                 raise ValueError("mine")
     assert driver.store.stored == {tp(): 4 * SIZE}, "leaving without an exception says the last one is done"
 
 
 async def test_after_an_exception_the_record_in_hand_comes_again() -> None:
-    driver = make_era()
+    driver = make_driver()
     with pytest.raises(ValueError, match="mine"):
         async with make(driver) as consumer:
             async for record in consumer:
@@ -112,7 +112,7 @@ async def test_after_an_exception_the_record_in_hand_comes_again() -> None:
 
 
 async def test_a_wait_for_more_means_all_before_is_done() -> None:
-    driver = make_era()
+    driver = make_driver()
     async with make(driver) as consumer, anyio.create_task_group() as tasks:
 
         async def work() -> None:
@@ -141,7 +141,7 @@ async def test_inside_a_wrapper_its_start_is_committed() -> None:
 
 async def test_where_a_group_starts_is_stored_so_that_the_next_owner_starts_there() -> None:
     """Else what is written between a release and a claim would be skipped by start=LATEST."""
-    driver = make_era()
+    driver = make_driver()
     async with make(driver, start=LATEST):
         pass
     assert driver.store.stored == {tp(): 10 * SIZE}
@@ -152,7 +152,7 @@ async def test_where_a_group_starts_is_stored_so_that_the_next_owner_starts_ther
 
 async def test_pain_commits_are_coalesced() -> None:
     """A thousand marks while one commit is on its way make one more commit: the latest mark."""
-    driver = make_era(1000)
+    driver = make_driver(1000)
     async with make(driver, commit_every=0.001) as consumer:
         driver.store.gate = gate = anyio.Event()
         batches = consumer.batches(max_records=1)
@@ -167,7 +167,7 @@ async def test_pain_commits_are_coalesced() -> None:
 
 
 async def test_whoever_forgets_done_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    driver = make_era(1001)
+    driver = make_driver(1001)
     async with make(driver) as consumer:
         batches = consumer.batches(max_records=1)
         for _ in range(1001):
@@ -176,7 +176,7 @@ async def test_whoever_forgets_done_is_told(caplog: pytest.LogCaptureFixture) ->
 
 
 async def test_commits_that_fail_are_tried_again_with_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    driver = make_era()
+    driver = make_driver()
     async with make(driver, commit_every=0.001) as consumer:
         driver.store.error = ZooKeeperError("no quorum")
         (await anext(consumer.batches())).done()
@@ -194,7 +194,7 @@ async def test_commits_that_fail_are_tried_again_with_one_line_in_the_log(caplog
 
 
 async def test_a_revoke_stops_delivery_waits_for_what_is_in_hand_commits_and_then_releases() -> None:
-    driver = make_era()
+    driver = make_driver()
     async with make(driver, revoke_within=30) as consumer, anyio.create_task_group() as tasks:
         batches = consumer.batches(max_records=3)
         in_hand = await anext(batches)
@@ -212,7 +212,7 @@ async def test_a_revoke_stops_delivery_waits_for_what_is_in_hand_commits_and_the
 
 
 async def test_a_revoke_waits_for_the_record_in_hand_and_drops_the_rest_of_its_batch() -> None:
-    driver = make_era()
+    driver = make_driver()
     async with make(driver, revoke_within=30) as consumer, anyio.create_task_group() as tasks:
         await anext(consumer)
         await anext(consumer)
@@ -236,7 +236,7 @@ async def test_a_revoke_waits_for_the_record_in_hand_and_drops_the_rest_of_its_b
 async def test_a_revoke_does_not_wait_for_ever_and_late_marks_say_that_they_do_not_count(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    driver = make_era()
+    driver = make_driver()
     async with make(driver, revoke_within=0.02) as consumer:
         late = await anext(consumer.batches(max_records=3))
         await driver.member.revoke()
@@ -264,7 +264,7 @@ async def test_a_new_assignment_replaces_the_old_one() -> None:
 
 
 async def test_after_an_expired_session_nothing_is_committed() -> None:
-    driver = make_era()
+    driver = make_driver()
     async with make(driver) as consumer:
         await consumer.commit()
         first = await anext(consumer.batches(max_records=3))
@@ -278,7 +278,7 @@ async def test_after_an_expired_session_nothing_is_committed() -> None:
 
 
 async def test_a_commit_on_its_way_ends_with_the_session() -> None:
-    driver = make_era()
+    driver = make_driver()
     async with make(driver) as consumer, anyio.create_task_group() as tasks:
         await consumer.commit()
         (await anext(consumer.batches())).done()
@@ -297,7 +297,7 @@ async def test_a_commit_on_its_way_ends_with_the_session() -> None:
 
 
 async def test_a_failing_commit_does_not_stop_a_rebalance(caplog: pytest.LogCaptureFixture) -> None:
-    driver = make_era()
+    driver = make_driver()
     async with make(driver) as consumer:
         (await anext(consumer.batches())).done()
         driver.store.error = ZooKeeperError("no quorum")
@@ -311,7 +311,7 @@ async def test_a_failing_commit_does_not_stop_a_rebalance(caplog: pytest.LogCapt
 
 @pytest.mark.parametrize(("start", "expected"), [(EARLIEST, 2), (LATEST, 10)])
 async def test_a_position_that_is_gone_is_reset_and_stored_at_once(start: Any, expected: int) -> None:
-    driver = make_era()
+    driver = make_driver()
     driver.store.stored[tp()] = Position(9999)
     driver.starts[tp()] = 2 * SIZE
     async with make(driver, start=start) as consumer:
@@ -322,7 +322,7 @@ async def test_a_position_that_is_gone_is_reset_and_stored_at_once(start: Any, e
 
 
 async def test_reset_fail_raises_instead() -> None:
-    driver = make_era()
+    driver = make_driver()
     driver.store.stored[tp()] = Position(9999)
     with pytest.raises(BrokerError, match="OffsetOutOfRange"):
         async with make(driver, reset="fail") as consumer:
@@ -331,7 +331,7 @@ async def test_reset_fail_raises_instead() -> None:
 
 
 async def test_seek_moves_the_whole_group() -> None:
-    driver = make_era()
+    driver = make_driver()
     async with make(driver) as consumer:
         before = await anext(consumer.batches(max_records=8))
         consumer.seek(tp(), Position(5 * SIZE))
@@ -344,7 +344,7 @@ async def test_seek_moves_the_whole_group() -> None:
 
 
 async def test_a_broker_that_is_away_during_the_assignment_is_asked_later() -> None:
-    driver = make_era()
+    driver = make_driver()
     driver.b1.down = True
     async with make(driver) as consumer:
         assert consumer.assignment == {tp(): 0}
@@ -369,7 +369,7 @@ async def test_streams_share_the_partitions() -> None:
 
 
 async def test_pause_and_lag() -> None:
-    driver = make_era()
+    driver = make_driver()
     async with make(driver) as consumer:
         assert (await anext(consumer)).value == b"000000"
         assert await consumer.lag() == {tp(): 9 * SIZE}
@@ -387,7 +387,7 @@ async def test_pause_and_lag() -> None:
 
 
 async def test_a_cluster_without_groups_says_so_at_once() -> None:
-    driver = make_era()
+    driver = make_driver()
     driver.groupless = True
     with pytest.raises(Unsupported, match="needs ZooKeeper"):
         async with make(driver):
@@ -395,7 +395,7 @@ async def test_a_cluster_without_groups_says_so_at_once() -> None:
 
 
 async def test_pain_background_death_raises_in_async_for() -> None:
-    driver = make_era(0)
+    driver = make_driver(0)
     async with make(driver) as consumer:
         driver.member.die(RuntimeError("out of order"))
         with pytest.raises(RuntimeError, match="out of order"):
@@ -408,7 +408,7 @@ async def test_pain_background_death_raises_in_async_for() -> None:
 
 
 async def test_a_death_nobody_saw_is_raised_at_the_end() -> None:
-    driver = make_era(0)
+    driver = make_driver(0)
     with pytest.raises(RuntimeError, match="out of order"):
         async with make(driver) as consumer:
             driver.member.die(RuntimeError("out of order"))
@@ -416,7 +416,7 @@ async def test_a_death_nobody_saw_is_raised_at_the_end() -> None:
 
 
 async def test_a_group_that_cannot_be_joined_raises_at_entry_and_leaves_nothing() -> None:
-    driver = make_era()
+    driver = make_driver()
 
     class Refused(type(driver.store)):  # type: ignore[misc]
         async def fetch(self, partitions: Any) -> Any:
@@ -430,7 +430,7 @@ async def test_a_group_that_cannot_be_joined_raises_at_entry_and_leaves_nothing(
 
 
 async def test_joining_has_a_deadline() -> None:
-    driver = make_era()
+    driver = make_driver()
 
     class Slow(type(driver.store)):  # type: ignore[misc]
         async def fetch(self, partitions: Any) -> Any:
@@ -444,7 +444,7 @@ async def test_joining_has_a_deadline() -> None:
 
 
 async def test_leaving_commits_what_is_done_also_when_the_block_is_cancelled() -> None:
-    driver = make_era()
+    driver = make_driver()
     with anyio.CancelScope() as scope:
         async with make(driver) as consumer:
             (await anext(consumer.batches(max_records=4))).done()
@@ -455,13 +455,13 @@ async def test_leaving_commits_what_is_done_also_when_the_block_is_cancelled() -
 
 
 async def test_leaving_has_a_budget_and_says_what_did_not_work() -> None:
-    driver = make_era()
+    driver = make_driver()
     with pytest.raises(ZooKeeperError, match="no quorum"):
         async with make(driver) as consumer:
             (await anext(consumer.batches())).done()
             driver.store.error = ZooKeeperError("no quorum")
     assert driver.member.steps[-1] == "left", "tried all the same"
-    driver = make_era()
+    driver = make_driver()
     with pytest.raises(DeadlineError, match="leaving group g"):
         async with make(driver, exit_within=0.02):
             driver.member.leaving_hangs = True
@@ -469,7 +469,7 @@ async def test_leaving_has_a_budget_and_says_what_did_not_work() -> None:
 
 
 async def test_an_exception_of_the_block_is_not_masked(caplog: pytest.LogCaptureFixture) -> None:
-    driver = make_era()
+    driver = make_driver()
     with pytest.raises(ValueError, match="mine"):
         async with make(driver) as consumer:
             (await anext(consumer.batches())).done()
@@ -479,7 +479,7 @@ async def test_an_exception_of_the_block_is_not_masked(caplog: pytest.LogCapture
 
 
 async def test_used_outside_its_block_it_says_closed() -> None:
-    consumer = make(make_era())
+    consumer = make(make_driver())
     with pytest.raises(Closed):
         await anext(consumer)
     async with consumer:
@@ -490,12 +490,12 @@ async def test_used_outside_its_block_it_says_closed() -> None:
 
 async def test_streams_are_counted_from_one() -> None:
     with pytest.raises(ConfigError, match="at least one stream"):
-        make(make_era(), streams=0)
+        make(make_driver(), streams=0)
 
 
 async def test_pain_consumer_survives_broker_restart(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    driver = make_era()
+    driver = make_driver()
     async with make(driver) as consumer:
         assert (await anext(consumer.batches())).values == numbered(10)
         driver.b1.down = True
@@ -510,7 +510,7 @@ async def test_pain_consumer_survives_broker_restart(caplog: pytest.LogCaptureFi
 
 async def test_pain_cancellation_at_every_await() -> None:
     """Whatever step a wait is cancelled at, the next wait gets what it would have got: nothing is lost."""
-    driver = make_era(100)
+    driver = make_driver(100)
     got: list[bytes] = []
     async with make(driver, tuning=Tuning(fetch_idle=0.001, fetch_bytes=100)) as consumer:
         steps = 0
@@ -534,7 +534,7 @@ async def test_pain_cancellation_at_every_await() -> None:
 
 
 async def test_an_unreachable_broker_is_not_the_death_of_a_consumer() -> None:
-    driver = make_era()
+    driver = make_driver()
     async with make(driver) as consumer:
         await anext(consumer)
         driver.b1.down = True

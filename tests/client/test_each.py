@@ -31,7 +31,7 @@ def numbered(count: int, first: int = 0) -> list[bytes]:
     return [b"%06d" % n for n in range(first, first + count)]
 
 
-def make_era(*counts: int) -> LogEra:
+def make_driver(*counts: int) -> LogEra:
     """Partitions with so many records each, numbered through; all of them for the one member."""
     driver = LogEra(t=len(counts))
     first = 0
@@ -101,7 +101,7 @@ async def finished(bench: Bench, count: int) -> None:
 
 
 async def test_every_record_is_handled_and_committed() -> None:
-    driver = make_era(300, 200)
+    driver = make_driver(300, 200)
     seen: list[bytes] = []
 
     async def handle(record: Record) -> None:
@@ -116,7 +116,7 @@ async def test_every_record_is_handled_and_committed() -> None:
 
 async def test_pain_each_parallel_contiguous_commits() -> None:
     """Handlers finish in any order; a position is committed only when everything before it is finished."""
-    driver, bench = make_era(4), Bench()
+    driver, bench = make_driver(4), Bench()
     async with make(driver) as consumer, running(consumer, bench, order="none", parallel=4):
         await until(lambda: len(bench.waiting) == 4)
         bench.finish(3)
@@ -135,7 +135,7 @@ async def test_pain_each_parallel_contiguous_commits() -> None:
 
 
 async def test_no_more_run_at_a_time_than_allowed() -> None:
-    driver, bench = make_era(20), Bench()
+    driver, bench = make_driver(20), Bench()
     async with make(driver) as consumer, running(consumer, bench, order="none", parallel=3):
         for n in range(20):
             await begun(bench, min(20, n + 3))
@@ -146,7 +146,7 @@ async def test_no_more_run_at_a_time_than_allowed() -> None:
 
 
 async def test_by_partition_one_at_a_time_and_partitions_side_by_side() -> None:
-    driver, bench = make_era(3, 3), Bench()
+    driver, bench = make_driver(3, 3), Bench()
     async with make(driver) as consumer, running(consumer, bench):
         await until(lambda: len(bench.waiting) == 2)
         assert sorted(bench.waiting) == [b"000000", b"000003"]
@@ -158,7 +158,7 @@ async def test_by_partition_one_at_a_time_and_partitions_side_by_side() -> None:
 
 
 async def test_by_key_one_at_a_time_across_partitions() -> None:
-    driver, bench = make_era(4, 4), Bench()
+    driver, bench = make_driver(4, 4), Bench()
     async with (
         make(driver) as consumer,
         running(consumer, bench, order="key", key=lambda record: int(record.value) % 2),
@@ -172,20 +172,20 @@ async def test_by_key_one_at_a_time_across_partitions() -> None:
 
 
 async def test_order_by_key_without_keys_says_what_it_needs() -> None:
-    async with make(make_era(3)) as consumer:
+    async with make(make_driver(3)) as consumer:
         with pytest.raises(Unsupported, match="key=lambda record"):
             await consumer.each(Bench(), order="key")
 
 
 @pytest.mark.parametrize("options", [{"parallel": 0}, {"retries": -1}, {"order": "random"}, {"dead_letter": "dlq"}])
 async def test_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
-    async with make(make_era(1)) as consumer:
+    async with make(make_driver(1)) as consumer:
         with pytest.raises(ConfigError):
             await consumer.each(Bench(), **options)
 
 
 async def test_a_slow_partition_does_not_hold_back_the_others_nor_grow_without_bound() -> None:
-    driver = make_era(5000, 500)
+    driver = make_driver(5000, 500)
     bench = Bench()
 
     async def handle(record: Record) -> None:
@@ -228,7 +228,7 @@ async def test_what_waits_is_bounded_in_bytes() -> None:
 
 
 async def test_a_failing_handler_is_tried_again() -> None:
-    driver, attempts = make_era(1), []
+    driver, attempts = make_driver(1), []
 
     async def handle(record: Record) -> None:
         attempts.append(record.value)
@@ -241,7 +241,7 @@ async def test_a_failing_handler_is_tried_again() -> None:
 
 
 async def test_a_handler_that_fails_for_good_ends_each_with_its_error_and_commits_what_came_before() -> None:
-    driver, seen = make_era(5), []
+    driver, seen = make_driver(5), []
 
     async def handle(record: Record) -> None:
         if record.value == b"000003":
@@ -276,7 +276,7 @@ class Letters:
 
 
 async def test_what_cannot_be_handled_goes_to_the_dead_letters() -> None:
-    driver, letters = make_era(5), Letters()
+    driver, letters = make_driver(5), Letters()
 
     async def handle(record: Record) -> None:
         if int(payload(record.value)) % 2:
@@ -291,7 +291,7 @@ async def test_what_cannot_be_handled_goes_to_the_dead_letters() -> None:
 
 
 async def test_a_dead_letter_that_cannot_be_sent_is_not_lost() -> None:
-    driver, letters = make_era(5), Letters()
+    driver, letters = make_driver(5), Letters()
     letters.error = TimeoutError("no broker")
 
     async def handle(record: Record) -> None:
@@ -307,7 +307,7 @@ async def test_a_dead_letter_that_cannot_be_sent_is_not_lost() -> None:
 
 
 async def test_a_revoke_lets_running_handlers_finish_and_drops_the_rest() -> None:
-    driver, bench = make_era(10), Bench()
+    driver, bench = make_driver(10), Bench()
     async with make(driver) as consumer, running(consumer, bench), anyio.create_task_group() as tasks:
         await until(lambda: b"000000" in bench.waiting)
         tasks.start_soon(driver.member.revoke)
@@ -321,7 +321,7 @@ async def test_a_revoke_lets_running_handlers_finish_and_drops_the_rest() -> Non
 
 
 async def test_a_revoke_cancels_handlers_that_take_too_long(caplog: pytest.LogCaptureFixture) -> None:
-    driver, bench = make_era(10), Bench()
+    driver, bench = make_driver(10), Bench()
     async with make(driver, revoke_within=0.05) as consumer, running(consumer, bench):
         await until(lambda: b"000000" in bench.waiting)
         await driver.member.revoke()
@@ -333,7 +333,7 @@ async def test_a_revoke_cancels_handlers_that_take_too_long(caplog: pytest.LogCa
 
 
 async def test_an_expired_session_cancels_handlers_at_once() -> None:
-    driver, bench = make_era(10), Bench()
+    driver, bench = make_driver(10), Bench()
     async with make(driver) as consumer, running(consumer, bench):
         await until(lambda: b"000000" in bench.waiting)
         await driver.member.expire()
@@ -343,7 +343,7 @@ async def test_an_expired_session_cancels_handlers_at_once() -> None:
 
 async def test_pain_a_slow_handler_is_named_before_the_limit(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "odradek.each")
-    driver, bench = make_era(1), Bench()
+    driver, bench = make_driver(1), Bench()
     async with make(driver, revoke_within=0.04) as consumer, running(consumer, bench.__call__):
         await until(lambda: "slow: Bench.__call__ has had t/1-0 at 0" in caplog.text)
         await anyio.sleep(0.05)
@@ -351,7 +351,7 @@ async def test_pain_a_slow_handler_is_named_before_the_limit(caplog: pytest.LogC
 
 
 async def test_the_death_of_the_consumer_ends_each() -> None:
-    async with make(make_era(0)) as consumer:
+    async with make(make_driver(0)) as consumer:
         era_error = RuntimeError("out of order")
         consumer._fetcher.fail(era_error)
         with pytest.raises(RuntimeError, match="out of order"):
@@ -359,7 +359,7 @@ async def test_the_death_of_the_consumer_ends_each() -> None:
 
 
 async def test_cancelling_each_commits_only_what_was_finished() -> None:
-    driver, seen, scope = make_era(100), list[TopicPartition](), anyio.CancelScope()
+    driver, seen, scope = make_driver(100), list[TopicPartition](), anyio.CancelScope()
 
     async def handle(record: Record) -> None:
         await anyio.lowlevel.checkpoint()

@@ -213,6 +213,16 @@ class Connection:
         else:
             link.write()
 
+    def withdraw(self, request: InFlightRequest[Any]) -> bool:
+        """Take a request back if none of its bytes has been handed to the socket: it is never sent, and never resolved.
+
+        Return whether that was so."""
+        if request.sent or request.done or request not in self._queued:
+            return False
+        self._queued.remove(request)
+        self._queued_bytes -= request.size
+        return True
+
     @property
     def queued_bytes(self) -> int:
         """Bytes submitted and not yet handed to the socket."""
