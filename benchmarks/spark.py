@@ -126,7 +126,7 @@ def peaks() -> Iterator[list[Peaks]]:
         thread.join()
 
 
-class Place(NamedTuple):
+class PartitionPosition(NamedTuple):
     """Where everything is: Spark, the broker, and a directory with the broker's logs in it."""
 
     spark: Any
@@ -170,7 +170,7 @@ class Place(NamedTuple):
         return watch
 
 
-def measure_rates(found: Results, place: Place, rows: int, turns: int) -> None:
+def measure_rates(found: Results, place: PartitionPosition, rows: int, turns: int) -> None:
     noop, parquet, flow = [], [], []
     for topic in ("plain", "snappy"):
         batches = {"path": str(place.root / f"{topic}.batches")}
@@ -193,7 +193,7 @@ def measure_rates(found: Results, place: Place, rows: int, turns: int) -> None:
     compare(found, "Through a flow of the pipeline", FLOW_NOTE, flow, turns)
 
 
-def measure_memory(found: Results, place: Place, sizes: Sequence[int]) -> None:
+def measure_memory(found: Results, place: PartitionPosition, sizes: Sequence[int]) -> None:
     table = []
     for way, options in place.ways.items():
         for compression in (CompressionType.NONE, CompressionType.SNAPPY):
@@ -239,7 +239,7 @@ def main() -> None:
         ):
             spark.sparkContext.setLogLevel("ERROR")
             spark.dataSource.register(MemorySource)
-            place = Place(spark, served, Path(scratch))
+            place = PartitionPosition(spark, served, Path(scratch))
             most = (64 if found.quick else 1024) * MiB
             measure_memory(found, place, (most // 8, most))
             measure_rates(found, place, rows, 2 if found.quick else 5)

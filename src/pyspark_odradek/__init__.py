@@ -1,10 +1,11 @@
-"""What Spark looks for: `DefaultSource` of any module called `pyspark_*` is registered by itself, so that
-`spark.read.format("odradek")` and `USING odradek` work wherever odradek is installed."""
+"""Register the Spark data source: Spark imports every module named `pyspark_*` and registers its `DefaultSource`.
+
+`spark.read.format("odradek")` and `USING odradek` therefore work wherever odradek is installed.
+"""
 
 from contextlib import suppress
 
-# Where odradek is installed without what its source needs (`odradek[spark]`): an error here would keep Spark from
-# finding any other source.
+# Without the extra `odradek[spark]` the import fails. An error here would keep Spark from finding any other source.
 with suppress(ImportError):
     from odradek.spark.source import OdradekSource as DefaultSource
 

@@ -1,4 +1,4 @@
-"""What the values of options mean."""
+"""Parsers of option values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 import click
 import pytest
 
-from odradek.cli.options import Last, moment, place
+from odradek.cli.options import Last, moment, start_position
 from odradek.types import EARLIEST, LATEST, AtTime
 
 
@@ -27,14 +27,14 @@ from odradek.types import EARLIEST, LATEST, AtTime
         ("@2026-11-21T12:00:00+00:00", AtTime(datetime.fromisoformat("2026-11-21T12:00:00+00:00").timestamp())),
     ],
 )
-def test_a_place_to_begin(text: str, meaning: object) -> None:
-    assert place(text) == meaning
+def test_start_positions(text: str, meaning: object) -> None:
+    assert start_position(text) == meaning
 
 
 @pytest.mark.parametrize("text", ["", "stored", "1.5", "--1", "+1", "@", "@yesterday", "-", "0x10"])
-def test_a_place_that_means_nothing_is_refused(text: str) -> None:
+def test_an_invalid_start_position_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
-        place(text)
+        start_position(text)
 
 
 @pytest.mark.parametrize(("text", "ago"), [("-90s", 90), ("-15m", 900), ("-1.5h", 5400), ("-2d", 172800)])

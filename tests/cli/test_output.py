@@ -1,4 +1,4 @@
-"""What the commands print."""
+"""Formats of the commands' output."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_format_of_a_key() -> None:
 
 
 @pytest.mark.parametrize("text", ["%", "%z", "abc %"])
-def test_a_format_that_means_nothing_is_refused(text: str) -> None:
+def test_an_unknown_field_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
         formatter(text)
 
@@ -52,10 +52,10 @@ def test_a_record_as_json() -> None:
     }
 
 
-def test_a_value_that_is_no_text_is_base64_in_json() -> None:
-    told = json.loads(json_line(record(b"\xff\x00")))
-    assert told["value_base64"] == "/wA="
-    assert "value" not in told
+def test_a_value_that_is_not_utf8_is_base64_in_json() -> None:
+    result = json.loads(json_line(record(b"\xff\x00")))
+    assert result["value_base64"] == "/wA="
+    assert "value" not in result
 
 
 def test_a_table_aligns_numbers_to_the_right() -> None:

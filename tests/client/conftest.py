@@ -61,7 +61,7 @@ class FakeMetadata:
         """`publish("t", b1=3)`: broker 1 has three partitions. Known topics change, others will be found so."""
         read = {int(name[1:]): count for name, count in counts.items()}
         self.unpublished[topic] = read
-        if self.table.knows(topic):
+        if self.table.has_looked_up(topic):
             self._apply(TopicChanged(topic, read))
 
     def fail(self, error: Exception) -> None:
@@ -74,7 +74,7 @@ class FakeMetadata:
         await anyio.lowlevel.checkpoint()
         if self.topic_errors:
             raise self.topic_errors.pop(0)
-        if not self.table.knows(name):
+        if not self.table.has_looked_up(name):
             self._apply(TopicChanged(name, self.unpublished.get(name, {})))
         return self.table
 
@@ -95,7 +95,7 @@ class FakeMetadata:
         return self.table
 
     def _apply(self, event: Any) -> None:
-        self.table, _ = self.table.apply(event)
+        self.table = self.table.apply(event)
         self._wake()
 
     def _wake(self) -> None:

@@ -44,7 +44,7 @@ class LogCoordination:
         self._news = anyio.Event()
 
     def apply(self, event: BrokersChanged | TopicChanged) -> None:
-        self.table, _ = self.table.apply(event)
+        self.table = self.table.apply(event)
         self._wake()
 
     def fail(self, error: Exception) -> None:

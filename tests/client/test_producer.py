@@ -247,8 +247,8 @@ async def test_one_message_whose_wrapper_is_too_large_is_rejected_and_the_others
         ({"compression": "lz4"}, ConfigError, "compression 'lz4' is not supported by this cluster: choose from gzip"),
         ({"compression_by_topic": {"t": "zstd"}}, ConfigError, "compression 'zstd' is not supported"),
         ({"compression": "lz77"}, ConfigError, "compression='lz77'"),
-        ({"compression": None}, TypeError, "compression=None"),
-        ({"max_message_bytes": 1e9}, TypeError, "max_message_bytes=1000000000.0"),
+        ({"compression": None}, TypeError, "compression must be one of"),
+        ({"max_message_bytes": 1e9}, TypeError, "max_message_bytes must be"),
         ({"acks": 2}, ConfigError, "acks=2"),
         ({"nonsense": 1}, TypeError, "unknown option 'nonsense'"),
     ],
@@ -344,7 +344,7 @@ async def test_outside_of_its_block_a_producer_takes_nothing(driver: FakeDriver)
         out.try_put("t", b"v")
     with pytest.raises(Closed):
         await out.flush()
-    with pytest.raises(Closed, match="used once"):
+    with pytest.raises(Closed, match="create a new one"):
         await out.__aenter__()
 
 
@@ -397,7 +397,8 @@ async def test_waiting_for_space_has_a_deadline(driver: FakeDriver) -> None:
         assert errors
         assert str(errors[0]) == "1 record not written: no space in the buffer within 0.3 s"
         await out.flush()
-        assert len(out.failures.take()) + len(errors) == 3
+        assert len(out.failures) + out.failures.more + len(errors) == 3
+        out.failures.take()
 
 
 async def test_a_waiting_put_that_is_cancelled_did_nothing_and_lets_the_next_one_in(driver: FakeDriver) -> None:

@@ -12,13 +12,12 @@ import pytest
 
 from odradek.core.interfaces import ClusterMetadata
 from odradek.core.kafka07.routing import Kafka07RoutingTable
-from odradek.errors import Closed, ConfigError, DeadlineError, Unreachable, Unsupported, ZooKeeperError
+from odradek.errors import Closed, ConfigError, DeadlineError, Unreachable, Unsupported
+from odradek.io.gather import gather
 from odradek.io.kafka07.metadata import (
     StaticMetadata,
     ZooKeeperMetadata,
     broker_list,
-    outcomes,
-    together,
 )
 from odradek.io.zookeeper import NodeEvent, ZooKeeper
 from odradek.testing import FaultProxy, ZooKeeperServer
@@ -146,13 +145,13 @@ async def test_malformed_nodes_cost_one_line_and_nothing_else(
         await metadata.refresh()
         await nodes.zk.set("/brokers/ids/7", b"c:h:7")
         await until(metadata, lambda t: 7 in t.brokers)
-    lines = sorted(r.getMessage() for r in caplog.records if r.name == "odradek.coordination")
+    lines = sorted(r.getMessage() for r in caplog.records if r.name == "odradek.metadata")
     assert lines == [
         "ignored: /brokers/ids/7: not creator:host:port: 'nonsense'",
         "ignored: /brokers/ids/x: not named by a broker id",
         "ignored: /brokers/topics/t/1: not a number in 0..100000: 'many'",
     ]
-    assert all(r.levelno == logging.WARNING for r in caplog.records if r.name == "odradek.coordination")
+    assert all(r.levelno == logging.WARNING for r in caplog.records if r.name == "odradek.metadata")
 
 
 async def test_the_table_stands_while_the_session_is_suspended_and_catches_up_after(
@@ -201,7 +200,7 @@ async def test_an_expired_session_is_replaced_and_everything_read_and_watched_ag
 async def test_a_read_that_failed_in_a_living_session_is_tried_again(
     server: ZooKeeperServer, root: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("odradek.io.kafka07.metadata.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("odradek.io.kafka07.metadata.RETRY_S", 0.01)
     async with cluster(server.address + root) as (nodes, zk, metadata):
         await metadata.topic("t")
         children, failures = zk.children, [DeadlineError("children", 0.1), DeadlineError("children", 0.1)]
@@ -214,7 +213,7 @@ async def test_a_read_that_failed_in_a_living_session_is_tried_again(
         monkeypatch.setattr(zk, "children", sometimes)
         await nodes.broker(1, "h:1")
         await until(metadata, lambda t: 1 in t.brokers)
-        assert "cannot read the cluster's nodes, will try again: children: no answer within 0.1 s" in caplog.text
+        assert "cannot read the cluster's nodes, retrying in 0.01 s: children: no answer within 0.1 s" in caplog.text
 
 
 async def test_a_background_failure_is_raised_from_changed_from_topic_and_at_exit(
@@ -251,7 +250,7 @@ async def test_concurrent_first_uses_of_topics_see_them_all(server: ZooKeeperSer
             await nodes.count(f"t{n}", 1, "1")
         await until(metadata, lambda t: 1 in t.brokers)
         wanted = [f"t{n % 5}" for n in range(20)]
-        tables = await together(metadata.topic, wanted)
+        tables = await gather(metadata.topic, wanted)
         assert all(table.topics >= {topic} for table, topic in zip(tables, wanted, strict=True))
 
 
@@ -318,7 +317,7 @@ async def test_a_static_list_lives_with_brokers_that_do_not_answer(caplog: pytes
 
     async with StaticMetadata([B0, B1], probe) as metadata:
         assert names((await metadata.topic("t")).published("t")) == ["1-0"]
-        assert "cannot ask broker 0 at a:9092 about t" in caplog.text
+        assert "broker 0 at a:9092 does not list its partitions of t" in caplog.text
         away = {1}
         assert names((await metadata.refresh()).published("t")) == ["0-0", "1-0"]  # keeps what it knew
         away = {0, 1}
@@ -337,20 +336,3 @@ def test_broker_lists() -> None:
 def test_broker_lists_that_cannot_be(addresses: list[str]) -> None:
     with pytest.raises(ConfigError):
         broker_list(addresses)
-
-
-async def test_together_ends_everything_before_it_raises() -> None:
-    ended: list[int] = []
-
-    async def call(n: int) -> int:
-        if n == 1:
-            raise ZooKeeperError("no")
-        await anyio.lowlevel.checkpoint()
-        ended.append(n)
-        return n
-
-    with pytest.raises(ZooKeeperError, match="no"):
-        await together(call, range(3))
-    assert sorted(ended) == [0, 2]
-    assert [type(x).__name__ for x in await outcomes(call, range(3))] == ["int", "ZooKeeperError", "int"]
-    assert await together(call, [5, 4]) == [5, 4]

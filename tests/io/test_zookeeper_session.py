@@ -6,13 +6,16 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
+from uuid import uuid4
 
 import anyio
 import anyio.to_thread
 import pytest
 
-from odradek.errors import Closed, ConnectionLost, DeadlineError, SessionExpired, Unreachable
+from odradek.errors import Closed, ConnectionLost, DeadlineError, NodeExists, SessionExpired, Unreachable
 from odradek.io import zookeeper as bridge
+from odradek.io.gather import gather, gather_outcomes
 from odradek.io.zookeeper import Events, Node, NodeChange, NodeEvent, SessionEvent, SessionState, ZooKeeper
 from odradek.testing import FaultProxy, ZooKeeperEnsemble, ZooKeeperServer
 
@@ -309,7 +312,7 @@ async def test_a_call_under_way_at_the_end_is_told_so(newest: FaultProxy) -> Non
 async def test_leaving_a_server_that_does_not_answer_takes_bounded_time(
     no_thread_left: None, newest: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bridge, "CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr(bridge, "CLOSE_S", 0.2)
     async with opened(newest.address) as (zk, _):
         newest.stall()
         with anyio.fail_after(0.2 * 2 + 1):
@@ -358,6 +361,92 @@ async def test_each_change_of_state_is_one_log_line(newest: FaultProxy, caplog: 
         ("INFO", f"{prefix}connected"),
         ("INFO", f"{prefix}closed"),
     ]
+
+
+# ---- many calls, and calls bound to a session ---------------------------------------------------------------
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is asked of ZooKeeper, in order: method and path."""
+    asked: list[str] = []
+    ask = ZooKeeper._ask
+
+    async def counted(self: ZooKeeper, session: int, method: str, *arguments: Any) -> Any:
+        asked.append(f"{method.removesuffix('_async')} {arguments[0]}")
+        return await ask(self, session, method, *arguments)
+
+    monkeypatch.setattr(ZooKeeper, "_ask", counted)
+    return asked
+
+
+async def test_many_nodes_below_one_missing_folder_cost_one_request_each(
+    newest: FaultProxy, requests: list[str]
+) -> None:
+    async with opened(newest.address) as (zk, _):
+        root = f"/{uuid4().hex}"
+        requests.clear()
+        await gather(lambda n: zk.create(f"{root}/a/b/{n}", b"", ephemeral=True, parents=True), range(300))
+        assert await zk.children(f"{root}/a/b") == sorted(str(n) for n in range(300))
+        assert len(requests) <= 300 + 8
+        requests.clear()
+        await zk.create(f"{root}/a/b/another", b"", parents=True)
+        assert len(requests) == 1
+
+
+async def test_a_folder_that_was_deleted_is_made_again(newest: FaultProxy) -> None:
+    async with opened(newest.address) as (zk, _):
+        folder = f"/{uuid4().hex}/a"
+        await zk.create(f"{folder}/1", b"", parents=True)
+        await zk.delete(f"{folder}/1")
+        await zk.delete(folder)
+        await zk.create(f"{folder}/2", b"", parents=True)
+        assert await zk.children(folder) == ["2"]
+        with pytest.raises(NodeExists):
+            await zk.create(f"{folder}/2", b"", parents=True)
+
+
+async def test_more_calls_than_fit_wait_without_a_deadline_while_the_server_answers(
+    newest: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bridge, "IN_FLIGHT", 2)
+    async with opened(newest.address, timeout=1) as (zk, _):
+        newest.delay(0.1)
+        begun = anyio.current_time()
+        assert await gather(zk.exists, ["/"] * 40) == [True] * 40
+        assert anyio.current_time() - begun > 1
+
+
+async def test_calls_that_wait_fail_together_when_the_server_does_not_answer(
+    newest: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bridge, "IN_FLIGHT", 2)
+    async with opened(newest.address, timeout=0.5) as (zk, _):
+        newest.stall()
+        begun = anyio.current_time()
+        outcomes = await gather_outcomes(zk.exists, ["/"] * 40)
+        assert {type(outcome) for outcome in outcomes} == {DeadlineError}
+        assert anyio.current_time() - begun < 5
+
+
+async def test_a_write_for_one_session_is_never_made_in_the_next(zookeeper: ZooKeeperServer, chroot: str) -> None:
+    async with opened(zookeeper.address + chroot) as (zk, events):
+        first = zk.session_id
+        await zk.create("/mine", b"1", session=first)
+        zookeeper.expire(first)
+        while await anext(events) != EXPIRED:
+            pass
+        while await anext(events) != CONNECTED:
+            pass
+        for late in (
+            zk.set("/mine", b"2", session=first),
+            zk.delete("/mine", session=first),
+            zk.create("/other", b"", session=first),
+        ):
+            with pytest.raises(SessionExpired):
+                await late
+        assert await zk.get("/mine") == Node(b"1", 0, 0) and not await zk.exists("/other")
+        await zk.set("/mine", b"2", session=zk.session_id)
 
 
 # ---- the stream of events -----------------------------------------------------------------------------------

@@ -296,7 +296,7 @@ def test_a_log_of_message_sets_in_payloads_is_cut_exactly(
     monkeypatch: pytest.MonkeyPatch,
     seed: int,
 ) -> None:
-    monkeypatch.setattr(planning, "LEAST_PIECE", 500)
+    monkeypatch.setattr(planning, "MIN_SPLIT", 500)
     write_log(log_dir, "orders", 0, hard_log(seed, 200, MOST - 10), hard_log(seed + 100, 100, MOST - 10))
     write_log(log_dir, "orders", 1, hard_log(seed + 200, 200, MOST - 10))
     odradek_kafka07_broker(log_dir=log_dir, broker_id=3, config={"num.partitions": "2"})
@@ -374,7 +374,7 @@ def test_a_broker_that_left_the_cluster_ends_the_task_in_time(broker: Kafka07Bro
     planned = reader.partitions()
     broker.stop()
     eventually(lambda: batch_rows(kafka_zk_connect=odradek_chroot, subscribePattern=".*"), lambda rows: rows == [])
-    with pytest.raises(DeadlineError, match=r"orders/3-\d: reading at 0 of .*: no live broker serves it"):
+    with pytest.raises(DeadlineError, match=r"orders/3-\d: reading at 0 of .*: no registered broker has it"):
         read_all(reader, planned)
 
 

@@ -16,13 +16,13 @@ from odradek.spark.offsets import (
     offsets_to_dict,
     parse_assign,
     parse_partition,
-    parse_places,
+    parse_positions,
     parse_time,
     parse_times,
 )
 from odradek.types import EARLIEST, LATEST, AtTime, Position, TopicPartition
 
-PARTITIONS = st.builds(TopicPartition, st.text(min_size=1), st.integers(-1, 2**31 - 1), st.integers(0, 2**31 - 1))
+PARTITIONS = st.builds(TopicPartition, st.text(min_size=1), st.integers(0, 2**31 - 1), st.integers(-1, 2**31 - 1))
 OFFSETS = st.dictionaries(PARTITIONS, st.integers(0, 2**63 - 1).map(Position))
 
 A, B, C = TopicPartition("a", 1, 0), TopicPartition("a", 10, 0), TopicPartition("b", 3)
@@ -81,7 +81,7 @@ def test_different_offsets_have_different_texts(
         ('{"v":1,"topics":{"t":{"0-1":null}}}', "offset of t/0-1 must be an integer"),
         ('{"v":1,"topics":{"t":{"0-1":9223372036854775808}}}', "offset of t/0-1 must be an integer"),
         ('{"v":1,"topics":{"t":{"0-1":NaN}}}', "NaN is not a number"),
-        ('{"v":1,"topics":{"t":{"0-1":1,"0-1":2}}}', "a name comes twice among 0-1, 0-1"),
+        ('{"v":1,"topics":{"t":{"0-1":1,"0-1":2}}}', "duplicate key: 0-1, 0-1"),
         ('{"v":1,"topics":{"t":{"00-1":1}}}', "partition \"00-1\" of topic 't'"),
         ('{"v":1,"topics":{"t":{"0-01":1}}}', 'partition "0-01" of topic'),
         ('{"v":1,"topics":{"t":{"-1":1}}}', 'partition "-1" of topic'),
@@ -118,8 +118,8 @@ def test_assign_names_partitions_by_broker_or_by_number() -> None:
     assert parse_assign('{"b":["1-0","0-2"],"a":[0,"1"]}') == (
         TopicPartition("a", 0),
         TopicPartition("a", 1),
-        TopicPartition("b", 2, 0),
         TopicPartition("b", 0, 1),
+        TopicPartition("b", 2, 0),
     )
 
 
@@ -132,9 +132,13 @@ def test_assign_refuses_what_names_no_partitions(text: str) -> None:
 
 
 def test_places_are_anchors_or_numbers() -> None:
-    assert parse_places("earliest", "startingOffsets") is EARLIEST
-    assert parse_places(" LATEST ", "startingOffsets") is LATEST
-    assert parse_places('{"a":{"0-1":-2,"0-10":-1},"b":{"3":9}}', "startingOffsets") == {A: EARLIEST, B: LATEST, C: 9}
+    assert parse_positions("earliest", "startingOffsets") is EARLIEST
+    assert parse_positions(" LATEST ", "startingOffsets") is LATEST
+    assert parse_positions('{"a":{"0-1":-2,"0-10":-1},"b":{"3":9}}', "startingOffsets") == {
+        A: EARLIEST,
+        B: LATEST,
+        C: 9,
+    }
 
 
 @pytest.mark.parametrize(
@@ -142,14 +146,14 @@ def test_places_are_anchors_or_numbers() -> None:
 )
 def test_places_refuse_what_is_neither(text: str) -> None:
     with pytest.raises(ConfigError, match="startingOffsets"):
-        parse_places(text, "startingOffsets")
+        parse_positions(text, "startingOffsets")
 
 
 def test_only_anchors_that_make_sense_are_taken() -> None:
     with pytest.raises(ConfigError, match="endingOffsets='earliest': must be latest or JSON"):
-        parse_places("earliest", "endingOffsets", anchors=[LATEST])
+        parse_positions("earliest", "endingOffsets", anchors=[LATEST])
     with pytest.raises(ConfigError, match="must be an integer of at least 0, or -1, not -2"):
-        parse_places('{"a":{"0-1":-2}}', "endingOffsets", anchors=[LATEST])
+        parse_positions('{"a":{"0-1":-2}}', "endingOffsets", anchors=[LATEST])
 
 
 def test_times_are_milliseconds() -> None:

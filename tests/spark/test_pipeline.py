@@ -47,7 +47,7 @@ AVRO = {
 }  # fmt: skip
 
 
-class Place:
+class Workspace:
     """A directory with logs, tables and a pipeline's file."""
 
     def __init__(self, root: Path, spark: SparkSession) -> None:
@@ -124,8 +124,8 @@ class Place:
 
 
 @pytest.fixture
-def here(tmp_path: Path, spark: SparkSession) -> Place:
-    return Place(tmp_path, spark)
+def here(tmp_path: Path, spark: SparkSession) -> Workspace:
+    return Workspace(tmp_path, spark)
 
 
 def numbered(count: int, first: int = 0) -> list[bytes]:
@@ -135,7 +135,7 @@ def numbered(count: int, first: int = 0) -> list[bytes]:
 # ---- raw -----------------------------------------------------------------------------------------------------
 
 
-def test_raw_records_arrive_with_where_they_stood(here: Place) -> None:
+def test_raw_records_arrive_with_where_they_stood(here: Workspace) -> None:
     here.log("t", numbered(1000))
     here.log("t", numbered(500, 1000), partition=1)
     here.flow("t")
@@ -153,7 +153,7 @@ def test_raw_records_arrive_with_where_they_stood(here: Place) -> None:
     assert all((here.root / "t" / file.path).stat().st_size == file.size for file in entry.files)
 
 
-def test_the_next_run_goes_on_exactly_where_the_last_one_ended(here: Place) -> None:
+def test_the_next_run_goes_on_exactly_where_the_last_one_ended(here: Workspace) -> None:
     here.flow("t")
     written = 0
     for count in (700, 0, 1, 300):
@@ -165,7 +165,7 @@ def test_the_next_run_goes_on_exactly_where_the_last_one_ended(here: Place) -> N
     assert [entry.rows for entry in entries] == [700, 1, 300] and list(check_ranges(entries)) == []
 
 
-def test_a_batch_is_as_large_as_the_file_says_and_each_is_a_commit(here: Place) -> None:
+def test_a_batch_is_as_large_as_the_file_says_and_each_is_a_commit(here: Workspace) -> None:
     here.log("t", [bytes(1000)] * 5000)
     here.run_lines = 'batch_bytes = "2m"'
     here.flow("t")
@@ -177,7 +177,7 @@ def test_a_batch_is_as_large_as_the_file_says_and_each_is_a_commit(here: Place) 
 
 
 @pytest.mark.parametrize("limit", ['max_bytes = "1m"', "max_minutes = 0.0000001"])
-def test_a_limit_ends_the_run_between_batches_and_the_next_one_goes_on(here: Place, limit: str) -> None:
+def test_a_limit_ends_the_run_between_batches_and_the_next_one_goes_on(here: Workspace, limit: str) -> None:
     values = [b"%05d" % n + bytes(995) for n in range(3000)]
     here.log("t", values)
     here.run_lines = f'batch_bytes = "1m"\n{limit}'
@@ -192,7 +192,7 @@ def test_a_limit_ends_the_run_between_batches_and_the_next_one_goes_on(here: Pla
     assert here.table("t")["value"].to_pylist() == values
 
 
-def test_latest_means_what_comes_after_the_first_run(here: Place) -> None:
+def test_latest_means_what_comes_after_the_first_run(here: Workspace) -> None:
     here.log("t", numbered(100))
     here.flow("t", 'topics = ["t"]\nstart = "latest"')
     assert here.done("t").rows == 0
@@ -202,7 +202,7 @@ def test_latest_means_what_comes_after_the_first_run(here: Place) -> None:
     assert here.table("t")["value"].to_pylist() == [*numbered(50, 100), *numbered(7, 1000)]
 
 
-def test_topics_by_pattern_without_the_excluded_ones(here: Place) -> None:
+def test_topics_by_pattern_without_the_excluded_ones(here: Workspace) -> None:
     for topic in ("events_a", "events_b", "events_test", "other"):
         here.log(topic, numbered(10))
     here.flow("all", 'pattern = "events_.*"\nexclude = ["events_test"]')
@@ -211,7 +211,7 @@ def test_topics_by_pattern_without_the_excluded_ones(here: Place) -> None:
     assert {file.partition["topic"] for file in here.ledger("all").files()} == {"events_a", "events_b"}
 
 
-def test_topics_with_odd_names_have_directories_of_their_own(here: Place) -> None:
+def test_topics_with_odd_names_have_directories_of_their_own(here: Workspace) -> None:
     here.log("a b%20=c", numbered(3))
     here.flow("odd", 'topics = ["a b%20=c"]')
     here.done("odd")
@@ -229,7 +229,7 @@ def event(number: int, ts: int, **more: object) -> bytes:
     return json.dumps({"id": number, "ts": ts, "user": f"u{number}", **more}).encode()
 
 
-def test_json_becomes_columns_and_hours_become_directories_across_a_change_of_clocks(here: Place) -> None:
+def test_json_becomes_columns_and_hours_become_directories_across_a_change_of_clocks(here: Workspace) -> None:
     start = int(datetime(2026, 10, 24, 22, 0, tzinfo=UTC).timestamp()) * 1000
     here.log("t", [event(n, start + n * HOUR_MS // 4) for n in range(100)])
     here.flow("t", decode=JSON, sink='partition_by = ["date", "hour"]\nzone = "Europe/Berlin"', dead=True)
@@ -248,7 +248,7 @@ def test_json_becomes_columns_and_hours_become_directories_across_a_change_of_cl
     assert sum(counts["t"] for counts in entry.audit.values()) == 100
 
 
-def test_what_cannot_be_decoded_is_put_aside_with_its_reason_and_its_place(here: Place) -> None:
+def test_what_cannot_be_decoded_is_put_aside_with_its_reason_and_its_place(here: Workspace) -> None:
     bad = {
         "empty": b"",
         "not UTF-8": b'{"id": 1, "ts": 1, "user": "\xff"}',
@@ -269,7 +269,7 @@ def test_what_cannot_be_decoded_is_put_aside_with_its_reason_and_its_place(here:
     assert here.table("t")["id"].to_pylist() == list(range(20))
 
 
-def test_only_what_is_json_from_its_first_to_its_last_byte_is_json(here: Place) -> None:
+def test_only_what_is_json_from_its_first_to_its_last_byte_is_json(here: Workspace) -> None:
     start = b'{"id": 7, "ts": 1795000000000, "user": "u"'
     whole = start + b"}"
     deep = start + b', "x": ' + b"[" * 100 + b"]" * 100 + b"}"
@@ -291,7 +291,7 @@ def test_only_what_is_json_from_its_first_to_its_last_byte_is_json(here: Place) 
     assert here.table("t")["id"].to_pylist() == [7] * len(good)
 
 
-def test_a_compressed_message_with_nothing_in_it_is_put_down_as_what_no_row_came_of(here: Place) -> None:
+def test_a_compressed_message_with_nothing_in_it_is_put_down_as_what_no_row_came_of(here: Workspace) -> None:
     full = encode_set(numbered(3))
     nothing = encode_set([gzip.compress(b"")])
     empty = nothing[:5] + bytes([1]) + nothing[6:]  # its attributes: gzip
@@ -305,7 +305,7 @@ def test_a_compressed_message_with_nothing_in_it_is_put_down_as_what_no_row_came
     assert verdict.ok and verdict.found.rows == 6
 
 
-def test_more_dead_records_than_allowed_keep_the_batch_from_being_committed(here: Place) -> None:
+def test_more_dead_records_than_allowed_keep_the_batch_from_being_committed(here: Workspace) -> None:
     here.log("t", [*(event(n, NOVEMBER) for n in range(97)), b"no", b"no", b"no"])
     here.run_lines = "max_error_percent = 2.9"
     here.flow("t", decode=JSON, dead=True)
@@ -323,7 +323,7 @@ def test_more_dead_records_than_allowed_keep_the_batch_from_being_committed(here
     assert len(here.dead("t")) == 3
 
 
-def test_fields_with_names_of_the_tables_own_columns_keep_their_values(here: Place) -> None:
+def test_fields_with_names_of_the_tables_own_columns_keep_their_values(here: Workspace) -> None:
     here.log("t", [json.dumps({"offset": 77, "topic": "x", "record_time": 5}).encode()])
     here.flow("t", decode='kind = "json"\nfields = "offset bigint, topic string, record_time bigint"', dead=True)
     here.done("t")
@@ -337,7 +337,7 @@ def avro(number: int, at: datetime, tags: Sequence[str] = (), note: str | None =
     return out.getvalue()
 
 
-def test_avro_becomes_columns(here: Place) -> None:
+def test_avro_becomes_columns(here: Workspace) -> None:
     at = datetime(2026, 11, 21, 8, tzinfo=UTC)
     whole = avro(3, at, ["a", "b"], "n")
     here.log("t", [avro(1, at), whole, whole[:-1], whole + b"x", b"", avro(2, at, ["c"])])
@@ -357,7 +357,7 @@ def test_avro_becomes_columns(here: Place) -> None:
     ("decode", "words"),
     [
         ('kind = "json"\nfields = "id biggest"', "fields = 'id biggest'"),
-        ('kind = "json"\nfields = "id bigint"\ntime = "ts"', 'time = "ts": there is no such field; there are id'),
+        ('kind = "json"\nfields = "id bigint"\ntime = "ts"', 'time = "ts": no such field; choose from id'),
         (
             'kind = "json"\nfields = "ts string"\ntime = "ts"',
             "'ms' is of numbers or timestamps, not string",
@@ -365,7 +365,9 @@ def test_avro_becomes_columns(here: Place) -> None:
         ('kind = "avro"\nschema_file = "/nowhere/x.avsc"', "schema_file /nowhere/x.avsc: "),
     ],
 )
-def test_what_cannot_be_decoded_at_all_is_said_before_anything_is_read(here: Place, decode: str, words: str) -> None:
+def test_what_cannot_be_decoded_at_all_is_said_before_anything_is_read(
+    here: Workspace, decode: str, words: str
+) -> None:
     here.log("t", numbered(1))
     here.flow("t", decode=decode, dead=True)
     (flow,) = here.run().flows
@@ -375,7 +377,7 @@ def test_what_cannot_be_decoded_at_all_is_said_before_anything_is_read(here: Pla
 # ---- Delta ---------------------------------------------------------------------------------------------------
 
 
-def test_a_delta_table_has_the_same_rows_and_the_same_entries(here: Place) -> None:
+def test_a_delta_table_has_the_same_rows_and_the_same_entries(here: Workspace) -> None:
     here.run_lines = 'batch_bytes = "1m"'
     here.flow("t", decode=JSON, sink='kind = "delta"\npartition_by = ["topic", "date", "hour"]', dead=True)
     count = 0
@@ -396,7 +398,7 @@ def test_a_delta_table_has_the_same_rows_and_the_same_entries(here: Place) -> No
 # ---- what does not fit together ------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_of_something_else_is_refused(here: Place) -> None:
+def test_a_checkpoint_of_something_else_is_refused(here: Workspace) -> None:
     here.log("t", numbered(10))
     here.flow("t")
     here.done("t")
@@ -414,7 +416,9 @@ def test_a_checkpoint_of_something_else_is_refused(here: Place) -> None:
     assert here.unlisted("t") == []
 
 
-def test_files_that_were_never_committed_are_removed_by_the_next_run_and_others_are_left_alone(here: Place) -> None:
+def test_files_that_were_never_committed_are_removed_by_the_next_run_and_others_are_left_alone(
+    here: Workspace,
+) -> None:
     here.log("t", numbered(10))
     here.flow("t")
     here.done("t")
@@ -427,7 +431,7 @@ def test_files_that_were_never_committed_are_removed_by_the_next_run_and_others_
     assert not ours.exists() and all(path.exists() for path in theirs) and (here.root / "t" / file.path).exists()
 
 
-def test_what_the_log_has_lost_fails_or_is_recorded(here: Place) -> None:
+def test_what_the_log_has_lost_fails_or_is_recorded(here: Workspace) -> None:
     here.log("t", numbered(10))
     here.flow("t")
     here.done("t")
@@ -444,7 +448,7 @@ def test_what_the_log_has_lost_fails_or_is_recorded(here: Place) -> None:
 
 
 @pytest.mark.parametrize("how", ["fail", "skip", "dead"])
-def test_corrupt_messages_fail_or_are_left_out_or_put_aside(here: Place, how: str) -> None:
+def test_corrupt_messages_fail_or_are_left_out_or_put_aside(here: Workspace, how: str) -> None:
     data = bytearray(encode_set(numbered(10)))
     data[18 * 4 + 12] ^= 1  # in the payload of the fifth
     folder = here.root / "logs" / "t-0"
@@ -467,7 +471,7 @@ def test_corrupt_messages_fail_or_are_left_out_or_put_aside(here: Place, how: st
 
 
 def test_a_cluster_through_zookeeper(
-    here: Place, odradek_chroot: str, odradek_kafka07_broker: Callable[..., Kafka07Broker]
+    here: Workspace, odradek_chroot: str, odradek_kafka07_broker: Callable[..., Kafka07Broker]
 ) -> None:
     for broker_id in (1, 2):
         odradek_kafka07_broker(broker_id=broker_id, config={"log.flush.interval": "1", "num.partitions": "2"})
@@ -499,7 +503,7 @@ def test_a_cluster_through_zookeeper(
     ]
 
 
-def test_counts_can_only_be_sent_to_a_cluster(here: Place) -> None:
+def test_counts_can_only_be_sent_to_a_cluster(here: Workspace) -> None:
     here.log("t", numbered(1))
     here.flow("t")
     here.flows += '[flows.t.audit]\ntopic = "counts"\n'
@@ -507,7 +511,7 @@ def test_counts_can_only_be_sent_to_a_cluster(here: Place) -> None:
     assert 'audit.topic = "counts": log directories take no messages' in flow.error
 
 
-def test_checkpoints_begin_where_reading_begins(here: Place) -> None:
+def test_checkpoints_begin_where_reading_begins(here: Workspace) -> None:
     here.log("t", numbered(10))
     here.flow("t")
     here.done("t")

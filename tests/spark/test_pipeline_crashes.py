@@ -63,7 +63,7 @@ path = "{root}/delta"
 """
 
 
-class Place:
+class Workspace:
     """A log that grows, and the tables of it."""
 
     def __init__(self, root: Path) -> None:
@@ -124,7 +124,7 @@ def counted(paths: Iterable[Path], name: str) -> tuple[int, int]:
     return rows, different
 
 
-def kill_at_steps(place: Place) -> int:
+def kill_at_steps(place: Workspace) -> int:
     for number, step in enumerate(ORDER):
         if number % 3 == 2:
             place.grow()
@@ -133,7 +133,7 @@ def kill_at_steps(place: Place) -> int:
     return len(ORDER)
 
 
-def kill_at_random(place: Place) -> int:
+def kill_at_random(place: Workspace) -> int:
     chance = random.Random(1)
     kills = 0
     while kills < KILLS:
@@ -160,11 +160,11 @@ def runs_so_long(child: Child, steps: int, seconds: float) -> bool:
 def test_runs_that_are_killed_leave_exact_tables(tmp_path: Path) -> None:
     """At every step, and at random. The two take turns on a machine with two cores: most of it is Spark's start."""
     assert {*ORDER, "reading"} == set(STEPS)
-    places = [Place(tmp_path / name) for name in ("steps", "random")]
+    places = [Workspace(tmp_path / name) for name in ("steps", "random")]
     with ThreadPoolExecutor() as pool:
         kills = list(pool.map(lambda work, place: work(place), (kill_at_steps, kill_at_random), places))
         assert sum(kills) > 20
-        list(pool.map(Place.finish, places))
+        list(pool.map(Workspace.finish, places))
     for place in places:
         place.check()
         place.check_ledgers()

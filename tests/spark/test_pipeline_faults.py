@@ -44,7 +44,7 @@ path = "{root}/table"
 """
 
 
-class Place:
+class Workspace:
     """A topic's records, and the table of it."""
 
     def __init__(self, root: Path, source: str) -> None:
@@ -124,7 +124,7 @@ ENDINGS: dict[Callable[[Child], None], tuple[int, str]] = {
 def test_whatever_ends_a_batch_in_its_middle_is_told_and_the_next_run_goes_on(tmp_path: Path) -> None:
     """A batch that is being read through a slow line that then stands still."""
     with Kafka07Broker(config={"log.flush.interval": "1"}) as broker, FaultProxy(broker.host, broker.port) as line:
-        place = Place(tmp_path, f'brokers = "1@{line.address}"')
+        place = Workspace(tmp_path, f'brokers = "1@{line.address}"')
         for end, (code, words) in ENDINGS.items():
             append(broker, "t", place.more())
             before = len(place.entries)
@@ -153,7 +153,7 @@ def test_whatever_ends_a_batch_in_its_middle_is_told_and_the_next_run_goes_on(tm
 @pytest.mark.timeout(600)
 def test_a_run_that_is_ended_while_spark_starts_leaves_nothing_behind(tmp_path: Path) -> None:
     with Kafka07Broker(config={"log.flush.interval": "1"}) as broker:
-        place = Place(tmp_path, f'brokers = "1@{broker.address}"')
+        place = Workspace(tmp_path, f'brokers = "1@{broker.address}"')
         append(broker, "t", place.more())
         with Child.at("reading", place.file) as child:
             until(lambda: child.java() is not None, "Java")
@@ -217,7 +217,7 @@ def confirmed(zookeeper: ZooKeeperServer, values: list[bytes]) -> None:
 @pytest.mark.timeout(1500)
 def test_a_run_outlives_its_zookeeper_and_its_broker_or_fails_and_the_next_one_is_exact(tmp_path: Path) -> None:
     with cluster(tmp_path) as (zookeeper, broker):
-        place = Place(tmp_path, f'zookeeper = "{zookeeper.address}"')
+        place = Workspace(tmp_path, f'zookeeper = "{zookeeper.address}"')
         for lost, comes_back in ((zookeeper, True), (broker, True), (zookeeper, False), (broker, False)):
             confirmed(zookeeper, place.more())
             with Child.at("reading", place.file, *([] if comes_back else ["3"])) as child:

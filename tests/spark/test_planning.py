@@ -14,7 +14,7 @@ from odradek.errors import ConfigError
 from odradek.spark.errors import DataLoss
 from odradek.spark.gaps import Loss, PositionGap
 from odradek.spark.planning import (
-    LEAST_PIECE,
+    MIN_SPLIT,
     SLACK,
     Extent,
     PlannedTask,
@@ -22,13 +22,13 @@ from odradek.spark.planning import (
     SplitPoint,
     TaskSizing,
     check_order,
-    divide,
+    clip_to_logs,
     pack,
-    place_of_each,
     positions,
-    propose_cuts,
-    settle,
-    task_count,
+    propose_splits,
+    resolve_per_partition,
+    size_tasks,
+    split,
 )
 from odradek.types import EARLIEST, LATEST, AtTime, MiB, Position, TopicPartition
 
@@ -44,19 +44,21 @@ def at(position: int) -> dict[TopicPartition, Position]:
 
 
 def test_one_place_holds_for_all_partitions() -> None:
-    assert place_of_each([P, Q], EARLIEST, "startingOffsets") == {P: EARLIEST, Q: EARLIEST}
-    assert place_of_each([P], AtTime(7.0), "startingTimestamp") == {P: AtTime(7.0)}
+    assert resolve_per_partition([P, Q], EARLIEST, "startingOffsets") == {P: EARLIEST, Q: EARLIEST}
+    assert resolve_per_partition([P], AtTime(7.0), "startingTimestamp") == {P: AtTime(7.0)}
 
 
 def test_places_one_by_one_are_for_exactly_the_partitions_there_are() -> None:
-    assert place_of_each([P], at(5), "startingOffsets") == {P: 5}
+    assert resolve_per_partition([P], at(5), "startingOffsets") == {P: 5}
     with pytest.raises(ConfigError, match="option startingOffsets says nothing about t/1-0"):
-        place_of_each([P, Q], at(5), "startingOffsets")
-    with pytest.raises(ConfigError, match="option startingOffsets names what is not read or not there: t/0-0"):
-        place_of_each([], at(5), "startingOffsets")
+        resolve_per_partition([P, Q], at(5), "startingOffsets")
+    with pytest.raises(
+        ConfigError, match="option startingOffsets names partitions that are not part of this query: t/0-0"
+    ):
+        resolve_per_partition([], at(5), "startingOffsets")
     many = [TopicPartition("t", number, 0) for number in range(12)]
     with pytest.raises(ConfigError, match="t/0-9 and 2 more"):
-        place_of_each(many, {}, "startingOffsets")
+        resolve_per_partition(many, {}, "startingOffsets")
 
 
 def test_places_become_positions() -> None:
@@ -101,7 +103,7 @@ def test_what_logs_do_not_have_is_a_gap(
     missing: list[tuple[Loss, int, int, int]],
 ) -> None:
     logs = {} if log is None else {P: log}
-    settled = settle(at(start), at(end), logs, fail_on_data_loss=False)
+    settled = clip_to_logs(at(start), at(end), logs, fail_on_data_loss=False)
     assert settled.ranges == tuple(Range(P, a, b) for a, b in read)
     earliest, latest = (-1, -1) if log is None else (log.earliest, log.latest)
     assert settled.gaps == tuple(
@@ -110,16 +112,16 @@ def test_what_logs_do_not_have_is_a_gap(
     assert pickle.loads(pickle.dumps(settled)) == settled
     if missing:
         with pytest.raises(DataLoss) as caught:
-            settle(at(start), at(end), logs, fail_on_data_loss=True)
+            clip_to_logs(at(start), at(end), logs, fail_on_data_loss=True)
         assert caught.value.gaps == settled.gaps
     else:
-        assert settle(at(start), at(end), logs, fail_on_data_loss=True) == settled
+        assert clip_to_logs(at(start), at(end), logs, fail_on_data_loss=True) == settled
 
 
 @given(*[st.integers(0, 50)] * 4)
 def test_ranges_and_gaps_together_are_what_was_asked_for(start: int, size: int, earliest: int, length: int) -> None:
     log = Extent(earliest, earliest + length)
-    settled = settle(at(start), at(start + size), {P: log}, fail_on_data_loss=False)
+    settled = clip_to_logs(at(start), at(start + size), {P: log}, fail_on_data_loss=False)
     parts = [(r.start, r.end) for r in settled.ranges] + [(gap.start, gap.end) for gap in settled.gaps]
     covered = [place for part in parts for place in range(*part)]
     assert sorted(covered) == list(range(start, start + size))
@@ -128,7 +130,7 @@ def test_ranges_and_gaps_together_are_what_was_asked_for(start: int, size: int, 
 
 def test_data_loss_is_told_in_numbers_and_survives_pickling() -> None:
     with pytest.raises(DataLoss) as caught:
-        settle(at(10), at(90), {P: Extent(40, 100)}, fail_on_data_loss=True)
+        clip_to_logs(at(10), at(90), {P: Extent(40, 100)}, fail_on_data_loss=True)
     text = str(caught.value)
     assert text.startswith("data was lost: t/0-0: deleted by retention: wanted [10, 40), the log now has [40, 100)")
     assert "failOnDataLoss=false" in text
@@ -141,11 +143,11 @@ def test_many_gaps_are_not_all_spelled_out() -> None:
     end = dict.fromkeys(partitions, Position(9))
     start = dict.fromkeys(partitions, Position(0))
     with pytest.raises(DataLoss, match=r"t/0-9: no broker has this partition: wanted \[0, 9\); and 2 more partitions"):
-        settle(start, end, {}, fail_on_data_loss=True)
+        clip_to_logs(start, end, {}, fail_on_data_loss=True)
 
 
 def test_nothing_is_read_of_a_partition_that_the_start_does_not_name() -> None:
-    assert settle({}, at(50), {P: Extent(10, 60)}, fail_on_data_loss=True) == ((), ())
+    assert clip_to_logs({}, at(50), {P: Extent(10, 60)}, fail_on_data_loss=True) == ((), ())
 
 
 # ---- dividing ------------------------------------------------------------------------------------------------
@@ -154,30 +156,30 @@ def test_nothing_is_read_of_a_partition_that_the_start_does_not_name() -> None:
 @pytest.mark.parametrize(
     ("total", "work"),
     [
-        (0, TaskSizing(1, LEAST_PIECE)),
-        (1, TaskSizing(1, LEAST_PIECE)),
+        (0, TaskSizing(1, MIN_SPLIT)),
+        (1, TaskSizing(1, MIN_SPLIT)),
         (128 * MiB, TaskSizing(1, 128 * MiB)),
         (128 * MiB + 1, TaskSizing(2, 64 * MiB + 1)),
         (1280 * MiB, TaskSizing(8, 160 * MiB)),
     ],
 )
 def test_tasks_are_as_few_as_their_size_allows_but_no_more_than_may_be(total: int, work: TaskSizing) -> None:
-    assert task_count(total, max_bytes=128 * MiB, min_tasks=1, max_tasks=8) == work
+    assert size_tasks(total, max_bytes=128 * MiB, min_tasks=1, max_tasks=8) == work
 
 
 def test_there_are_at_least_so_many_tasks_if_there_is_something_to_divide() -> None:
-    assert task_count(64 * MiB, max_bytes=128 * MiB, min_tasks=4, max_tasks=8) == TaskSizing(4, 16 * MiB)
-    assert task_count(1 * MiB, max_bytes=128 * MiB, min_tasks=4, max_tasks=8) == TaskSizing(4, LEAST_PIECE)
+    assert size_tasks(64 * MiB, max_bytes=128 * MiB, min_tasks=4, max_tasks=8) == TaskSizing(4, 16 * MiB)
+    assert size_tasks(1 * MiB, max_bytes=128 * MiB, min_tasks=4, max_tasks=8) == TaskSizing(4, MIN_SPLIT)
 
 
 def test_small_ranges_are_not_cut() -> None:
     logs = {P: Extent(0, 1000, (0, 50, 90))}
-    assert propose_cuts([Range(P, 0, 125)], logs, PIECE) == []
+    assert propose_splits([Range(P, 0, 125)], logs, PIECE) == []
 
 
 def test_cuts_at_known_boundaries_come_first() -> None:
     logs = {P: Extent(0, 1000, (0, 90, 180, 270, 400))}
-    assert propose_cuts([Range(P, 0, 360)], logs, PIECE) == [
+    assert propose_splits([Range(P, 0, 360)], logs, PIECE) == [
         SplitPoint(P, 90, 90, 90),
         SplitPoint(P, 180, 180, 180),
         SplitPoint(P, 270, 270, 270),
@@ -186,12 +188,12 @@ def test_cuts_at_known_boundaries_come_first() -> None:
 
 def test_small_segments_stay_together() -> None:
     logs = {P: Extent(0, 300, tuple(range(0, 300, 30)))}
-    assert [cut.position for cut in propose_cuts([Range(P, 0, 300)], logs, PIECE)] == [120, 240]
+    assert [cut.position for cut in propose_splits([Range(P, 0, 300)], logs, PIECE)] == [120, 240]
 
 
 def test_between_known_boundaries_cuts_are_proposed_with_both_beside_them() -> None:
     logs = {P: Extent(0, 1000, (0, 300))}
-    assert propose_cuts([Range(P, 0, 380)], logs, PIECE) == [
+    assert propose_splits([Range(P, 0, 380)], logs, PIECE) == [
         SplitPoint(P, 100, 0, 300),
         SplitPoint(P, 200, 0, 300),
         SplitPoint(P, 300, 300, 300),
@@ -204,13 +206,13 @@ def test_cuts_are_between_what_is_known_and_make_pieces_of_the_size(
 ) -> None:
     part = Range(P, start, start + size)
     logs = {P: Extent(0, 6000, tuple(sorted(known)))}
-    cuts = propose_cuts([part], logs, piece)
+    cuts = propose_splits([part], logs, piece)
     for cut in cuts:
         assert part.start < cut.position < part.end
         assert cut.floor <= cut.position <= cut.ceiling
         assert {cut.floor, cut.ceiling} <= known | {part.start, part.end}
         assert cut.floor == cut.position or not any(cut.floor < place < cut.ceiling for place in known)
-    pieces = divide([part], [(cut.partition, cut.position) for cut in cuts])
+    pieces = split([part], [(cut.partition, cut.position) for cut in cuts])
     assert all(r.size <= piece * SLACK + 1 for r in pieces)
     assert len(cuts) <= size // (piece // 2) + 1  # most pieces are no smaller than half of it
 
@@ -218,8 +220,8 @@ def test_cuts_are_between_what_is_known_and_make_pieces_of_the_size(
 def test_dividing_takes_what_was_found_wherever_it_is() -> None:
     ranges = [Range(P, 0, 100), Range(Q, 50, 90)]
     found = [(P, 60), (P, 60), (P, 0), (P, 100), (P, 700), (Q, 49), (Q, 51)]
-    assert divide(ranges, found) == [Range(P, 0, 60), Range(P, 60, 100), Range(Q, 50, 51), Range(Q, 51, 90)]
-    assert divide(ranges, []) == ranges
+    assert split(ranges, found) == [Range(P, 0, 60), Range(P, 60, 100), Range(Q, 50, 51), Range(Q, 51, 90)]
+    assert split(ranges, []) == ranges
 
 
 # ---- packing -------------------------------------------------------------------------------------------------
@@ -234,7 +236,7 @@ PIECES = st.lists(
 @given(PIECES, st.integers(1, 9), st.none() | st.integers(1, 3), st.integers(1, 400))
 def test_every_byte_is_in_exactly_one_task(ranges: list[Range], tasks: int, fetchers: int | None, piece: int) -> None:
     logs = {r.partition: Extent(0, r.end) for r in ranges}
-    pieces = divide(ranges, [(cut.partition, cut.position) for cut in propose_cuts(ranges, logs, piece)])
+    pieces = split(ranges, [(cut.partition, cut.position) for cut in propose_splits(ranges, logs, piece)])
     packed = pack(pieces, tasks, fetchers=fetchers)
     assert len(packed) <= tasks
     assert all(task.ranges for task in packed)
@@ -292,12 +294,12 @@ def test_a_hundred_thousand_partitions_are_planned_in_moments() -> None:
     logs = {p: Extent(0, 1000 + n * 997 % 50_000_000) for n, p in enumerate(partitions)}
     end = {p: Position(log.latest) for p, log in logs.items()}
     began = time.process_time()
-    ranges = settle(dict.fromkeys(end, Position(0)), end, logs, fail_on_data_loss=True).ranges
-    work = task_count(sum(r.size for r in ranges), max_bytes=128 * MiB, min_tasks=1, max_tasks=400)
-    cuts = propose_cuts(ranges, logs, work.piece)
-    packed = pack(divide(ranges, [(cut.partition, cut.position) for cut in cuts]), work.tasks)
+    ranges = clip_to_logs(dict.fromkeys(end, Position(0)), end, logs, fail_on_data_loss=True).ranges
+    work = size_tasks(sum(r.size for r in ranges), max_bytes=128 * MiB, min_tasks=1, max_tasks=400)
+    cuts = propose_splits(ranges, logs, work.split_bytes)
+    packed = pack(split(ranges, [(cut.partition, cut.position) for cut in cuts]), work.tasks)
     assert time.process_time() - began < 10  # 1 s; this is about not being quadratic
     assert len(packed) == 400
     largest = max(packed, key=lambda task: task.size)
-    assert largest.size <= work.piece * SLACK
+    assert largest.size <= work.split_bytes * SLACK
     assert len(pickle.dumps(largest)) < 32 * len(largest.ranges) + 500

@@ -21,7 +21,7 @@ from odradek.errors import ConfigError, DeadlineError
 from odradek.spark import runtime
 from odradek.spark.sink import BatchWriter, StreamWriter
 from odradek.spark.sink_columns import BadRow
-from odradek.spark.sink_report import Attempt, TaskCommit, WriteCounts, WriteError, tell
+from odradek.spark.sink_report import Attempt, TaskCommit, WriteCounts, WriteError, report
 from odradek.spark.source import OdradekSource
 from odradek.testing import FaultProxy, Kafka07Broker
 from odradek.types import MiB, Position, TopicPartition
@@ -89,10 +89,10 @@ def test_every_row_is_written_once_and_counted(broker: Kafka07Broker, options: d
     written = write(options, *({"value": rows[at : at + 1000]} for at in range(0, 30_000, 1000)))
     assert Counter(values(broker)) == Counter(row.encode() for row in rows)
     assert (written.rows, written.bytes, written.attempt) == (30_000, 150_000, Attempt(-1, 0))
-    assert {(partition.topic, partition.broker) for partition in written.places} == {("t", 1)}
+    assert {(partition.topic, partition.broker) for partition in written.partitions} == {("t", 1)}
     counts = Counter(TopicPartition("t", row.partition, 1) for row in rows_of(broker.log_dir))
-    assert {partition: tally.rows for partition, tally in written.places.items()} == counts
-    assert all((tally.repeated, tally.first) == (0, None) for tally in written.places.values())
+    assert {partition: tally.rows for partition, tally in written.partitions.items()} == counts
+    assert all((tally.repeated, tally.first) == (0, None) for tally in written.partitions.values())
 
 
 def test_rows_of_a_partition_stay_in_order(broker: Kafka07Broker, options: dict[str, str]) -> None:
@@ -251,7 +251,7 @@ def test_a_broker_that_dies_in_the_middle_loses_nothing(broker: Kafka07Broker, o
     assert found.keys() == {row.encode() for row in rows}
     twice = sum(count - 1 for count in found.values())
     assert written.rows == len(rows)
-    assert twice <= sum(tally.repeated for tally in written.places.values())
+    assert twice <= sum(tally.repeated for tally in written.partitions.values())
 
 
 # ---- what is refused -----------------------------------------------------------------------------------------
@@ -283,8 +283,8 @@ def test_a_task_that_is_tried_again_says_so(
     written = write(options, {"value": ["a"]})
     assert written.attempt == Attempt(4, 2)
     assert "partition 4 attempt 2: rows that an earlier attempt has written are written again" in caplog.text
-    tell("committed", [written], "")
-    assert "rows may be there twice: 1 tasks were tried again" in caplog.text
+    report("committed", [written], "")
+    assert "rows may be duplicates: 1 tasks were tried again" in caplog.text
 
 
 def test_a_micro_batch_is_named(
@@ -312,8 +312,8 @@ def lines(path: Path) -> list[dict[str, Any]]:
 def test_a_commit_is_summed_up_in_the_log_and_in_the_report(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     path = tmp_path / "new" / "report"
-    tell("committed", [message(5), message(7, attempt=1)], str(path))
-    tell("aborted", [message(2), None], str(path))
+    report("committed", [message(5), message(7, attempt=1)], str(path))
+    report("aborted", [message(2), None], str(path))
     first, second = lines(path)
     assert first == {
         "outcome": "committed",
@@ -330,16 +330,16 @@ def test_a_commit_is_summed_up_in_the_log_and_in_the_report(tmp_path: Path, capl
     }
     assert (second["outcome"], second["tasks"], second["lost"], second["rows"]) == ("aborted", 1, 1, 3)
     said = [record.getMessage() for record in caplog.records if record.name == "odradek.spark.sink"]
-    assert said[0].startswith("committed 14 rows, 120 bytes, 3 partitions of topics; rows may be there twice: 1 tasks")
+    assert said[0].startswith("committed 14 rows, 120 bytes, 3 partitions of topics; rows may be duplicates: 1 tasks")
     assert "1 tasks failed, and what they wrote stays" in said[1]
-    tell("committed", [message(5)], "")
+    report("committed", [message(5)], "")
     assert caplog.records[-1].levelname == "INFO"
 
 
 def test_a_batch_that_is_written_again_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "report"
     for batch in (0, 1, 1, 2):
-        tell("committed", [message(1, batch=batch)], str(path))
+        report("committed", [message(1, batch=batch)], str(path))
     assert [(line["batch"], line["replayed"]) for line in lines(path)] == [
         (0, False),
         (1, False),
@@ -351,9 +351,9 @@ def test_a_batch_that_is_written_again_says_so(tmp_path: Path, caplog: pytest.Lo
 
 def test_a_line_that_was_cut_off_does_not_spoil_the_next(tmp_path: Path) -> None:
     path = tmp_path / "report"
-    tell("committed", [message(1, batch=0)], str(path))
+    report("committed", [message(1, batch=0)], str(path))
     path.write_bytes(path.read_bytes() + b'{"outcome": "comm')
-    assert tell("committed", [message(1, batch=0)], str(path)).replayed
+    assert report("committed", [message(1, batch=0)], str(path)).replayed
     assert json.loads(path.read_bytes().splitlines()[-1])["replayed"]
 
 
@@ -364,4 +364,4 @@ def test_positions_are_ranges_where_a_cluster_tells_them() -> None:
     acks = [Ack(partition, Position(at), 5, True, at == 20) for at in (20, 10, 30)]
     written.add(Acks(acks, ()))
     written.add(Acks([Ack(partition, None, 1, True, False)], ()))
-    assert written.places[partition].as_json() == {"rows": 16, "repeated": 5, "first": 10, "last": 30}
+    assert written.partitions[partition].as_json() == {"rows": 16, "repeated": 5, "first": 10, "last": 30}

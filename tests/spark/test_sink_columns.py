@@ -15,8 +15,8 @@ from odradek.errors import ConfigError, Unsupported
 from odradek.spark.sink_columns import BadRow, DestinationRows, RowLayout, layout
 from odradek.types import TopicPartition
 
-ALL = RowLayout("", has_key=True, has_place=True)
-PLAIN = RowLayout("t", has_key=False, has_place=False)
+ALL = RowLayout("", has_key=True, has_partition=True)
+PLAIN = RowLayout("t", has_key=False, has_partition=False)
 
 
 def batch(rows: list[tuple[Any, ...]], value: pa.DataType | None = None) -> pa.RecordBatch:
@@ -27,7 +27,7 @@ def batch(rows: list[tuple[Any, ...]], value: pa.DataType | None = None) -> pa.R
 
 
 def rows_of(group: DestinationRows) -> list[tuple[Any, ...]]:
-    place = (None, None) if group.partition is None else group.partition[1:]
+    place = (None, None) if group.partition is None else (group.partition.broker, group.partition.partition)
     columns = [group.rows[name].to_pylist() for name in ("value", "key")]
     return [(value, group.topic, key, *place) for value, key in zip(*columns, strict=True)]
 
@@ -62,7 +62,7 @@ def test_rows_of_one_topic_are_not_copied() -> None:
 
 def test_the_option_goes_before_the_column() -> None:
     rows = [(b"a", None, None, 1, 0), (b"b", "u", None, 1, 0)]
-    (group,) = RowLayout("t", has_key=True, has_place=True).groups([batch(rows)], 0)
+    (group,) = RowLayout("t", has_key=True, has_partition=True).groups([batch(rows)], 0)
     assert (group.topic, group.partition, len(group.rows)) == ("t", TopicPartition("t", 0, 1), 2)
 
 
@@ -80,10 +80,10 @@ def test_values_of_every_form_of_spark(kind: pa.DataType) -> None:
     [
         ((None, "t", None, 1, 0), "value is null"),
         ((b"", None, None, 1, 0), "topic is null"),
-        ((b"", "t", None, None, 0), "one of broker and partition is null"),
-        ((b"", "t", None, 1, None), "one of broker and partition is null"),
-        ((b"", "t", None, -1, 0), "broker is -1"),
-        ((b"", "t", None, 1, -7), "partition is -7"),
+        ((b"", "t", None, None, 0), "broker and partition must both be null, or neither"),
+        ((b"", "t", None, 1, None), "broker and partition must both be null, or neither"),
+        ((b"", "t", None, -1, 0), "invalid broker: -1"),
+        ((b"", "t", None, 1, -7), "invalid partition: -7"),
     ],
 )
 def test_a_row_that_cannot_be_written_is_named(row: tuple[Any, ...], says: str) -> None:
@@ -96,8 +96,8 @@ def test_a_row_that_cannot_be_written_is_named(row: tuple[Any, ...], says: str) 
 
 def test_what_is_no_partition_of_an_int_is_refused_in_a_bigint_too() -> None:
     row = {"value": [b""], "broker": [1], "partition": [1 << 40]}
-    with pytest.raises(BadRow, match="partition is 1099511627776"):
-        RowLayout("t", has_key=False, has_place=True).groups([pa.record_batch(row)], 0)
+    with pytest.raises(BadRow, match="invalid partition: 1099511627776"):
+        RowLayout("t", has_key=False, has_partition=True).groups([pa.record_batch(row)], 0)
 
 
 @pytest.mark.parametrize(
@@ -117,15 +117,15 @@ def test_columns_that_can_be_written(fields: str, topic: str, expected: RowLayou
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ("topic string", "no column value"),
-        ("value string", "neither option topic nor a column topic"),
+        ("topic string", "the query must have a column named .value"),
+        ("value string", "no target topic"),
         ("value string, topic string, offset bigint", "no column 'offset' to write: select only"),
-        ("value string, topic string, value string", "value comes twice"),
+        ("value string, topic string, value string", "value is named twice"),
         ("value int, topic string", "column value is int: cast it to binary or string"),
         ("value string, topic binary", "column topic is binary: cast it to string"),
         ("value string, topic string, key struct<a:int>", "column key is"),
-        ("value string, topic string, partition int", "broker and partition go together"),
-        ("value string, topic string, broker int", "broker and partition go together"),
+        ("value string, topic string, partition int", "broker and partition must both be present"),
+        ("value string, topic string, broker int", "broker and partition must both be present"),
         ("value string, topic string, broker string, partition int", "column broker is string: cast it to int"),
     ],
 )

@@ -144,7 +144,7 @@ def test_the_limit_is_what_options_say(odradek_chroot: str) -> None:
 def test_limited_batches_end_at_proved_boundaries_and_have_every_row_once(
     tmp_path: Path, odradek_kafka07_broker: Start, odradek_chroot: str, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(admission, "LEAST_SHARE", 4000)
+    monkeypatch.setattr(admission, "MIN_SHARE", 4000)
     write_log(tmp_path, "orders", 0, hard_log(seed, 150, 1990), hard_log(seed + 10, 100, 1990))
     write_log(tmp_path, "orders", 1, hard_log(seed + 20, 100, 1990))
     odradek_kafka07_broker(log_dir=tmp_path, broker_id=3, config={"num.partitions": "2"})

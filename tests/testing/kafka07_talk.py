@@ -39,8 +39,8 @@ class Talk:
 
     def read(self, size: int) -> bytes:
         received = bytearray()
-        while len(received) < size and (piece := self.socket.recv(size - len(received))):
-            received += piece
+        while len(received) < size and (chunk := self.socket.recv(size - len(received))):
+            received += chunk
         return bytes(received)
 
     def answer(self) -> tuple[int, bytes]:

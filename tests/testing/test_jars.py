@@ -109,13 +109,13 @@ def test_processes_that_fill_the_cache_at_once_all_find_it_complete(
     url: str, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(jars.REPOSITORY_VARIABLE, url)
-    found: list[list[str]] = []
-    threads = [threading.Thread(target=lambda: found.append(names(zookeeper_jars(VERSION)))) for _ in range(8)]
+    commands: list[list[str]] = []
+    threads = [threading.Thread(target=lambda: commands.append(names(zookeeper_jars(VERSION)))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [FILES] * 8
+    assert commands == [FILES] * 8
     assert names(list(cache.iterdir())) == ["zookeeper-3.3.6"]
 
 

@@ -22,7 +22,7 @@ from odradek.testing import Kafka07Broker
 from odradek.testing.kafka07 import BrokerHalted, StartRefused
 from odradek.testing.kafka07.config import BrokerConfig
 from odradek.testing.kafka07.requests import Handler
-from odradek.testing.kafka07.server import PIECE_BYTES, READ_BYTES, ServedConnection, Server, tune
+from odradek.testing.kafka07.server import FILE_READ_BYTES, READ_BYTES, ServedConnection, Server, tune
 from odradek.wire.kafka07.message_set import encode_set
 from odradek.wire.kafka07.requests import Fetch, MultiFetch, Produce
 
@@ -148,7 +148,7 @@ def test_a_broker_that_is_down_says_so() -> None:
     broker.kill()
 
 
-def test_a_failing_disk_halts_it_and_whoever_stops_it_learns_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_disk_halts_the_broker_and_stop_raises_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -282,12 +282,12 @@ def test_a_declared_size_takes_no_memory_before_its_bytes_come() -> None:
     declared, received = 100_000_000, 0
     data = memoryview(declared.to_bytes(4) + bytes(3_000_000))
     while received < len(data):
-        room = connection.get_buffer(-1)
-        assert received + len(room) <= 2 * received + 2 * READ_BYTES
-        piece = data[received : received + len(room)]
-        room[: len(piece)] = piece
-        connection._end += len(piece)  # buffer_updated, but for the answer
-        received += len(piece)
+        buffer = connection.get_buffer(-1)
+        assert received + len(buffer) <= 2 * received + 2 * READ_BYTES
+        chunk = data[received : received + len(buffer)]
+        buffer[: len(chunk)] = chunk
+        connection._end += len(chunk)  # buffer_updated, but for the answer
+        received += len(chunk)
 
 
 def test_a_segment_deleted_under_a_slow_reader_ends_the_connection(broker: Kafka07Broker) -> None:
@@ -340,7 +340,7 @@ def test_a_stretch_of_a_file_that_cannot_go_straight_to_the_socket_is_read(
     with Talk(broker) as talk:
         talk.produce("t", value)
         assert talk.fetch("t") == (0, encode_set([value]))
-    assert refused[0] == 900_010 - PIECE_BYTES
+    assert refused[0] == 900_010 - FILE_READ_BYTES
 
 
 @pytest.mark.parametrize(
@@ -360,12 +360,12 @@ def test_an_accepted_connection_has_no_nagle_delay(broker: Kafka07Broker, monkey
     made: list[int] = []
     connection_made = ServedConnection.connection_made
 
-    def look(self: ServedConnection, transport: asyncio.BaseTransport) -> None:
+    def observe(self: ServedConnection, transport: asyncio.BaseTransport) -> None:
         connection_made(self, transport)
         accepted = transport.get_extra_info("socket")
         made.append(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
-    monkeypatch.setattr(ServedConnection, "connection_made", look)
+    monkeypatch.setattr(ServedConnection, "connection_made", observe)
     with Talk(broker) as talk:
         talk.offsets("t")
     assert made

@@ -43,8 +43,8 @@ def node(server: ZooKeeperServer, path: str) -> Node | None:
 def eventually(server: ZooKeeperServer, path: str, seconds: float = 10.0) -> Node:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        if found := node(server, path):
-            return found
+        if stored := node(server, path):
+            return stored
         time.sleep(0.01)
     raise AssertionError(f"{path} did not appear")
 
@@ -122,9 +122,9 @@ def test_a_topic_that_comes_while_zookeeper_is_away_is_registered_when_it_is_bac
 def test_it_registers_the_hostname_given(server: ZooKeeperServer, root: str) -> None:
     address = f"{server.address}{root}"
     with Kafka07Broker(zookeeper=address, config={"hostname": "kafka.example", "brokerid": "9"}) as broker:
-        found = node(server, f"{root}/brokers/ids/9")
-    assert found is not None
-    assert (found.data or b"").endswith(f":kafka.example:{broker.port}".encode())
+        stored = node(server, f"{root}/brokers/ids/9")
+    assert stored is not None
+    assert (stored.data or b"").endswith(f":kafka.example:{broker.port}".encode())
 
 
 def test_without_its_chroot_or_without_zookeeper_it_does_not_start(server: ZooKeeperServer) -> None:
@@ -132,9 +132,9 @@ def test_without_its_chroot_or_without_zookeeper_it_does_not_start(server: ZooKe
         pass
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
-        nobody = f"127.0.0.1:{deaf.getsockname()[1]}"
-        broker = Kafka07Broker(zookeeper=nobody, config={"zk.connectiontimeout.ms": "300"})
-        with pytest.raises(Unreachable, match=nobody):
+        address = f"127.0.0.1:{deaf.getsockname()[1]}"
+        broker = Kafka07Broker(zookeeper=address, config={"zk.connectiontimeout.ms": "300"})
+        with pytest.raises(Unreachable, match=address):
             broker.start()
 
 

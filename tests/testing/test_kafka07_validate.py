@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from odradek.testing.kafka07 import validate
 from odradek.testing.kafka07.validate import InvalidSet, PayloadTooLarge, ValidSet, check_set
-from odradek.wire.compression import CompressionType, compress
+from odradek.wire.compression import CompressionType
+from odradek.wire.kafka07.compression import compress
 from odradek.wire.kafka07.message_set import encode_set
 
 
@@ -83,7 +84,7 @@ def test_a_cut_tail_is_left_out(values: list[bytes], cut: int, stray: bytes) -> 
 @given(st.binary(max_size=60))
 def test_hostile_bytes_are_judged_not_crashed_on(data: bytes) -> None:
     try:
-        verdict = check_set(GOOD + data, 1000)
+        valid = check_set(GOOD + data, 1000)
     except InvalidSet:
         return
-    assert len(GOOD) <= verdict.valid_bytes <= len(GOOD + data)
+    assert len(GOOD) <= valid.valid_bytes <= len(GOOD + data)

@@ -56,16 +56,16 @@ def dial(proxy: FaultProxy) -> socket.socket:
 def swap(client: socket.socket, server: socket.socket) -> bytes:
     """A byte each way; returns both."""
     client.sendall(b"u")
-    there = server.recv(1)
+    first = server.recv(1)
     server.sendall(b"p")
-    return there + client.recv(1)
+    return first + client.recv(1)
 
 
 def read_all(connection: socket.socket) -> bytes:
     """Everything up to the end of the stream."""
     data = b""
-    while piece := connection.recv(65536):
-        data += piece
+    while chunk := connection.recv(65536):
+        data += chunk
     return data
 
 
@@ -156,9 +156,9 @@ def test_split_sends_pieces(ends: tuple[socket.socket, socket.socket], proxy: Fa
     client.sendall(b"0123456789")
     received = b""
     while len(received) < 10:
-        piece = server.recv(3)
-        assert len(piece) <= 3
-        received += piece
+        chunk = server.recv(3)
+        assert len(chunk) <= 3
+        received += chunk
     assert received == b"0123456789"
 
 

@@ -1,4 +1,4 @@
-"""The `odradek` command. It needs the extra `cli`; without it, it says so."""
+"""The `odradek` command, one module per verb. Without the extra `cli`, it prints what to install."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command with `arguments` (default: those of the process) and exit with its code.
 
-    Exit codes: 0 done; 1 failed, a difference was found, or a limit is exceeded; 2 wrong usage; 130 and 143 ended by
-    Ctrl-C and SIGTERM.
+    Exit codes: 0 success; 1 failure, a difference, or a limit exceeded; 2 wrong usage; 130 and 143 ended by Ctrl-C and
+    SIGTERM.
+
     """
     try:
         from odradek.cli.app import run

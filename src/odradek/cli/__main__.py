@@ -1,4 +1,4 @@
-"""`python -m odradek.cli`: the `odradek` command of this very interpreter."""
+"""`python -m odradek.cli`: the `odradek` command, run by this interpreter."""
 
 from odradek.cli import main
 

@@ -1,4 +1,4 @@
-"""The group of commands, and what is the same for all of them: errors, signals and exit codes."""
+"""The group of all commands, and the handling of errors, signals and exit codes that they share."""
 
 from __future__ import annotations
 
@@ -15,62 +15,61 @@ import click
 import odradek
 from odradek import engine
 from odradek.cli.broker import broker
-from odradek.cli.demo import demo
-from odradek.cli.groups import lag
+from odradek.cli.cat import cat
+from odradek.cli.demo.command import demo
+from odradek.cli.lag import lag
 from odradek.cli.log import log
-from odradek.cli.messages import cat, put
-from odradek.cli.pipeline import pipeline
-from odradek.cli.pipeline_tools import COMMANDS as ON_TABLES
-from odradek.cli.topics import ls, offsets
+from odradek.cli.ls import ls
+from odradek.cli.offsets import offsets
+from odradek.cli.pipeline.group import pipeline
+from odradek.cli.put import put
 
 __all__ = ["cli", "run"]
 
 
 class _Group(click.Group):
-    """Lets the end of a pipe be no failure: click's own way with it is exit code 1."""
+    """A group whose commands succeed when the reader of their output closes the pipe; click's exit code would be 1."""
 
     def invoke(self, context: click.Context) -> Any:
         try:
             return super().invoke(context)
         except BrokenPipeError:
-            return _seen_enough()
+            return _output_closed()
 
 
 @click.group(
     cls=_Group,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="--cluster URL or ODRADEK_CLUSTER says which cluster. Every command has examples in its --help.",
+    epilog="Name the cluster with --cluster URL or ODRADEK_CLUSTER. Every command has examples in its --help.",
 )
-@click.version_option(odradek.__version__, message=f"odradek %(version)s (codec: {engine.active.NAME})")
+@click.version_option(odradek.__version__, message=f"odradek %(version)s (engine: {engine.active.NAME})")
 def cli() -> None:
-    """Look into, read from and write to Kafka 0.7 clusters; make tables of them; run test brokers; see it all work."""
+    """Inspect, read and write Kafka 0.7 clusters, turn topics into tables, and run brokers for tests."""
 
 
 for command in (demo, ls, cat, put, offsets, lag, log, broker, pipeline):
     cli.add_command(command)
-for command in ON_TABLES:
-    pipeline.add_command(command)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line; returns the exit code and lets no exception through that has an explanation."""
-    with _terminated_like_interrupted() as ended:
+    """Run one command line and return its exit code; expected errors are printed, others are raised."""
+    with _sigterm_as_interrupt() as signals:
         try:
             code = cli.main(arguments, prog_name="odradek", standalone_mode=False)
             sys.stdout.flush()
             return int(code or 0)
         except BaseException as error:
-            return _explain(_innermost(error), ended)
+            return _print_error(_innermost(error), signals)
 
 
-def _explain(error: BaseException, ended: list[int]) -> int:
+def _print_error(error: BaseException, signals: list[int]) -> int:
     match error:
         case BrokenPipeError():
-            return _seen_enough()
+            return _output_closed()
         case SystemExit(code=int(code)):
             return code
         case KeyboardInterrupt() | click.Abort():
-            return 128 + (ended[0] if ended else signal.SIGINT)
+            return 128 + (signals[0] if signals else signal.SIGINT)
         case click.ClickException():
             error.show()
             return error.exit_code
@@ -84,32 +83,32 @@ def _explain(error: BaseException, ended: list[int]) -> int:
             raise error
 
 
-def _seen_enough() -> int:
-    """Whoever read our output is gone, and that is fine. The interpreter flushes once more at exit: into nothing."""
+def _output_closed() -> int:
+    """Succeed although the reader of the output is gone. The interpreter flushes again at exit: to the null device."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """The first error of a group: an error is explained alike whether or not a task group was around it."""
+    """Return the first error of a group: errors are printed alike whether or not a task group raised them."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 @contextmanager
-def _terminated_like_interrupted() -> Iterator[list[int]]:
-    """SIGTERM takes the way of Ctrl-C, which unwinds everything; yields what ended us."""
-    ended: list[int] = []
+def _sigterm_as_interrupt() -> Iterator[list[int]]:
+    """Handle SIGTERM like Ctrl-C, which unwinds everything; yield the list of such signals received."""
+    signals: list[int] = []
 
     def terminate(number: int, _frame: FrameType | None) -> None:
-        ended.append(number)
+        signals.append(number)
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start background jobs
             signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.raise_signal(signal.SIGINT)
 
     before = signal.signal(signal.SIGTERM, terminate)
     try:
-        yield ended
+        yield signals
     finally:
         signal.signal(signal.SIGTERM, before)

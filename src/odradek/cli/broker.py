@@ -1,4 +1,4 @@
-"""`odradek broker`: the embedded 0.7 broker as a process of its own, with a ZooKeeper if wanted."""
+"""`odradek broker`: the embedded 0.7 broker as a process of its own, optionally with a ZooKeeper."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from odradek.testing import Kafka07Broker, ZooKeeperServer
 
 __all__ = ["broker"]
 
-LOOK_SECONDS = 0.5
-"""How often to look whether the broker still runs: it halts by itself when its disk fails, as a real one does."""
+POLL_SECONDS = 0.5
+"""Interval of checks that the broker still runs: like a real one, it halts when its disk fails."""
 
 
 @click.command(
@@ -27,14 +27,16 @@ LOOK_SECONDS = 0.5
         "odradek broker --set num.partitions=4 --set log.flush.interval=1",
     )
 )
-@click.option("--id", "broker_id", default=1, show_default=True, type=click.IntRange(min=0), help="Its broker id.")
+@click.option("--id", "broker_id", default=1, show_default=True, type=click.IntRange(min=0), help="Broker id.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=9092, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
-@click.option("--zookeeper", metavar="HOST:PORT/CHROOT", help="ZooKeeper to register with; without it, none.")
-@click.option("--with-zookeeper", is_flag=True, help="Start a ZooKeeper as well, on loopback, and register there.")
-@click.option("--log-dir", metavar="DIR", help="Where the logs are (default: a temporary directory).")
+@click.option(
+    "--port", default=9092, show_default=True, type=click.IntRange(0, 65535), help="Port; 0 takes a free one."
+)
+@click.option("--zookeeper", metavar="HOST:PORT/CHROOT", help="ZooKeeper to register with (default: none).")
+@click.option("--with-zookeeper", is_flag=True, help="Start a ZooKeeper as well, on loopback, and register with it.")
+@click.option("--log-dir", metavar="DIR", help="Directory of the logs (default: a temporary one).")
 @click.option("--set", "keys", multiple=True, metavar="KEY=VALUE", help="A key of 0.7's server.properties.")
-@click.option("--until-eof", is_flag=True, help="End when standard input ends, too: whoever started it is gone then.")
+@click.option("--until-eof", is_flag=True, help="Also exit when standard input ends, as when the parent process dies.")
 @JSON
 def broker(
     broker_id: int,
@@ -49,9 +51,10 @@ def broker(
 ) -> int:
     """Run a Kafka 0.7 broker for tests, until Ctrl-C.
 
-    It behaves like a real 0.7.2 broker, byte for byte, but for one thing: it does not fsync. Where it can be reached
-    is printed when it serves.
+    It behaves like a real 0.7.2 broker, byte for byte, except that it does not fsync. It prints its address when it
+    accepts connections.
     """
+
     if zookeeper and with_zookeeper:
         raise click.UsageError("--zookeeper and --with-zookeeper exclude each other")
     config = _config(keys)
@@ -95,6 +98,6 @@ def _wait(running: Kafka07Broker, until_eof: bool) -> None:
     idle = threading.Event()
     while running.running:
         if not until_eof:
-            idle.wait(LOOK_SECONDS)
-        elif select.select([sys.stdin], [], [], LOOK_SECONDS)[0] and not os.read(sys.stdin.fileno(), 4096):
+            idle.wait(POLL_SECONDS)
+        elif select.select([sys.stdin], [], [], POLL_SECONDS)[0] and not os.read(sys.stdin.fileno(), 4096):
             return

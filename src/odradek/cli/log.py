@@ -1,4 +1,4 @@
-"""`odradek log`: segment files, without a broker."""
+"""`odradek log`: segment files, read without a broker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 import odradek as od
 from odradek import segments
-from odradek.cli.columns import OUTPUT, write_tables
+from odradek.cli.arrow_output import OUTPUT, write_tables
 from odradek.cli.options import COUNT, FORMAT, JSON, QUIET, examples
 from odradek.cli.output import Render, as_json, formatter, json_line, progress
 from odradek.segments import LogCheckResult, SegmentedLog
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["log"]
 
 Named = tuple[str, SegmentedLog]
-"""A log, and what to call it."""
+"""A log and its name in the output."""
 
 
 @click.command(
@@ -34,7 +34,7 @@ Named = tuple[str, SegmentedLog]
     )
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--verify", is_flag=True, help="Print nothing but what is wrong; exit code 1 when something is.")
+@click.option("--verify", is_flag=True, help="Check the files and print faults; exit with 1 if there are any.")
 @FORMAT
 @OUTPUT
 @COUNT
@@ -52,10 +52,11 @@ def log(
     """Dump or verify segment files and log directories of a 0.7 broker.
 
     FILE is a segment file, the directory of a partition, or a broker's directory of many. Compressed messages are
-    printed one by one. A torn tail, as a killed broker leaves it, is left out silently; --verify names it.
+    printed one by one. An incomplete message at the end, as a killed broker leaves it, is not printed; --verify
+    reports it.
     """
     if output and (verify or as_lines or format is not None):
-        raise click.UsageError("--output goes without --verify, --json and --format")
+        raise click.UsageError("--output cannot be combined with --verify, --json or --format")
     logs = [named for file in files for named in _opened(file)]
     if verify:
         return _verify(logs, as_lines, quiet)
@@ -68,8 +69,8 @@ def log(
 
 
 def _opened(file: str) -> list[Named]:
-    found = segments.logs(file)
-    return [(file if len(found) == 1 else str(log.segments[0].path.parent), log) for log in found]
+    opened = segments.logs(file)
+    return [(file if len(opened) == 1 else str(log.segments[0].path.parent), log) for log in opened]
 
 
 async def _tables(logs: Sequence[Named]) -> AsyncIterator[pa.Table]:
@@ -93,20 +94,20 @@ def _verify(logs: Sequence[Named], as_lines: bool, quiet: bool) -> int:
     bad = 0
     with progress("verifying", total, quiet=quiet) as advance:
         for name, log in logs:
-            verdict = log.verify(advance)
-            bad += bool(verdict.faults)
-            click.echo(_json_verdict(name, verdict) if as_lines else _text_verdict(name, verdict))
+            result = log.verify(advance)
+            bad += bool(result.faults)
+            click.echo(_as_json(name, result) if as_lines else _as_text(name, result))
     return 1 if bad else 0
 
 
-def _text_verdict(file: str, verdict: LogCheckResult) -> str:
-    lines = [f"{fault.path}: at {fault.position}: {fault.reason}" for fault in verdict.faults]
+def _as_text(file: str, result: LogCheckResult) -> str:
+    lines = [f"{fault.path}: at {fault.position}: {fault.reason}" for fault in result.faults]
     state = "damaged" if lines else "ok"
-    return "\n".join([*lines, f"{file}: {state}, {verdict.messages} messages, {verdict.size} bytes"])
+    return "\n".join([*lines, f"{file}: {state}, {result.messages} messages, {result.size} bytes"])
 
 
-def _json_verdict(file: str, verdict: LogCheckResult) -> str:
-    faults = [{"file": str(fault.path), "position": fault.position, "reason": fault.reason} for fault in verdict.faults]
+def _as_json(file: str, result: LogCheckResult) -> str:
+    faults = [{"file": str(fault.path), "position": fault.position, "reason": fault.reason} for fault in result.faults]
     return as_json(
-        {"file": file, "ok": not faults, "messages": verdict.messages, "bytes": verdict.size, "faults": faults}
+        {"file": file, "ok": not faults, "messages": result.messages, "bytes": result.size, "faults": faults}
     )

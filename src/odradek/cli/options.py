@@ -1,4 +1,4 @@
-"""Options that several commands share, and what their values mean."""
+"""Options that several commands share, and the parsers of their values."""
 
 from __future__ import annotations
 
@@ -14,17 +14,32 @@ from click.core import ParameterSource
 
 from odradek.types import EARLIEST, LATEST, AtTime, Position, StartPosition
 
-__all__ = ["BROKERS", "CLUSTER", "COUNT", "FORMAT", "JSON", "QUIET", "Last", "clustered", "examples", "moment", "place"]
+__all__ = [
+    "BROKERS",
+    "CLUSTER",
+    "COUNT",
+    "FORMAT",
+    "JSON",
+    "QUIET",
+    "TOPIC",
+    "Last",
+    "clustered",
+    "examples",
+    "moment",
+    "one_topic",
+    "start_position",
+]
 
-JSON = click.option("--json", "-J", "as_lines", is_flag=True, help="Print JSON, one object a line.")
-QUIET = click.option("--quiet", "-q", is_flag=True, help="Neither progress nor a summary.")
+JSON = click.option("--json", "-J", "as_lines", is_flag=True, help="Print JSON, one object per line.")
+QUIET = click.option("--quiet", "-q", is_flag=True, help="Print neither progress nor a summary.")
+TOPIC = click.option("--topic", "-t", "named", metavar="TOPIC", help="The topic, as an option (for users of kcat).")
 COUNT = click.option("--count", "-c", type=click.IntRange(min=0), metavar="N", help="Stop after N messages.")
 FORMAT = click.option(
     "--format",
     "-f",
     metavar="TEXT",
-    help="How to print a message: %s value, %S its size, %k key, %K its size, %t topic, %p partition, %o position, "
-    "%n next position, %i index in its wrapper; \\n \\t \\r \\0 \\xHH. Default: %s\\n",
+    help="Format of a message: %s value, %S its size, %k key, %K its size, %t topic, %p partition, %o position, "
+    "%n next position, %i index in its compressed message; \\n \\t \\r \\0 \\xHH. Default: %s\\n",
 )
 CLUSTER = click.option(
     "--cluster",
@@ -33,17 +48,17 @@ CLUSTER = click.option(
     help="kafka07+zk://ZOOKEEPER,.../CHROOT or kafka07://BROKER,... (default: $ODRADEK_CLUSTER).",
 )
 BROKERS = click.option(
-    "--brokers", "-b", metavar="HOST:PORT,...", help="Brokers, without ZooKeeper: short for --cluster kafka07://..."
+    "--brokers", "-b", metavar="HOST:PORT,...", help="Brokers without ZooKeeper: short for --cluster kafka07://..."
 )
 
 
 def examples(*lines: str) -> str:
-    """The examples at the end of a command's help, one a line."""
+    """Format the examples at the end of a command's help, one per line."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 def clustered(command: Callable[..., int]) -> Callable[..., int]:
-    """Give a command the options --cluster and -b, and pass it what they come to as the argument `url`."""
+    """Add the options --cluster and --brokers to a command, and pass it their URL as the argument `url`."""
 
     @wraps(command)
     def with_url(*arguments: Any, cluster: str | None, brokers: str | None, **options: Any) -> int:
@@ -54,7 +69,7 @@ def clustered(command: Callable[..., int]) -> Callable[..., int]:
 
 def _url(cluster: str | None, brokers: str | None) -> str:
     if brokers and click.get_current_context().get_parameter_source("cluster") is ParameterSource.COMMANDLINE:
-        raise click.UsageError("--cluster and --brokers say the same thing twice: give one")
+        raise click.UsageError("--cluster and --brokers exclude each other")
     if brokers:
         return f"kafka07://{brokers}"
     if not cluster:
@@ -62,8 +77,15 @@ def _url(cluster: str | None, brokers: str | None) -> str:
     return cluster
 
 
+def one_topic(argument: str | None, option: str | None) -> str:
+    """Return the topic, given as the argument TOPIC or as the option --topic. Raises click.UsageError."""
+    if (argument is None) == (option is None):
+        raise click.UsageError("exactly one TOPIC is required")
+    return argument or option or ""
+
+
 def moment(text: str) -> float:
-    """A time as seconds since the epoch, from `2026-11-21T12:00`, `-15m` (that long ago) or a number of seconds.
+    """Parse a time (s since the epoch): `2026-11-21T12:00`, `-15m` (15 minutes ago) or a number of seconds.
 
     A time without a zone is local. Raises click.BadParameter.
     """
@@ -83,10 +105,14 @@ class Last(NamedTuple):
     messages: int
 
 
-def place(text: str) -> StartPosition | Last:
-    """Where to begin, as -o says it: `beginning`, `end`, a position, `-N` (the last N messages) or `@TIME`."""
+def start_position(text: str) -> StartPosition | Last:
+    """Parse the value of -o: `beginning`, `end`, a position, `-N` (the last N messages) or `@TIME`.
+
+    Raises click.BadParameter.
+    """
     if text in _NAMED:
         return _NAMED[text]
+
     if text.startswith("@"):
         return AtTime(moment(text.removeprefix("@")))
     if not re.fullmatch(r"-?\d+", text):

@@ -1,4 +1,4 @@
-"""What the commands print: records in kcat's format language, tables, JSON lines, progress."""
+"""Output of the commands: records in kcat's format language, tables, JSON lines, progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 
 from odradek.types import Record
 
-__all__ = ["Render", "as_json", "echo_json", "formatter", "json_line", "progress", "table"]
+__all__ = ["Render", "as_json", "echo_json", "echo_rows", "formatter", "json_line", "progress", "table", "unescape"]
 
 Render = Callable[[Record], bytes]
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
@@ -33,7 +33,7 @@ _FIELDS: dict[str, Render] = {
 
 
 def unescape(text: str) -> str:
-    r"""Turn \n, \t, \r, \0, \\ and \xHH of an option's value into what they mean."""
+    r"""Replace the escapes \n, \t, \r, \0, \\ and \xHH by their characters."""
 
     def one(match: re.Match[str]) -> str:
         code = match[1]
@@ -43,15 +43,15 @@ def unescape(text: str) -> str:
 
 
 def formatter(text: str) -> Render:
-    """Make a function that renders a record as `text` says (kcat's -f).
+    """Make a function that renders a record in the format `text` (kcat's -f).
 
     Raises:
-        click.BadParameter: A % is followed by a letter that means nothing.
+        click.BadParameter: A % is followed by an unknown letter.
     """
-    pieces: list[Render] = []
-    for piece in re.findall(r"%.?|[^%]+", unescape(text), re.DOTALL):
-        pieces.append(_field(piece[1:]) if piece.startswith("%") else _constant(piece.encode()))
-    return lambda record: b"".join([piece(record) for piece in pieces])
+    parts: list[Render] = []
+    for part in re.findall(r"%.?|[^%]+", unescape(text), re.DOTALL):
+        parts.append(_field(part[1:]) if part.startswith("%") else _constant(part.encode()))
+    return lambda record: b"".join([part(record) for part in parts])
 
 
 def _constant(value: bytes) -> Render:
@@ -60,13 +60,13 @@ def _constant(value: bytes) -> Render:
 
 def _field(letter: str) -> Render:
     if letter not in _FIELDS:
-        raise click.BadParameter(f"%{letter}: known are {' '.join('%' + known for known in _FIELDS)}")
+        raise click.BadParameter(f"%{letter}: unknown field; choose from {' '.join('%' + known for known in _FIELDS)}")
     return _FIELDS[letter]
 
 
 def json_line(record: Record) -> bytes:
-    """One record as a JSON object on a line of its own."""
-    told: dict[str, Any] = {
+    """Return a record as a JSON object on a line of its own; a value or key that is not UTF-8 is in base64."""
+    fields: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition.name,
         "position": record.position,
@@ -74,8 +74,8 @@ def json_line(record: Record) -> bytes:
         "inner_index": record.inner_index,
     }
     if record.key is not None:
-        told |= _text("key", record.key)
-    return as_json(told | _text("value", record.value)).encode() + b"\n"
+        fields |= _text("key", record.key)
+    return as_json(fields | _text("value", record.value)).encode() + b"\n"
 
 
 def _text(name: str, value: bytes | None) -> dict[str, str | None]:
@@ -88,16 +88,32 @@ def _text(name: str, value: bytes | None) -> dict[str, str | None]:
 
 
 def as_json(value: Any) -> str:
+    """Return a value as JSON on one line."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def echo_json(value: Any) -> None:
-    """Print one value as a line of JSON."""
+    """Print a value as a line of JSON."""
     click.echo(as_json(value))
 
 
+def echo_rows(head: Sequence[str], rows: Sequence[Sequence[object]], as_lines: bool) -> None:
+    """Print rows as an aligned table, or as lines of JSON with the names of `head` as keys."""
+    if not as_lines:
+        click.echo(table(head, [[_cell(cell) for cell in row] for row in rows]))
+        return
+    for row in rows:
+        echo_json(dict(zip(head, row, strict=True)))
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return "-" if value is None else value
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Text in aligned columns, numbers to the right. No rows: just the head."""
+    """Return text in aligned columns, columns of integers to the right. Without rows, only the head."""
     cells = [[str(cell) for cell in row] for row in [head, *rows]]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     right = [bool(rows) and all(isinstance(row[i], int) for row in rows) for i in range(len(head))]
@@ -112,7 +128,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 @contextmanager
 def progress(what: str, total: int | None, *, quiet: bool = False) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error while it is a terminal, else nothing; yields the function that moves it on."""
+    """Show a progress bar if standard error is a terminal; yield the function that advances it."""
+
     if quiet or not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,4 +1,4 @@
-"""kazoo's client as the bridge wants it: quiet, with limits to its patience, and with three ways to leave.
+"""kazoo's client as the bridge needs it: silent, with bounded connection attempts, and ways to end it.
 
 Only `io.zookeeper` uses this.
 """
@@ -20,28 +20,28 @@ from kazoo.retry import KazooRetry  # type: ignore[import-untyped]
 
 from odradek.errors import ConfigError
 
-__all__ = ["LastWarning", "cut", "desert", "make_client", "stop", "thread_hop"]
+__all__ = ["LastWarning", "abandon", "loop_call_from_thread", "make_client", "shutdown_socket", "stop"]
 
 
 class LastWarning(logging.Handler):
-    """Keeps kazoo's last complaint, for our errors, instead of its storms of log lines."""
+    """Keeps kazoo's last warning for our errors, and drops its many log lines."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.last = ""
-        self.logger = logging.Logger("kazoo", logging.WARNING)  # attached to no tree: goes nowhere else
+        self.logger = logging.Logger("kazoo", logging.WARNING)  # part of no hierarchy: nothing is printed
         self.logger.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.args:  # those without only announce a transition
+        if record.args:  # a record without arguments only announces a transition
             self.last = record.getMessage()
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's threads, but no single attempt to connect may take more than a third of the session's time.
+    """kazoo's threads, with each attempt to connect limited to a third of the session time-out.
 
-    kazoo gives the only host the whole of it, and a ZooKeeper that is just starting may take a connection and never
-    answer on it (seen with 3.9.5): the session would expire while a second attempt brings it back.
+    kazoo allows a single host the whole of it, and a ZooKeeper that is starting may accept a connection and never
+    answer on it (observed with 3.9.5): the session would expire although a second attempt could resume it.
     """
 
     def __init__(self, attempt_seconds: float) -> None:
@@ -59,7 +59,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
 def make_client(hosts: str, session_timeout: float, auth: Sequence[tuple[str, str]], logger: logging.Logger) -> Any:
     handler = _Handler(session_timeout / 3)
-    # kazoo's own limit of a pause is an hour.
+    # kazoo's own maximum delay is an hour.
     retry = KazooRetry(max_tries=-1, delay=0.1, max_delay=2.0, sleep_func=handler.sleep_func)
     options = {"handler": handler, "connection_retry": retry, "logger": logger}
     try:
@@ -69,39 +69,39 @@ def make_client(hosts: str, session_timeout: float, auth: Sequence[tuple[str, st
     return handler.client
 
 
-def thread_hop() -> Callable[..., object]:
-    """The running loop's way to be called from a foreign thread without making that thread wait."""
+def loop_call_from_thread() -> Callable[..., object]:
+    """Return a function that runs a callback in the current event loop, called from any thread without waiting."""
     trio = sys.modules.get("trio")
     if trio is not None:
-        with suppress(RuntimeError):  # imported, but not what runs here
-            hop: Callable[..., object] = trio.lowlevel.current_trio_token().run_sync_soon
-            return hop
+        with suppress(RuntimeError):  # trio is imported, but asyncio runs this
+            run_sync_soon: Callable[..., object] = trio.lowlevel.current_trio_token().run_sync_soon
+            return run_sync_soon
     return asyncio.get_running_loop().call_soon_threadsafe
 
 
 def stop(client: Any, ended: Callable[[], None]) -> None:
-    """In a thread of its own: kazoo waits for its threads in here."""
+    """Close the session cleanly. Run it in a thread: kazoo waits for its threads in here."""
     try:
-        with suppress(kz.KazooException):  # its connection thread did not end in time: there is nothing to close yet
+        with suppress(kz.KazooException):  # its connection thread did not end in time
             client.stop()
             client.close()
     finally:
         ended()
 
 
-def desert(client: Any, ended: Callable[[], None]) -> None:
-    """In a thread of its own: end kazoo's threads without the goodbye that `stop` sends."""
+def abandon(client: Any, ended: Callable[[], None]) -> None:
+    """End kazoo's threads without closing the session, as if the process were killed. Run it in a thread."""
     try:
         client._stopped.set()
         while not client._connection.connection_stopped.wait(0.05):
-            cut(client)  # again and again: it may be connecting right now
+            shutdown_socket(client)  # repeatedly: it may be connecting right now
         client._safe_close()
         client.close()
     finally:
         ended()
 
 
-def cut(client: Any) -> None:
-    """End the conversation with a server that does not answer, so that kazoo's thread ends now."""
+def shutdown_socket(client: Any) -> None:
+    """Shut down the connection to a server that does not answer, so that kazoo's thread ends now."""
     with suppress(OSError, AttributeError):
         client._connection._socket.shutdown(socket.SHUT_RDWR)

@@ -1,7 +1,7 @@
 """The kazoo bridge: ZooKeeper's calls as awaitables, its watches and session as one ordered stream of events.
 
-kazoo speaks the protocol on threads of its own. Only plain values leave this module. Plain operations only: no
-transaction and no create2, which ZooKeeper 3.3 and 3.4 do not have.
+kazoo speaks the protocol on its own threads. Only plain values leave this module. It uses plain operations alone:
+ZooKeeper 3.3 and 3.4 have no create2, and 3.3 has no transactions.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from math import inf
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 from weakref import WeakSet
@@ -42,7 +43,7 @@ from odradek.errors import (
     Unreachable,
     ZooKeeperError,
 )
-from odradek.io._kazoo import LastWarning, cut, desert, make_client, stop, thread_hop
+from odradek.io._kazoo import LastWarning, abandon, loop_call_from_thread, make_client, shutdown_socket, stop
 
 __all__ = ["Events", "Node", "NodeChange", "NodeEvent", "SessionEvent", "SessionState", "ZooKeeper"]
 
@@ -52,8 +53,8 @@ IN_FLIGHT = 128
 """Requests handed to kazoo at a time. kazoo wakes its thread with one byte per request through a blocking socket
 pair, which takes about 270 of them on Linux before it would block the event loop."""
 
-CLOSE_SECONDS = 2.0
-"""What a courteous goodbye may take before the connection is cut; and as long again for kazoo's thread to end."""
+CLOSE_S = 2.0
+"""Time for a clean close before the socket is shut down, and again for kazoo's thread to end after that (s)."""
 
 
 class SessionState(enum.Enum):
@@ -71,7 +72,7 @@ class NodeChange(enum.Enum):
 
 
 class NodeEvent(NamedTuple):
-    """A watch fired. Watches are one-shot: read the node again with `watch=True` to hear of the next change."""
+    """A watch fired. Watches are one-shot: read the node again with `watch=True` to be told of the next change."""
 
     kind: NodeChange
     path: str
@@ -79,15 +80,15 @@ class NodeEvent(NamedTuple):
 
 class SessionEvent(NamedTuple):
     """The session changed. Every watch is gone after SUSPENDED and after EXPIRED; every ephemeral node of the
-    session is gone after EXPIRED. CONNECTED follows by itself; then read again, with watches."""
+    session is gone after EXPIRED. CONNECTED follows without any action; then read again, with watches."""
 
     state: SessionState
 
 
 class Node(NamedTuple):
-    """What a node held when it was read.
+    """A node's content when it was read.
 
-    `data` None is a null node (`b""` is a node with zero bytes: most clients do not tell them apart);
+    `data` None is a null node (`b""` is a node with zero bytes: most clients do not distinguish the two);
     `owner` is the session id of an ephemeral node's creator, 0 for a persistent node.
     """
 
@@ -99,9 +100,9 @@ class Node(NamedTuple):
 class Events:
     """An endless stream of NodeEvent and SessionEvent, in the order they happened.
 
-    It begins with the session's present state, so that "on CONNECTED, read everything with watches" is the whole
-    start-up; it ends after SessionEvent(CLOSED). What nobody has taken yet is not queued twice, so that a slow
-    reader holds at most one event per kind and path. Cancellation: safe, no event is lost.
+    It begins with the session's current state, so that "on CONNECTED, read everything with watches" is the whole
+    start-up; it ends after SessionEvent(CLOSED). An event that is still queued is not queued twice, so a slow reader
+    holds at most one event per kind and path. Cancellation: safe, no event is lost.
     """
 
     def __init__(self, first: SessionEvent) -> None:
@@ -125,8 +126,8 @@ class Events:
         return event
 
     def _put(self, event: NodeEvent | SessionEvent) -> None:
-        # A node event keeps its first place: whoever takes it reads the newest data anyway. A session event moves to
-        # the end, because the last one must tell the state the session is in.
+        # A queued node event keeps its position: its reader reads the newest data anyway. A session event moves to the
+        # end, because the last one must be the state the session is in.
         if isinstance(event, SessionEvent):
             self._pending.pop(event, None)
         self._pending[event] = None
@@ -136,24 +137,25 @@ class Events:
 class ZooKeeper:
     """One ZooKeeper session.
 
-    An asynchronous context manager: inside it the session exists. Every call waits at most `connect_timeout` for a
-    connection and its answer, and raises
+    An asynchronous context manager: inside it the session exists. Calls are queued while IN_FLIGHT others are in
+    progress, for as long as the server answers any; then each waits at most `connect_timeout` for a connection and its
+    answer. A call raises
 
     * NoNode, NodeExists, BadVersion, NotEmpty, or ZooKeeperError for anything else the server refuses;
-    * DeadlineError when no answer came in time (a write may still be applied);
+    * DeadlineError when no answer came in time (a write may still be applied, unless it was still queued);
     * ConnectionLost when the connection died under a write, which may have been applied; reads are repeated;
-    * SessionExpired when the session ended; wait for CONNECTED on `events()` and start over;
+    * SessionExpired when the session ended, or is not the one given as `session`; wait for CONNECTED on `events()` and
+      start over;
     * ConfigError when credentials or an ACL forbid it; Closed outside the `async with` block.
 
     Cancellation: the request is not taken back; a write may be applied.
 
     Args:
         hosts: `host:port,host:port/chroot`. The chroot node must exist.
-        session_timeout: Seconds without a sign of life after which the server ends the session; servers have
-            limits of their own (s).
-        connect_timeout: Seconds that entering the block, and later each call, may take (s).
+        session_timeout: Silence after which the server ends the session; servers clamp it to their limits (s).
+        connect_timeout: How long entering the block, and later each call, may take (s).
         auth: `(scheme, credential)` pairs such as `("digest", "user:password")`. With any, nodes are created for
-            this user alone; without, for the world, as Kafka 0.7 does.
+            this user alone; without, for everyone, as Kafka 0.7 does.
     """
 
     def __init__(
@@ -167,12 +169,15 @@ class ZooKeeper:
         self.hosts = hosts
         self._timeout = connect_timeout
         self._acl = CREATOR_ALL_ACL if auth else OPEN_ACL_UNSAFE
-        self._notes = LastWarning()
-        self._client = make_client(hosts, session_timeout, auth, self._notes.logger)
+        self._warnings = LastWarning()
+        self._client = make_client(hosts, session_timeout, auth, self._warnings.logger)
         self._state = SessionState.CLOSED
         self._entered = self._refused = False
         self._identity: Any = None
-        self._epoch = 0
+        self._expirations = 0
+        self._answered_at = -inf
+        self._folders: set[str] = set()  # nodes that have had children: no create below them needs to look for them
+        self._folder_locks: dict[str, anyio.Lock] = {}
         self._waiters: set[anyio.Event] = set()
         self._streams: WeakSet[Events] = WeakSet()
 
@@ -181,7 +186,7 @@ class ZooKeeper:
 
     @property
     def state(self) -> SessionState:
-        """The session's state, as far as the loop has heard."""
+        """The session's state, as far as the event loop was told."""
         return self._state
 
     @property
@@ -189,19 +194,19 @@ class ZooKeeper:
         """The session's id, 0 while there is none: the `owner` of the ephemeral nodes made here."""
         return int(self._identity[0]) if self._identity else 0
 
-    # ---- life -----------------------------------------------------------------------------------------------
+    # ---- opening and closing --------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         if self._entered or self._client is None:
             raise Closed(f"{self!r} cannot be entered again")
         self._entered = True
         self._state = SessionState.SUSPENDED
-        self._slots = anyio.Semaphore(IN_FLIGHT)
-        self._hop = thread_hop()
+        self._slots = anyio.Semaphore(IN_FLIGHT, fast_acquire=True)
+        self._loop_call = loop_call_from_thread()
         self._client.add_listener(self._session_changed)
         self._client.start_async()
         try:
-            await self._first_answer()
+            await self._connect()
         except BaseException:
             await self.aclose()
             raise
@@ -212,45 +217,45 @@ class ZooKeeper:
     ) -> None:
         await self.aclose()
 
-    async def _first_answer(self) -> None:
+    async def _connect(self) -> None:
         try:
-            found = await self.exists("/")
+            has_root = await self.exists("/")
         except (DeadlineError, ConnectionLost):
-            why = self._notes.last or "no answer"
+            why = self._warnings.last or "no answer"
             raise Unreachable("zookeeper", self.hosts, f"{why}; gave up after {self._timeout:g} s") from None
-        if not found:
+        if not has_root:
             raise ConfigError(f"the chroot of {self.hosts!r} does not exist in ZooKeeper; create it first")
 
     async def aclose(self) -> None:
-        """End the session, and with it its ephemeral nodes. Idempotent, bounded and shielded from cancellation:
-        a server that does not say goodbye within CLOSE_SECONDS is cut off, and expires the session later."""
-        await self._leave(stop)
+        """End the session, and with it its ephemeral nodes. Idempotent, bounded and shielded from cancellation: when
+        the server does not confirm within CLOSE_S the socket is shut down, and the server expires the session later."""
+        await self._end(stop)
 
     async def abandon(self) -> None:
-        """Leave as a killed process does: the server hears nothing, and ephemeral nodes stay until it expires the
-        session. Otherwise like `aclose`."""
-        await self._leave(desert)
+        """Disconnect as a killed process does: the server is told nothing, and ephemeral nodes stay until it expires
+        the session. Otherwise like `aclose`."""
+        await self._end(abandon)
 
-    async def _leave(self, way: Callable[[Any, Callable[[], None]], None]) -> None:
+    async def _end(self, how: Callable[[Any, Callable[[], None]], None]) -> None:
         client, self._client = self._client, None
         if client is None or not self._entered:
             return
-        courtesy = CLOSE_SECONDS if self._state is SessionState.CONNECTED else 0
+        clean_close_s = CLOSE_S if self._state is SessionState.CONNECTED else 0
         self._apply(SessionState.CLOSED, None)
         ended = anyio.Event()
-        threading.Thread(target=way, args=(client, partial(self._tell, ended.set)), daemon=True).start()
+        threading.Thread(target=how, args=(client, partial(self._run_in_loop, ended.set)), daemon=True).start()
         with anyio.CancelScope(shield=True):
-            with anyio.move_on_after(courtesy) as goodbye:
+            with anyio.move_on_after(clean_close_s) as clean:
                 await ended.wait()
-            if goodbye.cancelled_caught:
-                cut(client)
-                with anyio.move_on_after(CLOSE_SECONDS):
+            if clean.cancelled_caught:
+                shutdown_socket(client)
+                with anyio.move_on_after(CLOSE_S):
                     await ended.wait()
 
     # ---- events ---------------------------------------------------------------------------------------------
 
     def events(self) -> Events:
-        """A stream of what happens from now on. Several may be open; each gets every event."""
+        """Return a stream of the events from now on. Several may be open; each gets every event."""
         if self._client is None or not self._entered:
             raise Closed(f"{self!r} is not open")
         stream = Events(SessionEvent(self._state))
@@ -262,19 +267,19 @@ class ZooKeeper:
         client = self._client
         if client is None:
             return
-        # The detour over kazoo's queue of watch callbacks keeps watches and session in one order.
+        # Going through kazoo's queue of watch callbacks keeps watches and session changes in one order.
         change = (_session_state(state, client.client_state), client.client_id)
         self._refused |= client.client_state == KeeperState.AUTH_FAILED
-        client.handler.dispatch_callback(Callback("session", self._tell, (self._apply, *change)))
+        client.handler.dispatch_callback(Callback("session", self._run_in_loop, (self._apply, *change)))
 
     def _node_changed(self, event: WatchedEvent) -> None:
-        """kazoo's callback thread calls this. NONE only says that the watch died with its connection."""
+        """kazoo's callback thread calls this. NONE only means that the watch died with its connection."""
         if event.type != EventType.NONE:
-            self._tell(self._publish, NodeEvent(_CHANGES[event.type], event.path))
+            self._run_in_loop(self._publish, NodeEvent(_CHANGES[event.type], event.path))
 
-    def _tell(self, function: Callable[..., None], *arguments: Any) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody is left to tell
-            self._hop(function, *arguments)
+    def _run_in_loop(self, function: Callable[..., None], *arguments: Any) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop_call(function, *arguments)
 
     def _apply(self, state: SessionState, identity: Any) -> None:
         if self._state is state or self._state is SessionState.CLOSED:
@@ -282,7 +287,7 @@ class ZooKeeper:
         self._log(state)
         self._state = state
         if state is SessionState.EXPIRED:
-            self._epoch += 1
+            self._expirations += 1
         if state is not SessionState.SUSPENDED:
             self._identity = identity
         self._publish(SessionEvent(state))
@@ -295,63 +300,97 @@ class ZooKeeper:
 
     def _log(self, state: SessionState) -> None:
         level = logging.WARNING if state in (SessionState.SUSPENDED, SessionState.EXPIRED) else logging.INFO
-        why = f" ({self._notes.last})" if state is SessionState.SUSPENDED else ""
+        why = f" ({self._warnings.last})" if state is SessionState.SUSPENDED else ""
         log.log(level, "ZooKeeper %s: %s%s", self.hosts, state.value, why)
 
     # ---- calls ----------------------------------------------------------------------------------------------
 
     async def get(self, path: str, watch: bool = False) -> Node | None:
-        """Read a node; None when there is none. A watch on an absent node waits for its creation."""
+        """Read a node; None when it does not exist. A watch on an absent node waits for its creation."""
         answer = await self._read("get_async", path, watch)
         return None if answer is None else Node(answer[0], answer[1].version, answer[1].ephemeralOwner or 0)
 
     async def children(self, path: str, watch: bool = False) -> list[str] | None:
-        """Names of a node's children, sorted; None when there is no such node. Watches as `get` does."""
+        """Return the names of a node's children, sorted; None when the node does not exist. Watches as `get` does."""
         answer = await self._read("get_children_async", path, watch)
         return None if answer is None else sorted(answer)
 
     async def exists(self, path: str, watch: bool = False) -> bool:
-        """Whether the node is there. A watch tells of its creation, change or deletion."""
+        """Return True if the node exists. A watch reports its creation, change or deletion."""
         watcher = self._node_changed if watch else None
         return await self._call("exists_async", path, watcher, repeat=True) is not None
 
-    async def create(self, path: str, data: bytes | None, *, ephemeral: bool = False, parents: bool = False) -> None:
+    async def create(
+        self, path: str, data: bytes | None, *, ephemeral: bool = False, parents: bool = False, session: int = 0
+    ) -> None:
         """Create a node; `data` None makes a null node. With `parents`, missing ones are made persistent and null,
-        as Kafka 0.7 makes them."""
-        while True:
-            try:
-                await self._call("create_async", path, data, self._acl, ephemeral)
-                return
-            except NoNode:
-                if not parents or path.count("/") < 2:
-                    raise
-            with suppress(NodeExists):
-                await self.create(path.rpartition("/")[0], None, parents=True)
+        as Kafka 0.7 makes them: once, however many nodes are created below them at the same time.
 
-    async def set(self, path: str, data: bytes | None, version: int = -1) -> int:
-        """Replace a node's data if it still has `version` (-1: whatever it has). Returns the new version."""
-        stat = await self._call("set_async", path, data, version)
+        With `session` (a `session_id`) the node is created in that session or not at all.
+        """
+        create = partial(self._call, "create_async", path, data, self._acl, ephemeral, session=session)
+        folder = path.rpartition("/")[0]
+        while parents and folder:
+            if folder not in self._folders and await self._create_first(create, folder):
+                return
+            try:
+                await create()
+                return
+            except NoNode:  # the folder was deleted
+                self._folders.discard(folder)
+        await create()
+
+    async def _create_first(self, create: Callable[[], Awaitable[Any]], folder: str) -> bool:
+        """Find out by the first creation below `folder` whether that exists, and make it if not.
+
+        Returns True if the node was created. Other creations below the same folder wait for this one.
+        """
+        async with self._folder_locks.setdefault(folder, anyio.Lock()):
+            if folder in self._folders:
+                return False
+            try:
+                await create()
+                created = True
+            except NoNode:
+                with suppress(NodeExists):
+                    await self.create(folder, None, parents=True)
+                created = False
+            finally:
+                self._folder_locks.pop(folder, None)
+            self._folders.add(folder)
+            return created
+
+    async def set(self, path: str, data: bytes | None, version: int = -1, *, session: int = 0) -> int:
+        """Replace a node's data if it still has `version` (-1: any). Returns the new version.
+
+        With `session` (a `session_id`) the data is replaced in that session or not at all.
+        """
+        stat = await self._call("set_async", path, data, version, session=session)
         return int(stat.version)
 
-    async def delete(self, path: str, version: int = -1) -> None:
-        """Delete a node without children if it still has `version` (-1: whatever it has)."""
-        await self._call("delete_async", path, version)
+    async def delete(self, path: str, version: int = -1, *, session: int = 0) -> None:
+        """Delete a node without children if it still has `version` (-1: any); `session` as for `set`."""
+        await self._call("delete_async", path, version, session=session)
 
     async def _read(self, method: str, path: str, watch: bool) -> Any:
         while True:
             try:
                 return await self._call(method, path, self._node_changed if watch else None, repeat=True)
             except NoNode:
-                # A failed read leaves no watch; `exists` does. The node may have come in between.
+                # A failed read leaves no watch; `exists` does. The node may have been created in between.
                 if not watch or not await self.exists(path, watch=True):
                     return None
 
-    async def _call(self, method: str, path: str, *arguments: Any, repeat: bool = False) -> Any:
+    async def _call(self, method: str, path: str, *arguments: Any, repeat: bool = False, session: int = 0) -> Any:
         what = f"ZooKeeper {self.hosts}: {method.removesuffix('_async')} {path}"
         try:
-            path.encode()  # kazoo's thread would die of a lone surrogate
-            with anyio.fail_after(self._timeout):
-                return await self._attempts(partial(self._ask, method, path, *arguments), repeat)
+            path.encode()  # a lone surrogate would kill kazoo's thread
+            await self._acquire_slot()
+            try:
+                with anyio.fail_after(self._timeout):
+                    return await self._attempts(partial(self._ask, session, method, path, *arguments), repeat)
+            finally:
+                self._slots.release()
         except TimeoutError:
             raise DeadlineError(what, self._timeout) from None
         except kz.KazooException as error:
@@ -359,8 +398,21 @@ class ZooKeeper:
         except ValueError as error:
             raise ZooKeeperError(f"{what}: {error}") from error
 
+    async def _acquire_slot(self) -> None:
+        """Wait for one of the requests in flight to end; raise TimeoutError once the server has answered none of them
+        for as long as a call may take."""
+        called_at = anyio.current_time()
+        while True:
+            self._require_open()
+            deadline = max(called_at, self._answered_at) + self._timeout
+            if anyio.current_time() >= deadline:
+                raise TimeoutError
+            with anyio.CancelScope(deadline=deadline):
+                await self._slots.acquire()
+                return
+
     async def _attempts(self, attempt: Callable[[], Awaitable[Any]], repeat: bool) -> Any:
-        """A read that died with its connection is asked again: it changed nothing."""
+        """Repeat a read that failed with its connection: it changed nothing."""
         while True:
             try:
                 return await attempt()
@@ -368,23 +420,27 @@ class ZooKeeper:
                 if not repeat or self._client is None:
                     raise
 
-    async def _ask(self, method: str, *arguments: Any) -> Any:
-        self._require_open()
-        async with self._slots:
-            await self._session()
-            result = getattr(self._client, method)(*arguments)
-            done = anyio.Event()
-            result.rawlink(lambda _: self._tell(done.set))
-            await done.wait()
-            return result.get_nowait()
+    async def _ask(self, session: int, method: str, *arguments: Any) -> Any:
+        await self._wait_for_session(session)
+        result = getattr(self._client, method)(*arguments)
+        done = anyio.Event()
+        result.rawlink(lambda _: self._run_in_loop(done.set))
+        await done.wait()
+        answer = result.get_nowait()
+        self._answered_at = anyio.current_time()
+        return answer
 
-    async def _session(self) -> None:
-        """Wait until kazoo is in the session that the loop knows of: a request made in one session must not be
-        carried out in the next, where what it relied on (ephemeral nodes) is gone."""
-        epoch = self._epoch
+    async def _wait_for_session(self, session: int) -> None:
+        """Wait until kazoo is in the session that the event loop knows, and in `session` if that is not 0.
+
+        A request made in one session must not be carried out in the next, where the nodes it relied on are gone. From
+        here on kazoo fails it if the session ends before it is sent, and the server if it ends before it arrives.
+        """
+        expirations = self._expirations
         while True:
             self._require_open()
-            if self._epoch != epoch or self._state is SessionState.EXPIRED:
+            expired = self._expirations != expirations or self._state is SessionState.EXPIRED
+            if expired or (session and session != self.session_id):
                 raise SessionExpired(f"the ZooKeeper session at {self.hosts} expired")
             if self._identity is not None and self._client.client_id == self._identity:
                 return
@@ -406,11 +462,11 @@ class ZooKeeper:
 
     def _translated(self, what: str, error: Exception) -> OdradekError:
         if self._client is None:
-            return Closed(f"{what}: closed meanwhile")
+            return Closed(f"{what}: the session was closed")
         if isinstance(error, kz.ConnectionLoss | kz.ConnectionClosedError):
-            return ConnectionLost(self.hosts, self._notes.last or "no reason given", True)
+            return ConnectionLost(self.hosts, self._warnings.last or "no reason given", True)
         if isinstance(error, kz.AuthFailedError | kz.NoAuthError):
-            return ConfigError(f"{what}: the credentials given are refused or not enough ({type(error).__name__})")
+            return ConfigError(f"{what}: the credentials are refused or not sufficient ({type(error).__name__})")
         for theirs, ours in _ERRORS:
             if isinstance(error, theirs):
                 return ours(what)

@@ -10,8 +10,9 @@ import anyio
 import anyio.to_thread
 from anyio.lowlevel import checkpoint
 
-from odradek.client.cluster import Cluster, connect
-from odradek.io.kafka07.metadata import together
+from odradek.client.cluster import Cluster
+from odradek.client.connect import connect
+from odradek.io.gather import gather
 from odradek.pipeline.config import SourceConfig
 from odradek.pipeline.sources import where_of
 from odradek.spark import options as given
@@ -20,7 +21,7 @@ from odradek.spark.directories import read_files
 from odradek.spark.logs import find_logs
 from odradek.spark.options import SourceOptions, parse_source
 from odradek.spark.planning import Extent, Range
-from odradek.spark.walk import RangeReader
+from odradek.spark.range_reader import RangeReader
 from odradek.types import Columns, TopicPartition
 
 __all__ = ["LogReader", "cluster_url", "open_logs"]
@@ -68,7 +69,7 @@ class LogReader:
             async with limiter:
                 return await extent_of(driver.broker(served[partition], purpose="control"), partition)
 
-        return dict(zip(served, await together(ask, served), strict=True))
+        return dict(zip(served, await gather(ask, served), strict=True))
 
     def _on_disk(self) -> dict[TopicPartition, Extent]:
         logs = find_logs(self._options)

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from odradek.pipeline.config import Flow, Pipeline, RunConfig, SourceConfig
 from odradek.pipeline.ledger import Offsets
-from odradek.spark.admission import backlog, target
+from odradek.spark.admission import backlog, end_offsets
 from odradek.spark.gaps import PositionGap
 from odradek.spark.logs import find_logs
 from odradek.spark.offsets import offsets_from_dict, offsets_to_dict
 from odradek.spark.options import parse_source
-from odradek.spark.planning import Extent, settle
+from odradek.spark.planning import Extent, clip_to_logs
 from odradek.spark.queries import start_offsets
 from odradek.types import Position, TopicPartition
 
@@ -112,9 +112,9 @@ def _outlooks(
 ) -> list[PartitionBacklog]:
     new = {partition: Position(log.earliest) for partition, log in there.items() if partition not in start}
     begin = {**start, **new}
-    end = target(begin, there)
+    end = end_offsets(begin, there)
     waiting = backlog(begin, end, there)
-    gaps = {gap.partition: gap for gap in settle(begin, end, there, fail_on_data_loss=False).gaps}
+    gaps = {gap.partition: gap for gap in clip_to_logs(begin, end, there, fail_on_data_loss=False).gaps}
     return [
         PartitionBacklog(
             partition, start.get(partition), *there.get(partition, Extent(-1, -1))[:2],

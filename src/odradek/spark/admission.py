@@ -1,7 +1,7 @@
-"""How far a micro-batch goes.
+"""The end of a micro-batch.
 
-A streaming query asks for the next offsets at every trigger: `target` says where all there is ends, `due` whether it
-is time to read it, and `admit` how much of it is read now.
+A streaming query asks for the next offsets at every trigger: `end_offsets` returns the ends of the logs, `should_read`
+says if it is time to read, and `end_of_micro_batch` limits how much is read now.
 """
 
 from __future__ import annotations
@@ -15,19 +15,28 @@ from odradek.spark.offsets import Offsets
 from odradek.spark.planning import Extent, SplitPoint
 from odradek.types import MiB, Position, TopicPartition
 
-__all__ = ["LEAST_SHARE", "MicroBatchEnd", "ReadLimits", "admit", "backlog", "due", "entering", "target"]
+__all__ = [
+    "MIN_SHARE",
+    "MicroBatchEnd",
+    "ReadLimits",
+    "backlog",
+    "end_of_micro_batch",
+    "end_offsets",
+    "has_new_partitions",
+    "should_read",
+]
 
-LEAST_SHARE = 16 * MiB
+MIN_SHARE = 16 * MiB
 """A partition is not given less, if it has more: finding where its share ends takes 1 to 3 MiB (`boundary`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """How much a micro-batch reads.
+    """Limits of a micro-batch.
 
     Args:
-        max_bytes: At most about so many bytes of log; None: all there is.
-        min_bytes: Wait until so many are there,
+        max_bytes: Approximate maximum of log bytes to read; None: no limit.
+        min_bytes: Wait until this many bytes are available,
         max_delay_s: but no longer than this (s).
     """
 
@@ -37,27 +46,27 @@ class ReadLimits:
 
 
 class MicroBatchEnd(NamedTuple):
-    """Where a micro-batch ends.
+    """The end of a micro-batch, as far as it is known without reading the logs.
 
     Args:
-        ends: Of every partition, where that is known.
-        cuts: Of the others: where their share ends is still to be moved to a message boundary.
+        ends: End positions of the partitions for which it is known.
+        cuts: For the others: the ends of their shares, which have to be moved to a message boundary.
     """
 
     ends: dict[TopicPartition, Position]
     cuts: tuple[SplitPoint, ...]
 
-    def with_found(self, found: Mapping[SplitPoint, int | None]) -> dict[TopicPartition, Position]:
+    def with_boundaries(self, boundaries: Mapping[SplitPoint, int | None]) -> dict[TopicPartition, Position]:
         """All ends. A cut without a boundary (None) goes on to its ceiling, the next boundary that is known: more
         than its share, but never less than the log has."""
         ends = dict(self.ends)
         for cut in self.cuts:
-            place = found[cut]
-            ends[cut.partition] = Position(cut.ceiling if place is None else place)
+            boundary = boundaries[cut]
+            ends[cut.partition] = Position(cut.ceiling if boundary is None else boundary)
         return dict(sorted(ends.items()))
 
 
-def target(start: Offsets, logs: Mapping[TopicPartition, Extent]) -> dict[TopicPartition, Position]:
+def end_offsets(start: Offsets, logs: Mapping[TopicPartition, Extent]) -> dict[TopicPartition, Position]:
     """The offsets behind everything that logs have now.
 
     A partition that is new enters at its earliest message, without being read yet: a checkpoint then says where it
@@ -70,8 +79,8 @@ def target(start: Offsets, logs: Mapping[TopicPartition, Extent]) -> dict[TopicP
     return dict(sorted(ends.items()))
 
 
-def entering(start: Offsets, logs: Mapping[TopicPartition, Extent]) -> bool:
-    """Is there a partition that is new and has something to be read?"""
+def has_new_partitions(start: Offsets, logs: Mapping[TopicPartition, Extent]) -> bool:
+    """Return True if a new partition has something to read."""
     return any(log.latest > log.earliest for partition, log in logs.items() if partition not in start)
 
 
@@ -86,23 +95,25 @@ def backlog(start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent])
     return {partition: size for partition, size in waiting.items() if size > 0}
 
 
-def due(waiting: int, limits: ReadLimits, *, now: float, last: float) -> bool:
-    """Is it time for a micro-batch?
+def should_read(waiting: int, limits: ReadLimits, *, now: float, last: float) -> bool:
+    """Return True if a micro-batch should start.
 
     Args:
         waiting: Bytes of backlog.
-        limits: What the options say.
-        now: Any clock's time (s).
-        last: What it said at the last micro-batch, or when the query began.
+        limits: The limits from the options.
+        now: Time of any clock (s).
+        last: Time of the last micro-batch on that clock, or of the start of the query.
     """
     return waiting > 0 and (waiting >= limits.min_bytes or now - last >= limits.max_delay_s)
 
 
-def admit(start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent], max_bytes: int | None) -> MicroBatchEnd:
-    """What of [start, end) a micro-batch reads, when it may read `max_bytes`.
+def end_of_micro_batch(
+    start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent], max_bytes: int | None
+) -> MicroBatchEnd:
+    """Return the end of a micro-batch in [start, end) that may read `max_bytes`.
 
-    Shares are proportional to backlogs. Those that would be smaller than `LEAST_SHARE` are put together and given to
-    some of the partitions, which take turns. If there is any backlog, something of it is read.
+    Shares are proportional to backlogs. Shares smaller than `MIN_SHARE` are pooled and given to some of the partitions,
+    in rotation. If there is any backlog, some of it is read.
     """
     waiting = backlog(start, end, logs)
     total = sum(waiting.values())
@@ -119,13 +130,13 @@ def admit(start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent], m
             ends[partition] = start[partition]
         else:
             begin = last - waiting[partition]
-            found = _end_of_share(
+            boundaries = _end_of_share(
                 SplitPoint(partition, begin + shares[partition], begin, last), logs[partition].boundaries
             )
-            if isinstance(found, SplitPoint):
-                cuts.append(found)
+            if isinstance(boundaries, SplitPoint):
+                cuts.append(boundaries)
             else:
-                ends[partition] = found
+                ends[partition] = boundaries
     return MicroBatchEnd(ends, tuple(cuts))
 
 
@@ -135,15 +146,15 @@ def _put_together(shares: dict[TopicPartition, int], waiting: Mapping[TopicParti
     They take turns, and only offsets need to be remembered for that: the sum of theirs grows by a share for each
     partition that is served.
     """
-    small = sorted(partition for partition, share in shares.items() if share < min(LEAST_SHARE, waiting[partition]))
+    small = sorted(partition for partition, share in shares.items() if share < min(MIN_SHARE, waiting[partition]))
     pool = sum(shares[partition] for partition in small)
-    turn = sum(start[partition] for partition in small) // LEAST_SHARE
+    first = sum(start[partition] for partition in small) // MIN_SHARE
     shares.update(dict.fromkeys(small, 0))
     for step in range(len(small)):
-        partition = small[(turn + step) % len(small)]
-        shares[partition] = min(LEAST_SHARE, waiting[partition], max(pool, 1))
+        partition = small[(first + step) % len(small)]
+        shares[partition] = min(MIN_SHARE, waiting[partition], max(pool, 1))
         pool -= shares[partition]
-        if pool < LEAST_SHARE // 4:
+        if pool < MIN_SHARE // 4:
             break
 
 

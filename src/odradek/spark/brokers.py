@@ -14,14 +14,14 @@ from odradek.client.consumer.positions import ask_position
 from odradek.client.options import Tuning
 from odradek.core.interfaces import BrokerClient
 from odradek.errors import BrokerError, RemoteProtocolError
-from odradek.io.kafka07.metadata import together
-from odradek.spark import options as given
-from odradek.spark.boundary import BoundarySearch, Proved, Unproved
+from odradek.io.gather import gather
+from odradek.io.kafka07.raw_fetch import read_raw
+from odradek.spark import options as option_module
 from odradek.spark.options import SourceOptions
 from odradek.spark.planning import Extent, SplitPoint
-from odradek.spark.raw import read_raw
-from odradek.spark.runtime import connected, patiently
+from odradek.spark.runtime import connected, retry_until
 from odradek.types import EARLIEST, LATEST, AtTime, Position, TopicPartition
+from odradek.wire.kafka07.boundary import BoundarySearch, Proved, Unproved
 
 __all__ = ["BrokerCatalog", "extent_of", "tuning"]
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 MANY = 1 << 16
-"""More segments than a log has; if there are more, those in front of them are one free cut less each."""
+"""A number larger than that of a log's segments; the oldest ones beyond it are free cuts lost."""
 
 ASKED, SEARCHED = 256, 4
 """So many positions are asked for at a time, and so many cuts searched, with a few of the largest messages in memory
@@ -39,7 +39,7 @@ for each."""
 
 
 def tuning(options: SourceOptions) -> Tuning:
-    """How to connect: no single wait is longer than all of them together may be."""
+    """Return connection options under which no single wait exceeds the deadline of all of them together."""
     usual = Tuning()
     return Tuning(
         connect_timeout=min(usual.connect_timeout, options.deadline_s),
@@ -55,20 +55,18 @@ class BrokerCatalog:
         options: What to read, and how patiently.
     """
 
-    def __init__(self, where: given.ClusterOptions, options: SourceOptions) -> None:
+    def __init__(self, where: option_module.ClusterOptions, options: SourceOptions) -> None:
         self._where, self._options = where, options
         self._tuning = tuning(options)
 
     def extents(self) -> dict[TopicPartition, Extent]:
         return self._ask(self._extents, "looking at the logs")
 
-    def at(self, places: Mapping[TopicPartition, AtTime]) -> dict[TopicPartition, Position]:
+    def at(self, times: Mapping[TopicPartition, AtTime]) -> dict[TopicPartition, Position]:
         async def ask(cluster: Cluster) -> dict[TopicPartition, Position]:
-            return await _of_each(
-                cluster, places, lambda api, partition: ask_position(api, partition, places[partition])
-            )
+            return await _of_each(cluster, times, lambda api, partition: ask_position(api, partition, times[partition]))
 
-        return self._ask(ask, "asking for positions by time") if places else {}
+        return self._ask(ask, "asking for positions by time") if times else {}
 
     def boundaries(self, cuts: Sequence[SplitPoint]) -> dict[SplitPoint, int | None]:
         async def search(cluster: Cluster) -> dict[SplitPoint, int | None]:
@@ -78,7 +76,7 @@ class BrokerCatalog:
                 async with limiter:
                     return await self._boundary(cluster, cut)
 
-            return dict(zip(cuts, await together(one, cuts), strict=True))
+            return dict(zip(cuts, await gather(one, cuts), strict=True))
 
         return self._ask(search, "searching boundaries") if cuts else {}
 
@@ -87,8 +85,8 @@ class BrokerCatalog:
 
     def _ask(self, work: Callable[[Cluster], Awaitable[T]], what: str) -> T:
         options = self._options
-        with connected(self._where.url, self._tuning, options.deadline_s) as there:
-            return there.run(work, options.deadline_s, what)
+        with connected(self._where.url, self._tuning, options.deadline_s) as handle:
+            return handle.run(work, options.deadline_s, what)
 
     # ---- what there is ----
 
@@ -104,8 +102,8 @@ class BrokerCatalog:
             names = sorted(filter(topics.has, await cluster.topics()))
         else:
             names = sorted({*topics.names, *(partition.topic for partition in topics.partitions)})
-        found = [partition for some in await together(cluster.partitions, names) for partition in some]
-        return [partition for partition in found if not topics.partitions or partition in topics.partitions]
+        partitions = [partition for some in await gather(cluster.partitions, names) for partition in some]
+        return [partition for partition in partitions if not topics.partitions or partition in topics.partitions]
 
     # ---- boundaries ----
 
@@ -123,7 +121,7 @@ class BrokerCatalog:
         while search.wanted is not None:
             what = f"{cut.partition}: reading at {search.wanted[0]}"
             try:
-                data = await patiently(read, self._options.deadline_s, what)
+                data = await retry_until(read, self._options.deadline_s, what)
             except BrokerError as error:
                 log.warning("%s: no boundary at %d: %s", cut.partition, cut.position, error)
                 return None
@@ -141,12 +139,14 @@ def _position(cut: SplitPoint, result: Proved | Unproved | None) -> int | None:
 
 
 async def extent_of(api: BrokerClient, partition: TopicPartition) -> Extent:
-    """What a log has now, in one request. In 0.7, positions up to the latest one are the starts of all segments."""
-    found = await api.positions(partition, LATEST, MANY)
-    if not found:
-        raise RemoteProtocolError(f"{partition}: the broker names no position")
-    earliest = found[-1] if len(found) < MANY else await ask_position(api, partition, EARLIEST)
-    return Extent(earliest, found[0], tuple(sorted({earliest, *found})))
+    """Return the extent of a log, from one request. In 0.7, the positions up to the latest are the starts of all
+    segments.
+    """
+    starts = await api.positions(partition, LATEST, MANY)
+    if not starts:
+        raise RemoteProtocolError(f"{partition}: the broker returned no position")
+    earliest = starts[-1] if len(starts) < MANY else await ask_position(api, partition, EARLIEST)
+    return Extent(earliest, starts[0], tuple(sorted({earliest, *starts})))
 
 
 async def _of_each(
@@ -163,4 +163,4 @@ async def _of_each(
         async with limiter:
             return await ask(cluster.driver.broker(served[partition], purpose="control"), partition)
 
-    return dict(zip(served, await together(one, served), strict=True))
+    return dict(zip(served, await gather(one, served), strict=True))

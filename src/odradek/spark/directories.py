@@ -10,12 +10,13 @@ from pathlib import Path
 from odradek import segments
 from odradek.errors import ConfigError, MessageTooLarge
 from odradek.segments import SegmentedLog, SegmentFile
-from odradek.spark.boundary import BoundarySearch, Proved, check_landing
+from odradek.spark.errors import check_range_end
 from odradek.spark.gaps import Loss, PositionGap
 from odradek.spark.options import Directories, Directory, SourceOptions
 from odradek.spark.planning import Extent, Range, SplitPoint
 from odradek.spark.rules import decoder_options, explained, lost, skipped
 from odradek.types import AtTime, Columns, MiB, Position, TopicPartition
+from odradek.wire.kafka07.boundary import BoundarySearch, Proved
 from odradek.wire.kafka07.entries import ParseStop, check_log
 from odradek.wire.kafka07.message_set import MessageSetDecoder
 
@@ -44,73 +45,73 @@ class DirectoryCatalog:
 
     def extents(self) -> dict[TopicPartition, Extent]:
         self._logs = {}
-        for place in self._where.places:
-            for path in _paths(place):
-                for found in segments.logs(path):
-                    self._add(found, place.broker)
-        return {partition: self._extent(found) for partition, found in sorted(self._logs.items())}
+        for directory in self._where.directories:
+            for path in _paths(directory):
+                for paths in segments.logs(path):
+                    self._add(paths, directory.broker)
+        return {partition: self._extent(paths) for partition, paths in sorted(self._logs.items())}
 
-    def at(self, places: Mapping[TopicPartition, AtTime]) -> dict[TopicPartition, Position]:
-        """As a broker answers: the start of the newest segment whose last message was written by then."""
-        return {partition: _at(self._logs[partition], time.seconds) for partition, time in places.items()}
+    def at(self, times: Mapping[TopicPartition, AtTime]) -> dict[TopicPartition, Position]:
+        """Answer like a broker: the start of the newest segment whose last message was written by that time."""
+        return {partition: _at(self._logs[partition], time.seconds) for partition, time in times.items()}
 
     def boundaries(self, cuts: Sequence[SplitPoint]) -> dict[SplitPoint, int | None]:
         return {cut: self._boundary(cut) for cut in cuts}
 
     def paths(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
-        """Where executors find them."""
+        """Return the directories in which executors find the partitions."""
         return {partition: str(self._logs[partition].segments[0].path.parent.absolute()) for partition in partitions}
 
-    def _add(self, found: SegmentedLog, broker: int) -> None:
-        partition = found.partition._replace(broker=broker)
+    def _add(self, paths: SegmentedLog, broker: int) -> None:
+        partition = paths.partition._replace(broker=broker)
         topics = self._options.topics
         if not topics.has(partition.topic) or (topics.partitions and partition not in topics.partitions):
             return
         if partition in self._logs:
-            first, second = (log.segments[0].path.parent for log in (self._logs[partition], found))
+            first, second = (log.segments[0].path.parent for log in (self._logs[partition], paths))
             if first.resolve() == second.resolve():
                 return
             raise ConfigError(f"{partition} is both {first} and {second}: name their brokers, as in path=0@...,1@...")
-        self._logs[partition] = _connected(found, self._options.fail_on_data_loss)
+        self._logs[partition] = _connected(paths, self._options.fail_on_data_loss)
 
-    def _extent(self, found: SegmentedLog) -> Extent:
-        last = found.segments[-1]
-        return Extent(found.start, _whole_end(last, self._options.max_entry), tuple(s.start for s in found.segments))
+    def _extent(self, paths: SegmentedLog) -> Extent:
+        last = paths.segments[-1]
+        return Extent(paths.start, _whole_end(last, self._options.max_entry), tuple(s.start for s in paths.segments))
 
     def _boundary(self, cut: SplitPoint) -> int | None:
-        found = self._logs[cut.partition]
-        segment = next(segment for segment in found.segments if segment.end > cut.floor)
+        paths = self._logs[cut.partition]
+        segment = next(segment for segment in paths.segments if segment.end > cut.floor)
         search = BoundarySearch(
             cut.position, floor=cut.floor, ceiling=min(cut.ceiling, segment.end), most=self._options.max_entry
         )
         return _run(search, segment)
 
 
-def _paths(place: Directory) -> list[str]:
-    if Path(place.path).exists():
-        return [place.path]
-    found = sorted(glob(place.path))  # noqa: PTH207 - Path.glob takes no absolute pattern
-    if not found:
-        raise ConfigError(f"option path={place.path!r}: no such file or directory")
-    return found
+def _paths(directory: Directory) -> list[str]:
+    if Path(directory.path).exists():
+        return [directory.path]
+    paths = sorted(glob(directory.path))  # noqa: PTH207 - Path.glob takes no absolute pattern
+    if not paths:
+        raise ConfigError(f"option path={directory.path!r}: no such file or directory")
+    return paths
 
 
-def _connected(found: SegmentedLog, strict: bool) -> SegmentedLog:
+def _connected(paths: SegmentedLog, strict: bool) -> SegmentedLog:
     """The log behind its last hole: there is nothing to read in a hole, and what is there cannot be reached over it."""
-    for number in range(len(found.segments) - 1, 0, -1):
-        before, after = found.segments[number - 1 : number + 1]
+    for number in range(len(paths.segments) - 1, 0, -1):
+        before, after = paths.segments[number - 1 : number + 1]
         if before.end != after.start:
             text = f"{before.path} ends at {before.end}, but the next segment starts at {after.start}"
             if strict:
-                raise ConfigError(f"{text} (failOnDataLoss=false reads what is behind that)")
-            log.warning("%s: reading what is behind that", text)
-            return SegmentedLog(found.partition, found.segments[number:])
-    return found
+                raise ConfigError(f"{text} (failOnDataLoss=false reads the rest)")
+            log.warning("%s: reading the rest", text)
+            return SegmentedLog(paths.partition, paths.segments[number:])
+    return paths
 
 
-def _at(found: SegmentedLog, seconds: float) -> Position:
-    written = [segment.start for segment in found.segments if segment.path.stat().st_mtime <= seconds]
-    return max(written, default=found.start)
+def _at(paths: SegmentedLog, seconds: float) -> Position:
+    written = [segment.start for segment in paths.segments if segment.path.stat().st_mtime <= seconds]
+    return max(written, default=paths.start)
 
 
 def _run(search: BoundarySearch, segment: SegmentFile) -> int | None:
@@ -175,7 +176,7 @@ def _read_segment(segment: SegmentFile, part: Range, options: SourceOptions) -> 
     except MessageTooLarge as error:
         raise explained(error) from None
     skipped(decoder.take_reports())
-    check_landing(part.partition, part.start, part.end, decoder.position)
+    check_range_end(part.partition, part.start, part.end, decoder.position)
 
 
 def _lose(part: Range, loss: Loss, start: int, end: int, options: SourceOptions) -> None:

@@ -1,4 +1,4 @@
-"""What only the data source raises. Positional arguments are the whole state: Spark pickles errors."""
+"""Errors of the data source. Positional arguments are the whole state, because Spark pickles errors."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from odradek.errors import OdradekError
 from odradek.spark.gaps import PositionGap
+from odradek.types import TopicPartition
 
-__all__ = ["BoundaryMismatch", "DataLoss"]
+__all__ = ["BoundaryMismatch", "DataLoss", "check_range_end"]
 
 
 class BoundaryMismatch(OdradekError):
@@ -38,11 +39,17 @@ class BoundaryMismatch(OdradekError):
         )
 
 
+def check_range_end(partition: TopicPartition, start: int, end: int, landed: int) -> None:
+    """Compare where reading the range [start, end) ended with where it should. Raises BoundaryMismatch."""
+    if landed != end:
+        raise BoundaryMismatch(str(partition), start, end, landed)
+
+
 class DataLoss(OdradekError):
-    """What a query has to read is not in the logs any more, and `failOnDataLoss` is true.
+    """Data that a query has to read is no longer in the logs, and `failOnDataLoss` is true.
 
     Args:
-        gaps: What is missing, partition by partition.
+        gaps: The missing ranges, partition by partition.
     """
 
     hint = "failOnDataLoss=false goes on behind what is missing and records it"

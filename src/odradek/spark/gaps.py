@@ -11,7 +11,7 @@ __all__ = ["Loss", "PositionGap"]
 
 
 class Loss(Enum):
-    """How a log lost what was to be read."""
+    """The way in which a log lost the data to be read."""
 
     EXPIRED = "deleted by retention"
     TRUNCATED = "cut off at the end, or the log was made anew"
@@ -19,16 +19,16 @@ class Loss(Enum):
 
 
 class PositionGap(NamedTuple):
-    """What one partition lacks.
+    """The missing range of one partition.
 
     Args:
         partition: The log.
-        loss: What happened to it.
-        start: Where reading was to begin.
-        end: Where it was to end.
-        earliest: Where the log begins now; -1 when it is gone.
-        latest: Where it ends now; -1 when it is gone.
-        resumed: Where reading goes on in this range, or after it when nothing of it is left.
+        loss: The kind of loss.
+        start: First position to be read.
+        end: End of the range to be read.
+        earliest: First position of the log now; -1 if the log is gone.
+        latest: End of the log now; -1 if the log is gone.
+        resumed: Position where reading continues in this range, or its end if nothing of the range is left.
     """
 
     partition: TopicPartition

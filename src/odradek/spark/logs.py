@@ -1,4 +1,4 @@
-"""Where logs are: in a cluster or in directories. Whoever plans a query asks the same of both."""
+"""The interface to the logs that a query reads, in a cluster or in directories."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["LogCatalog", "find_logs"]
 
 
 class LogCatalog(Protocol):
-    """What there is to be read. Every method may raise OdradekError, and OSError where files are read."""
+    """The logs that a query can read. Every method may raise OdradekError, and OSError where files are read."""
 
     def extents(self) -> dict[TopicPartition, Extent]:
-        """What each log has now that the options ask for. Those of a broker that is away are left out."""
+        """Return the extent of each log that the options select. Logs of an unreachable broker are left out."""
         ...
 
-    def at(self, places: Mapping[TopicPartition, AtTime]) -> dict[TopicPartition, Position]:
+    def at(self, times: Mapping[TopicPartition, AtTime]) -> dict[TopicPartition, Position]:
         """The newest position of each that is known to be not after a moment: where a segment starts. Only for logs
         that `extents` found."""
         ...

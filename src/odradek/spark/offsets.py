@@ -18,30 +18,30 @@ from odradek.types import EARLIEST, LATEST, AtTime, Position, PositionSpec, Topi
 
 __all__ = [
     "Offsets",
-    "Place",
-    "Places",
+    "PartitionPosition",
+    "Positions",
     "dump_offsets",
     "load_offsets",
     "offsets_from_dict",
     "offsets_to_dict",
     "parse_assign",
     "parse_partition",
-    "parse_places",
+    "parse_positions",
     "parse_time",
     "parse_times",
 ]
 
 Offsets = Mapping[TopicPartition, Position]
-"""Where each partition's next message to be read begins."""
+"""The position of each partition's next message to read."""
 
-Place = Position | PositionSpec | AtTime
-Places = PositionSpec | AtTime | Mapping[TopicPartition, Place]
-"""Where to begin or end: everywhere alike, or one partition after the other."""
+PartitionPosition = Position | PositionSpec | AtTime
+Positions = PositionSpec | AtTime | Mapping[TopicPartition, PartitionPosition]
+"""Start or end positions: the same for all partitions, or one for each."""
 
 VERSION = 1
 
 LARGEST = (1 << 63) - 1
-"""What a position can be, on the wire and in Spark's `bigint`."""
+"""The largest position, on the wire and in Spark's `bigint`."""
 
 _PARTITION = re.compile(r"(?:(?P<broker>0|[1-9][0-9]{0,9})-)?(?P<partition>0|[1-9][0-9]{0,9})", re.ASCII)
 
@@ -63,10 +63,10 @@ def offsets_from_dict(value: Any) -> dict[TopicPartition, Position]:
         raise ConfigError(f'offsets are {{"v":{VERSION},"topics":{{...}}}}, not {_shown(value)}')
     if type(value["v"]) is not int or value["v"] != VERSION:
         raise ConfigError(f"offsets of version {_shown(value['v'])}: this version of odradek reads version {VERSION}")
-    found: dict[TopicPartition, Position] = {}
+    resolved: dict[TopicPartition, Position] = {}
     for partition, position in _each(value["topics"], "offsets"):
-        found[partition] = Position(_integer(position, 0, f"offset of {partition}"))
-    return found
+        resolved[partition] = Position(_integer(position, 0, f"offset of {partition}"))
+    return resolved
 
 
 def dump_offsets(offsets: Offsets) -> str:
@@ -88,16 +88,16 @@ def parse_assign(text: str, option: str = "assign") -> tuple[TopicPartition, ...
     shape = f'{option}: {{"topic":["0-1",...]}} names partitions as broker-partition'
     if not isinstance(value, dict) or not all(isinstance(names, list) and names for names in value.values()):
         raise ConfigError(f"{shape}, not {_shown(value)}")
-    found = [_partition(topic, name, option) for topic, names in value.items() for name in names]
-    if not found:
+    resolved = [_partition(topic, name, option) for topic, names in value.items() for name in names]
+    if not resolved:
         raise ConfigError(f"{shape}: it names none")
-    twice = [str(partition) for partition, count in Counter(found).items() if count > 1]
+    twice = [str(partition) for partition, count in Counter(resolved).items() if count > 1]
     if twice:
         raise ConfigError(f"{option}: names {', '.join(sorted(twice))} more than once")
-    return tuple(sorted(found))
+    return tuple(sorted(resolved))
 
 
-def parse_places(text: str, option: str, *, anchors: Collection[PositionSpec] = (EARLIEST, LATEST)) -> Places:
+def parse_positions(text: str, option: str, *, anchors: Collection[PositionSpec] = (EARLIEST, LATEST)) -> Positions:
     """`earliest`, `latest`, or `{"orders":{"0-1":123,"1-1":-2}}` with -2 for earliest and -1 for latest.
 
     Args:
@@ -111,7 +111,7 @@ def parse_places(text: str, option: str, *, anchors: Collection[PositionSpec] = 
             return anchor
         raise ConfigError(f'{option}={text[:80]!r}: must be {", ".join(allowed)} or JSON {{"topic":{{"0-1":123}}}}')
     return {
-        partition: _place(number, f"{option}: offset of {partition}", anchors)
+        partition: _parse_position(number, f"{option}: offset of {partition}", anchors)
         for partition, number in _each(_parse(text, option), option)
     }
 
@@ -157,7 +157,7 @@ def _each(value: Any, what: str) -> Iterator[tuple[TopicPartition, Any]]:
             yield _partition(topic, name, what), number
 
 
-def _place(value: Any, what: str, anchors: Collection[PositionSpec]) -> Place:
+def _parse_position(value: Any, what: str, anchors: Collection[PositionSpec]) -> PartitionPosition:
     for anchor in anchors:
         if type(value) is int and value == anchor.value:
             return anchor
@@ -178,10 +178,10 @@ def _parse(text: str, what: str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError(f"a name comes twice among {', '.join(name for name, _ in pairs)[:80]}")
-    return found
+    resolved = dict(pairs)
+    if len(resolved) < len(pairs):
+        raise ValueError(f"duplicate key: {', '.join(name for name, _ in pairs)[:80]}")
+    return resolved
 
 
 def _no_number(text: str) -> Any:

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from odradek.client.cluster import connect
+from odradek.client.connect import connect
 from odradek.errors import ConfigError, OdradekError, Unsupported
 from odradek.spark.admission import ReadLimits
-from odradek.spark.given import OptionMap
-from odradek.spark.offsets import Places, parse_assign, parse_places, parse_time, parse_times
+from odradek.spark.offsets import Positions, parse_assign, parse_positions, parse_time, parse_times
+from odradek.spark.option_map import OptionMap
 from odradek.spark.values import (
     at_most,
     choice,
@@ -45,7 +45,7 @@ ENTRY_HEAD = 10
 """Bytes of an entry in front of its payload (specification 2.1)."""
 
 CORRUPT = {"fail": "fail", "skip-message": "skip", "dead": "raw"}
-"""What the option says -> what the decoder calls it."""
+"""Value of the option -> name of the decoder's mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +76,16 @@ class Directory:
 class Directories:
     """Log directories of 0.7 that are read without a broker."""
 
-    places: tuple[Directory, ...]
+    directories: tuple[Directory, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """What to read. One of three is set; none of them: all there is (log directories only).
+    """The topics or partitions to read. One of three is set, or none: all logs (log directories only).
 
     Args:
         names: Topics, sorted.
-        pattern: A regular expression; a topic is read when all of its name matches.
+        pattern: A regular expression; a topic is read if it matches as a whole.
         partitions: Partitions, sorted.
     """
 
@@ -94,7 +94,7 @@ class Topics:
     partitions: tuple[TopicPartition, ...] = ()
 
     def has(self, topic: str) -> bool:
-        """Is this topic, or a partition of it, to be read?"""
+        """Return True if this topic, or a partition of it, is selected."""
         if self.pattern:
             return re.fullmatch(self.pattern, topic) is not None
         if self.partitions:
@@ -104,13 +104,13 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class TaskLimits:
-    """How work is divided into tasks.
+    """Limits for the division of work into tasks.
 
     Args:
-        max_bytes: A task reads at most about so many bytes of log, as far as `max_tasks` allows.
-        min_tasks: At least so many tasks, if there is something to divide.
-        max_tasks: At most so many tasks; None: four for each core of the machine that plans (the driver's).
-        fetchers: At most so many tasks read from one broker; None: any number.
+        max_bytes: Approximate maximum of log bytes per task, as far as `max_tasks` allows.
+        min_tasks: Minimum number of tasks, if there is enough to divide.
+        max_tasks: Maximum number of tasks; None: four per core of the machine that plans (the driver's).
+        fetchers: Maximum number of tasks that read from one broker; None: any number.
     """
 
     max_bytes: int = 128 * MiB
@@ -142,8 +142,8 @@ class SourceOptions:
 
     where: ClusterOptions | Directories
     topics: Topics
-    start: Places
-    end: Places = LATEST
+    start: Positions
+    end: Positions = LATEST
     limits: ReadLimits = field(default_factory=ReadLimits)
     packing: TaskLimits = TaskLimits()
     fail_on_data_loss: bool = True
@@ -229,71 +229,73 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         ConfigError: An option that cannot work; says which, what it is and what would be right.
         Unsupported: A cluster that this version does not speak to.
     """
-    given = OptionMap(options, KNOWN, REFUSED)
-    _check_kind(given, streaming)
-    where = _where(given)
+    option_map = OptionMap(options, KNOWN, REFUSED)
+    _check_kind(option_map, streaming)
+    where = _where(option_map)
     starts = (LATEST, EARLIEST) if streaming else (EARLIEST,)
-    given.take("startingOffsetsByTimestampStrategy", choice("error", "latest"), "error")
-    headers = given.take("includeHeaders", parse_boolean, False)
+    option_map.take("startingOffsetsByTimestampStrategy", choice("error", "latest"), "error")
+    headers = option_map.take("includeHeaders", parse_boolean, False)
     return SourceOptions(
         where=where,
-        topics=_topics(given, optional=isinstance(where, Directories)),
-        start=_places(given, "starting", starts),
-        end=LATEST if streaming else _places(given, "ending", (LATEST,)),
-        limits=_limits(given),
-        packing=_packing(given),
-        fail_on_data_loss=given.take("failOnDataLoss", parse_boolean, True),
-        max_message_bytes=given.take("maxMessageBytes", at_most(1 * GiB, parse_bytes), 1_000_000),
-        fetch_bytes=given.take("fetchBytes", at_most(1 * GiB, parse_bytes), 1 * MiB),
-        fetch_ahead=given.take("fetchAhead", parse_count, 4),
-        deadline_s=given.take("fetchOffset.deadlineMs", parse_milliseconds, 60.0),
-        poll_deadline_s=given.take("kafkaConsumer.pollTimeoutMs", parse_milliseconds, 120.0),
-        corrupt=_corrupt(given, headers),
+        topics=_topics(option_map, optional=isinstance(where, Directories)),
+        start=_positions(option_map, "starting", starts),
+        end=LATEST if streaming else _positions(option_map, "ending", (LATEST,)),
+        limits=_limits(option_map),
+        packing=_packing(option_map),
+        fail_on_data_loss=option_map.take("failOnDataLoss", parse_boolean, True),
+        max_message_bytes=option_map.take("maxMessageBytes", at_most(1 * GiB, parse_bytes), 1_000_000),
+        fetch_bytes=option_map.take("fetchBytes", at_most(1 * GiB, parse_bytes), 1 * MiB),
+        fetch_ahead=option_map.take("fetchAhead", parse_count, 4),
+        deadline_s=option_map.take("fetchOffset.deadlineMs", parse_milliseconds, 60.0),
+        poll_deadline_s=option_map.take("kafkaConsumer.pollTimeoutMs", parse_milliseconds, 120.0),
+        corrupt=_corrupt(option_map, headers),
         headers=headers,
     )
 
 
 def parse_kind(options: Mapping[str, str]) -> SourceOptions:
-    """As `parse_source`, where it is not known yet whether the query streams: what only one kind has tells, or what
-    only one kind accepts."""
-    given = {name.lower() for name in options}
-    if given & {name.lower() for name in STREAM}:
+    """Parse options like `parse_source`, for a query of unknown kind, batch or streaming.
+
+    The kind follows from options that only one kind has.
+    """
+    option_map = {name.lower() for name in options}
+    if option_map & {name.lower() for name in STREAM}:
         return parse_source(options, streaming=True)
     try:
         return parse_source(options, streaming=False)
     except OdradekError:
-        if given & {name.lower() for name in BATCH}:
+        if option_map & {name.lower() for name in BATCH}:
             raise
     return parse_source(options, streaming=True)
 
 
-def _check_kind(given: OptionMap, streaming: bool) -> None:
+def _check_kind(option_map: OptionMap, streaming: bool) -> None:
     names, why = (BATCH, "a streaming query has no end") if streaming else (STREAM, "a batch query reads all there is")
     for name in names:
-        if given.has(name):
+        if option_map.has(name):
             raise ConfigError(f"option {name}: {why}")
 
 
-def _where(given: OptionMap) -> ClusterOptions | Directories:
-    places = (*CLUSTERS, "path")
-    if not given.one_of(places) and not given.has(BOOTSTRAP):
-        raise ConfigError(f"one of the options {', '.join(places)} must say where the logs are")
-    return parse_cluster(given) or given.take("path", _directories, Directories(()))
+def _where(option_map: OptionMap) -> ClusterOptions | Directories:
+    directories = (*CLUSTERS, "path")
+    if not option_map.one_of(directories) and not option_map.has(BOOTSTRAP):
+        raise ConfigError(f"one of the options {', '.join(directories)} is required: the location of the logs")
+    return parse_cluster(option_map) or option_map.take("path", _directories, Directories(()))
 
 
-def parse_cluster(given: OptionMap) -> ClusterOptions | None:
+def parse_cluster(option_map: OptionMap) -> ClusterOptions | None:
     """The cluster that is named, if one is.
 
     Raises:
         ConfigError: An address that cannot be one, or two of them.
         Unsupported: A cluster that this version does not speak to.
     """
-    if given.text(BOOTSTRAP) is not None:
+    if option_map.text(BOOTSTRAP) is not None:
         raise Unsupported(BOOTSTRAP, "Kafka 0.8 or later; a 0.7 cluster is named by kafka.zk.connect")
-    given.take("kafka.protocol", _protocol, "auto")
-    name = given.one_of(CLUSTERS)
+    option_map.take("kafka.protocol", _protocol, "auto")
+    name = option_map.one_of(CLUSTERS)
     parse = _zookeeper if name == CLUSTERS[0] else _brokers
-    return given.take(name, parse, None) if name else None
+    return option_map.take(name, parse, None) if name else None
 
 
 def _protocol(text: str, option: str) -> str:
@@ -330,34 +332,34 @@ def _directories(text: str, option: str) -> Directories:
             items = json.loads(text)
         except ValueError as error:
             raise ConfigError(f"option {option}={text[:80]!r} is not JSON: {error}") from None
-    places = [_place(item) for item in items]
-    if not places or None in places:
+    directories = [_directory(item) for item in items]
+    if not directories or None in directories:
         right = "[broker@]path,..., or a JSON array of them"
         raise ConfigError(f"option {option}={text[:80]!r}: must be {right}, as in 0@/var/kafka-0,1@/var/kafka-1")
-    return Directories(tuple(place for place in places if place is not None))
+    return Directories(tuple(directory for directory in directories if directory is not None))
 
 
-def _place(item: object) -> Directory | None:
+def _directory(item: object) -> Directory | None:
     match = re.fullmatch(r"\s*(?:([0-9]{1,9})@)?+(\S.*?)\s*", item, re.DOTALL) if isinstance(item, str) else None
     return match and Directory(match[2].removeprefix("file://"), -1 if match[1] is None else int(match[1]))
 
 
-def _topics(given: OptionMap, *, optional: bool) -> Topics:
+def _topics(option_map: OptionMap, *, optional: bool) -> Topics:
     names = ("subscribe", "subscribePattern", "assign")
-    name = given.one_of(names)
+    name = option_map.one_of(names)
     if not name and not optional:
-        raise ConfigError(f"one of the options {', '.join(names)} must say what to read")
+        raise ConfigError(f"one of the options {', '.join(names)} is required: the topics to read")
     return Topics(
-        given.take("subscribe", _names, ()),
-        given.take("subscribePattern", _pattern, ""),
-        given.take("assign", parse_assign, ()),
+        option_map.take("subscribe", _names, ()),
+        option_map.take("subscribePattern", _pattern, ""),
+        option_map.take("assign", parse_assign, ()),
     )
 
 
 def _names(text: str, option: str) -> tuple[str, ...]:
     names = [name.strip() for name in text.split(",")]
     if not all(names):
-        raise ConfigError(f"option {option}={text[:80]!r}: must be topics with commas between them")
+        raise ConfigError(f"option {option}={text[:80]!r}: must be topics separated by commas")
     return tuple(sorted(set(names)))
 
 
@@ -369,24 +371,24 @@ def _pattern(text: str, option: str) -> str:
     return text
 
 
-def _places(given: OptionMap, which: str, anchors: tuple[PositionSpec, ...]) -> Places:
+def _positions(option_map: OptionMap, which: str, anchors: tuple[PositionSpec, ...]) -> Positions:
     """Where to start or end; the first anchor is the default. As in Spark, a time for all wins over times for each,
     and those over offsets."""
-    by_time: Places | None = given.take(f"{which}Timestamp", parse_time, None)
-    by_times: Places | None = given.take(f"{which}OffsetsByTimestamp", parse_times, None)
+    by_time: Positions | None = option_map.take(f"{which}Timestamp", parse_time, None)
+    by_times: Positions | None = option_map.take(f"{which}OffsetsByTimestamp", parse_times, None)
 
-    def parse(text: str, option: str) -> Places:
-        return parse_places(text, option, anchors=anchors)
+    def parse(text: str, option: str) -> Positions:
+        return parse_positions(text, option, anchors=anchors)
 
-    offsets: Places | None = given.take(f"{which}Offsets", parse, None)
-    return next((places for places in (by_time, by_times, offsets) if places is not None), anchors[0])
+    offsets: Positions | None = option_map.take(f"{which}Offsets", parse, None)
+    return next((directories for directories in (by_time, by_times, offsets) if directories is not None), anchors[0])
 
 
-def _limits(given: OptionMap) -> ReadLimits:
+def _limits(option_map: OptionMap) -> ReadLimits:
     limits = ReadLimits(
-        given.take("maxBytesPerTrigger", parse_bytes, None),
-        given.take("minBytesPerTrigger", parse_bytes, 0),
-        given.take("maxTriggerDelay", parse_seconds, 900.0),
+        option_map.take("maxBytesPerTrigger", parse_bytes, None),
+        option_map.take("minBytesPerTrigger", parse_bytes, 0),
+        option_map.take("maxTriggerDelay", parse_seconds, 900.0),
     )
     if limits.max_bytes is not None and limits.min_bytes > limits.max_bytes:
         numbers = f"{limits.min_bytes} and {limits.max_bytes}"
@@ -394,20 +396,20 @@ def _limits(given: OptionMap) -> ReadLimits:
     return limits
 
 
-def _packing(given: OptionMap) -> TaskLimits:
+def _packing(option_map: OptionMap) -> TaskLimits:
     packing = TaskLimits(
-        given.take("maxBytesPerPartition", parse_bytes, 128 * MiB),
-        given.take("minPartitions", parse_count, 1),
-        given.take("maxPartitions", parse_count, None),
-        given.take("maxFetchersPerBroker", parse_count, None),
+        option_map.take("maxBytesPerPartition", parse_bytes, 128 * MiB),
+        option_map.take("minPartitions", parse_count, 1),
+        option_map.take("maxPartitions", parse_count, None),
+        option_map.take("maxFetchersPerBroker", parse_count, None),
     )
     if packing.max_tasks is not None and packing.min_tasks > packing.max_tasks:
         raise ConfigError(f"minPartitions ({packing.min_tasks}) is more than maxPartitions ({packing.max_tasks})")
     return packing
 
 
-def _corrupt(given: OptionMap, headers: bool) -> str:
-    asked = given.take("corrupt", choice(*CORRUPT), "fail")
+def _corrupt(option_map: OptionMap, headers: bool) -> str:
+    asked = option_map.take("corrupt", choice(*CORRUPT), "fail")
     if asked == "dead" and not headers:
-        raise ConfigError("option corrupt=dead needs includeHeaders=true: a header tells dead rows from good ones")
+        raise ConfigError("option corrupt=dead needs includeHeaders=true: a header marks dead rows")
     return CORRUPT[asked]

@@ -1,14 +1,14 @@
-"""What a query reads, decided without reading it: which range of which log, and in which task.
+"""The plan of a query, decided without reading logs: which range of which log is read in which task.
 
-Everything here is a function of values: what offsets say (`offsets`), and what each log has now (`Extent`). Three steps
-lead from there to tasks, and only between them are brokers asked anything:
+All functions work on values: the offsets of a query (`offsets`), and the extents of logs (`Extent`). Three steps lead
+from there to tasks, and brokers are asked only between them:
 
-1. `settle`: the ranges to read, and the gaps where logs do not have them any more.
-2. `propose_cuts`: where ranges are to be divided. At known boundaries (segment starts) that is free; elsewhere a cut is
-   a proposal, which `boundary.BoundarySearch` moves to where a message begins, if it can prove it.
-3. `divide` at what was found, and `pack` into tasks.
+1. `clip_to_logs`: the ranges to read, and the gaps that the logs no longer have.
+2. `propose_splits`: where to split ranges. At known boundaries (segment starts) a split is free; elsewhere it is a
+   proposal, which `boundary.BoundarySearch` moves to the start of a message, if it can prove one.
+3. `split` at the boundaries found, and `pack` into tasks.
 
-`admission` has what comes before that in a streaming query: how far a micro-batch goes.
+In a streaming query, `admission` comes first: it limits the micro-batch.
 
 In 0.7 positions are bytes, so the size of a range is its length.
 """
@@ -26,11 +26,11 @@ from typing import NamedTuple
 from odradek.errors import ConfigError
 from odradek.spark.errors import DataLoss
 from odradek.spark.gaps import Loss, PositionGap
-from odradek.spark.offsets import Offsets, Place, Places
+from odradek.spark.offsets import Offsets, PartitionPosition, Positions
 from odradek.types import EARLIEST, LATEST, AtTime, MiB, Position, PositionSpec, TopicPartition
 
 __all__ = [
-    "LEAST_PIECE",
+    "MIN_SPLIT",
     "Extent",
     "PlannedTask",
     "Range",
@@ -38,16 +38,16 @@ __all__ = [
     "SplitPoint",
     "TaskSizing",
     "check_order",
-    "divide",
+    "clip_to_logs",
     "pack",
-    "place_of_each",
     "positions",
-    "propose_cuts",
-    "settle",
-    "task_count",
+    "propose_splits",
+    "resolve_per_partition",
+    "size_tasks",
+    "split",
 ]
 
-LEAST_PIECE = 4 * MiB
+MIN_SPLIT = 4 * MiB
 """Ranges are not divided into smaller pieces: proving a cut takes one or two of these four."""
 
 SLACK = 1.25
@@ -55,12 +55,12 @@ SLACK = 1.25
 
 
 class Extent(NamedTuple):
-    """What a log has now.
+    """The extent of a log.
 
     Args:
-        earliest: Where its first message begins.
-        latest: Where the next message will be.
-        boundaries: Known message boundaries, ascending: in 0.7 where segments start.
+        earliest: Position of its first message.
+        latest: Position of the next message to be written.
+        boundaries: Known message boundaries, ascending: in 0.7 the segment starts.
     """
 
     earliest: int
@@ -98,14 +98,14 @@ class SplitPoint(NamedTuple):
 
 
 class ReadableRanges(NamedTuple):
-    """What there is to read, and what is missing."""
+    """The ranges to read, and the gaps that the logs no longer have."""
 
     ranges: tuple[Range, ...]
     gaps: tuple[PositionGap, ...]
 
 
 class PlannedTask(NamedTuple):
-    """What one Spark task reads, in this order."""
+    """The ranges of one Spark task, in reading order."""
 
     ranges: tuple[Range, ...]
 
@@ -116,40 +116,44 @@ class PlannedTask(NamedTuple):
 
 
 class TaskSizing(NamedTuple):
-    """How much work is how divided.
+    """The division of work into tasks.
 
     Args:
-        tasks: How many tasks there are at most.
-        piece: Bytes above which a range is divided.
+        tasks: Maximum number of tasks.
+        split_bytes: Size above which a range is split (bytes).
     """
 
     tasks: int
-    piece: int
+    split_bytes: int
 
 
 # ---- from options to positions -------------------------------------------------------------------------------
 
 
-def place_of_each(partitions: Iterable[TopicPartition], places: Places, option: str) -> dict[TopicPartition, Place]:
+def resolve_per_partition(
+    partitions: Iterable[TopicPartition], wanted: Positions, option: str
+) -> dict[TopicPartition, PartitionPosition]:
     """The place of each partition.
 
     Raises:
         ConfigError: Places are given for partitions one by one, but not for exactly these (as in Spark).
     """
     known = list(partitions)
-    if isinstance(places, PositionSpec | AtTime):
-        return dict.fromkeys(known, places)
+    if isinstance(wanted, PositionSpec | AtTime):
+        return dict.fromkeys(known, wanted)
     for wrong, text in (
-        (sorted(set(known) - places.keys()), "says nothing about"),
-        (sorted(places.keys() - set(known)), "names what is not read or not there:"),
+        (sorted(set(known) - wanted.keys()), "says nothing about"),
+        (sorted(wanted.keys() - set(known)), "names partitions that are not part of this query:"),
     ):
         if wrong:
             more = f" and {len(wrong) - 10} more" if len(wrong) > 10 else ""
             raise ConfigError(f"option {option} {text} {', '.join(map(str, wrong[:10]))}{more}")
-    return {partition: places[partition] for partition in known}
+    return {partition: wanted[partition] for partition in known}
 
 
-def check_order(start: Mapping[TopicPartition, Place], end: Mapping[TopicPartition, Place]) -> None:
+def check_order(
+    start: Mapping[TopicPartition, PartitionPosition], end: Mapping[TopicPartition, PartitionPosition]
+) -> None:
     """Raise ConfigError where a query would end before it begins, as far as its options say so by themselves."""
     for partition, first in start.items():
         last = end.get(partition)
@@ -158,26 +162,26 @@ def check_order(start: Mapping[TopicPartition, Place], end: Mapping[TopicPartiti
 
 
 def positions(
-    places: Mapping[TopicPartition, Position | PositionSpec], logs: Mapping[TopicPartition, Extent]
+    wanted: Mapping[TopicPartition, Position | PositionSpec], logs: Mapping[TopicPartition, Extent]
 ) -> dict[TopicPartition, Position]:
     """Places by meaning -> positions."""
     anchors = {EARLIEST: attrgetter("earliest"), LATEST: attrgetter("latest")}
     return {
-        partition: Position(anchors[place](logs[partition])) if isinstance(place, PositionSpec) else place
-        for partition, place in places.items()
+        partition: Position(anchors[position](logs[partition])) if isinstance(position, PositionSpec) else position
+        for partition, position in wanted.items()
     }
 
 
 # ---- data loss -----------------------------------------------------------------------------------------------
 
 
-def settle(
+def clip_to_logs(
     start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent], *, fail_on_data_loss: bool
 ) -> ReadableRanges:
-    """The ranges between two offsets that logs still have, and the gaps where they do not.
+    """Return the ranges between two offsets that the logs still have, and the gaps that they no longer have.
 
-    Nothing is read of a partition that `start` does not name: it enters at its end (see `admission.target`). One whose
-    end is before its start was cut off or made anew, and is read from its earliest message; that is the only way back.
+    A partition that `start` does not name is not read yet: it enters at its end (see `admission.end_offsets`). A log
+    whose end is before the start offset was truncated or recreated, and is read again from its earliest message.
 
     Raises:
         DataLoss: There are gaps, and `fail_on_data_loss` is true.
@@ -227,59 +231,63 @@ def _damaged(
 # ---- dividing ------------------------------------------------------------------------------------------------
 
 
-def task_count(total: int, *, max_bytes: int, min_tasks: int, max_tasks: int) -> TaskSizing:
-    """How many tasks read `total` bytes: about `max_bytes` each, within the two bounds, of which the upper one wins.
-    A task costs 30 to 50 ms however little it does."""
+def size_tasks(total: int, *, max_bytes: int, min_tasks: int, max_tasks: int) -> TaskSizing:
+    """Divide `total` bytes into tasks of about `max_bytes`, within two bounds of which the upper one wins.
+
+    A task costs 30 to 50 ms however little it does.
+    """
     tasks = min(max(-(-total // max_bytes), min_tasks, 1), max(max_tasks, 1))
-    return TaskSizing(tasks, max(-(-total // tasks), LEAST_PIECE))
+    return TaskSizing(tasks, max(-(-total // tasks), MIN_SPLIT))
 
 
-def propose_cuts(ranges: Iterable[Range], logs: Mapping[TopicPartition, Extent], piece: int) -> list[SplitPoint]:
-    """Where ranges are to be divided so that pieces have about `piece` bytes.
+def propose_splits(
+    ranges: Iterable[Range], logs: Mapping[TopicPartition, Extent], split_bytes: int
+) -> list[SplitPoint]:
+    """Propose where to split ranges so that the parts have about `split_bytes` bytes.
 
-    A cut at a known boundary needs no proof: its floor is its position. Known boundaries are used first, and between
-    two of them what is left is divided evenly.
+    A split at a known boundary needs no proof: its floor is its position. Known boundaries are used first; the rest
+    between two of them is divided evenly.
     """
     cuts: list[SplitPoint] = []
     for part in ranges:
-        if part.size > piece * SLACK:
+        if part.size > split_bytes * SLACK:
             known = logs[part.partition].boundaries
             inner = known[bisect_right(known, part.start) : bisect_left(known, part.end)]
-            cuts += _cuts(part, inner, piece)
+            cuts += _cuts(part, inner, split_bytes)
     return cuts
 
 
-def _cuts(part: Range, inner: Sequence[int], piece: int) -> Iterable[SplitPoint]:
+def _cuts(part: Range, inner: Sequence[int], split_bytes: int) -> Iterable[SplitPoint]:
     begin = part.start  # of the piece that is being filled
     for floor, ceiling in pairwise((part.start, *inner, part.end)):
-        if ceiling - begin <= piece * SLACK:
+        if ceiling - begin <= split_bytes * SLACK:
             continue
-        if floor - begin >= piece // 2:
+        if floor - begin >= split_bytes // 2:
             yield SplitPoint(part.partition, floor, floor, floor)
             begin = floor
-        if ceiling - begin > piece * SLACK:
-            pieces = -(-(ceiling - begin) // piece)
-            for number in range(1, pieces):
-                yield SplitPoint(part.partition, begin + (ceiling - begin) * number // pieces, floor, ceiling)
-            begin += (ceiling - begin) * (pieces - 1) // pieces
+        if ceiling - begin > split_bytes * SLACK:
+            parts = -(-(ceiling - begin) // split_bytes)
+            for number in range(1, parts):
+                yield SplitPoint(part.partition, begin + (ceiling - begin) * number // parts, floor, ceiling)
+            begin += (ceiling - begin) * (parts - 1) // parts
 
 
-def divide(ranges: Iterable[Range], found: Iterable[tuple[TopicPartition, int]]) -> list[Range]:
+def split(ranges: Iterable[Range], boundaries: Iterable[tuple[TopicPartition, int]]) -> list[Range]:
     """Ranges divided at the boundaries that were found; those outside of every range, and doubles, do not matter."""
-    places: defaultdict[TopicPartition, set[int]] = defaultdict(set)
-    for partition, position in found:
-        places[partition].add(position)
-    pieces: list[Range] = []
+    splits: defaultdict[TopicPartition, set[int]] = defaultdict(set)
+    for partition, position in boundaries:
+        splits[partition].add(position)
+    parts: list[Range] = []
     for part in ranges:
-        inner = sorted(place for place in places.get(part.partition, ()) if part.start < place < part.end)
-        pieces += (Range(part.partition, a, b) for a, b in pairwise((part.start, *inner, part.end)))
-    return pieces
+        inner = sorted(position for position in splits.get(part.partition, ()) if part.start < position < part.end)
+        parts += (Range(part.partition, a, b) for a, b in pairwise((part.start, *inner, part.end)))
+    return parts
 
 
 # ---- packing -------------------------------------------------------------------------------------------------
 
 
-def pack(pieces: Iterable[Range], tasks: int, *, fetchers: int | None = None) -> list[PlannedTask]:
+def pack(parts: Iterable[Range], tasks: int, *, fetchers: int | None = None) -> list[PlannedTask]:
     """Distribute pieces over at most so many tasks of about the same size: the largest first, each to the task that has
     least so far, which is at most a third above the best there is.
 
@@ -291,7 +299,7 @@ def pack(pieces: Iterable[Range], tasks: int, *, fetchers: int | None = None) ->
         tasks: Most tasks there may be.
         fetchers: At most so many tasks read from one broker, even if they become larger for that.
     """
-    bundles = _bundles(pieces, fetchers)
+    bundles = _bundles(parts, fetchers)
     heap = [(0, number) for number in range(min(tasks, len(bundles)))]
     chosen: list[list[Range]] = [[] for _ in heap]
     for size, bundle in bundles:
@@ -299,13 +307,13 @@ def pack(pieces: Iterable[Range], tasks: int, *, fetchers: int | None = None) ->
         chosen[number] += bundle
         heapq.heapreplace(heap, (load + size, number))
     brokers = sorted({part.partition.broker for _, bundle in bundles for part in bundle})
-    turns = {broker: turn for turn, broker in enumerate(brokers)}
-    return [PlannedTask(_in_order(ranges, number, turns)) for number, ranges in enumerate(chosen)]
+    order = {broker: index for index, broker in enumerate(brokers)}
+    return [PlannedTask(_in_order(ranges, number, order)) for number, ranges in enumerate(chosen)]
 
 
-def _bundles(pieces: Iterable[Range], fetchers: int | None) -> list[tuple[int, list[Range]]]:
+def _bundles(parts: Iterable[Range], fetchers: int | None) -> list[tuple[int, list[Range]]]:
     """What goes to one task together, the largest first; equals of one broker are neighbours, which spreads them."""
-    alone = [(part.end - part.start, [part]) for part in pieces if part.end > part.start]
+    alone = [(part.end - part.start, [part]) for part in parts if part.end > part.start]
     if fetchers is not None:
         by_broker: defaultdict[int, list[Range]] = defaultdict(list)
         for _, (part,) in alone:
@@ -316,10 +324,10 @@ def _bundles(pieces: Iterable[Range], fetchers: int | None) -> list[tuple[int, l
     return alone
 
 
-def _in_order(ranges: list[Range], number: int, turns: Mapping[int, int]) -> tuple[Range, ...]:
+def _in_order(ranges: list[Range], number: int, order: Mapping[int, int]) -> tuple[Range, ...]:
     """The ranges of a task in the order in which it reads them, with what is adjacent joined."""
-    count = len(turns)
-    ranges.sort(key=lambda part: ((turns[part.partition.broker] - number) % count, part))
+    count = len(order)
+    ranges.sort(key=lambda part: ((order[part.partition.broker] - number) % count, part))
     joined: list[Range] = []
     for part in ranges:
         if joined and joined[-1].partition == part.partition and joined[-1].end == part.start:

@@ -1,4 +1,4 @@
-"""From options to tasks: `planning`, `admission` and `boundary` put together, with answers from the logs in between."""
+"""The way from options to tasks: `planning`, `admission` and `boundary`, combined with answers of the logs."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import NamedTuple
 
 from odradek.errors import ConfigError, TransportError
 from odradek.spark.logs import LogCatalog
-from odradek.spark.offsets import Offsets, Place
+from odradek.spark.offsets import Offsets, PartitionPosition
 from odradek.spark.options import SourceOptions
 from odradek.spark.planning import (
     Extent,
     Range,
     SplitPoint,
     check_order,
-    divide,
+    clip_to_logs,
     pack,
-    place_of_each,
     positions,
-    propose_cuts,
-    settle,
-    task_count,
+    propose_splits,
+    resolve_per_partition,
+    size_tasks,
+    split,
 )
 from odradek.spark.rules import lost
 from odradek.types import AtTime, Position, TopicPartition
@@ -38,11 +38,11 @@ Extents = Mapping[TopicPartition, Extent]
 
 
 class TaskPlan(NamedTuple):
-    """What one task reads.
+    """The work of one task.
 
     Args:
-        ranges: In this order.
-        paths: Of log directories; none for those of a cluster.
+        ranges: Ranges, in reading order.
+        paths: Log directories of the partitions; empty for a cluster.
     """
 
     ranges: tuple[Range, ...]
@@ -57,15 +57,15 @@ def plan_all(logs: LogCatalog, options: SourceOptions) -> list[TaskPlan]:
         DataLoss: What is to be read is not there, and the options say that this is an error.
         OdradekError: There is no answer from the logs.
     """
-    there = logs.extents()
-    _check_topics(options, there)
-    starts = place_of_each(there, options.start, "startingOffsets")
-    ends = place_of_each(there, options.end, "endingOffsets")
+    current = logs.extents()
+    _check_topics(options, current)
+    starts = resolve_per_partition(current, options.start, "startingOffsets")
+    ends = resolve_per_partition(current, options.end, "endingOffsets")
     check_order(starts, ends)
-    start = _resolve(logs, starts, there, "startingOffsets")
-    end = _resolve(logs, ends, there, "endingOffsets")
+    start = _resolve(logs, starts, current, "startingOffsets")
+    end = _resolve(logs, ends, current, "endingOffsets")
     behind = {partition: max(position, start[partition]) for partition, position in end.items()}
-    return _divide(logs, options, start, behind, there)
+    return _divide(logs, options, start, behind, current)
 
 
 def plan(logs: LogCatalog, options: SourceOptions, start: Offsets, end: Offsets) -> list[TaskPlan]:
@@ -73,22 +73,24 @@ def plan(logs: LogCatalog, options: SourceOptions, start: Offsets, end: Offsets)
     return _divide(logs, options, start, end, logs.extents())
 
 
-def start_offsets(logs: LogCatalog, options: SourceOptions, there: Extents) -> dict[TopicPartition, Position]:
-    """Where a streaming query begins that has just found these logs. Raises as `plan_all`."""
-    found = _resolve(logs, place_of_each(there, options.start, "startingOffsets"), there, "startingOffsets")
-    return dict(sorted(found.items()))
+def start_offsets(logs: LogCatalog, options: SourceOptions, current: Extents) -> dict[TopicPartition, Position]:
+    """Return the start offsets of a streaming query that sees these logs for the first time. Raises as `plan_all`."""
+    resolved = _resolve(
+        logs, resolve_per_partition(current, options.start, "startingOffsets"), current, "startingOffsets"
+    )
+    return dict(sorted(resolved.items()))
 
 
-def _check_topics(options: SourceOptions, there: Extents) -> None:
+def _check_topics(options: SourceOptions, current: Extents) -> None:
     """A query that will never see more than there is now says what it does not see."""
     topics = options.topics
-    missing = sorted(set(topics.names) - {partition.topic for partition in there})
-    missing += map(str, sorted(set(topics.partitions) - there.keys()))
+    missing = sorted(set(topics.names) - {partition.topic for partition in current})
+    missing += map(str, sorted(set(topics.partitions) - current.keys()))
     if not missing:
         return
     text = f"nothing has {', '.join(missing[:10])} now: no live broker, and no directory"
     if options.fail_on_data_loss:
-        raise ConfigError(f"{text} (failOnDataLoss=false reads what is there)")
+        raise ConfigError(f"{text} (failOnDataLoss=false reads the logs that exist)")
     log.warning("%s", text)
 
 
@@ -96,53 +98,61 @@ def _check_topics(options: SourceOptions, there: Extents) -> None:
 
 
 def _resolve(
-    logs: LogCatalog, places: Mapping[TopicPartition, Place], there: Extents, option: str
+    logs: LogCatalog, specs: Mapping[TopicPartition, PartitionPosition], current: Extents, option: str
 ) -> dict[TopicPartition, Position]:
-    times = {partition: place for partition, place in places.items() if isinstance(place, AtTime)}
-    found = logs.at(times)
-    for partition in sorted(times.keys() - found.keys()):
-        raise TransportError(f"{partition}: its broker has just gone")
-    known = {partition: found.get(partition, place) for partition, place in places.items()}
-    _check_positions(logs, {p: place for p, place in known.items() if isinstance(place, int)}, there, option)
-    return positions({p: place for p, place in known.items() if not isinstance(place, AtTime)}, there)
+    times = {partition: position for partition, position in specs.items() if isinstance(position, AtTime)}
+    resolved = logs.at(times)
+    for partition in sorted(times.keys() - resolved.keys()):
+        raise TransportError(f"{partition}: its broker is no longer registered")
+    known = {partition: resolved.get(partition, position) for partition, position in specs.items()}
+    _check_positions(logs, {p: position for p, position in known.items() if isinstance(position, int)}, current, option)
+    return positions({p: position for p, position in known.items() if not isinstance(position, AtTime)}, current)
 
 
-def _check_positions(logs: LogCatalog, places: Offsets, there: Extents, option: str) -> None:
+def _check_positions(logs: LogCatalog, specs: Offsets, current: Extents, option: str) -> None:
     """Users' positions must be where messages begin: inside of one, what looks like messages may be something else."""
     cuts = [
-        _cut(partition, place, there[partition])
-        for partition, place in places.items()
-        if there[partition].earliest <= place <= there[partition].latest
+        _cut(partition, position, current[partition])
+        for partition, position in specs.items()
+        if current[partition].earliest <= position <= current[partition].latest
     ]
-    found = logs.boundaries([cut for cut in cuts if cut.floor != cut.position != cut.ceiling])
-    wrong = {cut: place for cut, place in found.items() if place != cut.position}
-    for cut, place in wrong.items():
+    boundaries = logs.boundaries([cut for cut in cuts if cut.floor != cut.position != cut.ceiling])
+    wrong = {cut: position for cut, position in boundaries.items() if position != cut.position}
+    for cut, position in wrong.items():
         last = f"the segment begins at {cut.floor}"
-        near = "it cannot be proved that a message begins there" if place is None else f"the next message is at {place}"
+        near = (
+            "cannot verify that a message starts at this position"
+            if position is None
+            else f"the next message is at {position}"
+        )
         raise ConfigError(f"option {option}: {cut.partition} has no message boundary at {cut.position}: {near}; {last}")
 
 
-def _cut(partition: TopicPartition, place: int, log: Extent) -> SplitPoint:
+def _cut(partition: TopicPartition, position: int, log: Extent) -> SplitPoint:
     """With the known boundaries around it."""
     known = sorted({log.earliest, *log.boundaries, log.latest})
-    return SplitPoint(partition, place, known[bisect_right(known, place) - 1], known[bisect_left(known, place)])
+    return SplitPoint(
+        partition, position, known[bisect_right(known, position) - 1], known[bisect_left(known, position)]
+    )
 
 
 # ---- tasks ---------------------------------------------------------------------------------------------------
 
 
-def _divide(logs: LogCatalog, options: SourceOptions, start: Offsets, end: Offsets, there: Extents) -> list[TaskPlan]:
-    ranges, gaps = settle(start, end, there, fail_on_data_loss=options.fail_on_data_loss)
+def _divide(logs: LogCatalog, options: SourceOptions, start: Offsets, end: Offsets, current: Extents) -> list[TaskPlan]:
+    ranges, gaps = clip_to_logs(start, end, current, fail_on_data_loss=options.fail_on_data_loss)
     lost(gaps, options)
     packing = options.packing
     most = packing.max_tasks or max(packing.min_tasks, TASKS_PER_CORE * (os.cpu_count() or 1))
     total = sum(part.size for part in ranges)
-    work = task_count(total, max_bytes=packing.max_bytes, min_tasks=packing.min_tasks, max_tasks=most)
-    cuts = propose_cuts(ranges, there, work.piece)
-    found = logs.boundaries(cuts)
-    pieces = divide(ranges, [(cut.partition, place) for cut, place in found.items() if place is not None])
+    work = size_tasks(total, max_bytes=packing.max_bytes, min_tasks=packing.min_tasks, max_tasks=most)
+    cuts = propose_splits(ranges, current, work.split_bytes)
+    boundaries = logs.boundaries(cuts)
+    ranges_split = split(
+        ranges, [(cut.partition, position) for cut, position in boundaries.items() if position is not None]
+    )
     paths = logs.paths({part.partition for part in ranges})
     return [
         TaskPlan(task.ranges, {part.partition: paths[part.partition] for part in task.ranges} if paths else {})
-        for task in pack(pieces, work.tasks, fetchers=packing.fetchers)
+        for task in pack(ranges_split, work.tasks, fetchers=packing.fetchers)
     ]

@@ -21,12 +21,13 @@ from typing import NamedTuple, TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal
 
-from odradek.client.cluster import Cluster, connect
+from odradek.client.cluster import Cluster
+from odradek.client.connect import connect
 from odradek.client.options import Tuning
 from odradek.core.backoff import Backoff
 from odradek.errors import DeadlineError, OdradekError
 
-__all__ = ["ClusterHandle", "connected", "disconnect", "patiently"]
+__all__ = ["ClusterHandle", "connected", "disconnect", "retry_until"]
 
 T = TypeVar("T")
 
@@ -43,7 +44,7 @@ class ClusterHandle(NamedTuple):
 
     def run(self, work: Callable[[Cluster], Awaitable[T]], deadline_s: float, what: str) -> T:
         """Do this in the loop, as `patiently` does it, and wait."""
-        return self.portal.call(patiently, partial(work, self.cluster), deadline_s, what)
+        return self.portal.call(retry_until, partial(work, self.cluster), deadline_s, what)
 
 
 class _Key(NamedTuple):
@@ -89,16 +90,16 @@ def connected(url: str, tuning: Tuning, deadline_s: float) -> Iterator[ClusterHa
     with _process.lock:
         if key not in _process.clusters:
             _process.clusters[key] = _open(key, deadline_s)
-        found = _process.clusters[key]
+        cached = _process.clusters[key]
     try:
-        yield found.connected
+        yield cached.connected
     except OdradekError as error:
         with _process.lock:
-            mine = _process.clusters.get(key) is found
+            mine = _process.clusters.get(key) is cached
             if mine:
                 del _process.clusters[key]
         if mine:
-            _close(found, error)
+            _close(cached, error)
         raise
 
 
@@ -129,7 +130,7 @@ async def _opened(key: _Key, deadline_s: float) -> AsyncIterator[Cluster]:
         async def attempt() -> Cluster:
             return await stack.enter_async_context(connect(key.url, tuning=key.tuning))
 
-        yield await patiently(attempt, deadline_s, "connecting to the cluster")
+        yield await retry_until(attempt, deadline_s, "connecting to the cluster")
 
 
 def _start_loop() -> BlockingPortal:
@@ -145,7 +146,7 @@ def _start_loop() -> BlockingPortal:
     return started.result()
 
 
-async def patiently(work: Callable[[], Awaitable[T]], deadline_s: float, what: str) -> T:
+async def retry_until(work: Callable[[], Awaitable[T]], deadline_s: float, what: str) -> T:
     """Call until it works, with growing pauses.
 
     Args:
@@ -168,6 +169,6 @@ async def patiently(work: Callable[[], Awaitable[T]], deadline_s: float, what: s
             if anyio.current_time() + pause >= until:
                 raise DeadlineError(f"{what}: {error}", deadline_s) from error
             if not attempt:
-                log.warning("%s: %s; trying again", what, error)
+                log.warning("%s: %s; retrying", what, error)
         await anyio.sleep(pause)
     raise AssertionError("count() never ends")

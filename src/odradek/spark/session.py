@@ -43,10 +43,10 @@ END_S = 30.0
 SETTINGS = {"spark.speculation": "false", "spark.sql.session.timeZone": "UTC"}
 
 HERE = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK, "spark.ui.enabled": "false"}
-"""Where there are no other machines."""
+"""Settings for a Spark that runs on this machine alone."""
 
 CONNECT_PORT = 15002
-"""Where Spark Connect serves unless it is told otherwise."""
+"""Default port of Spark Connect."""
 
 REACH_S = 10
 
@@ -55,17 +55,17 @@ PYTHON = "spark.pyspark.python"
 
 
 def submitted() -> bool:
-    """Was this process started by `spark-submit`, which has decided where it runs and what its settings are?"""
+    """Return True if `spark-submit` started this process, and so has chosen its master and settings."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def environment(scratch: Path, *, local: bool = True, python: str = sys.executable) -> dict[str, str]:
-    """What a process that starts Spark, or is started by it, needs in its environment.
+    """Return the environment for a process that starts Spark or is started by it.
 
     Args:
-        scratch: A directory that lives as long as Spark does; a `java` is written there.
-        local: It is for this machine alone.
-        python: The interpreter of tasks, as the machines that run them know it.
+        scratch: A directory that exists as long as Spark runs; a `java` is written to it.
+        local: Spark runs on this machine alone.
+        python: The interpreter of tasks, on the machines that run them.
 
     Raises:
         ConfigError: No Java that is new enough.
@@ -97,7 +97,7 @@ def session(
             yield spark
         return
     if master is not None:
-        raise ConfigError(f"spark-submit started this: give --master {master} to it instead")
+        raise ConfigError(f"this process was started by spark-submit: give --master {master} to spark-submit")
     spark = _builder(name, {**SETTINGS, **(settings or {})}).getOrCreate()
     _let_java_break_off(spark.sparkContext._accumulatorServer)
     try:
@@ -123,12 +123,12 @@ def local_session(
         ConfigError: pyspark is not installed, or there is no Java.
     """
     local = master.startswith("local")
-    given = {**SETTINGS, **(HERE if local else {}), **(settings or {})}
+    merged = {**SETTINGS, **(HERE if local else {}), **(settings or {})}
     with tempfile.TemporaryDirectory(prefix="odradek-spark-") as scratch:
-        needed = environment(Path(scratch), local=local, python=given.get(PYTHON, sys.executable))
+        needed = environment(Path(scratch), local=local, python=merged.get(PYTHON, sys.executable))
         with _environ(needed):
             with _uninterrupted() as interrupts:
-                spark = _builder(name, given).master(master).getOrCreate()
+                spark = _builder(name, merged).master(master).getOrCreate()
             _let_java_break_off(spark.sparkContext._accumulatorServer)
             try:
                 if interrupts:
@@ -149,8 +149,8 @@ def remote_session(url: str, settings: Mapping[str, str]) -> Iterator[SparkSessi
     Raises:
         ConfigError: What pyspark needs for it is not installed, or there is no server.
     """
-    given = {key: value for key, value in {**SETTINGS, **settings}.items() if key.startswith("spark.sql.")}
-    builder = _builder("", given)
+    merged = {key: value for key, value in {**SETTINGS, **settings}.items() if key.startswith("spark.sql.")}
+    builder = _builder("", merged)
     where = urlsplit(url)
     try:  # pyspark itself would go on trying for ten minutes
         socket.create_connection((where.hostname or "", where.port or CONNECT_PORT), REACH_S).close()
@@ -158,7 +158,7 @@ def remote_session(url: str, settings: Mapping[str, str]) -> Iterator[SparkSessi
     except ImportError as error:
         raise ConfigError(f"{str(error).splitlines()[0]}; pip install 'pyspark[connect]'") from error
     except (OSError, ValueError) as error:
-        raise ConfigError(f"there is no Spark Connect server at {url}: {error}") from error
+        raise ConfigError(f"no Spark Connect server at {url}: {error}") from error
     try:
         yield spark
     finally:

@@ -1,7 +1,7 @@
 """The sink as Spark sees it: `df.write.format("odradek").mode("append")` and `df.writeStream.format("odradek")`.
 
 **Guarantee: at least once.** Each row is confirmed by its broker before its task ends well, so a query that ends well
-has written every row. 0.7 can neither take back what was written nor tell what comes twice: a task that fails leaves
+has written every row. 0.7 can neither take back what was written nor tell what is named twice: a task that fails leaves
 what it has written, and its next attempt writes all of its rows again; so does a micro-batch that is run again because
 the query died before Spark noted its end. Commit messages and the report say where that happened. A task that runs
 twice at the same time would always write twice, which is why speculation is refused.
@@ -32,11 +32,11 @@ from odradek.client.options import Tuning
 from odradek.client.producer.producer import Producer
 from odradek.client.producer.results import Acks
 from odradek.errors import ConfigError, DeliveryError
-from odradek.io.kafka07.metadata import together
+from odradek.io.gather import gather
 from odradek.spark.runtime import connected
 from odradek.spark.sink_columns import DestinationRows, RowLayout, layout
 from odradek.spark.sink_options import SinkOptions, parse_sink
-from odradek.spark.sink_report import Attempt, TaskCommit, WriteError, tell
+from odradek.spark.sink_report import Attempt, TaskCommit, WriteError, report
 from odradek.types import MiB
 
 if TYPE_CHECKING:
@@ -53,14 +53,14 @@ and the rows of a topic with few of them travel together."""
 
 
 def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceWriter:
-    """For a batch query. Raises ConfigError, Unsupported: what cannot work."""
+    """Make the writer of a batch query. Raises ConfigError, Unsupported: an option or column that cannot work."""
     if overwrite:
         raise ConfigError('a topic cannot be overwritten: write with .mode("append")')
     return BatchWriter(*_parse(options, schema, streaming=False))
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-    """For a streaming query. Raises ConfigError, Unsupported: what cannot work."""
+    """Make the writer of a streaming query. Raises ConfigError, Unsupported: an option or column that cannot work."""
     if overwrite:
         raise ConfigError('a topic cannot be overwritten: write with .outputMode("append")')
     return StreamWriter(*_parse(options, schema, streaming=True))
@@ -81,10 +81,10 @@ class BatchWriter(DataSourceArrowWriter):
         return _write(iterator, self._options, self._columns)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        tell("committed", messages, self._options.report_path)
+        report("committed", messages, self._options.report_path)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        tell("aborted", messages, self._options.report_path)
+        report("aborted", messages, self._options.report_path)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -97,10 +97,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _write(iterator, self._options, self._columns)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        tell("committed", messages, self._options.report_path)
+        report("committed", messages, self._options.report_path)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        tell("aborted", messages, self._options.report_path)
+        report("aborted", messages, self._options.report_path)
 
 
 # ---- in Spark's Python workers -------------------------------------------------------------------------------
@@ -116,15 +116,15 @@ def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, columns: Row
         return written
     usual = Tuning()
     tuning = Tuning(connect_timeout=min(usual.connect_timeout, options.deliver_within_s))
-    with connected(options.cluster.url, tuning, options.deliver_within_s) as there:
-        producer = there.cluster.producer(
+    with connected(options.cluster.url, tuning, options.deliver_within_s) as handle:
+        producer = handle.cluster.producer(
             compression=options.compression,
             deliver_within=options.deliver_within_s,
             max_message_bytes=options.max_message_bytes,
             buffer_bytes=options.buffer_bytes,
         )
-        with there.portal.wrap_async_context_manager(producer):
-            sending = _Sending(there.portal, producer, columns, written)
+        with handle.portal.wrap_async_context_manager(producer):
+            sending = _Sending(handle.portal, producer, columns, written)
             for table in chain([first], tables):
                 sending.begin(table)
             sending.finish()
@@ -203,4 +203,4 @@ async def _send(producer: Producer, groups: Sequence[DestinationRows]) -> list[A
         key = "key" if "key" in group.rows.column_names else None
         return await producer.send_arrow(group.topic, group.rows, value="value", key=key, partition=group.partition)
 
-    return await together(one, groups)
+    return await gather(one, groups)

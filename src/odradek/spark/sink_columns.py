@@ -71,24 +71,24 @@ class DestinationRows(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Of their values."""
+        """Size of the values (bytes)."""
         size: int | None = pc.sum(pc.binary_length(self.rows["value"])).as_py()
         return size or 0
 
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """Which columns the rows have. Small, and pickled into every task.
+    """The columns of the rows; small, because it is pickled into every task.
 
     Args:
-        topic: Of all rows; "": it is in a column.
-        has_key: There is a key column.
-        has_place: There are columns broker and partition.
+        topic: Topic of all rows; "": the column topic has it.
+        has_key: There is a column key.
+        has_partition: There are columns broker and partition.
     """
 
     topic: str
     has_key: bool
-    has_place: bool
+    has_partition: bool
 
     def groups(self, batches: Sequence[pa.RecordBatch], first_row: int) -> list[DestinationRows]:
         """The rows of some batches, by where they go.
@@ -106,25 +106,25 @@ class RowLayout:
         _no_nulls(rows["value"], "value", first_row)
         if not self.topic:
             _no_nulls(table["topic"], "topic", first_row)
-        if self.has_place:
-            _check_places(table, first_row)
+        if self.has_partition:
+            _check_partitions(table, first_row)
         return list(self._divide(table, rows))
 
     def _divide(self, table: pa.Table, rows: pa.Table) -> Iterator[DestinationRows]:
         """One group for each combination of topic, broker and partition."""
-        names = ([] if self.topic else ["topic"]) + (["broker", "partition"] if self.has_place else [])
-        codes, places = _number([_encode(table[name]) for name in names], len(rows))
-        if len(places) > 1:
+        names = ([] if self.topic else ["topic"]) + (["broker", "partition"] if self.has_partition else [])
+        codes, group_keys = _number([_encode(table[name]) for name in names], len(rows))
+        if len(group_keys) > 1:
             rows = rows.take(pc.sort_indices(codes))  # which is stable
         start = 0
-        for _, count, place in sorted(places, key=itemgetter(0)):
-            yield self._group(place, rows.slice(start, count))
+        for _, count, group_key in sorted(group_keys, key=itemgetter(0)):
+            yield self._group(group_key, rows.slice(start, count))
             start += count
 
-    def _group(self, place: tuple[Any, ...], rows: pa.Table) -> DestinationRows:
-        topic, place = (self.topic, place) if self.topic else (place[0], place[1:])
-        explicit = bool(place) and place[0] is not None
-        return DestinationRows(topic, TopicPartition(topic, place[1], place[0]) if explicit else None, rows)
+    def _group(self, group_key: tuple[Any, ...], rows: pa.Table) -> DestinationRows:
+        topic, group_key = (self.topic, group_key) if self.topic else (group_key[0], group_key[1:])
+        explicit = bool(group_key) and group_key[0] is not None
+        return DestinationRows(topic, TopicPartition(topic, group_key[1], group_key[0]) if explicit else None, rows)
 
 
 def layout(fields: Iterable[tuple[str, str]], topic: str) -> RowLayout:
@@ -138,19 +138,19 @@ def layout(fields: Iterable[tuple[str, str]], topic: str) -> RowLayout:
         ConfigError: A column that is not known, is missing, or has a type that cannot be written.
         Unsupported: A column that 0.7 has no place for.
     """
-    found: dict[str, str] = {}
+    present: dict[str, str] = {}
     for name, kind in fields:
-        if name in found:
-            raise ConfigError(f"column {name} comes twice")
+        if name in present:
+            raise ConfigError(f"column {name} is named twice")
         _check_column(name, kind)
-        found[name] = kind
-    if "value" not in found:
-        raise ConfigError("there is no column value: it is what is written")
-    if not topic and "topic" not in found:
-        raise ConfigError("where do rows go? There is neither option topic nor a column topic")
-    if ("broker" in found) != ("partition" in found):
-        raise ConfigError("columns broker and partition go together: 0.7 counts partitions on each broker")
-    return RowLayout(topic, "key" in found, "broker" in found)
+        present[name] = kind
+    if "value" not in present:
+        raise ConfigError("the query must have a column named `value`")
+    if not topic and "topic" not in present:
+        raise ConfigError("no target topic: set option `topic` or add a column `topic`")
+    if ("broker" in present) != ("partition" in present):
+        raise ConfigError("columns broker and partition must both be present: 0.7 numbers partitions per broker")
+    return RowLayout(topic, "key" in present, "broker" in present)
 
 
 def _check_column(name: str, kind: str) -> None:
@@ -176,23 +176,23 @@ def _no_nulls(column: pa.ChunkedArray[Any], name: str, first_row: int) -> None:
         raise BadRow(first_row + _first(pc.is_null(column)), f"{name} is null")
 
 
-def _check_places(table: pa.Table, first_row: int) -> None:
+def _check_partitions(table: pa.Table, first_row: int) -> None:
     broker: Any = table["broker"]
     partition: Any = table["partition"]
     if broker.null_count or partition.null_count:
         half = pc.not_equal(pc.is_null(broker), pc.is_null(partition))
         if (row := _first(half)) >= 0:
-            raise BadRow(first_row + row, "one of broker and partition is null: both are, or neither")
+            raise BadRow(first_row + row, "broker and partition must both be null, or neither")
     for name, values in (("broker", broker), ("partition", partition)):
         wrong = pc.or_(pc.less(values, pa.scalar(0)), pc.greater(values, pa.scalar(MOST)))
         if (row := _first(wrong)) >= 0:
-            raise BadRow(first_row + row, f"{name} is {values[row].as_py()}: there is no such")
+            raise BadRow(first_row + row, f"invalid {name}: {values[row].as_py()}")
 
 
 def _first(flags: Any) -> int:
     """Where the first true one is; -1: nowhere."""
-    found: int = pc.index(flags, True).as_py()
-    return found
+    present: int = pc.index(flags, True).as_py()
+    return present
 
 
 def _encode(column: pa.ChunkedArray[Any]) -> Any:

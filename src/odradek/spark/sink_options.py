@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from odradek.client.cluster import connect
+from odradek.client.connect import connect
 from odradek.core.interfaces import ProducerRecord
 from odradek.errors import ConfigError, Rejected
-from odradek.spark.given import OptionMap
+from odradek.spark.option_map import OptionMap
 from odradek.spark.options import BOOTSTRAP, CLUSTERS, ClusterOptions, parse_cluster
 from odradek.spark.values import at_most, choice, parse_bytes, parse_seconds
 from odradek.types import GiB, MiB
@@ -42,7 +42,7 @@ REFUSED = {
     "kafka.max.request.size": "use maxMessageBytes",
     "kafka.delivery.timeout.ms": "use deliverWithin, such as 2m",
     "kafka.buffer.memory": "use bufferBytes, such as 64m",
-    "kafka.enable.idempotence": "0.7 cannot tell a record that comes twice: leave it out",
+    "kafka.enable.idempotence": "0.7 cannot tell a record that is named twice: leave it out",
     "kafka.transactional.id": "0.7 has no transactions: leave it out",
     "kafka.partitioner.class": "the key chooses the partition, or columns broker and partition name it",
     "kafka.key.serializer": "keys are binary or string: cast the column",
@@ -85,18 +85,18 @@ def parse_sink(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         ConfigError: An option that cannot work; says which, what it is and what would be right.
         Unsupported: A cluster that this version does not speak to.
     """
-    given = OptionMap(options, (*KNOWN, *STREAMING) if streaming else KNOWN, REFUSED)
-    cluster = parse_cluster(given)
+    option_map = OptionMap(options, (*KNOWN, *STREAMING) if streaming else KNOWN, REFUSED)
+    cluster = parse_cluster(option_map)
     if cluster is None:
-        raise ConfigError(f"one of the options {', '.join(CLUSTERS)} must say which cluster to write to")
+        raise ConfigError(f"one of the options {', '.join(CLUSTERS)} is required: the cluster to write to")
     parsed = SinkOptions(
         cluster=cluster,
-        topic=given.take("topic", lambda text, _: text, ""),
-        compression=given.take("compression", choice("none", "gzip", "snappy"), "none"),
-        deliver_within_s=given.take("deliverWithin", parse_seconds, 120.0),
-        max_message_bytes=given.take("maxMessageBytes", at_most(1 * GiB, parse_bytes), 1_000_000),
-        buffer_bytes=given.take("bufferBytes", at_most(1 * GiB, parse_bytes), 64 * MiB),
-        report_path=given.take("reportPath", lambda text, _: text, ""),
+        topic=option_map.take("topic", lambda text, _: text, ""),
+        compression=option_map.take("compression", choice("none", "gzip", "snappy"), "none"),
+        deliver_within_s=option_map.take("deliverWithin", parse_seconds, 120.0),
+        max_message_bytes=option_map.take("maxMessageBytes", at_most(1 * GiB, parse_bytes), 1_000_000),
+        buffer_bytes=option_map.take("bufferBytes", at_most(1 * GiB, parse_bytes), 64 * MiB),
+        report_path=option_map.take("reportPath", lambda text, _: text, ""),
     )
     _check(parsed)
     return parsed
@@ -105,7 +105,7 @@ def parse_sink(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
 def _check(parsed: SinkOptions) -> None:
     if parsed.buffer_bytes < parsed.max_message_bytes:
         raise ConfigError(
-            f"option bufferBytes ({parsed.buffer_bytes}) has no room for maxMessageBytes ({parsed.max_message_bytes})"
+            f"option bufferBytes ({parsed.buffer_bytes}) is smaller than maxMessageBytes ({parsed.max_message_bytes})"
         )
     if not parsed.deliver_within_s:
         raise ConfigError("option deliverWithin must be more than 0")

@@ -1,4 +1,4 @@
-"""What the sink says of its work: by each task to the driver, by the driver to people and to audits."""
+"""Reports of the sink: from each task to the driver, and from the driver to logs and report files."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from odradek.client.producer.results import Acks, Failed
 from odradek.errors import DeliveryError, OdradekError, OutcomeUnknown, Rejected
 from odradek.types import MiB, TopicPartition
 
-__all__ = ["Attempt", "Report", "TaskCommit", "WriteCounts", "WriteError", "tell"]
+__all__ = ["Attempt", "Report", "TaskCommit", "WriteCounts", "WriteError", "report"]
 
 log = logging.getLogger("odradek.spark.sink")
 
 REASONS = 3
-"""So many different reasons of failures are spelled out."""
+"""Maximum number of different failure reasons in a report."""
 
 TAIL_BYTES = 1 * MiB
-"""So much of the end of a report file is looked at: what is written again is the last batch of a query."""
+"""Bytes read from the end of a report file: only the last batch of a query can be written again."""
 
 
 class Attempt(NamedTuple):
-    """Which run of which task.
+    """The identity of one run of one task.
 
     Args:
         partition: Spark's number of the task's part of the rows.
-        number: Counts the attempts, from 0. (Spark does not tell Python when it runs all tasks of a stage again, which
-            it does when an executor is lost with what they had been given.)
+        number: The attempt, from 0. (Python is not told that Spark runs all tasks of a stage again, as it does
+            when an executor is lost with its shuffle files.)
         query: Id of the streaming query; "" in a batch query.
-        run: Id of its run: a query that is started again has another one.
-        batch: Of the streaming query; -1 in a batch query.
+        run: Id of its run, which changes when the query is restarted.
+        batch: Batch id of the streaming query; -1 in a batch query.
     """
 
     partition: int
@@ -59,13 +59,13 @@ class Attempt(NamedTuple):
 
 @dataclass(slots=True)
 class WriteCounts:
-    """What was written to one partition of a topic.
+    """Counts of what was written to one partition of a topic.
 
     Args:
-        rows: How many.
-        repeated: How many of them may be there twice, because the producer had to send them again.
-        first: Position of the first batch of them, where the cluster says so (0.7 does not).
-        last: Likewise of the last batch.
+        rows: Number of rows.
+        repeated: Number of rows that may be duplicates, because the producer had to send them again.
+        first: Position of their first batch, if the cluster reports it (0.7 does not).
+        last: Position of their last batch, likewise.
     """
 
     rows: int = 0
@@ -96,17 +96,17 @@ class TaskCommit(WriterCommitMessage):
 
     attempt: Attempt
     bytes: int = 0
-    places: dict[TopicPartition, WriteCounts] = field(default_factory=dict)
+    partitions: dict[TopicPartition, WriteCounts] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
-        return sum(place.rows for place in self.places.values())
+        return sum(counts.rows for counts in self.partitions.values())
 
     def add(self, acks: Acks) -> None:
         """Count what was written."""
         for ack in acks.acks:
-            tally = WriteCounts(ack.records, ack.records * ack.repeated, ack.position, ack.position)
-            self.places.setdefault(ack.partition, WriteCounts()).add(tally)
+            counts = WriteCounts(ack.records, ack.records * ack.repeated, ack.position, ack.position)
+            self.partitions.setdefault(ack.partition, WriteCounts()).add(counts)
 
 
 class WriteError(OdradekError):
@@ -132,7 +132,7 @@ class WriteError(OdradekError):
 
     @classmethod
     def of(cls, written: TaskCommit, failed: Sequence[Failed]) -> WriteError:
-        """What is known of a task whose last rows failed."""
+        """Make the error for a task whose last rows failed."""
         kinds = Counter(type(one.error) for one in failed)
         reasons = dict.fromkeys(f"{one.partition or one.topic}: {_why(one.error)}" for one in failed)
         rejected, unknown = kinds[Rejected], kinds[OutcomeUnknown]
@@ -170,13 +170,13 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """A line of the report file."""
-        places: dict[TopicPartition, WriteCounts] = {}
+        partitions: dict[TopicPartition, WriteCounts] = {}
         for task in self.tasks:
-            for partition, tally in task.places.items():
-                places.setdefault(partition, WriteCounts()).add(tally)
+            for partition, counts in task.partitions.items():
+                partitions.setdefault(partition, WriteCounts()).add(counts)
         by_topic: dict[str, dict[str, dict[str, int]]] = {}
-        for partition, tally in sorted(places.items()):
-            by_topic.setdefault(partition.topic, {})[partition.name] = tally.as_json()
+        for partition, counts in sorted(partitions.items()):
+            by_topic.setdefault(partition.topic, {})[partition.name] = counts.as_json()
         return {
             "outcome": self.outcome,
             **self.batch(),
@@ -190,12 +190,12 @@ class Report:
         }
 
     def batch(self) -> dict[str, Any]:
-        """Of which streaming query, if there is one."""
+        """The fields that identify the streaming query, if there is one."""
         streaming = [task.attempt for task in self.tasks if task.attempt.query]
         return {"query": streaming[0].query, "run": streaming[0].run, "batch": streaming[0].batch} if streaming else {}
 
 
-def tell(outcome: str, messages: Sequence[WriterCommitMessage | None], path: str) -> Report:
+def report(outcome: str, messages: Sequence[WriterCommitMessage | None], path: str) -> Report:
     """Sum up what tasks say: one line in the log and, if there is a path, one in that file.
 
     Args:
@@ -221,8 +221,8 @@ def _reported(path: Path, batch: Mapping[str, Any]) -> bool:
         file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
         for line in file:
             with suppress(ValueError):  # not the whole line: its begin is not there, or the driver died in it
-                found = json.loads(line)
-                if (found.get("query"), found.get("batch")) == wanted:
+                entry = json.loads(line)
+                if (entry.get("query"), entry.get("batch")) == wanted:
                     return True
     return False
 
@@ -242,8 +242,8 @@ def _speak(report: Report) -> None:
     _be_heard()
     said = report.as_json()
     of = f"query {said['query']} batch {said['batch']}: " if "query" in said else ""
-    places = sum(len(partitions) for partitions in said["topics"].values())
-    text = f"{of}{report.outcome} {said['rows']} rows, {said['bytes']} bytes, {places} partitions of topics"
+    partitions = sum(len(partitions) for partitions in said["topics"].values())
+    text = f"{of}{report.outcome} {said['rows']} rows, {said['bytes']} bytes, {partitions} partitions of topics"
     notes = {
         f"{said['retried']} tasks were tried again": said["retried"],
         "the batch was written before": report.replayed,
@@ -253,7 +253,7 @@ def _speak(report: Report) -> None:
     if not odd:
         log.info("%s", text)
     else:
-        log.warning("%s; rows may be there twice: %s", text, ", ".join(odd))
+        log.warning("%s; rows may be duplicates: %s", text, ", ".join(odd))
 
 
 def _be_heard() -> None:

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from odradek.spark.admission import admit, backlog, due, entering, target
+from odradek.spark.admission import backlog, end_of_micro_batch, end_offsets, has_new_partitions, should_read
 from odradek.spark.brokers import tuning
 from odradek.spark.directories import read_files
 from odradek.spark.logs import LogCatalog, find_logs
@@ -32,9 +32,9 @@ from odradek.spark.offsets import offsets_from_dict, offsets_to_dict
 from odradek.spark.options import ClusterOptions, SourceOptions, parse_kind, parse_source
 from odradek.spark.planning import Extent
 from odradek.spark.queries import TaskPlan, plan, plan_all, start_offsets
+from odradek.spark.range_reader import ColumnsChunk, RangeReader
 from odradek.spark.runtime import connected
 from odradek.spark.schema import Projection, ddl, join_small, project
-from odradek.spark.walk import ColumnsChunk, RangeReader
 from odradek.types import Position, TopicPartition
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _projection(schema: StructType, options: SourceOptions) -> Projection:
 
 
 class TaskPartition(InputPartition):
-    """What one task reads."""
+    """The input of one task."""
 
     def __init__(self, task: TaskPlan) -> None:
         super().__init__(task)
@@ -121,31 +121,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxBytes(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What there is now is all there is, as far as this run is concerned."""
+        """Freeze the current ends of the logs as the end of this run."""
         self._frozen = self._extents()
 
     def initialOffset(self) -> dict[str, Any]:
-        """Asked for twice by Spark: the same both times, though `latest` moves on; and never behind the target."""
+        """Asked for twice by Spark: the same both times, though `latest` moves on; and never beyond the end."""
         if self._initial is None:
-            there = self._extents() if self._frozen is None else self._frozen
-            self._initial = offsets_to_dict(start_offsets(self._find(), self._options, there))
+            current = self._extents() if self._frozen is None else self._frozen
+            self._initial = offsets_to_dict(start_offsets(self._find(), self._options, current))
         return self._initial
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next micro-batch ends; `start` itself when it is not time for one."""
+        """Return the end of the next micro-batch; `start` itself if it is not time for one."""
         begin = offsets_from_dict(start)
-        there = self._within_target(self._extents())
-        end = target(begin, there)
-        waiting = sum(backlog(begin, end, there).values())
-        if not (entering(begin, there) or self._due(waiting)):
+        current = self._within_target(self._extents())
+        end = end_offsets(begin, current)
+        waiting = sum(backlog(begin, end, current).values())
+        if not (has_new_partitions(begin, current) or self._due(waiting)):
             return offsets_to_dict(begin)
-        admitted = admit(begin, end, there, limit.max_bytes if isinstance(limit, ReadMaxBytes) else None)
-        ends = admitted.with_found(self._find().boundaries(admitted.cuts))
+        admitted = end_of_micro_batch(begin, end, current, limit.max_bytes if isinstance(limit, ReadMaxBytes) else None)
+        ends = admitted.with_boundaries(self._find().boundaries(admitted.cuts))
         self._last = time.monotonic()
         return offsets_to_dict(ends)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where logs really end: Spark's progress shows it, and lag with it."""
+        """Return the current ends of the logs, which Spark's progress shows together with the lag."""
         return offsets_to_dict({partition: Position(log.latest) for partition, log in self._seen.items()})
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -163,14 +163,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen = self._find().extents()
         return self._seen
 
-    def _within_target(self, there: dict[TopicPartition, Extent]) -> dict[TopicPartition, Extent]:
+    def _within_target(self, current: dict[TopicPartition, Extent]) -> dict[TopicPartition, Extent]:
         """What there is of what there was when a run with an end began. A log made anew is no longer than it is."""
         frozen = self._frozen
         if frozen is None:
-            return there
+            return current
         return {
             partition: log._replace(latest=min(log.latest, max(frozen[partition].latest, log.earliest)))
-            for partition, log in there.items()
+            for partition, log in current.items()
             if partition in frozen
         }
 
@@ -178,7 +178,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limits = self._options.limits
         if self._frozen is not None:  # waiting for more would be waiting for ever
             limits = replace(limits, min_bytes=0)
-        return due(waiting, limits, now=time.monotonic(), last=self._last)
+        return should_read(waiting, limits, now=time.monotonic(), last=self._last)
 
 
 # ---- in Spark's Python workers -------------------------------------------------------------------------------
@@ -188,19 +188,19 @@ def _read(task: TaskPlan | None, options: SourceOptions, projection: Projection)
     """The rows of a task; none without one, which is what Spark calls for when there are no tasks at all."""
     if task is None:
         return
-    pieces = _from_cluster(task, options) if isinstance(options.where, ClusterOptions) else _from_files(task, options)
-    with closing(pieces):
-        yield from join_small(batch for piece in pieces for batch in projection.batches(piece.partition, piece.rows))
+    chunks = _from_cluster(task, options) if isinstance(options.where, ClusterOptions) else _from_files(task, options)
+    with closing(chunks):
+        yield from join_small(batch for chunk in chunks for batch in projection.batches(chunk.partition, chunk.rows))
 
 
 def _from_cluster(task: TaskPlan, options: SourceOptions) -> Generator[ColumnsChunk, None, None]:
     assert isinstance(options.where, ClusterOptions)
     with (
         connected(options.where.url, tuning(options), options.poll_deadline_s) as (portal, cluster),
-        portal.wrap_async_context_manager(RangeReader(cluster.driver, task.ranges, options)) as walk,
+        portal.wrap_async_context_manager(RangeReader(cluster.driver, task.ranges, options)) as reader,
     ):
-        while pieces := portal.call(walk.take):
-            yield from pieces
+        while chunks := portal.call(reader.take):
+            yield from chunks
 
 
 def _from_files(task: TaskPlan, options: SourceOptions) -> Generator[ColumnsChunk, None, None]:

@@ -1,6 +1,6 @@
-"""For tests, yours and ours: a real ZooKeeper, an embedded 0.7 broker, a proxy that misbehaves on command.
+"""Servers for tests, your own included: a real ZooKeeper, an embedded 0.7 broker, and a proxy that injects faults.
 
-The names are imported when first used: pytest loads the plugin in this package in every run, of any project.
+The names are imported when first used, because pytest loads the plugin of this package in every run of every project.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ __all__ = ["VERSIONS", "zookeeper_jars"]
 MAVEN_CENTRAL = "https://repo.maven.apache.org/maven2"
 REPOSITORY_VARIABLE = "ODRADEK_MAVEN_REPOSITORY"
 MAVEN_SECONDS = 600.0
-"""Its first run fetches its own plugins as well."""
+"""Time limit of Maven (s); its first run fetches its own plugins as well."""
 
 VERSIONS: dict[str, tuple[str, ...]] = {
     # metrics-core and snappy-java are "provided" in its pom, but without them it dies, or starts and never serves.
@@ -53,7 +53,7 @@ VERSIONS: dict[str, tuple[str, ...]] = {
 """ZooKeeper version -> Maven coordinates (`group:artifact:version`)."""
 
 PYSPARK_JARS = ("zookeeper-jute", "metrics-core", "snappy-java", "slf4j-api")
-"""What is needed beside `zookeeper-<version>.jar` of the jars that come with pyspark."""
+"""Names of the jars in pyspark that ZooKeeper needs besides `zookeeper-<version>.jar`."""
 
 
 def zookeeper_jars(version: str = "3.9.5", directory: str | os.PathLike[str] | None = None) -> list[Path]:
@@ -98,9 +98,9 @@ def _pyspark_jars(version: str) -> list[Path]:
     if spec is None or spec.origin is None:
         return []
     jars = Path(spec.origin).parent / "jars"
-    found = [next(jars.glob(f"{name}-[0-9]*.jar"), None) for name in PYSPARK_JARS]
+    paths = [next(jars.glob(f"{name}-[0-9]*.jar"), None) for name in PYSPARK_JARS]
     main = jars / f"zookeeper-{version}.jar"
-    return [main, *filter(None, found)] if main.exists() and all(found) else []
+    return [main, *filter(None, paths)] if main.exists() and all(paths) else []
 
 
 def _fill(target: Path, coordinates: Sequence[str]) -> None:

@@ -17,11 +17,11 @@ from odradek.errors import Closed
 __all__ = ["Direction", "FaultProxy", "ProxyStatistics"]
 
 Direction = Literal["client", "server"]
-"""Who sent the bytes: `client` bytes travel from the client to the target, `server` bytes come back."""
+"""The sender of bytes: `client` bytes travel from the client to the target, `server` bytes come back."""
 
 CHUNK_BYTES = 65536
 QUEUED_CHUNKS = 64
-"""What a delayed direction holds before it stops reading: 4 MiB."""
+"""Chunks that a delayed direction holds before it stops reading: 4 MiB."""
 
 THROTTLE_STEPS = 20
 """A throttled direction sends this many pieces a second."""
@@ -121,8 +121,8 @@ class FaultProxy:
     def cut_after(self, *, client_bytes: int | None = None, server_bytes: int | None = None) -> None:
         """Cut the next connection, and only that one, with FIN once exactly so many bytes went in a direction."""
         limits: dict[Direction, int | None] = {"client": client_bytes, "server": server_bytes}
-        given = {direction: limit for direction, limit in limits.items() if limit is not None}
-        self._do(self._change(cut_after=given))
+        cuts = {direction: limit for direction, limit in limits.items() if limit is not None}
+        self._do(self._change(cut_after=cuts))
 
     def delay(self, seconds: float) -> None:
         """Pass everything on so much later (s). It is a longer line, not a slower one: delays do not add up."""
@@ -325,18 +325,18 @@ class _Direction:
     async def _send(self, data: memoryview, faults: Callable[[], _Faults]) -> None:
         while data and not self.swallow:
             now = faults()
-            piece = data[: self._piece(len(data), now)]
-            data = data[len(piece) :]
+            chunk = data[: self._chunk_size(len(data), now)]
+            data = data[len(chunk) :]
             try:
-                await asyncio.get_running_loop().sock_sendall(self.sink, piece)
+                await asyncio.get_running_loop().sock_sendall(self.sink, chunk)
             except OSError:
                 if self.swallow:  # finished while it was waiting for room
                     return
                 raise
-            self._count(len(piece))
-            await asyncio.sleep(len(piece) / now.bytes_per_s if now.bytes_per_s else 0)
+            self._count(len(chunk))
+            await asyncio.sleep(len(chunk) / now.bytes_per_s if now.bytes_per_s else 0)
 
-    def _piece(self, size: int, now: _Faults) -> int:
+    def _chunk_size(self, size: int, now: _Faults) -> int:
         paced = max(1, int(now.bytes_per_s / THROTTLE_STEPS)) if now.bytes_per_s else size
         return min(size, paced, now.split or size, self.limit or size)
 

@@ -26,7 +26,7 @@ ERRORS: dict[int, type[ZooKeeperError]] = {
 }
 STAT = struct.Struct(">qqqqiiiqiiq")
 SESSION_MS = 60_000
-"""It sends no pings: the session must outlast what its user does between two calls."""
+"""The session timeout (ms). The client sends no pings: it must be longer than the time between two calls."""
 WORLD_ALL = struct.pack(">ii", 1, 31) + b"\0\0\0\5world\0\0\0\6anyone"
 
 
@@ -100,15 +100,15 @@ class SyncZooKeeperClient:
     def tree(self, path: str) -> dict[str, Node]:
         """The node and everything below it; empty when it is not there. ZooKeeper's own `/zookeeper` is left out."""
         try:
-            found = {path: self.get(path)}
+            tree = {path: self.get(path)}
             names = self.children(path)
         except NoNode:
             return {}
         for name in names:
             below = f"{path.rstrip('/')}/{name}"
             if below != "/zookeeper":
-                found.update(self.tree(below))
-        return found
+                tree.update(self.tree(below))
+        return tree
 
     def _connect(self, session_id: int) -> None:
         password = session_password(session_id) if session_id else bytes(16)
@@ -148,8 +148,8 @@ def four_letters(host: str, port: int, word: str, timeout: float) -> str:
     try:
         with socket.create_connection((host, port), timeout) as connection:
             connection.sendall(word.encode())
-            while piece := connection.recv(65536):
-                answer += piece
+            while chunk := connection.recv(65536):
+                answer += chunk
     except OSError:
         return ""
     return answer.decode("utf-8", "replace")

@@ -46,14 +46,14 @@ SILENT = DeadlineError("produce", 10, True)
 
 
 def table(counts: dict[str, dict[int, int]], *live: int) -> Kafka07RoutingTable:
-    routing, _ = Kafka07RoutingTable().apply(BrokersChanged({n: Broker(n, f"b{n}", 9092) for n in live}))
+    routing = Kafka07RoutingTable().apply(BrokersChanged({n: Broker(n, f"b{n}", 9092) for n in live}))
     for topic, published in counts.items():
-        routing, _ = routing.apply(TopicChanged(topic, published))
+        routing = routing.apply(TopicChanged(topic, published))
     return routing
 
 
 def newer(old: Kafka07RoutingTable, *live: int) -> Kafka07RoutingTable:
-    return old.apply(BrokersChanged({n: Broker(n, f"b{n}", 9092) for n in live}))[0]
+    return old.apply(BrokersChanged({n: Broker(n, f"b{n}", 9092) for n in live}))
 
 
 def record_size(record: ProducerRecord) -> int:

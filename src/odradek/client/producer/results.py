@@ -15,7 +15,7 @@ from anyio.lowlevel import checkpoint
 from odradek.core.interfaces import ProducerRecord
 from odradek.core.produce.batch import RECORD_OVERHEAD_BYTES, TopicQueues
 from odradek.errors import DeliveryError, NotWritten, OdradekError, OutcomeUnknown, Rejected, Undelivered
-from odradek.io.requests import wake
+from odradek.io.requests import wake_waiter
 from odradek.types import Position, TopicPartition
 
 __all__ = [
@@ -177,7 +177,7 @@ class PendingSend:
             await checkpoint()
         elif self._loop is not None:
             waiter = self._loop.create_future()
-            self._wake = partial(wake, waiter)
+            self._wake = partial(wake_waiter, waiter)
             await waiter
         else:
             event = anyio.Event()

@@ -1,15 +1,15 @@
-"""The routing table of a 0.7 cluster: an immutable snapshot, and what an event makes of it (specification 7).
+"""The routing table of a 0.7 cluster: an immutable snapshot, and the table that follows from events (specification 7).
 
-A topic that nobody publishes is written to partition 0 of a live broker, which creates it there. A producer that saw
-it unpublished goes on using partition 0 of the brokers it was offered then, also while only some of them publish it;
-one that meets it published uses only what is published. Unlike Scala's, this table forgets partitions when a count
-shrinks.
+A record for a topic that no broker publishes goes to partition 0 of a live broker, which creates it there. A producer
+that found the topic unpublished keeps using partition 0 of the brokers it was offered then, even while only some of
+them publish it; one that finds the topic published uses only published partitions. Unlike Scala's, this table forgets
+partitions when a count shrinks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from odradek.types import Broker, TopicPartition, by_broker
@@ -19,14 +19,14 @@ __all__ = ["BrokersChanged", "Event", "Kafka07RoutingTable", "TopicChanged"]
 
 @dataclass(frozen=True, slots=True)
 class BrokersChanged:
-    """The live brokers, all of them: whoever is missing is gone, whoever has another address has moved."""
+    """All live brokers: one that is missing is gone, one with another address has moved."""
 
     brokers: Mapping[int, Broker]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicChanged:
-    """Who publishes a topic, and how many partitions each: broker -> count. Empty when nobody does."""
+    """The brokers that publish a topic, and how many partitions each: broker -> count. Empty when none does."""
 
     topic: str
     counts: Mapping[int, int]
@@ -36,77 +36,97 @@ Event = BrokersChanged | TopicChanged
 
 
 @dataclass(frozen=True, slots=True)
-class Kafka07RoutingTable:
-    """Implements `core.interfaces.RoutingTable`.
+class _Topic:
+    """One topic that was looked up. Shared by all tables in which it is the same.
 
-    `counts` has every topic that was looked at; `offered` the brokers whose partition 0 stood in for a topic while
-    nobody published it.
+    Args:
+        counts: Broker -> number of partitions, as registered.
+        offered: Live brokers whose partition 0 stands in for the topic while no broker publishes it.
+        published: Registered partitions of live brokers, numerically sorted.
+        partitions: Where its records may be sent, numerically sorted.
     """
+
+    counts: Mapping[int, int]
+    offered: frozenset[int]
+    published: tuple[TopicPartition, ...]
+    partitions: tuple[TopicPartition, ...]
+
+    @classmethod
+    def of(cls, name: str, counts: Mapping[int, int], live: Set[int], formerly_offered: frozenset[int]) -> _Topic:
+        """An unpublished topic is offered all live brokers; a published one keeps those of its offer that live."""
+        published = tuple(
+            TopicPartition(name, n, broker) for broker in sorted(counts.keys() & live) for n in range(counts[broker])
+        )
+        offered = formerly_offered & live if published else frozenset(live)
+        firsts = {TopicPartition(name, 0, broker) for broker in offered}
+        partitions = tuple(sorted(firsts.union(published), key=by_broker)) if firsts else published
+        return cls(counts, offered, published, partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class Kafka07RoutingTable:
+    """Implements `core.interfaces.RoutingTable`. An event costs what it changes, not what the table holds."""
 
     version: int = 0
     brokers: Mapping[int, Broker] = field(default_factory=dict)
-    counts: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    offered: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    _partitions: dict[str, tuple[TopicPartition, ...]] = field(default_factory=dict, repr=False, compare=False)
+    _topics: Mapping[str, _Topic] = field(default_factory=dict)
 
     @property
     def topics(self) -> frozenset[str]:
         """Topics with at least one partition on a live broker."""
-        return frozenset(topic for topic in self.counts if self.published(topic))
+        return frozenset(name for name, topic in self._topics.items() if topic.published)
 
-    def knows(self, topic: str) -> bool:
-        """Whether this topic was looked at: what the table says about it is not a guess."""
-        return topic in self.counts
+    @property
+    def looked_up(self) -> frozenset[str]:
+        """Topics that were looked up, whether they exist or not."""
+        return frozenset(self._topics)
+
+    def has_looked_up(self, topic: str) -> bool:
+        """Return True if this topic was looked up: what the table says about it is not a guess."""
+        return topic in self._topics
+
+    def counts(self, topic: str) -> Mapping[int, int]:
+        """Return broker -> number of partitions of a topic, as registered; empty for an unknown one."""
+        found = self._topics.get(topic)
+        return {} if found is None else found.counts
 
     def published(self, topic: str) -> tuple[TopicPartition, ...]:
-        """The partitions brokers have registered, numerically sorted, live brokers only."""
-        counts = self.counts.get(topic, {})
-        return tuple(
-            TopicPartition(topic, n, broker)
-            for broker in sorted(counts.keys() & self.brokers.keys())
-            for n in range(counts[broker])
-        )
+        """Return the partitions that live brokers have registered, numerically sorted."""
+        found = self._topics.get(topic)
+        return () if found is None else found.published
 
     def partitions(self, topic: str) -> tuple[TopicPartition, ...]:
-        """Where records of `topic` may be sent now, numerically sorted."""
-        if (cached := self._partitions.get(topic)) is not None:
-            return cached
-        published = self.published(topic)
-        brokers = self.offered.get(topic, frozenset()) if published else frozenset(self.brokers)
-        firsts = {TopicPartition(topic, 0, broker) for broker in brokers & self.brokers.keys()}
-        self._partitions[topic] = found = tuple(sorted(firsts.union(published), key=by_broker))
-        return found
+        """Return the partitions that records of `topic` may be sent to now, numerically sorted."""
+        found = self._topics.get(topic)
+        if found is None:
+            return tuple(TopicPartition(topic, 0, broker) for broker in sorted(self.brokers))
+        return found.partitions
 
     def leader(self, partition: TopicPartition) -> Broker | None:
+        """Return the live broker that serves a partition, or None."""
         return self.brokers.get(partition.broker)
 
-    def apply(self, event: Event) -> tuple[Kafka07RoutingTable, frozenset[TopicPartition]]:
-        """The table after `event`, and the partitions of known topics that came, went, or changed their address.
+    def apply(self, *events: Event) -> Kafka07RoutingTable:
+        """Return the table after `events`: one version later, or this very table when they say nothing new."""
+        brokers, topics = self.brokers, dict(self._topics)
+        changed = False
+        for event in events:
+            if isinstance(event, TopicChanged):
+                former = topics.get(event.topic)
+                if former is None or former.counts != event.counts:
+                    changed = True
+                    offered = frozenset[int]() if former is None else former.offered
+                    topics[event.topic] = _Topic.of(event.topic, dict(event.counts), brokers.keys(), offered)
+            elif event.brokers != brokers:
+                changed = True
+                came_or_went = brokers.keys() ^ event.brokers.keys()
+                brokers = MappingProxyType(dict(event.brokers))
+                _update_brokers(topics, brokers.keys(), came_or_went)
+        return Kafka07RoutingTable(self.version + 1, brokers, MappingProxyType(topics)) if changed else self
 
-        The table itself, with no partitions, when the event says nothing new.
-        """
-        changed = self._changed(event)
-        if changed is self:
-            return self, frozenset()
-        table = replace(changed, version=self.version + 1, offered=changed._offers(), _partitions={})
-        before, after = self._leaders(), table._leaders()
-        return table, frozenset(p for p in before.keys() | after.keys() if before.get(p) != after.get(p))
 
-    def _changed(self, event: Event) -> Kafka07RoutingTable:
-        if isinstance(event, BrokersChanged):
-            same = event.brokers == self.brokers
-            return self if same else replace(self, brokers=MappingProxyType(dict(event.brokers)))
-        if self.counts.get(event.topic) == event.counts:
-            return self
-        return replace(self, counts=MappingProxyType({**self.counts, event.topic: dict(event.counts)}))
-
-    def _offers(self) -> Mapping[str, frozenset[int]]:
-        """Unpublished topics are offered all live brokers; published ones keep those of their offer that live."""
-        live = frozenset(self.brokers)
-        return {
-            topic: self.offered.get(topic, frozenset()) & live if self.published(topic) else live
-            for topic in self.counts
-        }
-
-    def _leaders(self) -> dict[TopicPartition, Broker | None]:
-        return {p: self.leader(p) for topic in self.counts for p in self.partitions(topic)}
+def _update_brokers(topics: dict[str, _Topic], live: Set[int], came_or_went: Set[int]) -> None:
+    """Replace the topics that depend on a broker that came or went."""
+    for name, topic in topics.items():
+        if not topic.published or came_or_went & (topic.counts.keys() | topic.offered):
+            topics[name] = _Topic.of(name, topic.counts, live, topic.offered)

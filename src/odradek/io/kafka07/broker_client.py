@@ -109,7 +109,7 @@ class Kafka07BrokerClient:
     def __init__(self, broker: Broker, connection: Connection, options: BrokerClientOptions | None = None) -> None:
         self.broker, self.connection, self.options = broker, connection, options or BrokerClientOptions()
         self._current: WeakSet[LogDecoder] = WeakSet()  # decoders whose tail, if any, came over
-        self._current_epoch = connection.epoch  # the connection of this epoch
+        self._current_incarnation = connection.incarnation  # of the connection
 
     def __repr__(self) -> str:
         return f"<Kafka07BrokerClient broker {self.broker.id} {self.connection!r}>"
@@ -117,7 +117,7 @@ class Kafka07BrokerClient:
     @property
     def incarnation(self) -> int:
         """See BrokerClient."""
-        return self.connection.epoch
+        return self.connection.incarnation
 
     def encode(self, batch: PartitionBatch, max_message_bytes: int) -> None:
         """See BrokerClient. Every 0.7 broker takes the same bytes."""
@@ -178,8 +178,8 @@ class Kafka07BrokerClient:
         ]
 
     def _drop_old_tails(self, wants: Sequence[tuple[LogDecoder, int]]) -> None:
-        if self._current_epoch != self.incarnation:
-            self._current_epoch = self.incarnation
+        if self._current_incarnation != self.incarnation:
+            self._current_incarnation = self.incarnation
             self._current.clear()
         for decoder, _ in wants:
             if decoder not in self._current:
@@ -236,7 +236,7 @@ class _PendingProduce:
         self, request: InFlightRequest[Any], connection: Connection, results: Sequence[PartitionResult]
     ) -> None:
         self._request, self._connection, self._results = request, connection, results
-        self.add_done_callback = request.then
+        self.add_done_callback = request.add_done_callback
 
     @property
     def done(self) -> bool:

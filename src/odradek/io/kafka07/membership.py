@@ -60,7 +60,7 @@ from odradek.errors import (
     TransportError,
     ZooKeeperError,
 )
-from odradek.io.kafka07.metadata import outcomes, together
+from odradek.io.gather import gather, gather_outcomes
 from odradek.io.zookeeper import NodeEvent, SessionEvent, SessionState, ZooKeeper
 from odradek.types import Position, TopicPartition
 
@@ -99,11 +99,11 @@ class ZooKeeperOffsets:
 
     async def fetch(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position | None]:
         """The stored positions; None where nothing was ever stored. Raises ZooKeeperError for a malformed node."""
-        return dict(zip(partitions, await together(self._read, partitions), strict=True))
+        return dict(zip(partitions, await gather(self._read, partitions), strict=True))
 
     async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
         """Store them, each for itself. ZooKeeperError names those that (perhaps) were not stored, and why."""
-        results = await outcomes(self._store, positions.items())
+        results = await gather_outcomes(self._store, positions.items())
         failed = {p: r for p, r in zip(positions, results, strict=True) if isinstance(r, OdradekError)}
         if failed:
             names = "; ".join(f"{partition} ({error})" for partition, error in failed.items())
@@ -198,9 +198,9 @@ class ZooKeeperMembership:
     async def leave(self) -> None:
         """Delete our owners nodes and then our ids node, so that the others find everything free. Raises what
         ZooKeeper said after trying all; may be called again then."""
-        results = await outcomes(self._release, list(self._held))
-        results += await outcomes(self._delete, list(self._doubtful.items()))
-        results += await outcomes(self._delete, [(self._path, self._registration.data().decode())])
+        results = await gather_outcomes(self._release, list(self._held))
+        results += await gather_outcomes(self._delete, list(self._doubtful.items()))
+        results += await gather_outcomes(self._delete, [(self._path, self._registration.data().decode())])
         errors = [e for e in results if isinstance(e, OdradekError) and not isinstance(e, SessionExpired | Closed)]
         if errors:
             raise errors[0]
@@ -302,7 +302,7 @@ class ZooKeeperMembership:
 
     async def _conflict(self, decided: RebalancePlan, owners: Mapping[TopicPartition, str]) -> MemberEvent:
         """Release what was claimed in vain (all or nothing, as Scala does); what was kept is kept."""
-        await together(self._release, [p for p in decided.claim if p in self._held])
+        await gather(self._release, [p for p in decided.claim if p in self._held])
         event = self._failed(blocked_by(owners), conflict=True)
         if event is MemberEvent.EXHAUSTED:
             await self._assign({p: stream for p, stream in decided.target.items() if p in self._held})
@@ -311,9 +311,9 @@ class ZooKeeperMembership:
     async def _carry_out(self, decided: RebalancePlan) -> dict[TopicPartition, str]:
         """Release, then claim. Returns the owners of what could not be had."""
         claims = {owner_path(self._group, p) for p in decided.claim}
-        await together(self._delete, [item for item in self._doubtful.items() if item[0] not in claims])
-        await together(self._release, sorted(decided.release))
-        owners = await together(self._claim, decided.claim.items())
+        await gather(self._delete, [item for item in self._doubtful.items() if item[0] not in claims])
+        await gather(self._release, sorted(decided.release))
+        owners = await gather(self._claim, decided.claim.items())
         return {p: owner for p, owner in zip(decided.claim, owners, strict=True) if owner is not None}
 
     async def _assign(self, target: Mapping[TopicPartition, int]) -> None:
@@ -337,7 +337,7 @@ class ZooKeeperMembership:
             raise NoNode(f"{self._path} is gone")
         listed = await self._children(TOPICS) if isinstance(self._registration, WildcardRegistration) else ()
         topics = sorted(self._registration.wanted(listed))
-        return GroupSnapshot(members, dict(zip(topics, await together(self._read_topic, topics), strict=True)))
+        return GroupSnapshot(members, dict(zip(topics, await gather(self._read_topic, topics), strict=True)))
 
     async def _read_members(self) -> dict[str, Registration]:
         async def one(name: str) -> Registration | None:
@@ -346,7 +346,7 @@ class ZooKeeperMembership:
             return None if node is None else parse_registration(path, node.data)
 
         names = await self._children(members_path(self._group))
-        return _present(names, await together(one, names))
+        return _present(names, await gather(one, names))
 
     async def _read_topic(self, topic: str) -> Mapping[int, int]:
         async def one(broker: int) -> int | None:
@@ -357,7 +357,7 @@ class ZooKeeperMembership:
 
         path = topic_path(topic)
         brokers = [broker_id(f"{path}/{name}") for name in await self._children(path)]
-        return _present(brokers, await together(one, brokers))
+        return _present(brokers, await gather(one, brokers))
 
     async def _children(self, path: str) -> list[str]:
         self._watched.add(path)

@@ -1,7 +1,7 @@
-"""Who serves what in a 0.7 cluster: routing tables out of ZooKeeper's watches, or out of a list of brokers.
+"""The metadata of a 0.7 cluster: routing tables from ZooKeeper's watches, or from a list of brokers.
 
-Watches fire once. Whatever fires, the whole of what it belongs to (the brokers, one topic, the list of topics) is read
-again with new watches, so that a node that was deleted and created again in between is seen with its new data.
+Watches fire once. When one fires, everything that belongs to its root (the brokers, one topic, the list of topics) is
+read again with new watches, so that a node that was deleted and created again in between is read with its new data.
 """
 
 from __future__ import annotations
@@ -16,53 +16,27 @@ import anyio
 from odradek.core.kafka07.routing import BrokersChanged, Event, Kafka07RoutingTable, TopicChanged
 from odradek.core.kafka07.znodes import BROKERS, TOPICS, broker_id, parse_broker, parse_count, topic_path
 from odradek.errors import Closed, ConfigError, OdradekError, Unsupported, ZooKeeperError
+from odradek.io.gather import gather, gather_outcomes
 from odradek.io.zookeeper import NodeEvent, SessionEvent, SessionState, ZooKeeper
 from odradek.types import Broker
 
-__all__ = ["StaticMetadata", "ZooKeeperMetadata", "broker_list", "outcomes", "together"]
+__all__ = ["StaticMetadata", "ZooKeeperMetadata", "broker_list"]
 
-log = logging.getLogger("odradek.coordination")
+log = logging.getLogger("odradek.metadata")
 
-RETRY_SECONDS = 1.0
-"""Pause after a read that failed while the session is fine (a server too slow to answer in time)."""
+RETRY_S = 1.0
+"""Pause after a read that failed while the session is connected: the server is too slow to answer in time (s)."""
 
-T = TypeVar("T")
 R = TypeVar("R")
 
 
-async def outcomes(call: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R | OdradekError]:
-    """Call for all items at once: results or errors, in the order of the items."""
-    found: dict[int, R | OdradekError] = {}
-
-    async def one(place: int, item: T) -> None:
-        try:
-            found[place] = await call(item)
-        except OdradekError as error:
-            found[place] = error
-
-    async with anyio.create_task_group() as tasks:
-        for place, item in enumerate(items):
-            tasks.start_soon(one, place, item)
-    return [found[place] for place in range(len(found))]
-
-
-async def together(call: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:
-    """Call for all items at once; their results in order. An error is raised when all have ended."""
-    results: list[R] = []
-    for found in await outcomes(call, items):
-        if isinstance(found, OdradekError):
-            raise found
-        results.append(found)
-    return results
-
-
 class _CurrentTable:
-    """The present table, and the wait for the next one."""
+    """The current table, and the wait for a newer one."""
 
     def __init__(self) -> None:
         self._table = Kafka07RoutingTable()
         self._failure: Exception | None = None
-        self._news: anyio.Event | None = None
+        self._changed = anyio.Event()
 
     def __repr__(self) -> str:
         brokers = ",".join(f"{b.id}@{b.address}" for b in self._table.brokers.values())
@@ -76,13 +50,11 @@ class _CurrentTable:
         """Wait until `table.version > version`. Raises what ended the watching. Cancellation: safe."""
         while self._table.version <= version:
             self._check()
-            if self._news is None:
-                self._news = anyio.Event()
-            await self._news.wait()
+            await self._changed.wait()
         return self._table
 
-    def _apply(self, event: Event) -> None:
-        table, _ = self._table.apply(event)
+    def _apply(self, *events: Event) -> None:
+        table = self._table.apply(*events)
         if table is not self._table:
             self._table = table
             self._wake()
@@ -92,9 +64,8 @@ class _CurrentTable:
         self._wake()
 
     def _wake(self) -> None:
-        news, self._news = self._news, None
-        if news is not None:
-            news.set()
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -102,11 +73,11 @@ class _CurrentTable:
 
 
 class ZooKeeperMetadata(_CurrentTable):
-    """Implements `core.interfaces.Coordination` over /brokers (specification 5.1).
+    """Implements `core.interfaces.ClusterMetadata` over /brokers (specification 5.1).
 
     Entering the block reads the brokers; `topic` reads and watches each topic from its first use. While the session
-    is suspended or expired the last table stands; once it is there again everything is read anew. A malformed node
-    is worth one line in the log and is otherwise taken for absent.
+    is suspended or expired the last table stays; on the next CONNECTED everything is read again. A malformed node is
+    logged once and otherwise treated as absent.
 
     Args:
         zk: An open session. It is used, not closed.
@@ -117,14 +88,14 @@ class ZooKeeperMetadata(_CurrentTable):
         self._zk = zk
         self._reading = anyio.Lock()
         self._stale: set[str] = set()
-        # What has been read with watches, or is just being read: a watch may fire before its answer is in the table.
+        # Roots read with watches, or being read: a watch may fire before its answer is in the table.
         self._watched: set[str] = {BROKERS}
         self._listed = False
-        self._complaints: dict[str, str] = {}
+        self._malformed: dict[str, str] = {}
 
     async def __aenter__(self) -> Self:
         self._events = self._zk.events()
-        await self._read_brokers()
+        self._apply(await self._read_brokers())
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
         self._tasks.start_soon(self._follow)
@@ -139,20 +110,20 @@ class ZooKeeperMetadata(_CurrentTable):
             self._check()
 
     async def topic(self, name: str) -> Kafka07RoutingTable:
-        """A table that knows `name`. Raises what ZooKeeper says when it is read for the first time and cannot be."""
+        """Return a table that has looked up `name`. Raises ZooKeeper's error when the first read of it fails."""
         self._check()
-        if not self._table.knows(name):
+        if not self._table.has_looked_up(name):
             async with self._reading:
-                if not self._table.knows(name):
-                    await self._read_topic(name)
+                if not self._table.has_looked_up(name):
+                    self._apply(await self._read_topic(name))
         return self._table
 
     async def all_topics(self) -> frozenset[str]:
-        """Every topic some live broker publishes; from now on new ones enter the table by themselves."""
+        """Return every topic that a live broker publishes; from now on new ones enter the table by themselves."""
         self._check()
         async with self._reading:
             if not self._listed:
-                await self._read_list()
+                await self._read([TOPICS])
                 self._listed = True
         return self._table.topics
 
@@ -180,7 +151,7 @@ class ZooKeeperMetadata(_CurrentTable):
         return {_root(event.path)} & self._watched
 
     async def _catch_up(self) -> None:
-        """Read what is stale, until nothing is or the session is gone: after that everything is stale anyway."""
+        """Read stale roots until none is left or the session is lost: after that everything is stale anyway."""
         while self._stale and self._zk.state is SessionState.CONNECTED:
             try:
                 async with self._reading:
@@ -189,77 +160,81 @@ class ZooKeeperMetadata(_CurrentTable):
             except OdradekError as error:
                 if not error.retriable:
                     raise
-                log.warning("cannot read the cluster's nodes, will try again: %s", error)
-                await anyio.sleep(RETRY_SECONDS)
+                log.warning("cannot read the cluster's nodes, retrying in %g s: %s", RETRY_S, error)
+                await anyio.sleep(RETRY_S)
 
     # ---- reading, one at a time: an old answer must not overwrite a newer one -------------------------------
 
     async def _read(self, roots: Iterable[str]) -> None:
-        await together(self._read_one, sorted(roots))
+        """Read these roots again, and apply all that could be read as one change. Raises the first error after that."""
+        events = await gather_outcomes(self._read_root, sorted(roots))
+        self._apply(*(event for found in events if not isinstance(found, OdradekError) for event in found))
+        for found in events:
+            if isinstance(found, OdradekError):
+                raise found
 
-    async def _read_one(self, root: str) -> None:
+    async def _read_root(self, root: str) -> list[Event]:
         if root == BROKERS:
-            await self._read_brokers()
-        elif root == TOPICS:
-            await self._read_list()
-        else:
-            await self._read_topic(root.removeprefix(f"{TOPICS}/"))
+            return [await self._read_brokers()]
+        if root == TOPICS:
+            return await self._read_new_topics()
+        return [await self._read_topic(root.removeprefix(f"{TOPICS}/"))]
 
-    async def _read_brokers(self) -> None:
-        found = await self._read_children(BROKERS, parse_broker)
-        self._apply(BrokersChanged({broker.id: broker for broker in found}))
+    async def _read_brokers(self) -> BrokersChanged:
+        brokers = await self._read_children(BROKERS, parse_broker)
+        return BrokersChanged({broker.id: broker for broker in brokers})
 
-    async def _read_list(self) -> None:
+    async def _read_new_topics(self) -> list[Event]:
         self._watched.add(TOPICS)
         names = await self._zk.children(TOPICS, watch=True) or []
-        await together(self._read_topic, [name for name in names if not self._table.knows(name)])
+        return [*await gather(self._read_topic, [n for n in names if not self._table.has_looked_up(n)])]
 
-    async def _read_topic(self, topic: str) -> None:
+    async def _read_topic(self, topic: str) -> TopicChanged:
         self._watched.add(topic_path(topic))
-        found = await self._read_children(
+        counts = await self._read_children(
             topic_path(topic), lambda path, data: (broker_id(path), parse_count(path, data))
         )
-        self._apply(TopicChanged(topic, dict(found)))
+        return TopicChanged(topic, dict(counts))
 
     async def _read_children(self, parent: str, parse: Callable[[str, bytes | None], R]) -> list[R]:
-        """The children of a node that may not exist, each parsed and watched; malformed ones left out."""
+        """Return the children of a node that may not exist, parsed and watched; malformed ones are left out."""
 
         async def one(name: str) -> R | None:
             path = f"{parent}/{name}"
             node = await self._zk.get(path, watch=True)
             return None if node is None else self._parsed(path, node.data, parse)
 
-        found = await together(one, await self._zk.children(parent, watch=True) or [])
-        return [item for item in found if item is not None]
+        children = await gather(one, await self._zk.children(parent, watch=True) or [])
+        return [child for child in children if child is not None]
 
     def _parsed(self, path: str, data: bytes | None, parse: Callable[[str, bytes | None], R]) -> R | None:
         try:
             value = parse(path, data)
         except ZooKeeperError as error:
-            if self._complaints.get(path) != str(error):
+            if self._malformed.get(path) != str(error):
                 log.warning("ignored: %s", error)
-            self._complaints[path] = str(error)
+            self._malformed[path] = str(error)
             return None
-        self._complaints.pop(path, None)
+        self._malformed.pop(path, None)
         return value
 
 
 def _root(path: str) -> str:
-    """What has to be read again when this node changed."""
+    """Return the root to read again after this node changed."""
     if path == BROKERS or path.startswith(f"{BROKERS}/"):
         return BROKERS
     return "/".join(path.split("/")[:4])  # /brokers/topics/T, or the list of topics itself
 
 
 class StaticMetadata(_CurrentTable):
-    """Implements `core.interfaces.Coordination` without ZooKeeper: brokers from a list, partitions by asking them.
+    """Implements `core.interfaces.ClusterMetadata` without ZooKeeper: brokers from a list, partitions by asking them.
 
-    Every broker of the list counts as live. A topic is looked at when it is first used and at every `refresh`;
-    nothing else ever changes. A broker that cannot be asked keeps the count it had, or none.
+    Every broker of the list counts as live. A topic is looked up when it is first used and at every `refresh`;
+    nothing else ever changes. A broker that does not answer keeps the count it had, or none.
 
     Args:
         brokers: See `broker_list`.
-        probe: How many partitions this broker has of this topic. Must create nothing.
+        probe: Returns how many partitions a broker has of a topic. Must create nothing.
     """
 
     def __init__(self, brokers: Sequence[Broker], probe: Callable[[Broker, str], Awaitable[int]]) -> None:
@@ -277,11 +252,11 @@ class StaticMetadata(_CurrentTable):
         self._fail(Closed(f"{self!r} was closed"))
 
     async def topic(self, name: str) -> Kafka07RoutingTable:
-        """A table that knows `name`. Raises what the first broker says when none answers."""
+        """Return a table that has looked up `name`. Raises the first broker's error when none answers."""
         self._check()
-        if not self._table.knows(name):
+        if not self._table.has_looked_up(name):
             async with self._asking:
-                if not self._table.knows(name):
+                if not self._table.has_looked_up(name):
                     await self._ask(name)
         return self._table
 
@@ -289,40 +264,42 @@ class StaticMetadata(_CurrentTable):
         raise Unsupported("listing topics", "ZooKeeper")
 
     async def refresh(self) -> Kafka07RoutingTable:
-        """Ask about every known topic again."""
+        """Ask for the partitions of every topic that was looked up, again."""
         self._check()
         async with self._asking:
-            await together(self._ask, sorted(self._table.counts))
+            await gather(self._ask, sorted(self._table.looked_up))
         return self._table
 
     async def _ask(self, topic: str) -> None:
         brokers = list(self._table.brokers.values())
-        answers = await outcomes(lambda broker: self._probe(broker, topic), brokers)
-        counts = dict(self._table.counts.get(topic, {}))
+        answers = await gather_outcomes(lambda broker: self._probe(broker, topic), brokers)
+        counts = dict(self._table.counts(topic))
         for broker, answer in zip(brokers, answers, strict=True):
             if not isinstance(answer, OdradekError):
                 counts[broker.id] = answer
             elif all(isinstance(other, OdradekError) for other in answers):
                 raise answer
             else:
-                log.warning("cannot ask broker %d at %s about %s: %s", broker.id, broker.address, topic, answer)
+                log.warning(
+                    "broker %d at %s does not list its partitions of %s: %s", broker.id, broker.address, topic, answer
+                )
         self._apply(TopicChanged(topic, counts))
 
 
 def broker_list(addresses: Sequence[str]) -> list[Broker]:
-    """`host:port` or `id@host:port` each; without an id, the place in the list (from 0) is the id.
+    """Parse `host:port` or `id@host:port` each; without an id, the index in the list (from 0) is the id.
 
-    Raises ConfigError for anything else, an empty list, or an id that comes twice.
+    Raises ConfigError for anything else, an empty list, or a duplicate id.
     """
     brokers: dict[int, Broker] = {}
-    for place, address in enumerate(addresses):
+    for index, address in enumerate(addresses):
         number, at, rest = address.strip().rpartition("@")
         host, _, port = rest.rpartition(":")
         if not (host and _is_number(port) and 0 < int(port) < 65536 and (not at or _is_number(number))):
             raise ConfigError(f"broker {address!r}: must be host:port or id@host:port")
-        broker = Broker(int(number) if at else place, host.removeprefix("[").removesuffix("]"), int(port))
+        broker = Broker(int(number) if at else index, host.removeprefix("[").removesuffix("]"), int(port))
         if broker.id in brokers:
-            raise ConfigError(f"broker {address!r}: id {broker.id} is {brokers[broker.id].address} already")
+            raise ConfigError(f"broker {address!r}: id {broker.id} already belongs to {brokers[broker.id].address}")
         brokers[broker.id] = broker
     if not brokers:
         raise ConfigError("a list of brokers needs at least one host:port")

@@ -27,13 +27,16 @@ __all__ = ["BrokerStatistics", "Kafka07Broker"]
 T = TypeVar("T")
 
 SESSION_SECONDS = 30.0
-"""What ending a session may take, and the broker's registration in the next one: they never end with ZooKeeper down."""
+"""Time limit for ending a session and for registering in the next one (s): neither ends while ZooKeeper is down."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BrokerStatistics:
-    """Since the last start. `requests` counts by kind (produce, fetch, multifetch, multiproduce, offsets), `refused`
-    the connections that the broker closed because of a bad request."""
+    """Counts since the last start.
+
+    `requests` counts by kind (produce, fetch, multifetch, multiproduce, offsets); `refused` counts the connections that
+    the broker closed because of a bad request.
+    """
 
     connections: int
     connections_total: int
@@ -132,8 +135,10 @@ class Kafka07Broker:
             life.end(graceful=True)
 
     def kill(self, *, drop_session: bool = False) -> None:
-        """What SIGKILL does: sockets are cut, nothing is flushed or marked; what was written stays in the files. Its
-        nodes stay in ZooKeeper until the session times out, or go at once with `drop_session`. Idempotent."""
+        """Stop as SIGKILL would: cut the sockets, flush and mark nothing; written data stays in the files. Idempotent.
+
+        The broker's nodes stay in ZooKeeper until the session times out, or are removed at once with `drop_session`.
+        """
         life, self._life = self._life, None
         if life is not None:
             session = life.session_id()

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What stays the same from one run to the next. `zookeeper` None: none is used."""
+    """Settings that stay the same from one run to the next; without `zookeeper`, none is used."""
 
     broker_id: int
     host: str
@@ -88,7 +88,7 @@ class BrokerRun:
             raise Closed("the broker is not running") from self._failure
 
     def result(self, future: Future[T], timeout: float = math.inf) -> T:
-        """What `submit` came to. Raises Closed when the broker ended before, DeadlineError."""
+        """Wait for the result of `submit`. Raises Closed if the broker ended before, DeadlineError."""
         deadline = time.monotonic() + timeout
         while not wait([future], timeout=0.2).done:
             if not self.running:
@@ -98,7 +98,7 @@ class BrokerRun:
         return future.result()
 
     def session_id(self) -> int:
-        """Of its ZooKeeper session; 0 when there is none."""
+        """The id of its ZooKeeper session; 0 if there is none."""
         return self.registration.session_id if self.registration else 0
 
     def renewed(self) -> Future[None]:

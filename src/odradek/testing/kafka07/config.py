@@ -59,15 +59,15 @@ def _text(key: str, text: str) -> str:
 
 def _per_topic(key: str, text: str) -> dict[str, int]:
     """`t:8,u:16`. Malformed items and values below 1 are skipped with a log line (specification 8)."""
-    found: dict[str, int] = {}
+    partitions: dict[str, int] = {}
     for item in filter(None, text.split(",")):
         topic, _, number = item.rpartition(":")
         value = parse_integer(number.strip(), _INT_MAX)
         if topic and value is not None and value > 0:
-            found[topic.strip()] = value
+            partitions[topic.strip()] = value
         else:
             log.warning("%s: ignoring %r", key, item)
-    return found
+    return partitions
 
 
 def _key(name: str, parse: Callable[[str, str], Any], default: Any) -> Any:
@@ -120,7 +120,7 @@ class BrokerConfig:
 
     @classmethod
     def parse(cls, pairs: Mapping[str, str]) -> BrokerConfig:
-        """Raises ConfigError naming the key that is unknown or has an impossible value."""
+        """Parse a configuration. Raises ConfigError that names the key that is unknown or has an invalid value."""
         values: dict[str, Any] = {}
         for key, text in pairs.items():
             if key not in _FIELDS:

@@ -1,10 +1,10 @@
-"""What stops a start, a request or a connection."""
+"""Errors that end a start, a request or a connection."""
 
 from __future__ import annotations
 
 from odradek.errors import OdradekError
 
-__all__ = ["BrokerHalted", "OffsetOutOfRange", "RequestRefused", "StartRefused"]
+__all__ = ["BrokerHalted", "OffsetNotInLog", "RequestRefused", "StartRefused"]
 
 
 class StartRefused(OdradekError):
@@ -19,5 +19,5 @@ class RequestRefused(Exception):
     """The request ends its connection, without a word (specification 3)."""
 
 
-class OffsetOutOfRange(Exception):
+class OffsetNotInLog(Exception):
     """A fetch outside the log: error code 1."""

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from odradek.engine import Buffer
 from odradek.testing.kafka07.config import parse_integer
-from odradek.testing.kafka07.errors import OffsetOutOfRange, RequestRefused, StartRefused
+from odradek.testing.kafka07.errors import OffsetNotInLog, RequestRefused, StartRefused
 from odradek.testing.kafka07.validate import InvalidSet, ValidSet, check_entry
 
 __all__ = ["LogLimits", "LogSegment", "PartitionLog", "Slice", "segment_name"]
@@ -55,7 +55,7 @@ class LogSegment:
 
     @property
     def modified_ms(self) -> int:
-        """Of the file that now has the name; 0 when none has, as Java answers."""
+        """The time of the file that now has the name (ms since the epoch); 0 if there is none, as Java answers."""
         try:
             return self.path.stat().st_mtime_ns // 1_000_000
         except FileNotFoundError:
@@ -108,7 +108,7 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogLimits:
-    """What the configuration says about one log: bytes, messages, seconds."""
+    """The limits of one log, from the configuration: bytes, messages, seconds."""
 
     segment_size: int
     flush_interval: int
@@ -160,14 +160,14 @@ class PartitionLog:
 
     # ---- writing ------------------------------------------------------------------------------------------
 
-    def append(self, data: Buffer, verdict: ValidSet) -> None:
+    def append(self, data: Buffer, valid: ValidSet) -> None:
         """Append the valid bytes of a checked set. Raises OSError: the disk is full or gone."""
         now = self.clock()
         if self._roll_due(now):  # also for a set without a single entry (App. H 3)
             self.roll()
-        if verdict.valid_bytes:
-            self.active.append(memoryview(data)[: verdict.valid_bytes], now)
-        self.unflushed += verdict.messages
+        if valid.valid_bytes:
+            self.active.append(memoryview(data)[: valid.valid_bytes], now)
+        self.unflushed += valid.messages
         if self.unflushed >= self.limits.flush_interval:
             self.flush()
 
@@ -194,7 +194,7 @@ class PartitionLog:
 
     def read(self, offset: int, max_size: int) -> Slice | None:
         """The bytes a fetch gets: at most to the end of one segment; None at the high-water mark. Raises
-        OffsetOutOfRange."""
+        OffsetNotInLog."""
         segment = self._find(offset)
         if segment is None:
             return None
@@ -204,7 +204,7 @@ class PartitionLog:
     def _find(self, offset: int) -> LogSegment | None:
         segments = self.segments
         if not segments[0].start <= offset <= self.high_water:
-            raise OffsetOutOfRange(f"offset {offset} is not in {segments[0].start}..{self.high_water}")
+            raise OffsetNotInLog(f"offset {offset} is not in {segments[0].start}..{self.high_water}")
         low, high = 0, len(segments) - 1 if offset < self.high_water else -1
         while low <= high:
             middle = (low + high) // 2

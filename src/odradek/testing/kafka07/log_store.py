@@ -91,22 +91,25 @@ class LogStore:
         return self._topics.get(topic, {}).get(partition)
 
     def find_or_create(self, topic: str, partition: int) -> PartitionLog:
-        """For a produce; partition -1 is any. Raises also OSError: the file system refuses the name."""
+        """Return the log for a produce, creating it if needed; partition -1 is any.
+
+        Raises also OSError: the file system refuses the name.
+        """
         if partition == -1:
             partition = random.randrange(self.config.partitions(topic))
-        found = self.find(topic, partition)
-        if found is None:
+        log = self.find(topic, partition)
+        if log is None:
             first = topic not in self._topics
             partitions = self._topics.setdefault(topic, {})  # stays when the next step fails, as in the real one
-            found = partitions[partition] = self._open(self.directory / f"{topic}-{partition}", topic)
+            log = partitions[partition] = self._open(self.directory / f"{topic}-{partition}", topic)
             if first:
                 self._on_topic(topic)
-        return found
+        return log
 
     # ---- time ---------------------------------------------------------------------------------------------
 
     def flush_due(self, now: float) -> None:
-        """What the flush scheduler does."""
+        """Flush the logs that are due, as the flush scheduler does."""
         for topic, one in self:
             if now - one.last_flush >= self.config.flush_seconds(topic):
                 one.flush()
@@ -116,7 +119,7 @@ class LogStore:
             one.flush()
 
     def clean_up(self, now: float) -> None:
-        """What the retention task does: first by age, then by size."""
+        """Delete old segments, as the retention task does: first by age, then by size."""
         for topic, one in self:
             one.expire(now, self.config.retention_seconds(topic))
             one.shrink(now, self.config.log_retention_size)
@@ -130,7 +133,7 @@ class LogStore:
         mark_clean(self.directory)
 
     def abandon(self) -> None:
-        """As if the process were gone."""
+        """Close the files as if the process were gone."""
         for _, one in self:
             one.close()
         self._topics.clear()

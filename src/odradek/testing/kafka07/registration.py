@@ -79,7 +79,7 @@ class Registration:
     # ---- the background -----------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Keep the broker registered until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch())
             while True:

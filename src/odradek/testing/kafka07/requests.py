@@ -1,4 +1,4 @@
-"""What a request does and what comes back (specification 3, App. D)."""
+"""The effects and answers of requests (specification 3, App. D)."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import struct
 from collections import Counter
 
 from odradek.engine import Buffer
-from odradek.testing.kafka07.errors import BrokerHalted, OffsetOutOfRange, RequestRefused
+from odradek.testing.kafka07.errors import BrokerHalted, OffsetNotInLog, RequestRefused
 from odradek.testing.kafka07.log import PartitionLog, Slice
 from odradek.testing.kafka07.log_store import IllegalTopic, LogStore, WrongPartition
 from odradek.testing.kafka07.validate import InvalidSet, PayloadTooLarge, check_set
 from odradek.wire.kafka07.requests import Fetch, MultiFetch, MultiProduce, Offsets, Produce, Request
 from odradek.wire.kafka07.responses import ErrorCode, encode_offsets
 
-__all__ = ["Handler", "Piece"]
+__all__ = ["AnswerPart", "Handler"]
 
-Piece = Buffer | Slice
-"""Of an answer: bytes to send, or a stretch of a file to send."""
+AnswerPart = Buffer | Slice
+"""A part of an answer: bytes to send, or a range of a file to send."""
 
 _PART = struct.Struct(">ih")  # size of what follows, error code
 
-_Found = tuple[int, Slice | None]
+_FetchedPart = tuple[int, Slice | None]
 
 
 class Handler:
@@ -30,7 +30,7 @@ class Handler:
         self.logs = logs
         self.counts: Counter[str] = Counter()
 
-    def handle(self, request: Request) -> list[Piece]:
+    def handle(self, request: Request) -> list[AnswerPart]:
         """The answer; empty for a produce. Raises Refused: the connection is closed without one; BrokerHalted."""
         self.counts[type(request).__name__.lower()] += 1
         if isinstance(request, Produce):
@@ -52,17 +52,17 @@ class Handler:
         except OSError as error:  # a name too long for the file system
             raise RequestRefused(str(error)) from error
         try:
-            verdict = check_set(request.message_set, self.logs.config.max_message_size)
+            valid = check_set(request.message_set, self.logs.config.max_message_size)
         except PayloadTooLarge:
             return  # and nobody is told
         except InvalidSet as error:
             raise RequestRefused(str(error)) from error
         try:
-            log.append(request.message_set, verdict)
+            log.append(request.message_set, valid)
         except OSError as error:
             raise BrokerHalted(f"{log.directory}: {error}") from error
 
-    def _fetch(self, request: Fetch) -> _Found:
+    def _fetch(self, request: Fetch) -> _FetchedPart:
         try:
             log = self.logs.find(request.topic, request.partition)
             return ErrorCode.NO_ERROR, log.read(request.offset, request.max_bytes) if log else None
@@ -70,27 +70,27 @@ class Handler:
             return ErrorCode.UNKNOWN, None
         except WrongPartition:
             return ErrorCode.WRONG_PARTITION, None
-        except OffsetOutOfRange:
+        except OffsetNotInLog:
             return ErrorCode.OFFSET_OUT_OF_RANGE, None
 
-    def _multi_fetch(self, request: MultiFetch) -> list[Piece]:
-        found = [self._fetch(part) for part in request.parts]
-        size = 2 + sum(6 + (piece.length if piece else 0) for _, piece in found)
-        pieces: list[Piece] = [_PART.pack(_int32(size), ErrorCode.NO_ERROR)]
-        for part in found:
-            pieces += _part(part)
-        return pieces
+    def _multi_fetch(self, request: MultiFetch) -> list[AnswerPart]:
+        fetched = [self._fetch(part) for part in request.parts]
+        size = 2 + sum(6 + (body.length if body else 0) for _, body in fetched)
+        parts: list[AnswerPart] = [_PART.pack(_int32(size), ErrorCode.NO_ERROR)]
+        for part in fetched:
+            parts += _part(part)
+        return parts
 
-    def _offsets(self, request: Offsets) -> list[Piece]:
+    def _offsets(self, request: Offsets) -> list[AnswerPart]:
         log = self.logs.find(request.topic, request.partition)
         return [*encode_offsets(_offsets_of(log, request))]
 
 
-def _part(found: _Found) -> list[Piece]:
-    error, piece = found
-    if piece is None:
+def _part(fetched: _FetchedPart) -> list[AnswerPart]:
+    error, body = fetched
+    if body is None:
         return [_PART.pack(2, error)]
-    return [_PART.pack(_int32(piece.length + 2), error), piece]
+    return [_PART.pack(_int32(body.length + 2), error), body]
 
 
 def _int32(size: int) -> int:

@@ -21,7 +21,7 @@ from odradek.errors import ConfigError, RemoteProtocolError
 from odradek.testing.kafka07.config import BrokerConfig
 from odradek.testing.kafka07.errors import BrokerHalted, RequestRefused
 from odradek.testing.kafka07.log import Slice
-from odradek.testing.kafka07.requests import Handler, Piece
+from odradek.testing.kafka07.requests import AnswerPart, Handler
 from odradek.wire.kafka07.requests import decode_request
 
 __all__ = ["Server", "Traffic"]
@@ -34,8 +34,8 @@ READ_BYTES = 256 << 10
 KEPT_BYTES = 4 << 20
 """A buffer that grew beyond this is given back after its frame."""
 
-PIECE_BYTES = 64 << 10
-"""What is read of a file at a time; the rest of a longer stretch goes from the file to the socket, without us."""
+FILE_READ_BYTES = 64 << 10
+"""Bytes read of a file at a time; the rest of a longer range goes from the file to the socket by sendfile."""
 
 _SIZE = struct.Struct(">i")
 
@@ -108,7 +108,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._server = server
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._start = self._end = 0  # what was received and not yet served
-        self._answer: deque[Piece] = deque()  # of the request in hand
+        self._answer: deque[AnswerPart] = deque()  # of the request in hand
         self._ready: list[Buffer] = []  # small answers that leave together
         self._ready_bytes = 0
         self._full = self._ended = self._closing = False
@@ -131,18 +131,18 @@ class ServedConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._end == len(self._buffer):
-            self._make_room()
+            self._grow_buffer()
         return self._buffer[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
         self._end += nbytes
         self._server.bytes_in += nbytes
-        self._pump()
+        self._drain()
 
     def eof_received(self) -> bool:
         """A half-closed client gets its answers first."""
         self._ended = True
-        self._pump()
+        self._drain()
         return True
 
     def pause_writing(self) -> None:
@@ -151,7 +151,7 @@ class ServedConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         # Not now: asyncio calls this in the middle of a write, and loses its count when a transport is closed there.
         self._full = False
-        asyncio.get_running_loop().call_soon(self._pump)
+        asyncio.get_running_loop().call_soon(self._drain)
 
     # ---- serving ------------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._closing = True
         self._transport.abort()
 
-    def _pump(self) -> None:
+    def _drain(self) -> None:
         """Serve what was received, as far as the socket takes the answers."""
         try:
             while not (self._full or self._closing) and (self._answer or self._next_request()):
@@ -198,11 +198,11 @@ class ServedConnection(asyncio.BufferedProtocol):
 
     def _send_answer(self) -> None:
         while self._answer and not (self._full or self._closing):
-            piece = self._answer.popleft()
-            if isinstance(piece, Slice):
-                self._send_stretch(piece)
+            part = self._answer.popleft()
+            if isinstance(part, Slice):
+                self._send_stretch(part)
             else:
-                self._put(piece)
+                self._put(part)
 
     def _send_stretch(self, stretch: Slice) -> None:
         """The first bytes of a stretch of a file, together with what is ready, and of the others as many as the socket
@@ -210,7 +210,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         segment, position, length = stretch
         if length < 0 or segment.fd < 0:  # not sendable, or deleted meanwhile: breaks off in the middle
             raise RequestRefused(f"{length} bytes of {segment.path}")
-        data = os.pread(segment.fd, min(length, PIECE_BYTES), position)
+        data = os.pread(segment.fd, min(length, FILE_READ_BYTES), position)
         if length and not data:
             raise RequestRefused(f"{segment.path} is shorter than it was")
         self._put(data)
@@ -236,7 +236,7 @@ class ServedConnection(asyncio.BufferedProtocol):
     def _put(self, data: Buffer) -> None:
         self._ready.append(data)
         self._ready_bytes += len(data)
-        if self._ready_bytes >= PIECE_BYTES:
+        if self._ready_bytes >= FILE_READ_BYTES:
             self._send_ready()
 
     def _send_ready(self) -> None:
@@ -259,17 +259,17 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._closing = True
         self._transport.close()
 
-    def _make_room(self) -> None:
+    def _grow_buffer(self) -> None:
         """The buffer is full of a frame that is not complete: move it to the front, or take a larger buffer, but not
         larger than what has come of it warrants."""
         kept = self._end - self._start
         if self._start == 0 or kept > len(self._buffer) // 2:
             (size,) = _SIZE.unpack_from(self._buffer, self._start)
-            room = memoryview(bytearray(min(4 + size, 2 * kept) + READ_BYTES))
+            buffer = memoryview(bytearray(min(4 + size, 2 * kept) + READ_BYTES))
         else:
-            room = self._buffer
-        room[:kept] = self._buffer[self._start : self._end]
-        self._buffer, self._start, self._end = room, 0, kept
+            buffer = self._buffer
+        buffer[:kept] = self._buffer[self._start : self._end]
+        self._buffer, self._start, self._end = buffer, 0, kept
 
 
 def tune(connection: socket.socket, config: BrokerConfig) -> None:

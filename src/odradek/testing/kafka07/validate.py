@@ -1,8 +1,8 @@
-"""Is this message set what a 0.7.2 broker stores, and how much of it (specification 3.1, App. H 7).
+"""The checks of a 0.7.2 broker before it stores a message set (specification 3.1, App. H 7).
 
-The real broker looks twice. The first pass walks the entries of level one in order and checks framing, magic, CRC and
-the payload size, so that whichever is wrong first decides: too large drops the set silently, anything else closes the
-connection. The second pass opens the wrappers, at any depth; whatever is wrong there closes.
+The real broker makes two passes. The first one reads the entries of level one in order and checks framing, magic, CRC
+and payload size, so that the first fault decides: a message that is too large drops the set silently, any other fault
+closes the connection. The second pass decompresses the wrappers, at any depth; any fault there closes the connection.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ from zlib import crc32
 
 from odradek import engine as engines
 from odradek.engine import Buffer
-from odradek.wire.compression import CompressionError, CompressionType, DecompressedTooLarge, decompress
+from odradek.wire.compression import CompressionError, CompressionType, DecompressedTooLarge
+from odradek.wire.kafka07.compression import decompress
 
 __all__ = ["InvalidSet", "PayloadTooLarge", "ValidSet", "check_entry", "check_set"]
 
 MAX_DECOMPRESSED = 256 << 20
-"""What all wrappers of one set may grow to, nesting included. The real broker ends here too, out of heap: CLOSE."""
+"""Maximum size of all decompressed wrappers of a set, nesting included (bytes).
+
+The real broker ends here too, out of heap: CLOSE.
+"""
 
 _LENGTH = struct.Struct(">i")
 _CRC = struct.Struct(">I")
@@ -45,24 +49,26 @@ class _Wrapper(NamedTuple):
 
 
 def check_set(data: Buffer, max_payload: int) -> ValidSet:
-    """Raises InvalidSet or PayloadTooLarge, whichever the real broker meets first."""
+    """Check a message set. Raises InvalidSet or PayloadTooLarge, whichever the real broker finds first."""
     wrappers: list[_Wrapper] = []
-    valid, messages = _walk(data, max_payload, wrappers)
+    valid, messages = _check_entries(data, max_payload, wrappers)
     budget = MAX_DECOMPRESSED
     while wrappers:
         inner = _open(wrappers.pop(), budget)
         budget -= len(inner)
-        messages += _walk(inner, None, wrappers)[1]  # inner messages may have any size
+        messages += _check_entries(inner, None, wrappers)[1]  # inner messages may have any size
     return ValidSet(valid, messages)
 
 
 def check_entry(entry: bytes) -> bool:
-    """Is the CRC of one complete entry (length field included) right? What recovery asks; InvalidSet where it
-    would not get an answer: unknown magic, or too short for its magic (App. H 4)."""
+    """Return True if the CRC of one complete entry (length field included) is right, as log recovery checks it.
+
+    Raises InvalidSet for an entry of unknown magic or too short for its magic (App. H 4).
+    """
     return _crc_matches(entry, 0, len(entry))[0]
 
 
-def _walk(data: Buffer, max_payload: int | None, wrappers: list[_Wrapper]) -> tuple[int, int]:
+def _check_entries(data: Buffer, max_payload: int | None, wrappers: list[_Wrapper]) -> tuple[int, int]:
     """One level: bytes of complete entries, plain messages among them; wrappers are appended unopened."""
     limit = len(data) if max_payload is None else max_payload
     position = messages = 0

@@ -1,0 +1,45 @@
+"""`odradek offsets`: the positions of a topic's partitions, now or at a time."""
+
+from __future__ import annotations
+
+import click
+
+import odradek as od
+from odradek.cli.cluster_queries import extents, find_partitions
+from odradek.cli.options import JSON, clustered, examples, moment
+from odradek.cli.output import echo_rows
+
+__all__ = ["offsets"]
+
+
+@click.command(
+    epilog=examples(
+        "odradek offsets orders",
+        "odradek offsets orders --at -1h",
+        "odradek offsets orders --at 2026-11-21T12:00 --json",
+    )
+)
+@click.argument("topic")
+@click.option("--at", metavar="TIME", help="2026-11-21T12:00, -15m, or seconds since the epoch.")
+@JSON
+@clustered
+def offsets(url: str, topic: str, at: str | None, as_lines: bool) -> int:
+    """Print the oldest position and the end of each partition of TOPIC, or its position at TIME.
+
+    Kafka 0.7 keeps no timestamps: a broker answers from the age of its segment files, with the newest segment boundary
+    that is certainly not later than TIME, or with the oldest position if all segments are newer.
+    """
+    time = None if at is None else od.AtTime(moment(at))
+    head = ["partition", "earliest", "latest"] if time is None else ["partition", "position"]
+    echo_rows(head, od.run(_offsets, url, topic, time), as_lines)
+    return 0
+
+
+async def _offsets(url: str, topic: str, time: od.AtTime | None) -> list[list[object]]:
+    async with od.connect(url) as k:
+        partitions = await find_partitions(k, topic)
+        if time is not None:
+            positions = await k.positions(topic, time)
+            return [[p.name, positions.get(p)] for p in partitions]
+        known = await extents(k, topic)
+        return [[p.name, *known.get(p, (None, None))] for p in partitions]

@@ -1,0 +1,293 @@
+"""Ranges of logs on their way from brokers to one task.
+
+Each range is read by one worker from its start, never past its end, and must land on that exactly. Several workers read
+different ranges at the same time, as many as there are fetches to be read ahead; rows of one range keep their order.
+What is read and not taken yet is bounded by `fetchBytes` times `fetchAhead`, reckoned in memory.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from random import random
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import anyio
+import anyio.to_thread
+
+from odradek.client.consumer.positions import AGAIN
+from odradek.core.backoff import Backoff
+from odradek.core.fetch.read_ahead import LEAST_BYTES
+from odradek.core.interfaces import FetchResult, LogDecoder, ProtocolDriver
+from odradek.errors import BrokerError, DeadlineError, OdradekError
+from odradek.io.notifier import Notifier
+from odradek.spark.brokers import extent_of
+from odradek.spark.errors import check_range_end
+from odradek.spark.gaps import Loss, PositionGap
+from odradek.spark.options import SourceOptions
+from odradek.spark.planning import Range
+from odradek.spark.rules import decoder_options, explained, lost, skipped
+from odradek.types import Broker, Columns, KiB, Position, TopicPartition
+
+__all__ = ["ColumnsChunk", "RangeReader"]
+
+log = logging.getLogger("odradek.spark")
+
+PAUSES = Backoff(first_s=0.05, max_s=1.0)
+
+OPEN_INLINE = 8 * KiB
+"""Compressed bytes up to which data is decompressed on the event loop: handing it to a thread takes longer."""
+
+OUT_OF_RANGE, WRONG_PARTITION = "OffsetOutOfRange", "WrongPartition"
+
+FIRST_BYTES = 4 * LEAST_BYTES
+"""Size of the first fetch of a topic."""
+
+
+class ColumnsChunk(NamedTuple):
+    """Rows of one partition."""
+
+    partition: TopicPartition
+    rows: Columns
+
+
+class RangeReader:
+    """Reads ranges; an asynchronous context manager, which ends all reading when it is left.
+
+    Args:
+        era: The cluster.
+        ranges: What to read; they are begun in this order.
+        options: Limits, and what to do about damage and loss.
+    """
+
+    def __init__(self, driver: ProtocolDriver, ranges: Sequence[Range], options: SourceOptions) -> None:
+        self.driver, self.options = driver, options
+        self.memory = MemoryBudget(options.fetch_bytes * options.fetch_ahead)
+        self._growth: dict[str, float] = {}
+        self._ranges = iter(ranges)
+        self._running = min(options.fetch_ahead, len(ranges))
+        self._chunks: list[ColumnsChunk] = []
+        self._held = 0
+        self._failure: Exception | None = None
+        self._arrived = Notifier()
+
+    async def __aenter__(self) -> Self:
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        for _ in range(self._running):
+            self._tasks.start_soon(self._work)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._tasks.cancel_scope.cancel()
+        await self._tasks.__aexit__(None, None, None)
+
+    async def _work(self) -> None:
+        try:
+            for part in self._ranges:
+                await _RangeTask(self, part).run()
+        except Exception as error:
+            self._failure = self._failure or error
+        finally:
+            self._running -= 1
+            self._arrived.notify()
+
+    def deliver(self, chunk: ColumnsChunk, memory: int) -> None:
+        """Rows, with the memory that was claimed for them."""
+        self._chunks.append(chunk)
+        self._held += memory
+        self._arrived.notify()
+
+    async def take(self) -> list[ColumnsChunk]:
+        """Return what arrived since the last call, waiting for something; nothing at the end.
+
+        Raises the first error of a range, after everything that arrived before it.
+        """
+        while not self._chunks and self._running and self._failure is None:
+            version = self._arrived.version
+            await self._arrived.wait(version)
+        chunks, self._chunks = self._chunks, []
+        self.memory.give_back(self._held)
+        self._held = 0
+        if not chunks and self._failure is not None:
+            raise self._failure
+        return chunks
+
+    def learn(self, topic: str, size: int, memory: int) -> None:
+        """Update the estimate of a topic's expansion. It falls slowly: compression may vary."""
+        growth = max(1.0, memory / max(size, KiB))
+        self._growth[topic] = max(growth, (7 * self._growth.get(topic, growth) + growth) / 8)
+
+    def ask(self, topic: str, left: int) -> tuple[int, int]:
+        """Bytes to ask for, of those that are left, and the memory to claim for what they become. As long as nobody
+        knows that of a topic (gzip can make 1000 of a byte), little is asked for, and nothing else meanwhile."""
+        growth = self._growth.get(topic)
+        if growth is None:
+            return min(FIRST_BYTES, self.options.fetch_bytes, left), self.memory.limit
+        size = min(max(int(self.memory.limit / growth), LEAST_BYTES), self.options.fetch_bytes, left)
+        return size, int(size * growth)
+
+
+class MemoryBudget:
+    """Bytes of memory that may be held. Claims larger than all there is are granted when nothing else is held."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+        self._notifier = Notifier()
+
+    def fits(self, size: int) -> bool:
+        return not self.held or self.held + size <= self.limit
+
+    async def changed(self) -> None:
+        """Wait until something is given back."""
+        await self._notifier.wait(self._notifier.version)
+
+    def correct(self, claimed: int, size: int) -> None:
+        """Replace a claim by the actual size."""
+        self.held += size - claimed
+        if size < claimed:
+            self._notifier.notify()
+
+    def give_back(self, size: int) -> None:
+        if size:
+            self.correct(size, 0)
+
+
+class _RangeTask:
+    """One range."""
+
+    def __init__(self, reader: RangeReader, part: Range) -> None:
+        self._reader, self._part, self._options = reader, part, reader.options
+        self._start = part.start  # moved on where the log has lost its beginning
+        self._decoder: LogDecoder | None = None
+        self._attempts = 0
+        self._progress_at = anyio.current_time()
+
+    async def run(self) -> None:
+        """Read it.
+
+        Raises:
+            BoundaryMismatch: It does not end where a message does.
+            CorruptMessage, MessageTooLarge: A message that cannot be read, unless it is left out or handed over raw.
+            DataLoss: The log does not have all of it any more.
+            DeadlineError: The broker has given nothing for too long.
+        """
+        while (decoder := self._decoder) is None or decoder.fetch_position < self._part.end:
+            if not await self._step():
+                return
+        check_range_end(self._part.partition, self._start, self._part.end, decoder.position)
+
+    async def _step(self) -> bool:
+        """One fetch. False: there is no more, and that is all right."""
+        broker = await self._broker()
+        api = self._reader.driver.broker(broker, purpose="fetch")
+        if self._decoder is None:
+            position = Position(self._start)
+            self._decoder = api.decoder(self._part.partition, position, decoder_options(self._options, defer=True))
+        decoder, begin = self._decoder, self._decoder.position
+        size, claimed = await self._claim(self._part.end - decoder.fetch_position)
+        result: FetchResult | None = None
+        try:
+            (result,) = await api.fetch([(decoder, size)])
+        except AGAIN as error:
+            failure = error
+        await self._hand_over(decoder, begin, claimed)
+        if decoder.position > begin or (result is not None and result.received):
+            self._attempts, self._progress_at = 0, anyio.current_time()
+        if result is None:
+            decoder.reset(decoder.position)  # the log may have been truncated meanwhile
+            await self._wait(broker, failure)
+        elif not result.received:
+            return await self._nothing(broker, decoder, result.error)
+        return True
+
+    async def _claim(self, left: int) -> tuple[int, int]:
+        """What to ask for, once there is room for it."""
+        topic = self._part.partition.topic
+        while (asked := self._reader.ask(topic, left)) and not self._reader.memory.fits(asked[1]):
+            await self._reader.memory.changed()
+        self._reader.memory.held += asked[1]
+        return asked
+
+    async def _hand_over(self, decoder: LogDecoder, begin: int, claimed: int) -> None:
+        """Deliver what was decoded from `begin` on, then raise what came in its way."""
+        if decoder.unopened_bytes > OPEN_INLINE:
+            with anyio.CancelScope(shield=True):  # the thread has the decoder
+                await anyio.to_thread.run_sync(decoder.open)
+        elif decoder.unopened_bytes:
+            decoder.open()
+        rows = decoder.take()
+        memory = rows.payload_bytes + rows.row_bytes * len(rows.values)
+        self._reader.memory.correct(claimed, memory)
+        if rows.values:
+            self._reader.learn(self._part.partition.topic, decoder.position - begin, memory)
+            self._reader.deliver(ColumnsChunk(self._part.partition, rows), memory)
+        skipped(decoder.take_reports())
+        if decoder.error is not None:
+            raise explained(decoder.error) from None
+
+    # ---- when nothing comes ----
+
+    async def _broker(self) -> Broker:
+        """Who serves the log, as soon as somebody does."""
+        metadata = self._reader.driver.metadata
+        while (broker := metadata.table.leader(self._part.partition)) is None:
+            left = self._progress_at + self._options.poll_deadline_s - anyio.current_time()
+            if left <= 0:
+                raise self._too_long("no registered broker has it")
+            with anyio.move_on_after(left):
+                await metadata.changed(metadata.table.version)
+        return broker
+
+    async def _wait(self, broker: Broker, error: OdradekError) -> None:
+        if anyio.current_time() - self._progress_at >= self._options.poll_deadline_s:
+            raise self._too_long(f"broker {broker.id}: {error}") from error
+        if not self._attempts:
+            log.warning("%s: broker %d at %s: %s; retrying", self._where, broker.id, broker.address, error)
+        await anyio.sleep(PAUSES.delay(self._attempts, random()))
+        self._attempts += 1
+
+    def _too_long(self, why: str) -> DeadlineError:
+        return DeadlineError(f"{self._where}: {why}", self._options.poll_deadline_s)
+
+    @property
+    def _where(self) -> str:
+        position = self._start if self._decoder is None else self._decoder.position
+        return f"{self._part.partition}: reading at {position} of [{self._part.start}, {self._part.end})"
+
+    async def _nothing(self, broker: Broker, decoder: LogDecoder, error: BrokerError | None) -> bool:
+        """The log does not have what it had when the query was planned, or its broker does not show it (yet)."""
+        if error is not None and error.name not in (OUT_OF_RANGE, WRONG_PARTITION):
+            raise error
+        in_message = decoder.fetch_position != decoder.position
+        decoder.reset(decoder.position)
+        if in_message and error is not None:
+            return True  # the message boundary may still be there
+        gap = await self._gap(broker, decoder.position, error)
+        if gap is None:
+            await self._wait(broker, error or OdradekError("it sends nothing of what the log has"))
+            return True
+        lost([gap], self._options)
+        self._start, self._decoder = gap.resumed, None
+        return gap.resumed < self._part.end
+
+    async def _gap(self, broker: Broker, position: int, error: BrokerError | None) -> PositionGap | None:
+        """What is lost; None when nothing is, as far as the broker says."""
+        partition, end = self._part.partition, self._part.end
+        if error is not None and error.name == WRONG_PARTITION:
+            return PositionGap(partition, Loss.GONE, position, end, -1, -1, end)
+        try:
+            extent = await extent_of(self._reader.driver.broker(broker, purpose="control"), partition)
+        except AGAIN:
+            return None
+        earliest, latest, _ = extent
+        if position < earliest:
+            behind = min(earliest, end)
+            return PositionGap(partition, Loss.EXPIRED, position, behind, earliest, latest, behind)
+        if latest < end:
+            return PositionGap(partition, Loss.TRUNCATED, max(position, latest), end, earliest, latest, end)
+        return None

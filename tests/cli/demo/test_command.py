@@ -1,0 +1,200 @@
+"""The demo loses nothing, reports what was lost, and leaves nothing running."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from odradek.cli.app import run
+from odradek.cli.demo import command as module
+from odradek.cli.demo.counts import numbered
+from odradek.cli.demo.display import Meter
+from odradek.cli.demo.result import DemoResult, TableResult, differences, report
+from odradek.cli.demo.table import count_rows
+from odradek.cli.demo.worker import texts, times
+from odradek.pipeline.config import Flow, SinkConfig
+from odradek.pipeline.ledger import DataFile, Ledger, LedgerEntry
+from odradek.pipeline.tables import open_table
+
+TABLE = TableResult(1000, 1000, 0, 4, 5000, 1, 16, 60_000, [], 20.0, "/t", "/t/ledger", "/r.html", "/p.toml")
+SUCCESS = DemoResult(1000, 1.0, 1.0, table=TABLE, directory="/d")
+DEMO = [sys.executable, "-m", "odradek.cli", "demo"]
+
+
+def environment(scratch: Path) -> dict[str, str]:
+    """Return an environment with its temporary files in `scratch`."""
+    return {**os.environ, "TMPDIR": os.fspath(scratch)}
+
+
+@pytest.mark.slow
+def test_the_demo_takes_the_lines_of_a_file_through_to_a_table(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lines = [b'line %d \t"quoted" \xff\xe2\x82\xac' % n for n in range(1500)]
+    file = tmp_path / "lines"
+    file.write_bytes(b"\r\n".join(lines))
+    done = subprocess.run(
+        [*DEMO, "--input", os.fspath(file)],
+        capture_output=True,
+        timeout=170,
+        text=True,
+        check=False,
+        env=environment(tmp_path),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    for line in (
+        "consumer c is assigned", "consumer b is killed", "pipeline has committed batch 0: 1,500 rows",
+        "written     1,500 messages", "lost        0\n", "table       1,500 rows in ", "dead        0 ", ": complete\n",
+    ):  # fmt: skip
+        assert line in done.stdout
+    paths = {name: Path(path) for name, path in re.findall(r"^(report|rows in|pipeline)  +(/.*)$", done.stdout, re.M)}
+    assert "<h2" in paths["report"].read_text("utf-8")
+    files = [paths["rows in"] / file.path for file in Ledger(paths["rows in"], "messages").files()]
+    assert all({"topic", "date", "hour"} == {name.partition("=")[0] for name in path.parts[-4:-1]} for path in files)
+    rows = Counter(text for path in files for text in pq.ParquetFile(path).read(["text"]).column("text").to_pylist())
+    assert rows == Counter(text.decode(errors="replace") for text in lines)
+    # The brokers have stopped, but their logs remain.
+    text = paths["pipeline"].read_text("utf-8")
+    paths["pipeline"].write_text(re.sub("^zookeeper.*$", "", text, flags=re.M).replace("# logs =", "logs ="), "utf-8")
+    assert run(["pipeline", "verify", os.fspath(paths["pipeline"])]) == 0
+    assert "1 of 1 batches  1500" in capfd.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("moment", "programs"), [(b"consumer a is assigned", 5), (b"odradek pipeline run", 6)])
+def test_a_demo_that_is_terminated_leaves_nothing(moment: bytes, programs: int, tmp_path: Path) -> None:
+    command = [*DEMO, "--messages", "1000"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(tmp_path)
+    ) as process:
+        assert process.stdout is not None
+        while moment not in process.stdout.readline():
+            continue
+        deadline = time.monotonic() + 60
+        while (
+            len(children := psutil.Process(process.pid).children(recursive=True)) < programs
+        ):  # the last one is Spark's
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (143, b"")
+    assert psutil.wait_procs(children, timeout=60)[1] == []
+    assert list(tmp_path.glob("odradek-demo-*")) == []
+
+
+def test_a_missing_package_is_named_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    assert run(["demo"]) == 2
+    printed = capfd.readouterr()
+    assert (printed.out, "pyspark: not installed: pip install 'odradek[pipeline,testing]'" in printed.err) == ("", True)
+
+
+@pytest.mark.parametrize(("lost", "rows", "code"), [(0, 1000, 0), (1, 1000, 1), (0, 999, 1)])
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_the_exit_code_says_whether_something_was_lost(
+    lost: int, rows: int, code: int, form: list[str],
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path,
+) -> None:  # fmt: skip
+    async def perform(*_: Any) -> DemoResult:
+        return replace(SUCCESS, lost=lost, first_lost=[17][:lost], table=replace(TABLE, rows=rows, distinct=rows))
+
+    monkeypatch.setenv("TMPDIR", os.fspath(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(module, "_perform", perform)
+    assert run(["demo", *form]) == code
+    printed = capfd.readouterr()
+    assert (printed.err == "") is (code == 0)
+    if form:
+        result = json.loads(printed.out)
+        assert (result["lost"], result["table"]["rows"], result["messages"]) == (lost, rows, 1000)
+    else:
+        assert f"lost        {lost}" in printed.out and ("17" in printed.out) is bool(lost)
+
+
+@pytest.mark.parametrize(
+    ("result", "beginnings"),
+    [
+        (SUCCESS, []),
+        (replace(SUCCESS, table=None), ["no table was written"]),
+        (replace(SUCCESS, table=replace(TABLE, rows=1001)), ["1 rows of the table are duplicates or"]),
+        (replace(SUCCESS, table=replace(TABLE, rows=999, distinct=999)), ["1 of 1,000 messages are not in the table"]),
+        (replace(SUCCESS, table=replace(TABLE, distinct=998)), ["2 of 1,000 messages are not", "2 rows of the table"]),
+        (replace(SUCCESS, table=replace(TABLE, dead=3)), ["3 messages could not be decoded"]),
+        (replace(SUCCESS, table=replace(TABLE, findings=["missing: t: rows"])), ["missing: t: rows"]),
+    ],
+)
+def test_every_difference_is_reported(result: DemoResult, beginnings: list[str]) -> None:
+    lines = list(differences(result))
+    assert len(lines) == len(beginnings)
+    assert all(line.startswith(beginning) for line, beginning in zip(lines, beginnings, strict=True))
+
+
+def test_an_incomplete_table_is_reported_as_not_complete() -> None:
+    assert "NOT COMPLETE" in report(replace(SUCCESS, table=replace(TABLE, findings=["missing: t: rows"])))
+    assert report(replace(SUCCESS, table=None)).endswith("see         /d")
+
+
+def test_too_few_lines_are_wrong_usage(tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(b"just one\n")
+    assert run(["demo", "--input", os.fspath(file)]) == 2
+
+
+def test_generated_messages_have_about_100_bytes() -> None:
+    messages = list(map(numbered, range(2000), times(2000, 1_795_255_200.0), texts(None)))
+    assert 90 <= sum(map(len, messages)) / len(messages) <= 100
+    assert [json.loads(message)["n"] for message in messages] == list(range(2000))
+
+
+def test_generated_messages_are_spread_over_a_day_and_densest_at_noon() -> None:
+    now = 1_795_255_200.0
+    made = [(time_ms / 1000 - now) / 3600 + 24 for time_ms in times(10_000, now)]
+    assert made == sorted(made) and made[0] == 0.0 and 23.9 < made[-1] < 24.0
+    hours = Counter(map(int, made))
+    assert sorted(hours) == list(range(24))
+    assert min(hours.values()) > 200 and hours[12] > 2 * hours[0]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "counted"), [([0, 1, 2], (3, 3)), ([0, 1, 1], (3, 2)), ([0, 1, 7, -1, None], (5, 2)), ([], (0, 0))]
+)
+def test_rows_and_distinct_messages_are_counted(
+    numbers: list[int | None], counted: tuple[int, int], tmp_path: Path
+) -> None:
+    files = []
+    for number, part in enumerate((numbers[:2], numbers[2:])):
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(pa.table({"n": pa.array(part, pa.int64())}), path)
+        files.append(DataFile(path.name, len(part), path.stat().st_size))
+    pq.write_table(pa.table({"n": [5]}), tmp_path / "orphan.parquet")
+    Ledger(tmp_path, "messages").commit(LedgerEntry("messages", 0, {}, {}, tuple(files), rows=len(numbers)))
+    assert (
+        count_rows(open_table("messages", Flow(topics=["t"], sink=SinkConfig(path=os.fspath(tmp_path)))), 3) == counted
+    )
+
+
+def test_a_meter_has_the_rate_of_the_last_second() -> None:
+    meter = Meter()
+    for now, total in [(0.0, 0), (0.5, 100), (1.0, 300), (1.5, 300)]:
+        meter.update(total, now)
+    assert (meter.total, meter.per_second) == (300, 200.0)
+    meter.update(300, 9.0)
+    assert meter.per_second == 0.0

@@ -1,0 +1,20 @@
+"""`odradek lag`."""
+
+from __future__ import annotations
+
+from .conftest import Command, Put, jsons
+
+
+def test_lag_is_the_distance_from_the_committed_position_to_the_end(odradek: Command, put: Put, topic: str) -> None:
+    group = f"g-{topic}"
+    put(topic, b"one\ntwo\nthree\n")
+    odradek("lag", group, code=1)
+    assert odradek("cat", topic, "-G", group, "-c", "2") == "one\ntwo\n"
+    *_, row, total = [r for r in jsons(odradek("lag", group, "--json")) if r.get("partition") != "7-1"]
+    assert (row["partition"], row["committed"], row["end"], row["lag"]) == ("7-0", 26, 41, 15)
+    assert total == {"group": group, "lag": 15}
+    assert {"group": group, "lag": 15} in jsons(odradek("lag", "--json"))
+    assert "total 15" in odradek("lag", group)
+    odradek("lag", group, "--fail-over", "15")
+    odradek("lag", group, "--fail-over", "14", code=1)
+    odradek("lag", group, "--fail-over", "14", "--watch", code=1)

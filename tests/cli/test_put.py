@@ -1,0 +1,45 @@
+"""`odradek put`."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from .conftest import Command, Put
+
+
+def test_cat_prints_what_put_wrote(odradek: Command, put: Put, topic: str) -> None:
+    done = put(topic, b"one\ntwo\n\nlast, without a newline")
+    assert (done.stdout, done.stderr) == (b"", b"4 messages written\n")
+    assert odradek("cat", topic) == "one\ntwo\n\nlast, without a newline\n"
+
+
+def test_put_takes_files_and_prints_the_count_as_json(odradek: Command, put: Put, topic: str, tmp_path: Path) -> None:
+    files = [tmp_path / "a", tmp_path / "b"]
+    for file in files:
+        file.write_bytes(b"from %s\n" % file.name.encode())
+    done = put(topic, b"", *map(os.fspath, files), "--json", "-z", "snappy").stdout
+    assert json.loads(done) == {"topic": topic, "written": 2}
+    assert sorted(odradek("cat", "-t", topic).splitlines()) == ["from a", "from b"]
+
+
+def test_put_stops_at_the_count(odradek: Command, put: Put, topic: str) -> None:
+    put(topic, b"1\n2\n3\n", "-c", "2")
+    assert odradek("cat", topic) == "1\n2\n"
+
+
+def test_other_delimiters_and_keys(odradek: Command, put: Put, topic: str) -> None:
+    put(topic, b"k:one\ntwo\0k:three\0", "-D", r"\0", "-K", ":")
+    assert odradek("cat", topic, "-D", "|") == "one\ntwo|three|"
+
+
+def test_messages_may_be_longer_than_one_read(odradek: Command, put: Put, topic: str) -> None:
+    rows = [b"x" * 300_000, b"y" * 700_000]
+    put(topic, b"\n".join(rows))
+    assert [len(row) for row in odradek("cat", topic).split()] == [300_000, 700_000]
+
+
+def test_a_message_that_is_too_large_is_exit_code_1(odradek: Command, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x" * 1_000_001)
+    odradek("put", topic, os.fspath(tmp_path / "a"), code=1)

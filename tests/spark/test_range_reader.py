@@ -1,0 +1,82 @@
+"""Executors: memory within bounds, and one event loop for whoever comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from odradek.client.options import Tuning
+from odradek.errors import ConfigError, DeadlineError
+from odradek.spark import range_reader, runtime
+from odradek.testing import Kafka07Broker
+from odradek.types import KiB, MiB
+from odradek.wire.compression import CompressionType
+from odradek.wire.kafka07.message_set import encode_set
+
+from .made import batch_reader, read_all, rows_of, write_log
+
+Start = Callable[..., Kafka07Broker]
+
+
+class Watched(range_reader.MemoryBudget):
+    """Remembers the most that was held. (Claims are what fetches are reckoned to become.)"""
+
+    most = 0
+
+    def correct(self, claimed: int, size: int) -> None:
+        super().correct(claimed, size)
+        Watched.most = max(Watched.most, self.held)
+
+
+@pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.GZIP])
+def test_what_is_read_ahead_stays_within_its_bound(
+    tmp_path: Path,
+    odradek_kafka07_broker: Start,
+    odradek_chroot: str,
+    monkeypatch: pytest.MonkeyPatch,
+    compression: CompressionType,
+) -> None:
+    monkeypatch.setattr(range_reader, "MemoryBudget", Watched)
+    monkeypatch.setattr(Watched, "most", 0)
+    for number in range(4):
+        sets = [encode_set([b"%06d" % n + bytes(200)] * 50, compression) for n in range(1200)]
+        write_log(tmp_path, "orders", number, b"".join(sets))
+    odradek_kafka07_broker(log_dir=tmp_path, broker_id=3, config={"num.partitions": "4"})
+    reader = batch_reader(
+        kafka_zk_connect=odradek_chroot, subscribe="orders", fetchBytes="256k", fetchAhead=4, maxPartitions=1
+    )
+    (task,) = reader.partitions()
+    assert sum(batch.num_rows for batch in reader.read(task)) == 4 * 1200 * 50  # 55 MB
+    growth = 50 * 230 // 115  # of a wrapper to its rows
+    first = range_reader.FIRST_BYTES * growth if compression else 0  # nobody knows that before
+    assert MiB // 4 < Watched.most <= max(MiB, first)
+
+
+def test_more_ranges_than_fetches_are_read_in_turns(
+    tmp_path: Path, odradek_kafka07_broker: Start, odradek_chroot: str
+) -> None:
+    for number in range(9):
+        write_log(tmp_path, "orders", number, encode_set([b"%d-%d" % (number, n) for n in range(number * 30)]))
+    odradek_kafka07_broker(log_dir=tmp_path, broker_id=3, config={"num.partitions": "9"})
+    reader = batch_reader(
+        kafka_zk_connect=odradek_chroot, subscribe="orders", fetchBytes=KiB, fetchAhead=2, maxPartitions=1
+    )
+    planned = reader.partitions()
+    assert len(planned) == 1
+    assert read_all(reader, planned) == rows_of(tmp_path, 3)
+
+
+def test_what_cannot_be_reached_is_given_up_in_time_and_what_is_wrong_at_once() -> None:
+    with (
+        pytest.raises(DeadlineError, match=r"connecting to the cluster: .*127\.0\.0\.1:9"),
+        runtime.connected("kafka07+zk://127.0.0.1:9", tuning(), 0.2),
+    ):
+        pass
+    with pytest.raises(ConfigError), runtime.connected("kafka08://127.0.0.1", tuning(), 60):
+        pass
+
+
+def tuning() -> Tuning:
+    return Tuning(connect_timeout=0.2, session_timeout=0.5)
