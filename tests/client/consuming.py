@@ -16,10 +16,11 @@ from odradek.core.interfaces import (
     LogDecoder,
     PartitionBatch,
     PartitionFetch,
+    PartitionResult,
     PendingResult,
-    ProduceResult,
     ProducerRecord,
     RebalanceListener,
+    RefusalPolicy,
     Subscription,
 )
 from odradek.core.kafka07.routing import BrokersChanged, Kafka07RoutingTable, TopicChanged
@@ -91,9 +92,12 @@ class LogBroker:
         """Bytes asked for, by fetch and partition."""
         self.errors: dict[TopicPartition, BrokerError] = {}
         self.fatal: Exception | None = None
-        self.epoch = 0
+        self.incarnation = 0
 
-    def produce(self, parts: Sequence[PartitionBatch], *, confirm: bool) -> PendingResult[ProduceResult]:
+    def encode(self, batch: PartitionBatch, max_message_bytes: int) -> None:
+        raise NotImplementedError
+
+    def produce(self, batches: Sequence[PartitionBatch], *, acks: int) -> PendingResult[Sequence[PartitionResult]]:
         raise NotImplementedError
 
     async def respond(self) -> None:
@@ -328,13 +332,16 @@ class LogEra:
     def broker(self, broker: Broker, *, purpose: str) -> LogBroker:
         return self.brokers.setdefault(broker, LogBroker(broker, self))
 
-    def check(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
+    compressions = frozenset({"none"})
+    numbers_by_broker = True
+
+    def refusal_policy(self) -> RefusalPolicy:
         raise NotImplementedError
 
-    def record_bytes(self, record: ProducerRecord) -> int:
+    def validate_record(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
         raise NotImplementedError
 
-    def encode(self, part: PartitionBatch, max_message_bytes: int) -> PartitionBatch:
+    def record_size(self, record: ProducerRecord) -> int:
         raise NotImplementedError
 
     def membership(self, subscription: Subscription) -> Any:
