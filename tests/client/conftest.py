@@ -14,11 +14,11 @@ import pytest
 
 from odradek.core.interfaces import (
     DecoderOptions,
-    FetchResult,
     LogDecoder,
     Membership,
     OffsetStore,
     PartitionBatch,
+    PartitionFetch,
     PartitionResult,
     ProducerRecord,
     RefusalPolicy,
@@ -241,8 +241,11 @@ class FakeBroker:
             request.error = error
             request.end()
 
-    async def fetch(self, wants: Sequence[tuple[LogDecoder, int]]) -> Sequence[FetchResult]:
+    async def fetch(self, fetches: Sequence[PartitionFetch], *, max_wait: float = 0.0, min_bytes: int = 1) -> None:
         raise NotImplementedError
+
+    async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
+        return (await self.positions(partition, at))[0]
 
     async def positions(
         self, partition: TopicPartition, at: PositionSpec | AtTime, count: int = 1
@@ -260,6 +263,7 @@ class FakeDriver:
     """Two brokers, 1 and 2, and topic `t` with two partitions on each."""
 
     name = "fake"
+    long_poll = False
     compressions = frozenset({"none", "gzip"})
     numbers_by_broker = True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from odradek.client.consumer.consumer import Consumer
 from odradek.client.consumer.group_batches import GroupBatch
 from odradek.client.options import Tuning
-from odradek.core.states import ConsumerState
+from odradek.core.states import ConsumerState, OwnershipState
 from odradek.errors import (
     BrokerError,
     Closed,
@@ -24,6 +25,7 @@ from odradek.errors import (
     Unsupported,
     ZooKeeperError,
 )
+from odradek.io.kafka07.driver import Kafka07Driver
 from odradek.types import EARLIEST, LATEST, Position, Record
 from odradek.wire.compression import CompressionType
 
@@ -53,6 +55,10 @@ def make(driver: LogEra, **options: Any) -> Consumer:
     settings: dict[str, Any] = {"group": "g", "commit_every": None, "tuning": Tuning(fetch_idle=0.001), **options}
     topics = None if {"include", "exclude"} & settings.keys() else settings.pop("topics", "t")
     return Consumer(driver, topics, **settings)
+
+
+def revoking(consumer: Consumer) -> bool:
+    return any(progress.state is OwnershipState.REVOKING for progress in consumer._progress.values())
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -172,7 +178,7 @@ async def test_whoever_forgets_done_is_told(caplog: pytest.LogCaptureFixture) ->
         batches = consumer.batches(max_records=1)
         for _ in range(1001):
             await anext(batches)
-    assert caplog.text.count("1000 batches and the first is still not done()") == 1
+    assert caplog.text.count("1000 batches were delivered after one that is not done()") == 1
 
 
 async def test_commits_that_fail_are_tried_again_with_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -186,7 +192,7 @@ async def test_commits_that_fail_are_tried_again_with_one_line_in_the_log(caplog
         await anyio.sleep(0.01)
         driver.store.error = None
         await until(lambda: driver.store.stored.get(tp()) == 10 * SIZE)
-        await until(lambda: "commits work again" in caplog.text)
+        await until(lambda: "commits are succeeding again" in caplog.text)
     assert caplog.text.count("commits fail") == 1
 
 
@@ -199,7 +205,7 @@ async def test_a_revoke_stops_delivery_waits_for_what_is_in_hand_commits_and_the
         batches = consumer.batches(max_records=3)
         in_hand = await anext(batches)
         tasks.start_soon(driver.member.revoke)
-        await until(lambda: consumer.state is ConsumerState.REVOKING)
+        await until(lambda: revoking(consumer))
         with anyio.move_on_after(0.02) as nothing_comes:
             await anext(batches)
         assert nothing_comes.cancelled_caught
@@ -207,7 +213,7 @@ async def test_a_revoke_stops_delivery_waits_for_what_is_in_hand_commits_and_the
         assert in_hand.done()
         await until(lambda: "released" in driver.member.steps)
         assert driver.store.stored == {tp(): 3 * SIZE} and consumer.assignment == {}
-        assert consumer.state is ConsumerState.JOINING
+        assert consumer.state is ConsumerState.RUNNING
         tasks.cancel_scope.cancel()
 
 
@@ -217,7 +223,7 @@ async def test_a_revoke_waits_for_the_record_in_hand_and_drops_the_rest_of_its_b
         await anext(consumer)
         await anext(consumer)
         tasks.start_soon(driver.member.revoke)
-        await until(lambda: consumer.state is ConsumerState.REVOKING)
+        await until(lambda: revoking(consumer))
         await anyio.wait_all_tasks_blocked()
         assert driver.member.steps == ["assigned"]
         records: list[Record] = []
@@ -243,11 +249,11 @@ async def test_a_revoke_does_not_wait_for_ever_and_late_marks_say_that_they_do_n
         await driver.member.assign(tp())
         assert not late.done()
         assert (await anext(consumer.batches(max_records=3))).values == numbered(3), "delivered again"
-    assert "goes on without t/1-0" in caplog.text
+    assert "rebalance continues without t/1-0" in caplog.text
     assert driver.store.stored == {tp(): 0}
 
 
-async def test_a_new_assignment_replaces_the_old_one() -> None:
+async def test_what_is_revoked_and_what_is_assigned_may_differ() -> None:
     driver = LogEra(t=2)
     driver.write(tp(0), numbered(5))
     driver.write(tp(1), numbered(5, 5))
@@ -256,8 +262,8 @@ async def test_a_new_assignment_replaces_the_old_one() -> None:
         assert [(await anext(consumer)).value for _ in range(5)] == numbered(5)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(driver.member.revoke)
-            await until(lambda: consumer.state is ConsumerState.REVOKING)
-            consumer._stream.came_back()
+            await until(lambda: revoking(consumer))
+            consumer._stream.finish_current()
         await driver.member.assign(tp(1))
         assert consumer.assignment == {tp(1): 0} and consumer.partitions == [tp(1)]
         assert [(await anext(consumer)).value for _ in range(5)] == numbered(5, 5)
@@ -501,7 +507,7 @@ async def test_pain_consumer_survives_broker_restart(caplog: pytest.LogCaptureFi
         driver.b1.down = True
         await until(lambda: "Connection refused" in caplog.text)
         driver.live()
-        await until(lambda: "broker 1 left" in caplog.text)
+        await until(lambda: "no longer registered" in caplog.text)
         driver.b1.down = False
         driver.write(tp(), numbered(3, 10))
         driver.live(1)
@@ -541,3 +547,107 @@ async def test_an_unreachable_broker_is_not_the_death_of_a_consumer() -> None:
         with pytest.raises(Unreachable):
             await consumer.lag()
         assert (await anext(consumer)).value == b"000001"
+
+
+# ---- only what moves is interrupted -------------------------------------------------------------------------
+
+
+async def test_a_revoke_leaves_the_other_partitions_their_read_ahead_and_their_delivery() -> None:
+    driver = LogEra(t=2)
+    driver.write(tp(0), numbered(5))
+    driver.write(tp(1), numbered(5, 5))
+    driver.initial = {tp(0): 0, tp(1): 0}
+    async with make(driver, revoke_within=30) as consumer, anyio.create_task_group() as tasks:
+        batches = consumer.batches(max_records=2)
+        moving = await anext(batches)
+        while moving.partition != tp(1):
+            moving = await anext(batches)
+        kept = consumer._fetcher.cursors[tp(0)]
+        tasks.start_soon(driver.member.revoke, tp(1))
+        await until(lambda: revoking(consumer))
+        assert consumer.partitions == [tp(0)] and consumer.state is ConsumerState.RUNNING
+        assert (await anext(batches)).partition == tp(0), "delivered while the other one is being revoked"
+        assert consumer._fetcher.cursors[tp(0)] is kept
+        moving.done()
+        await until(lambda: "released" in driver.member.steps)
+        assert consumer.assignment == {tp(0): 0} and driver.store.stored[tp(1)] == 2 * SIZE
+        await driver.member.assign(tp(1))
+        assert consumer.assignment == {tp(0): 0, tp(1): 0}
+
+
+async def test_an_expiry_during_a_revoke_ends_it_without_a_commit() -> None:
+    driver = make_driver()
+    async with make(driver, revoke_within=3600) as consumer, anyio.create_task_group() as tasks:
+        await consumer.commit()
+        held = await anext(consumer.batches(max_records=3))
+        tasks.start_soon(driver.member.revoke)
+        await until(lambda: revoking(consumer))
+        await driver.member.expire()
+        await until(lambda: "released" in driver.member.steps)
+        assert not held.done() and await consumer.commit() == {}
+    assert driver.store.stored == {tp(): 0}
+
+
+async def test_a_member_that_stays_blocked_raises_whose_partitions_they_are() -> None:
+    driver = make_driver()
+    make_member = driver.membership
+
+    def blocked(subscription: Any) -> Any:
+        member = make_member(subscription)
+        member.blocked, member.problem = True, "t/1-0 belongs to stranger-0"
+        return member
+
+    driver.membership = blocked  # type: ignore[method-assign]
+    with pytest.raises(GroupError, match=r"group g: no partitions within 0\.02 s: t/1-0 belongs to stranger-0"):
+        async with make(driver, join_within=0.02):
+            pass
+    assert driver.member.steps == ["left"]
+
+
+# ---- leaving under native cancellation ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("cancellations", [1, 2])
+async def test_a_native_cancellation_while_leaving_is_raised_and_leaves_no_task(
+    anyio_backend: str, cancellations: int
+) -> None:
+    for steps in range(25):
+        before = asyncio.all_tasks()
+        driver = make_driver()
+
+        task = asyncio.ensure_future(_work_until_cancelled(driver))
+        await until(lambda driver=driver: driver.store.in_flight)  # type: ignore[misc]
+        for _ in range(cancellations):
+            task.cancel()
+            for _ in range(steps):
+                await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert asyncio.all_tasks() == before
+        assert driver.member.steps[-1] == "left" or cancellations == 2
+
+
+async def _work_until_cancelled(driver: LogEra) -> None:
+    async with make(driver) as consumer:
+        (await anext(consumer.batches())).done()
+        driver.store.gate = anyio.Event()  # the last commit never ends
+
+
+@pytest.mark.parametrize("group", ["", "a/b", "../x", "..", "caf\u00e9 \U0001f600", "\ud800", "a\x00b"])
+def test_group_names_that_zookeeper_refuses_are_refused_at_construction(group: str) -> None:
+    driver = Kafka07Driver(zookeeper="127.0.0.1:1")
+    with pytest.raises(ConfigError, match="group name"):
+        Consumer(driver, "t", group=group)
+
+
+@pytest.mark.parametrize("topic", ["", "a/b", "..", "\ud800", b"t"])
+def test_topic_names_that_cannot_exist_are_refused_at_construction(topic: Any) -> None:
+    driver = Kafka07Driver(zookeeper="127.0.0.1:1")
+    with pytest.raises((ConfigError, TypeError)):
+        Consumer(driver, topic, group="g")
+
+
+def test_more_streams_than_a_member_may_have_are_refused_at_construction() -> None:
+    with pytest.raises(ConfigError, match="1 to 10000 streams"):
+        Consumer(Kafka07Driver(zookeeper="127.0.0.1:1"), "t", group="g", streams=20_000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -13,9 +14,10 @@ import pytest
 
 from odradek.client.consumer.consumer import Consumer
 from odradek.core.backoff import Backoff
-from odradek.core.states import ConsumerState
-from odradek.errors import ConfigError, Unsupported
+from odradek.core.states import OwnershipState
+from odradek.errors import ConfigError, OdradekError, Unsupported
 from odradek.types import Record, TopicPartition
+from odradek.wire.compression import CompressionType
 
 from ..payloads import payload
 from .consuming import LogEra, tp
@@ -50,6 +52,10 @@ def make(driver: LogEra, **options: Any) -> Consumer:
         **options,
     }
     return Consumer(driver, "t", **settings)
+
+
+def revoking(consumer: Consumer) -> bool:
+    return any(progress.state is OwnershipState.REVOKING for progress in consumer._progress.values())
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -311,7 +317,7 @@ async def test_a_revoke_lets_running_handlers_finish_and_drops_the_rest() -> Non
     async with make(driver) as consumer, running(consumer, bench), anyio.create_task_group() as tasks:
         await until(lambda: b"000000" in bench.waiting)
         tasks.start_soon(driver.member.revoke)
-        await until(lambda: consumer.state is ConsumerState.REVOKING)
+        await until(lambda: revoking(consumer))
         assert "released" not in driver.member.steps
         bench.finish(0)
         await until(lambda: "released" in driver.member.steps)
@@ -328,7 +334,7 @@ async def test_a_revoke_cancels_handlers_that_take_too_long(caplog: pytest.LogCa
         assert bench.waiting == {} and bench.done == []
         await driver.member.assign(tp())
         await until(lambda: b"000000" in bench.waiting)
-    assert "handler cancelled" in caplog.text
+    assert "cancelled because its partition is revoked: handler " in caplog.text
     assert driver.store.stored == {tp(): 0}
 
 
@@ -345,15 +351,15 @@ async def test_pain_a_slow_handler_is_named_before_the_limit(caplog: pytest.LogC
     caplog.set_level(logging.WARNING, "odradek.each")
     driver, bench = make_driver(1), Bench()
     async with make(driver, revoke_within=0.04) as consumer, running(consumer, bench.__call__):
-        await until(lambda: "slow: Bench.__call__ has had t/1-0 at 0" in caplog.text)
+        await until(lambda: "slow: handler Bench.__call__ has been running for" in caplog.text)
         await anyio.sleep(0.05)
     assert caplog.text.count("slow: ") == 1
 
 
 async def test_the_death_of_the_consumer_ends_each() -> None:
     async with make(make_driver(0)) as consumer:
-        era_error = RuntimeError("out of order")
-        consumer._fetcher.fail(era_error)
+        failure = RuntimeError("out of order")
+        consumer._fetcher.fail(failure)
         with pytest.raises(RuntimeError, match="out of order"):
             await consumer.each(Bench())
 
@@ -372,3 +378,163 @@ async def test_cancelling_each_commits_only_what_was_finished() -> None:
             await consumer.each(handle)
     assert 7 <= len(seen) < 100
     assert driver.store.stored == {tp(): len(seen) * SIZE}
+
+
+# ---- what each leaves behind --------------------------------------------------------------------------------
+
+
+async def handled_by_a_second_each(consumer: Consumer, count: int) -> list[bytes | None]:
+    again: list[bytes | None] = []
+
+    async def handle(record: Record) -> None:
+        again.append(record.value)
+
+    async with running(consumer, handle):
+        await until(lambda: len(again) >= count)
+    return again
+
+
+async def test_after_a_failed_handler_a_second_each_continues_exactly_there() -> None:
+    driver, seen = make_driver(1000), list[bytes | None]()
+
+    async def handle(record: Record) -> None:
+        if record.value == b"000005":
+            raise ValueError("once")
+        seen.append(record.value)
+
+    async with make(driver) as consumer:
+        with pytest.raises(ValueError, match="once"):
+            await consumer.each(handle, parallel=10)
+        assert seen == numbered(5)
+        assert await handled_by_a_second_each(consumer, 995) == numbered(995, 5)
+    assert driver.store.stored == {tp(): 1000 * SIZE}
+
+
+async def test_after_a_timeout_around_each_batches_continue_exactly_there() -> None:
+    driver, seen, scope = make_driver(1000), list[bytes | None](), anyio.CancelScope()
+
+    async def handle(record: Record) -> None:
+        await anyio.lowlevel.checkpoint()
+        seen.append(record.value)
+        if len(seen) == 7:
+            scope.cancel()
+
+    async with make(driver) as consumer:
+        with scope:
+            await consumer.each(handle, parallel=10)
+        done = len(seen)
+        got: list[bytes | None] = []
+        async for batch in consumer.batches():
+            got += batch.values
+            batch.done()
+            if len(got) == 1000 - done:
+                break
+    assert seen + got == numbered(1000)
+    assert driver.store.stored == {tp(): 1000 * SIZE}
+
+
+async def test_inside_a_wrapper_a_second_each_continues_at_the_record_that_failed() -> None:
+    driver, seen = LogEra(t=1), list[bytes | None]()
+    driver.write(tp(), numbered(10), CompressionType.GZIP)
+    driver.initial = {tp(): 0}
+
+    async def handle(record: Record) -> None:
+        if record.value == b"000004":
+            raise ValueError("once")
+        seen.append(record.value)
+
+    async with make(driver) as consumer:
+        with pytest.raises(ValueError, match="once"):
+            await consumer.each(handle)
+        assert seen == numbered(4)
+        assert await handled_by_a_second_each(consumer, 6) == numbered(6, 4)
+
+
+async def test_without_order_everything_from_the_first_unfinished_record_comes_again() -> None:
+    driver, bench = make_driver(6), Bench()
+    async with make(driver) as consumer:
+        async with running(consumer, bench, order="none", parallel=4):
+            await begun(bench, 4)
+            bench.finish(0)
+            bench.finish(2)
+            await finished(bench, 2)
+        assert await handled_by_a_second_each(consumer, 5) == numbered(5, 1)
+    assert driver.store.stored == {tp(): 6 * SIZE}
+
+
+async def test_a_key_function_that_raises_loses_nothing() -> None:
+    driver = make_driver(10)
+
+    def key(record: Record) -> int:
+        raise ValueError("no key")
+
+    async with make(driver) as consumer:
+        with pytest.raises(ValueError, match="no key"):
+            await consumer.each(Bench(), order="key", key=key)
+        assert await handled_by_a_second_each(consumer, 10) == numbered(10)
+
+
+async def test_a_pause_by_the_user_survives_the_end_of_each() -> None:
+    driver, bench = make_driver(10), Bench()
+    async with make(driver) as consumer:
+        async with running(consumer, bench):
+            await begun(bench, 1)
+            consumer.pause()
+        with anyio.move_on_after(0.02) as paused:
+            await anext(consumer)
+        assert paused.cancelled_caught
+        consumer.resume()
+        assert (await anext(consumer)).value == b"000000"
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_handler_that_awaits_something_cancelled_elsewhere_fails(anyio_backend: str) -> None:
+    driver, seen = make_driver(10), list[bytes | None]()
+
+    async def handle(record: Record) -> None:
+        if record.value == b"000005":
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            future.cancel()
+            await future
+        seen.append(record.value)
+
+    async with make(driver) as consumer:
+        with pytest.raises(OdradekError, match="it awaited something that was cancelled elsewhere"):
+            await consumer.each(handle, retries=1, backoff=AT_ONCE)
+    assert seen == numbered(5)
+    assert driver.store.stored == {tp(): 5 * SIZE}
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_native_cancellation_of_each_cancels_it(anyio_backend: str) -> None:
+    driver, bench = make_driver(10), Bench()
+    async with make(driver) as consumer:
+        task = asyncio.ensure_future(consumer.each(bench))
+        await begun(bench, 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert bench.waiting == {}
+        assert await handled_by_a_second_each(consumer, 10) == numbered(10)
+
+
+@pytest.mark.parametrize("order", ["none", "key"])
+async def test_memory_behind_a_handler_that_hangs_is_bounded(order: Any) -> None:
+    driver, seen = make_driver(20_000), list[bytes | None]()
+    gate = anyio.Event()
+
+    async def handle(record: Record) -> None:
+        if record.value == b"000000":
+            await gate.wait()
+        seen.append(record.value)
+
+    async with make(driver) as consumer, running(consumer, handle, order=order, key=lambda record: record.value):
+        await until(lambda: len(seen) == 19_999)
+        progress = consumer._progress[tp()]
+        spans, span = 0, progress._first
+        while span is not None:
+            spans, span = spans + 1, span._next
+        assert progress.outstanding == 20_000 and spans == 2
+        assert len(consumer._pools[0]._queues._queues) == 1
+        gate.set()
+        await until(lambda: progress.position == 20_000 * SIZE)

@@ -17,12 +17,14 @@ from odradek.core.interfaces import (
     DecoderOptions,
     LogDecoder,
     PartitionBatch,
+    PartitionFetch,
     PartitionResult,
     PendingResult,
     ProducerRecord,
 )
 from odradek.engine import Buffer
 from odradek.errors import (
+    BrokerError,
     Closed,
     ConfigError,
     ConnectionLost,
@@ -30,6 +32,7 @@ from odradek.errors import (
     LocalProtocolError,
     MessageTooLarge,
     OdradekError,
+    OffsetOutOfRange,
     RemoteProtocolError,
     Unreachable,
 )
@@ -144,6 +147,13 @@ class Peer:
 @pytest.fixture
 def peer() -> Peer:
     return Peer()
+
+
+async def fetch(client: Kafka07BrokerClient, *wanted: tuple[LogDecoder, int]) -> list[PartitionFetch]:
+    """Fetch at most this many bytes for each decoder."""
+    fetches = [PartitionFetch(decoder, max_bytes) for decoder, max_bytes in wanted]
+    await client.fetch(fetches)
+    return fetches
 
 
 @asynccontextmanager
@@ -359,11 +369,11 @@ async def test_a_fetch_reply_cut_at_every_byte_loses_and_repeats_nothing(partiti
         async with running(peer) as api:
             decoders = [decoder(api, partition) for partition in partitions]
             wants = [(each, 1000) for each in decoders]
-            assert await outcome(api.fetch(wants)) == (ConnectionLost, True)
+            assert await outcome(fetch(api, *wants)) == (ConnectionLost, True)
             taken = [list(each.take().values) for each in decoders]
             starts = [each.position for each in decoders]
             peer.requests.clear()
-            await api.fetch(wants)
+            await fetch(api, *wants)
             request = peer.requests[0]
             parts = request.parts if isinstance(request, MultiFetch) else [request]
             assert [each.offset for each in parts if isinstance(each, Fetch)] == starts  # message boundaries
@@ -377,9 +387,9 @@ async def test_messages_left_in_the_decoder_by_a_lost_fetch_come_once(peer: Peer
     peer.reply_bytes = 6 + 30
     async with running(peer) as api:
         reader = decoder(api)
-        await outcome(api.fetch([(reader, 1000)]))
+        await outcome(fetch(api, (reader, 1000)))
         assert reader.pending_bytes == 30
-        await api.fetch([(reader, 1000)])
+        await fetch(api, (reader, 1000))
         assert list(reader.take().values) == WORDS
 
 
@@ -412,15 +422,15 @@ async def test_case_46_without_confirm_the_end_is_seen_and_what_follows_is_safe(
 # ---- fetch -------------------------------------------------------------------------------------------------
 
 
-async def test_one_want_is_a_fetch_and_many_are_a_multifetch(peer: Peer) -> None:
+async def test_one_partition_is_a_fetch_and_many_are_a_multifetch(peer: Peer) -> None:
     peer.logs[P0] += LOG
     peer.logs[P1] += encode_set([b"other"])
     async with running(peer) as api:
-        assert await api.fetch([]) == []
+        assert await fetch(api) == []
         zero, one = decoder(api), decoder(api, P1)
-        (result,) = await api.fetch([(zero, 1000)])
-        assert result == (zero, len(LOG), None)
-        results = await api.fetch([(one, 1000), (zero, 1000)])
+        (result,) = await fetch(api, (zero, 1000))
+        assert (result.decoder, result.received, result.error) == (zero, len(LOG), None)
+        results = await fetch(api, (one, 1000), (zero, 1000))
         assert [(each.decoder, each.received, each.error) for each in results] == [(one, 15, None), (zero, 0, None)]
         assert (list(zero.take().values), list(one.take().values)) == (WORDS, [b"other"])
         assert peer.requests == [
@@ -433,14 +443,14 @@ async def test_a_partial_tail_is_kept_on_a_connection_and_dropped_with_it(peer: 
     peer.logs[P0] += LOG
     async with running(peer) as api:
         reader = decoder(api)
-        await api.fetch([(reader, 20)])
+        await fetch(api, (reader, 20))
         assert (reader.position, reader.fetch_position) == (0, 20)
         assert list(reader.take().values) == [b"one"]
-        await api.fetch([(reader, 2)])
+        await fetch(api, (reader, 2))
         assert (reader.position, reader.fetch_position) == (13, 22)
         peer.reply_bytes = 0
         await outcome(api.positions(P1, LATEST))  # the connection is lost
-        await api.fetch([(reader, 1000)])
+        await fetch(api, (reader, 1000))
         assert [request.offset for request in peer.requests if isinstance(request, Fetch)] == [0, 20, 13]
         assert list(reader.take().values) == WORDS[1:]
 
@@ -451,7 +461,7 @@ async def test_a_tail_of_another_connection_is_dropped(peer: Peer) -> None:
     reader.feed(memoryview(LOG)[:20])
     reader.take()
     async with running(peer) as api:
-        await api.fetch([(reader, 1000)])
+        await fetch(api, (reader, 1000))
         assert peer.requests == [Fetch("t", 0, 13, 1000)]
         assert list(reader.take().values) == WORDS[1:]
 
@@ -460,18 +470,20 @@ async def test_each_part_has_its_own_error(peer: Peer) -> None:
     peer.logs[P0] += LOG
     async with running(peer) as api:
         wants = [decoder(api), decoder(api, P1, 99), decoder(api, TopicPartition("t", 7, 1))]
-        results = await api.fetch([(each, 100) for each in wants])
-        assert [each.error and each.error.name for each in results] == [None, "OffsetOutOfRange", "WrongPartition"]
+        results = await fetch(api, *[(each, 100) for each in wants])
+        errors = [each.error for each in results]
+        assert [type(error) for error in errors] == [type(None), OffsetOutOfRange, BrokerError]
+        assert errors[2] is not None and errors[2].refresh_metadata
         assert str(results[1].error).startswith("b:1: fetch t/1 from 99: OffsetOutOfRange (code 1)")
-        (result,) = await api.fetch([(wants[1], 100)])
+        (result,) = await fetch(api, (wants[1], 100))
         assert result.error is not None
-        assert result.error.code == 1
+        assert isinstance(result.error, OffsetOutOfRange)
 
 
 async def test_more_bytes_than_were_asked_for_close_the_connection(peer: Peer) -> None:
     async with running(peer) as api:
         peer.handle = lambda request: encode_fetch(0, b"x" * 11)  # type: ignore[method-assign]
-        assert await outcome(api.fetch([(decoder(api), 10)])) == (RemoteProtocolError, True)
+        assert await outcome(fetch(api, (decoder(api), 10))) == (RemoteProtocolError, True)
         assert api.connection.state is State.IDLE
 
 
@@ -485,7 +497,7 @@ async def test_a_fetch_cancelled_at_every_byte_feeds_nothing_twice_and_nothing_l
         async with running(peer) as api:
             reader = decoder(api)
             async with anyio.create_task_group() as group:
-                group.start_soon(api.fetch, [(reader, 1000)])
+                group.start_soon(partial(fetch, api, (reader, 1000)))
                 await peer.braked.wait()
                 await received(api, brake)
                 neighbour = api.produce([part(b"n", partition=P1)], acks=-1)
@@ -495,7 +507,7 @@ async def test_a_fetch_cancelled_at_every_byte_feeds_nothing_twice_and_nothing_l
                 reader.reset(Position(0))
                 seen = []
             async with anyio.create_task_group() as group:
-                group.start_soon(api.fetch, [(reader, 1000)])  # waits behind what is still to come of the first
+                group.start_soon(partial(fetch, api, (reader, 1000)))  # waits behind what is still to come of the first
                 await until(lambda: api.connection.statistics().requests == 3)
                 peer.release.set()
             assert seen + list(reader.take().values) == WORDS, brake
@@ -511,13 +523,13 @@ async def test_a_decoder_reset_while_its_fetch_is_under_way_takes_no_stale_byte(
         async with running(peer) as api:
             reader = decoder(api)
             async with anyio.create_task_group() as group:
-                group.start_soon(api.fetch, [(reader, 1000)])
+                group.start_soon(partial(fetch, api, (reader, 1000)))
                 await received(api, brake)
                 reader.reset(Position(26))
                 peer.release.set()
             # 26 is where the reply would have gone on when it was stopped behind 26 bytes: then they are not stale.
             assert reader.fetch_position == (len(LOG) if brake == 6 + 26 else 26)
-            await api.fetch([(reader, 1000)])
+            await fetch(api, (reader, 1000))
             assert list(reader.take().values) == WORDS[2:]
 
 

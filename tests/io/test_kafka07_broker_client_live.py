@@ -8,7 +8,14 @@ from contextlib import asynccontextmanager
 import pytest
 
 from odradek.core.backoff import Backoff
-from odradek.core.interfaces import DecoderOptions, LogDecoder, PartitionBatch, PartitionResult, ProducerRecord
+from odradek.core.interfaces import (
+    DecoderOptions,
+    LogDecoder,
+    PartitionBatch,
+    PartitionFetch,
+    PartitionResult,
+    ProducerRecord,
+)
 from odradek.errors import ConnectionLost, Unreachable
 from odradek.io.connection import Connection, ConnectionOptions
 from odradek.io.kafka07.broker_client import Kafka07BrokerClient
@@ -22,6 +29,13 @@ pytestmark = pytest.mark.anyio
 
 P0 = TopicPartition("t", 0, 1)
 VISIBLE_AT_ONCE = {"log.flush.interval": "1"}
+
+
+async def fetch(client: Kafka07BrokerClient, *wanted: tuple[LogDecoder, int]) -> list[PartitionFetch]:
+    """Fetch at most this many bytes for each decoder."""
+    fetches = [PartitionFetch(decoder, max_bytes) for decoder, max_bytes in wanted]
+    await client.fetch(fetches)
+    return fetches
 
 
 @asynccontextmanager
@@ -38,7 +52,7 @@ def part(*values: bytes, compression: str = "none", partition: TopicPartition = 
 async def read(api: Kafka07BrokerClient, decoder: LogDecoder, size: int = 1 << 20) -> list[bytes]:
     values: list[bytes] = []
     while True:
-        (result,) = await api.fetch([(decoder, size)])
+        (result,) = await fetch(api, (decoder, size))
         assert result.error is None
         if not result.received:
             return values
@@ -87,7 +101,7 @@ async def test_a_killed_broker_is_told_apart_from_an_absent_one_and_found_again(
         async with connected(broker) as api:
             await api.produce([part(b"before")], acks=-1)
             decoder = api.decoder(P0, Position(0), DecoderOptions())
-            await api.fetch([(decoder, 12)])  # a tail of 12 bytes that may not be there any more after the restart
+            await fetch(api, (decoder, 12))  # a tail of 12 bytes that may not be there any more after the restart
             broker.kill()
             with pytest.raises((ConnectionLost, Unreachable)):  # the loss is met, or was noticed before
                 await api.produce([part(b"lost")], acks=-1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from uuid import uuid4
 
 import anyio
@@ -63,7 +63,7 @@ class Listener:
         self.assigned: Assignment | None = None
         self.told = anyio.Event()
 
-    async def revoke(self) -> None:
+    async def revoke(self, partitions: Collection[TopicPartition]) -> None:
         self.assigned = None
 
     async def assign(self, assignment: Assignment) -> None:
@@ -71,7 +71,7 @@ class Listener:
         if assignment.partitions:
             self.told.set()
 
-    def lost(self) -> None:
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
         self.assigned = None
 
 

@@ -9,9 +9,9 @@ from typing import Any, Literal, Self, Unpack
 
 from odradek import arguments, engine
 from odradek.client.consumer.consumer import Consumer
-from odradek.client.consumer.fetcher import ask_positions
+from odradek.client.consumer.positions import resolve_positions
 from odradek.client.consumer.reader import Reader, Topics
-from odradek.client.options import ProducerOptions, Tuning
+from odradek.client.options import Corrupt, ProducerOptions, Tuning
 from odradek.client.producer.producer import Producer
 from odradek.client.tasks import ShieldedTaskGroup
 from odradek.core.interfaces import ProtocolDriver
@@ -90,7 +90,7 @@ class Cluster:
         Raises:
             TransportError, DeadlineError: One of its brokers did not answer.
         """
-        found, errors = await ask_positions(self.driver, dict.fromkeys(await self.partitions(topic), at))
+        found, errors = await resolve_positions(self.driver, dict.fromkeys(await self.partitions(topic), at))
         for error in errors.values():
             raise error
         return found
@@ -165,7 +165,7 @@ class Cluster:
         start: StartPosition | Mapping[TopicPartition, StartPosition] | str = EARLIEST,
         until: StartPosition | Mapping[TopicPartition, StartPosition] | None = None,
         read_ahead_bytes: int = 64 * MiB,
-        corrupt: str = "fail",
+        corrupt: Corrupt = "fail",
         max_message_bytes: int = 4 * MiB,
         reset: PositionSpec | Literal["fail"] = "fail",
     ) -> Reader:

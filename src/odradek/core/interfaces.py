@@ -6,12 +6,12 @@ Metadata, Produce, Fetch and group requests. Nobody outside `wire` and the two e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
-from odradek.errors import BrokerError, CorruptMessage, OdradekError
+from odradek.errors import CorruptMessage, OdradekError
 from odradek.types import AtTime, Broker, Columns, Position, PositionSpec, TopicPartition
 
 __all__ = [
@@ -19,11 +19,11 @@ __all__ = [
     "BrokerClient",
     "ClusterMetadata",
     "DecoderOptions",
-    "FetchResult",
     "LogDecoder",
     "Membership",
     "OffsetStore",
     "PartitionBatch",
+    "PartitionFetch",
     "PartitionResult",
     "PendingResult",
     "ProducerRecord",
@@ -105,13 +105,13 @@ class DecoderOptions:
         max_decompressed_bytes: What one compressed wrapper may grow to, all nesting levels together.
         corrupt: `fail` ends the partition with CorruptMessage; `skip` leaves the message out and reports it;
             `raw` hands the undecoded entry over as a record named in `Columns.corrupt`.
-        defer: Leave compressed messages to `LogDecoder.open`.
+        defer_decompression: Leave compressed messages to `LogDecoder.decompress_deferred`.
     """
 
     max_message_bytes: int = 4 << 20
     max_decompressed_bytes: int = 64 << 20
     corrupt: str = "fail"
-    defer: bool = False
+    defer_decompression: bool = False
 
 
 class LogDecoder(Protocol):
@@ -121,22 +121,23 @@ class LogDecoder(Protocol):
 
     @property
     def position(self) -> Position:
-        """Where the next undelivered message starts: what a reset, a bookmark or a new connection resumes from."""
+        """Where the next message not yet taken starts: a reset, a bookmark or a new connection resumes from here."""
         ...
 
     @property
     def fetch_position(self) -> Position:
-        """Where the next fetch should start: behind all that was fed, the partial tail included."""
+        """Where the next fetch starts: after everything that was fed, the partial tail included."""
         ...
 
     @property
     def pending_bytes(self) -> int:
-        """Memory held: decoded and not yet taken, plus what is unopened, plus the tail."""
+        """Memory held (bytes): decoded and not yet taken, plus what is deferred, plus the partial tail."""
         ...
 
     @property
-    def unopened_bytes(self) -> int:
-        """With `DecoderOptions.defer`: what waits for `open`, from the first whole compressed message on."""
+    def deferred_bytes(self) -> int:
+        """Bytes that wait for `decompress_deferred`: from the first whole compressed message on. 0 unless
+        `DecoderOptions.defer_decompression`."""
         ...
 
     @property
@@ -145,36 +146,113 @@ class LogDecoder(Protocol):
         ...
 
     def feed(self, data: memoryview) -> None:
-        """Take the next bytes, as they come from the socket. Never raises; see `error`."""
+        """Decode the next bytes, as they come from the socket. Bad bytes do not raise; see `error`."""
         ...
 
-    def open(self) -> None:
-        """Decode what is unopened, to be taken with the rest: the same rows, positions and errors as without `defer`.
+    def decompress_deferred(self) -> None:
+        """Decode what was deferred: the same rows, positions and errors as without `defer_decompression`.
 
-        Never raises; see `error`. Pure: it may run in a thread, while nobody else touches the decoder.
+        Bad bytes do not raise; see `error`. Pure: may run in a thread, as long as no other task uses the decoder.
         """
         ...
 
     def take(self) -> Columns:
-        """Give up everything decoded since the last take. May be empty."""
+        """Return everything decoded since the last take, and forget it. May be empty."""
+        ...
+
+    @property
+    def skipped(self) -> int:
+        """Messages left out so far (`corrupt="skip"`)."""
         ...
 
     def take_reports(self) -> list[CorruptMessage]:
-        """Give up the reports of skipped messages since the last call."""
+        """Return the latest 1000 reports of messages skipped since the last call, and forget them."""
         ...
 
     def reset(self, position: Position) -> None:
-        """Forget tail, error, unopened and undelivered messages, and go on from `position` (seek, new connection)."""
+        """Forget everything not taken, and the error, and continue from `position` (seek, new connection)."""
         ...
 
 
-class FetchResult(NamedTuple):
-    """What one partition's part of a fetch came to. The bytes went to `decoder` as they arrived."""
+class PartitionFetch:
+    """One partition's part of one fetch: the request on its way out, its result on its way back.
 
-    decoder: LogDecoder
-    received: int
-    error: BrokerError | None
-    """OffsetOutOfRange (`name == "OffsetOutOfRange"`), WrongPartition, Unknown..."""
+    A broker client calls `start` for the position to ask for, passes the log bytes of the response to `feed` as they
+    arrive, and sets the result. Fields a protocol does not have stay None.
+
+    Args:
+        decoder: The partition's decoder; fed from its `fetch_position`. No other fetch may use it meanwhile.
+        max_bytes: Maximum log bytes to return (bytes).
+    """
+
+    __slots__ = (
+        "_expected",
+        "decoder",
+        "error",
+        "high_watermark",
+        "last_stable",
+        "leader_epoch",
+        "log_start",
+        "max_bytes",
+        "preferred_replica",
+        "received",
+    )
+
+    def __init__(self, decoder: LogDecoder, max_bytes: int) -> None:
+        self.decoder, self.max_bytes = decoder, max_bytes
+        self._expected = -1  # where the next bytes start; -1: they are not wanted
+        self.received = 0
+        """Log bytes the response had for it."""
+        self.error: OdradekError | None = None
+        """The partition's error, from the broker or from its decoder; its attributes say what to do about it."""
+        self.high_watermark: Position | None = None
+        """The end of what consumers may read."""
+        self.log_start: Position | None = None
+        """The first position of the log."""
+        self.last_stable: Position | None = None
+        """The end of what `read_committed` consumers may read."""
+        self.leader_epoch: int | None = None
+        self.preferred_replica: int | None = None
+        """Id of the broker to fetch from instead."""
+
+    def __repr__(self) -> str:
+        state = self.error or f"{self.received} bytes received"
+        return f"<{type(self).__name__} {self.decoder.partition} up to {self.max_bytes} bytes: {state}>"
+
+    def start(self) -> Position:
+        """Return the position to fetch from, and accept the bytes from there on."""
+        self._expected = position = self.decoder.fetch_position
+        return position
+
+    def feed(self, data: memoryview) -> None:
+        """Pass log bytes on to the decoder; ignore them once it was reset, or after `cancel`. Never raises: a bug of
+        the decoder becomes the partition's `error`."""
+        decoder = self.decoder
+        if self._expected != decoder.fetch_position:
+            self._expected = -1
+            return
+        try:
+            decoder.feed(data)
+            self._expected = decoder.fetch_position
+        except Exception as error:
+            self._decoder_failed(error)
+
+    def decompress(self) -> None:
+        """Decode what the decoder has deferred. Never raises, like `feed`. May run in a thread."""
+        try:
+            self.decoder.decompress_deferred()
+        except Exception as error:
+            self._decoder_failed(error)
+
+    def cancel(self) -> None:
+        """Ignore what is still to come."""
+        self._expected = -1
+
+    def _decoder_failed(self, cause: Exception) -> None:
+        self._expected = -1
+        reason = f"cannot be decoded: {type(cause).__name__}: {cause}"
+        self.error = CorruptMessage(str(self.decoder.partition), self.decoder.position, reason)
+        self.error.__cause__ = cause
 
 
 # ---- routing ------------------------------------------------------------------------------------------------
@@ -323,16 +401,32 @@ class BrokerClient(Protocol):
         """
         ...
 
-    async def fetch(self, wants: Sequence[tuple[LogDecoder, int]]) -> Sequence[FetchResult]:
-        """One round trip for many partitions: each decoder is fed from its `fetch_position` with at most so many
-        bytes. Cancellation: the reply is read and dropped; a decoder may have been fed part of it, which is
-        consistent (its positions moved with it)."""
+    async def fetch(self, fetches: Sequence[PartitionFetch], *, max_wait: float = 0.0, min_bytes: int = 1) -> None:
+        """Fetch many partitions in one round trip, and set the result of each `PartitionFetch`.
+
+        Cancellation: the response is read and dropped; a decoder may have been fed part of it, which is consistent
+        (its positions moved with it).
+
+        Args:
+            fetches: At most one for each partition.
+            max_wait: How long the broker may wait until it has `min_bytes` (s). It delays later requests of the same
+                connection. Ignored where `ProtocolDriver.long_poll` is False.
+            min_bytes: What the broker waits for, all partitions together (bytes).
+
+        Raises:
+            TransportError, DeadlineError, RemoteProtocolError: No response; what the decoders were fed stays.
+        """
+        ...
+
+    async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
+        """Return the position of `at`. Where a time has no position, the protocol decides: 0.7, which finds the newest
+        segment not after it, begins at EARLIEST."""
         ...
 
     async def positions(
         self, partition: TopicPartition, at: PositionSpec | AtTime, count: int = 1
     ) -> Sequence[Position]:
-        """Positions at or before `at`, newest first, at most `count`."""
+        """Return positions at or before `at`, newest first, at most `count`: where the log may be cut into parts."""
         ...
 
     def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> LogDecoder: ...
@@ -343,6 +437,8 @@ class ProtocolDriver(Protocol):
     and closes `metadata` and every connection."""
 
     name: str
+    long_poll: bool
+    """Whether brokers can hold a fetch back until they have something (`BrokerClient.fetch(max_wait=...)`)."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -421,7 +517,7 @@ class RefusalPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a consumer asks its group for. Exactly one of topics, include, exclude is set.
+    """The topics that a consumer asks its group for. Exactly one of topics, include, exclude is set.
 
     Args:
         group: Group name.
@@ -429,7 +525,7 @@ class Subscription:
         include: Whitelist regular expression, `streams` streams in all.
         exclude: Blacklist regular expression.
         streams: Streams for include/exclude.
-        consumer_id: Fixed id; None makes one as the Scala consumer does.
+        consumer_id: A fixed id; None makes a unique one.
     """
 
     group: str
@@ -441,10 +537,10 @@ class Subscription:
 
 
 class Assignment(NamedTuple):
-    """What is mine now. Replaced whole at every rebalance.
+    """Partitions that a member owns from now on, in addition to those it has.
 
-    `partitions` maps each partition to its stream's number (0 when the consumer has one stream); `committed` has
-    the stored position of each, or None.
+    `partitions` maps each to the number of its stream (0 when the consumer has one stream); `committed` has the
+    stored position of each, or None. `generation` grows with every assignment of the member.
     """
 
     generation: int
@@ -453,42 +549,70 @@ class Assignment(NamedTuple):
 
 
 class RebalanceListener(Protocol):
-    """The consumer, as its membership sees it."""
+    """The consumer, as its membership sees it. Partitions that no call names stay and are delivered without a pause."""
 
-    async def revoke(self) -> None:
-        """Stop delivering, wait (bounded) for batches in hand, commit what is done. After it returns the
-        partitions are released."""
+    async def revoke(self, partitions: Collection[TopicPartition]) -> None:
+        """Stop delivering these partitions, wait (bounded) for records being processed, commit what is done.
+
+        They are released after it returns. `lost` may be called meanwhile and ends it early.
+        """
         ...
 
     async def assign(self, assignment: Assignment) -> None:
-        """These are yours until the next revoke."""
+        """Deliver these partitions too. Called once per completed rebalance, so possibly with none."""
         ...
 
-    def lost(self) -> None:
-        """The session expired: the partitions are already somebody else's. Nothing may be committed."""
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
+        """The session that owned these partitions ended: others may own them already, nothing may be committed."""
         ...
 
 
 class Membership(Protocol):
-    """What is mine now."""
+    """A member of a group: which partitions it owns, and the positions of those."""
 
     consumer_id: str
 
+    @property
+    def problem(self) -> str:
+        """Why the member has no share, or not all of it, in words; empty while nothing is wrong."""
+        ...
+
     async def run(self, listener: RebalanceListener) -> None:
-        """Join, then turn every group event into `revoke` and `assign` calls, until cancelled. Raises GroupError
-        when the group cannot be balanced."""
+        """Join, then turn every group event into calls of `listener`, until cancelled.
+
+        Retries while others own its partitions, without an end: the caller bounds how long joining may take.
+        """
+        ...
+
+    async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Store positions of owned partitions, fenced by the session that owns them.
+
+        Raises SessionExpired when that session has ended: nothing is stored after it. Raises after trying all; a
+        partial failure names partitions that were not stored.
+        """
+        ...
+
+    async def committed(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position | None]:
+        """Return the stored positions; None where none was ever stored."""
         ...
 
     async def leave(self) -> None:
-        """Release everything this member owns. Idempotent; call after `run` has ended, within a budget."""
+        """Release everything this member owns. Idempotent; call it after `run` has ended.
+
+        Cancellation, or an error that it raises, leaves nothing behind either: the rest is released in the background
+        as soon as the cluster answers, or ends with the member's session.
+        """
         ...
 
 
 class OffsetStore(Protocol):
-    """Committed positions of a group."""
+    """Committed positions of a group, for those outside of it (lag, tools). Members commit through `Membership`."""
 
     async def fetch(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position | None]: ...
 
     async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Store them. Raises after trying all; a partial failure names the partitions that were not stored."""
+        """Store them unfenced: a member that owns the partitions overwrites them with its next commit.
+
+        Raises after trying all; a partial failure names partitions that were not stored.
+        """
         ...

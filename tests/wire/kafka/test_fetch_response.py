@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from types import ModuleType
 
 import pytest
-from odradek.codec import Buffer
 
+from odradek.engine import Buffer
 from odradek.errors import RemoteProtocolError
 from odradek.wire.kafka.fetch_response import FetchResponseDecoder
 from odradek.wire.kafka.headers import encode_response

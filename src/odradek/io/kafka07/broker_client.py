@@ -17,17 +17,17 @@ from weakref import WeakSet
 from odradek import engine
 from odradek.core.interfaces import (
     DecoderOptions,
-    FetchResult,
     LogDecoder,
     PartitionBatch,
+    PartitionFetch,
     PartitionResult,
     PendingResult,
 )
 from odradek.engine import PackedBytes
-from odradek.errors import BrokerError, ConfigError, ConnectionLost, MessageTooLarge
+from odradek.errors import BrokerError, ConfigError, ConnectionLost, MessageTooLarge, RemoteProtocolError
 from odradek.io.connection import Connection
 from odradek.io.requests import InFlightRequest
-from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
+from odradek.types import EARLIEST, AtTime, Broker, Position, PositionSpec, TopicPartition
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set, entry_bytes
 from odradek.wire.kafka07.requests import Fetch, MultiFetch, MultiProduce, Offsets, Produce, encode_request
@@ -146,47 +146,47 @@ class Kafka07BrokerClient:
         )
         return _PendingProduce(request, self.connection, [PartitionResult(batch.partition) for batch in batches])
 
-    async def fetch(self, wants: Sequence[tuple[LogDecoder, int]]) -> Sequence[FetchResult]:
-        """See BrokerApi. One want goes out as FETCH, several as MULTIFETCH.
+    async def fetch(self, fetches: Sequence[PartitionFetch], *, max_wait: float = 0.0, min_bytes: int = 1) -> None:
+        """See `core.interfaces.BrokerClient`. A single partition is sent as FETCH, several as MULTIFETCH; 0.7 answers
+        at once, so `max_wait` and `min_bytes` are ignored.
 
         A partial tail a decoder kept from an earlier connection is dropped first: the broker may have been truncated
         in between. Cancellation: safe; what is still to come is read and dropped, what came before stays fed. The
-        same holds when a decoder is reset while its fetch is under way.
+        same holds when a decoder is reset while its fetch is in flight.
         """
-        if not wants:
-            return []
-        self._drop_old_tails(wants)
-        parts = tuple(Fetch(d.partition.topic, d.partition.partition, d.fetch_position, size) for d, size in wants)
-        feeds = [_FetchSink(decoder) for decoder, _ in wants]
-        limit = sum(size for _, size in wants)
+        if not fetches:
+            return
+        self._drop_old_tails(fetches)
+        parts = tuple(
+            [Fetch(f.decoder.partition.topic, f.decoder.partition.partition, f.start(), f.max_bytes) for f in fetches]
+        )
+        limit = sum([f.max_bytes for f in fetches])
         pending: InFlightRequest[list[PartResult]] = self.connection.submit(
             encode_request(parts[0] if len(parts) == 1 else MultiFetch(parts)),
-            FetchReply(feeds, limit) if len(parts) == 1 else MultiFetchReply(feeds, limit),
+            FetchReply(fetches, limit) if len(parts) == 1 else MultiFetchReply(fetches, limit),
             deadline_s=self.options.request_timeout_s,
         )
         try:
             results = await pending
         finally:
-            for feed in feeds:
-                feed.detach()
-        return [
-            FetchResult(decoder, result.received, self._error(result.error_code, part))
-            for (decoder, _), part, result in zip(wants, parts, results, strict=True)
-        ]
+            for fetch in fetches:
+                fetch.cancel()
+        for fetch, part, (code, received) in zip(fetches, parts, results, strict=True):
+            fetch.received = received
+            if code:
+                fetch.error = self._error(code, part)
 
-    def _drop_old_tails(self, wants: Sequence[tuple[LogDecoder, int]]) -> None:
+    def _drop_old_tails(self, fetches: Sequence[PartitionFetch]) -> None:
         if self._current_incarnation != self.incarnation:
             self._current_incarnation = self.incarnation
             self._current.clear()
-        for decoder, _ in wants:
-            if decoder not in self._current:
+        for fetch in fetches:
+            if (decoder := fetch.decoder) not in self._current:
                 self._current.add(decoder)
                 if decoder.fetch_position != decoder.position:
                     decoder.reset(decoder.position)
 
-    def _error(self, code: int, part: Fetch) -> BrokerError | None:
-        if not code:
-            return None
+    def _error(self, code: int, part: Fetch) -> BrokerError:
         return broker_error(code, f"{self.broker.address}: fetch {part.topic}/{part.partition} from {part.offset}")
 
     async def positions(
@@ -213,8 +213,15 @@ class Kafka07BrokerClient:
                 error.hint = "0.7 brokers close the connection on a topic or partition that cannot exist on them"
             raise error from None
 
+    async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
+        """See `core.interfaces.BrokerClient`. Cancellation: safe."""
+        for each in (at, EARLIEST):  # no segment is as old as a time before the first one
+            if found := await self.positions(partition, each):
+                return found[0]
+        raise RemoteProtocolError(f"{partition}: broker {self.broker.id} returned no earliest position")
+
     def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> LogDecoder:
-        """A decoder for `fetch`, starting at `position`."""
+        """Return a decoder for `fetch` that begins at `position`."""
         return MessageSetDecoder(partition, position, options)
 
 
@@ -249,27 +256,3 @@ class _PendingProduce:
     def __await__(self) -> Generator[Any, Any, Sequence[PartitionResult]]:
         yield from self._request.__await__()
         return self._results
-
-
-class _FetchSink:
-    """Passes the bytes of one reply on to a decoder as long as they are the ones it waits for. Once it was reset, or
-    its fetch cancelled, they are not."""
-
-    __slots__ = ("_decoder", "_position")
-
-    def __init__(self, decoder: LogDecoder) -> None:
-        self._decoder: LogDecoder | None = decoder
-        self._position: int = decoder.fetch_position
-
-    def feed(self, data: memoryview) -> None:
-        decoder = self._decoder
-        if decoder is None:
-            return
-        if decoder.fetch_position == self._position:
-            decoder.feed(data)
-            self._position += len(data)
-        else:
-            self._decoder = None
-
-    def detach(self) -> None:
-        self._decoder = None

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from threading import get_ident
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import anyio
 from anyio.abc import TaskGroup
 
-from odradek.core.interfaces import ClusterMetadata, DecoderOptions, ProducerRecord, Subscription
+from odradek.core.interfaces import ClusterMetadata, DecoderOptions, PartitionFetch, ProducerRecord, Subscription
 from odradek.core.kafka07.refusal import ClosingBrokerPolicy
 from odradek.core.kafka07.znodes import GROUPS, MAX_PARTITIONS
 from odradek.errors import (
+    BrokerError,
     Closed,
     ConfigError,
     InternalError,
     LocalProtocolError,
     MessageTooLarge,
+    OffsetOutOfRange,
     Rejected,
     RemoteProtocolError,
     Unsupported,
@@ -76,6 +78,7 @@ class Kafka07Driver:
     """
 
     name = "kafka07"
+    long_poll = False
     compressions = frozenset({"none", "gzip", "snappy"})
     numbers_by_broker = True
 
@@ -182,12 +185,13 @@ class Kafka07Driver:
         client = self.broker(broker, purpose="control")
         for first in range(0, MAX_PARTITIONS, PROBE_PARTITIONS):
             asked = [TopicPartition(topic, n, broker.id) for n in range(first, first + PROBE_PARTITIONS)]
-            results = await client.fetch([(client.decoder(p, Position(0), DecoderOptions()), 0) for p in asked])
-            for partition, result in zip(asked, results, strict=True):
-                if result.error is not None and result.error.code == ErrorCode.WRONG_PARTITION:
+            fetches = [PartitionFetch(client.decoder(p, Position(0), DecoderOptions()), 0) for p in asked]
+            await client.fetch(fetches)
+            for partition, error in zip(asked, [fetch.error for fetch in fetches], strict=True):
+                if isinstance(error, BrokerError) and error.code == ErrorCode.WRONG_PARTITION:
                     return partition.partition
-                if result.error is not None and result.error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
-                    raise result.error
+                if error is not None and not isinstance(error, OffsetOutOfRange):
+                    raise error
         raise RemoteProtocolError(f"{broker.address} claims to have more than {MAX_PARTITIONS} partitions of {topic}")
 
     # ---- the rules ------------------------------------------------------------------------------------------
@@ -220,11 +224,17 @@ class Kafka07Driver:
 
     def membership(self, subscription: Subscription) -> ZooKeeperMembership:
         """A member of its own in this era's ZooKeeper session. Raises Unsupported without ZooKeeper."""
-        return ZooKeeperMembership(self._zookeeper("a consumer group"), subscription, self._options.rebalance)
+        zk = self._zookeeper("a consumer group")
+        return ZooKeeperMembership(zk, subscription, self._options.rebalance, self._spawn)
 
     def offsets(self, group: str) -> ZooKeeperOffsets:
         """Positions of a group. Raises Unsupported without ZooKeeper."""
         return ZooKeeperOffsets(self._zookeeper("storing positions"), group)
+
+    def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `work` until it returns or this driver is closed."""
+        if self._tasks is not None:
+            self._tasks.start_soon(work)
 
     async def groups(self) -> list[str]:
         return await self._zookeeper("listing groups").children(GROUPS) or []

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from odradek.codec import Buffer
+from odradek.engine import Buffer
 from odradek.errors import RemoteProtocolError
 from odradek.wire.kafka.decoder_source import DecoderSource
 from odradek.wire.kafka.primitives import Malformed

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct as binary
 from typing import Annotated, TypeVar
 
-from odradek.codec import Buffer
+from odradek.engine import Buffer
 from odradek.errors import RemoteProtocolError
 from odradek.wire.kafka.decode import decoder
 from odradek.wire.kafka.encode import encode

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from odradek.codec import Buffer
+from odradek.engine import Buffer
 from odradek.errors import LocalProtocolError
 from odradek.wire.kafka.encoder_source import EncoderSource
 from odradek.wire.kafka.primitives import Unwritable

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple, Protocol
 
-from odradek.codec import Buffer
+from odradek.engine import Buffer
 from odradek.errors import RemoteProtocolError
 from odradek.wire.kafka.decode import (
     DECODE_ERRORS,

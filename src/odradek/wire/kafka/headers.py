@@ -9,7 +9,7 @@ import struct as binary
 from collections.abc import Iterable
 from typing import Annotated, Any, TypeVar
 
-from odradek.codec import Buffer
+from odradek.engine import Buffer
 from odradek.errors import RemoteProtocolError
 from odradek.wire.kafka.decode import decode, decoder
 from odradek.wire.kafka.encode import encoder

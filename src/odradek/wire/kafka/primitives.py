@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-from odradek.codec import Buffer
+from odradek.engine import Buffer
 from odradek.wire.kafka.schema import UnknownTags
 
 __all__ = [

@@ -6,7 +6,7 @@ import struct as binary
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from odradek.codec import Buffer
+from odradek.engine import Buffer
 from odradek.errors import RemoteProtocolError
 from odradek.wire.kafka.decode import decode, decoder
 from odradek.wire.kafka.headers import RequestHeader, header_version

@@ -42,7 +42,7 @@ from typing import (
     get_type_hints,
 )
 
-from odradek.codec import Buffer
+from odradek.engine import Buffer
 
 __all__ = [
     "BOOL",
