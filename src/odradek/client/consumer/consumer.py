@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -507,22 +507,21 @@ class Consumer(PartitionReaderBase):
         and the membership releases the rest in the background."""
         deadline = anyio.current_time() + self._exit_within
         self._membership_scope.cancel()
-        try:
+        async with AsyncExitStack() as stack:  # every step, also when a native cancellation ends one of them
+            stack.push_async_callback(self._step, errors, deadline, self._membership.leave)
+            stack.push_async_callback(self._step, errors, deadline, self._commit)
             await self._step(errors, deadline, self._await_membership)
-        finally:
-            try:
-                await self._step(errors, deadline, self._commit)
-            finally:
-                await self._step(errors, deadline, self._membership.leave)
+        if anyio.current_time() >= deadline:
+            errors.insert(
+                0, DeadlineError(f"leaving group {self._subscription.group}{self._left()}", self._exit_within)
+            )
 
     async def _step(self, errors: list[Exception], deadline: float, step: Callable[[], Awaitable[object]]) -> None:
-        with anyio.CancelScope(shield=True), anyio.CancelScope(deadline=deadline) as budget:
+        with anyio.CancelScope(shield=True), anyio.CancelScope(deadline=deadline):
             try:
                 await step()
             except OdradekError as error:
                 errors.append(error)
-        if budget.cancelled_caught:
-            errors.append(DeadlineError(f"leaving group {self._subscription.group}{self._left()}", self._exit_within))
 
     def _left(self) -> str:
         """Return in words what is left to be done."""
