@@ -339,15 +339,16 @@ class Consumer(PartitionReaderBase):
 
     async def _on_position_resolved(self, partition: TopicPartition, position: Position) -> None:
         """Continue the group at the position that the broker named (EARLIEST or LATEST, or out of range)."""
-        progress = self._progress.get(partition)
-        if progress is not None and progress.state is OwnershipState.OWNED:
-            self._progress[partition] = progress.restart(position)
+        if self._is_delivered(partition):
+            self._progress[partition] = self._progress[partition].restart(position)
             await self._commit_quietly("of a new position", [partition])
 
     # ---- the group: core.interfaces.RebalanceListener -------------------------------------------------------
 
     async def assign(self, assignment: Assignment) -> None:
         """Begin to deliver partitions, in addition to those that are delivered already."""
+        if self._state is ConsumerState.LEAVING:
+            return  # decided before the membership was told to end, which releases them
         committed = assignment.committed
         added = {p: PartitionProgress(committed.get(p), committed.get(p)) for p in assignment.partitions}
         self._progress.update(added)
@@ -355,13 +356,13 @@ class Consumer(PartitionReaderBase):
         unknown = {p: self._start for p, progress in added.items() if progress.position is None}
         resolved, _ = await ask_positions(self._driver, unknown)  # the fetcher asks again for those that failed
         for partition, position in resolved.items():
-            if self._progress.get(partition) is added[partition]:
-                self._progress[partition] = added[partition].restart(position)
+            if self._is_delivered(partition):
+                self._progress[partition] = self._progress[partition].restart(position)
         self._transition(ConsumerEvent.ASSIGN)
+        delivered = {p: self._progress[p].position for p in added if self._is_delivered(p)}  # not lost meanwhile
         self._fetcher.add(
-            Cursor(p, self._start if progress.position is None else progress.position, stream=assignment.partitions[p])
-            for p in added
-            if (progress := self._progress.get(p)) is not None  # else lost meanwhile
+            Cursor(p, self._start if position is None else position, stream=assignment.partitions[p])
+            for p, position in delivered.items()
         )
 
     async def revoke(self, partitions: Collection[TopicPartition]) -> None:
@@ -389,6 +390,10 @@ class Consumer(PartitionReaderBase):
             self._commit_scope.cancel()
         self._clear_assignment(partitions, OwnershipEvent.LOSE)
         self._progress_changed.notify()
+
+    def _is_delivered(self, partition: TopicPartition) -> bool:
+        progress = self._progress.get(partition)
+        return progress is not None and progress.state is OwnershipState.OWNED
 
     def _stop_delivery(self, partitions: Collection[TopicPartition]) -> None:
         for partition in partitions:

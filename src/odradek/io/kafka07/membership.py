@@ -476,8 +476,8 @@ class ZooKeeperMembership:
         return _present(names, await gather(one, names))
 
     def _parsed(self, path: str, data: bytes | None) -> Registration | None:
-        """A node that cannot be read is no member: it must not keep everyone else from joining."""
-        if path == self._path:
+        """Parse an ids node. One that cannot be read is no member: it must not keep all others from joining."""
+        if data == self._registration.data():  # also a filter that would not be accepted from another member
             return self._registration
         try:
             registration = parse_registration(path, data)
