@@ -20,14 +20,15 @@ from typing import Any, Literal, Self
 import anyio
 
 from odradek.client.consumer.base import PartitionReaderBase
-from odradek.client.consumer.cursor import Cursor
 from odradek.client.consumer.each import HandlerOptions, HandlerPool
-from odradek.client.consumer.fetcher import Fetcher, ask_positions, fetch_settings
+from odradek.client.consumer.fetch_settings import fetch_settings
+from odradek.client.consumer.fetcher import Fetcher
 from odradek.client.consumer.group_batches import GroupBatch, GroupStream, GroupTable
-from odradek.client.consumer.streams import Batches
-from odradek.client.consumer.tables import ArrowTables
+from odradek.client.consumer.positions import resolve_positions
+from odradek.client.consumer.streams import ArrowTables, Batches
 from odradek.client.options import Tuning
 from odradek.core.backoff import Backoff
+from odradek.core.fetch.cursor import Cursor
 from odradek.core.fetch.progress import PartitionProgress
 from odradek.core.interfaces import Assignment, Membership, ProtocolDriver, Subscription
 from odradek.core.states import CONSUMER, ConsumerEvent, ConsumerState, OwnershipEvent, OwnershipState
@@ -117,6 +118,7 @@ class Consumer(PartitionReaderBase):
             corrupt=corrupt,
             max_message_bytes=max_message_bytes,
             reset=start if reset == "start" else reset,
+            long_poll=driver.long_poll,
         )
         counts = _streams_by_topic(topics, streams)
         self._subscription = Subscription(group, counts, include, exclude, streams, consumer_id)
@@ -133,7 +135,7 @@ class Consumer(PartitionReaderBase):
         self._membership_scope: anyio.CancelScope
         self._committing: anyio.Lock
         self._membership: Membership = driver.membership(self._subscription)
-        fetcher = Fetcher(driver, settings, on_found=self._on_position_resolved)
+        fetcher = Fetcher(driver, settings, on_resolved=self._on_position_resolved)
         self._stream = GroupStream(fetcher, self._deliver)
         self.streams = tuple(
             GroupStream(fetcher, self._deliver, number=n) for n in range(max((counts or {"": streams}).values()))
@@ -248,7 +250,7 @@ class Consumer(PartitionReaderBase):
             progress = self._progress[record.partition]
             position = record.position if progress.position is None else progress.position
             inside = record.inner_index if position == record.position else 0
-            self._recall(record.partition)
+            self._take_back(record.partition)
             self._fetcher.seek(record.partition, position, inside)
             self._progress[record.partition] = progress.restart(position)
 
@@ -354,7 +356,7 @@ class Consumer(PartitionReaderBase):
         self._progress.update(added)
         self._assignment = {**self._assignment, **assignment.partitions}
         unknown = {p: self._start for p, progress in added.items() if progress.position is None}
-        resolved, _ = await ask_positions(self._driver, unknown)  # the fetcher asks again for those that failed
+        resolved, _ = await resolve_positions(self._driver, unknown)  # the fetcher asks again for those that failed
         for partition, position in resolved.items():
             if self._is_delivered(partition):
                 self._progress[partition] = self._progress[partition].restart(position)
@@ -400,7 +402,7 @@ class Consumer(PartitionReaderBase):
             if (progress := self._progress.get(partition)) is not None:
                 progress.apply(OwnershipEvent.REVOKE)
         for stream in self._all_group_streams:
-            stream.recall(partitions)
+            stream.take_back(partitions)
         self._fetcher.remove(partitions)
         for pool in self._pools:
             pool.drop(partitions)
@@ -456,12 +458,12 @@ class Consumer(PartitionReaderBase):
     async def _wait_until_joined(self) -> None:
         deadline = anyio.current_time() + self._join_within
         while self._state is not ConsumerState.RUNNING:
-            version = self._fetcher.news.version
+            version = self._fetcher.available.version
             self._fetcher.check()
             left = deadline - anyio.current_time()
             if left <= 0:
                 raise self._not_joined()
-            await self._fetcher.news.wait(version, left)
+            await self._fetcher.available.wait(version, left)
 
     def _not_joined(self) -> OdradekError:
         group, problem = self._subscription.group, self._membership.problem
@@ -493,7 +495,7 @@ class Consumer(PartitionReaderBase):
             self._stop_delivery(tuple(self._progress))
             if kind is None:  # the block ended in order: its current record is done
                 for stream in self._all_group_streams:
-                    stream.came_back()
+                    stream.finish_current()
             self._transition(ConsumerEvent.EXIT)
             await self._leave(errors)
         finally:
