@@ -13,7 +13,7 @@ from odradek.client.consumer.reader import Reader
 from odradek.client.options import Tuning
 from odradek.core.interfaces import PartitionFetch
 from odradek.errors import BrokerError, ConfigError, CorruptMessage, InternalError
-from odradek.types import EARLIEST, LATEST, AtTime, KiB, MiB, Position, TopicPartition
+from odradek.types import EARLIEST, LATEST, AtTime, KiB, MiB, Position, StartPosition, TopicPartition
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 
@@ -164,7 +164,8 @@ async def test_a_hostile_position_ends_its_partition_and_no_other(monkeypatch: p
         fetch.received = 15
 
     monkeypatch.setattr(driver.b1, "_fill", hostile)
-    async with Reader(driver, {tp(1): Position(far), tp(0): EARLIEST}) as reader:
+    starts: dict[TopicPartition, StartPosition] = {tp(1): Position(far), tp(0): EARLIEST}
+    async with Reader(driver, starts) as reader:
         values: list[bytes | None] = []
         with pytest.raises(CorruptMessage, match=f"t/1-1 at {far}: cannot be decoded") as raised:
             while True:

@@ -63,6 +63,9 @@ class Bench:
     def __getitem__(self, number: int) -> Cursor:
         return self.set.cursor(tp(number))
 
+    def state(self, number: int) -> CursorState:
+        return self[number].state
+
     def next(self, now: float = 0.0) -> list[CursorFetch]:
         return list(self.scheduler.next_fetch(now).fetches)
 
@@ -142,12 +145,12 @@ def test_a_seek_does_not_wait_for_the_fetch_in_flight_and_ignores_what_it_brings
     bench = Bench()
     (stale,) = bench.next()
     bench.set.seek(tp(0), 500)
-    assert bench[0].state is CursorState.RESOLVING and not stale.is_current
+    assert bench.state(0) is CursorState.RESOLVING and not stale.is_current
     bench.resolve(bench[0], 500)
     (fetch,) = bench.next()
     assert fetch.start() == 500
     assert not bench.finish(stale, ENTRIES)
-    assert bench[0].rows == 0 and bench[0].state is CursorState.IN_FLIGHT
+    assert bench[0].rows == 0 and bench.state(0) is CursorState.IN_FLIGHT
     bench.finish(fetch)
     assert bench[0].quota is not None and bench[0].quota.reserved == 0
 
