@@ -8,7 +8,14 @@ from contextlib import asynccontextmanager
 import pytest
 
 from odradek.core.backoff import Backoff
-from odradek.core.interfaces import DecoderOptions, LogDecoder, PartitionBatch, PartitionFetch, ProducerRecord
+from odradek.core.interfaces import (
+    DecoderOptions,
+    LogDecoder,
+    PartitionBatch,
+    PartitionFetch,
+    PartitionResult,
+    ProducerRecord,
+)
 from odradek.errors import ConnectionLost, Unreachable
 from odradek.io.connection import Connection, ConnectionOptions
 from odradek.io.kafka07.broker_client import Kafka07BrokerClient
@@ -58,8 +65,8 @@ async def test_what_is_confirmed_can_be_fetched_in_order(compression: str, size:
     with Kafka07Broker(config=VISIBLE_AT_ONCE) as broker:
         async with connected(broker) as api:
             batches = [[b"%d/%d" % (n, m) for m in range(20)] for n in range(20)]
-            for receipt in [api.produce([part(*batch, compression=compression)], confirm=True) for batch in batches]:
-                assert (await receipt).confirmed
+            for pending in [api.produce([part(*batch, compression=compression)], acks=-1) for batch in batches]:
+                assert [result.error for result in await pending] == [None]
             (end,) = await api.positions(P0, LATEST)
             assert await api.positions(P0, EARLIEST) == [0]
             decoder = api.decoder(P0, Position(0), DecoderOptions())
@@ -72,8 +79,8 @@ async def test_case_46_the_embedded_broker_closes_on_a_bad_produce_and_it_is_rep
     bad = PartitionBatch(P0, [], encoded=encode_set([b"bad"])[:-1] + b"!")
     with Kafka07Broker(config=VISIBLE_AT_ONCE) as broker:
         async with connected(broker) as api:
-            pipelined = [api.produce([each], confirm=True) for each in (part(b"good"), bad, part(b"behind"))]
-            assert (await pipelined[0]).confirmed
+            pipelined = [api.produce([each], acks=-1) for each in (part(b"good"), bad, part(b"behind"))]
+            assert await pipelined[0] == [PartitionResult(P0)]
             for lost in pipelined[1:]:
                 with pytest.raises(ConnectionLost) as caught:
                     await lost
@@ -92,14 +99,14 @@ async def test_a_partition_the_broker_cannot_have_closes_and_is_named() -> None:
 async def test_a_killed_broker_is_told_apart_from_an_absent_one_and_found_again() -> None:
     with Kafka07Broker(config=VISIBLE_AT_ONCE) as broker:
         async with connected(broker) as api:
-            await api.produce([part(b"before")], confirm=True)
+            await api.produce([part(b"before")], acks=-1)
             decoder = api.decoder(P0, Position(0), DecoderOptions())
             await fetch(api, (decoder, 12))  # a tail of 12 bytes that may not be there any more after the restart
             broker.kill()
             with pytest.raises((ConnectionLost, Unreachable)):  # the loss is met, or was noticed before
-                await api.produce([part(b"lost")], confirm=True)
+                await api.produce([part(b"lost")], acks=-1)
             with pytest.raises(Unreachable, match="Connection refused"):
-                await api.produce([part(b"nowhere")], confirm=True)
+                await api.produce([part(b"nowhere")], acks=-1)
             broker.start()
-            assert (await api.produce([part(b"after")], confirm=True)).confirmed
+            assert await api.produce([part(b"after")], acks=-1) == [PartitionResult(P0)]
             assert await read(api, decoder) == [b"before", b"after"]

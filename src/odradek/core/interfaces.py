@@ -6,7 +6,7 @@ Metadata, Produce, Fetch and group requests. Nobody outside `wire` and the two e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
@@ -24,11 +24,12 @@ __all__ = [
     "OffsetStore",
     "PartitionBatch",
     "PartitionFetch",
+    "PartitionResult",
     "PendingResult",
-    "ProduceResult",
     "ProducerRecord",
     "ProtocolDriver",
     "RebalanceListener",
+    "RefusalPolicy",
     "RoutingTable",
     "Subscription",
 ]
@@ -40,26 +41,59 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class ProducerRecord(NamedTuple):
-    """One record on its way out, already assigned to a partition."""
+    """One record to be written.
 
-    value: bytes
+    Args:
+        value: Its payload; None (a tombstone) where the protocol has null values, which 0.7 has not.
+        key: Chooses the partition; 0.7 does not store it.
+        headers: Names and values; from Kafka 0.11 on.
+        timestamp: Milliseconds since the epoch; from Kafka 0.10 on.
+    """
+
+    value: bytes | None
     key: bytes | None = None
-    headers: Sequence[tuple[str, bytes]] = ()
-    time: float | None = None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    timestamp: int | None = None
 
 
-class PartitionBatch(NamedTuple):
-    """What goes to one partition in one request.
+@dataclass(eq=False)
+class PartitionBatch:
+    """The records that go to one partition in one request.
 
-    `records` may be any sequence, also an `engine.PackedBytes`; `bytes` in it are a record that is only this value.
-    An era that ships only payloads reads only values. `encoded` is what `ProtocolDriver.encode` made of them:
-    `BrokerClient.produce` sends it as it is and encodes only batches that come without it.
+    Args:
+        partition: Where they go.
+        records: Any sequence, also an `engine.PackedBytes`; an item of type `bytes` is a record that is only this
+            value. It does not change once the batch has been encoded.
+        compression: Name of the compression, or `none`.
+        encoded: What `BrokerClient.encode` made of the records: bytes that every attempt sends unchanged.
+        isolate_with: The most batches that may share a request with it, itself included, while nothing else is in
+            flight to that broker; 0: no restriction. Set by a `RefusalPolicy`, as is `refusals`.
+        refusals: How often the broker closed the connection on this batch when it was alone.
     """
 
     partition: TopicPartition
     records: Sequence[bytes | ProducerRecord]
     compression: str = "none"
     encoded: bytes | None = None
+    isolate_with: int = 0
+    refusals: int = 0
+
+
+class PartitionResult(NamedTuple):
+    """What a broker answered for one batch of a produce request.
+
+    Args:
+        partition: The partition of the batch.
+        error: Why it was not appended, or None. Its attributes `retriable`, `refresh_metadata`, `fatal` and `fence`
+            say what to do; `sent` says that it may have been appended all the same.
+        position: Where its first record was appended, if the broker says so (0.7 does not).
+        timestamp: The time the broker gave its records (ms since the epoch), if it did.
+    """
+
+    partition: TopicPartition
+    error: OdradekError | None = None
+    position: Position | None = None
+    timestamp: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,14 +255,6 @@ class PartitionFetch:
         self.error.__cause__ = cause
 
 
-class ProduceResult(NamedTuple):
-    """What is known after a produce: per part, in order, the position it was appended at (None: the era does not
-    say) - and whether the broker confirmed it."""
-
-    positions: Sequence[Position | None]
-    confirmed: bool
-
-
 # ---- routing ------------------------------------------------------------------------------------------------
 
 
@@ -295,26 +321,34 @@ class ClusterMetadata(Protocol):
 
 
 class PendingResult(Protocol[T_co]):
-    """What becomes of one request. It exists from the call on; nobody has to await it.
+    """The result of one request. It exists from the call on; awaiting it is optional.
 
-    Await it any number of times, from any task (cancelling the wait takes nothing back), or ask to be called.
+    Await it any number of times, from any task (cancelling the wait does not cancel the request), or add a callback.
     """
 
     @property
     def done(self) -> bool:
-        """It is there: `result` gives it."""
+        """True once the result is available."""
         ...
 
     def result(self) -> T_co:
-        """Its value. Raises its error, as awaiting it does. Only once it is there."""
+        """Return the value, or raise the error, as awaiting it does. Only once `done`."""
         ...
 
-    def then(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called in the very step in which the outcome comes; at once if it is there.
+    def add_done_callback(self, callback: Callable[[], None]) -> None:
+        """Call `callback` in the same step in which the result arrives; at once if it is available.
 
-        Outcomes of one connection that come together are called back in the order of their requests. The callback
-        may call anything of the same api. It must not raise: that would be a mistake of ours, which costs the
-        connection and reaches its owner. At most one callback an outcome.
+        Results of one connection that arrive together are called back in the order of their requests. The callback
+        may call anything of the same client. It must not raise: that is a bug, which closes the connection and is
+        raised to its owner. One callback per result.
+        """
+        ...
+
+    def withdraw(self) -> bool:
+        """Take the request back if none of its bytes has been handed to the network.
+
+        Returns:
+            True: it will never be sent, and there will be no result. False: it has been sent, or is done.
         """
         ...
 
@@ -333,17 +367,37 @@ class BrokerClient(Protocol):
     def broker(self) -> Broker: ...
 
     @property
-    def epoch(self) -> int:
-        """Grows at the moment everything outstanding has failed. Requests of one epoch went over one connection, in
-        order, or over none; a later one may overtake the news of their failure, but not the change of this number."""
+    def incarnation(self) -> int:
+        """Number of the current connection: it grows at the moment everything outstanding has failed.
+
+        Requests of one incarnation go over one connection, in order, or over none. A later request may be sent before
+        the callbacks of their failure run, but not before this number has changed.
+        """
         ...
 
-    def produce(self, parts: Sequence[PartitionBatch], *, confirm: bool) -> PendingResult[ProduceResult]:
-        """Encode and queue one produce request now, in call order.
+    def encode(self, batch: PartitionBatch, max_message_bytes: int) -> None:
+        """Set `batch.encoded` to the bytes this broker takes, unless it is set already. Pure: may run in a thread.
 
-        Not a coroutine function: ordering is decided when it is called, not when it is awaited. Dropping the outcome
-        or cancelling who awaits it does not take the request back. Raises nothing itself but ConfigError,
-        LocalProtocolError, MessageTooLarge (parts that come without `encoded`) and Closed: nothing is queued then.
+        Raises:
+            MessageTooLarge: A payload - compressed: the batch as a whole - is larger than the limit: split the batch.
+            ConfigError, LocalProtocolError: The records cannot be written in any way.
+        """
+        ...
+
+    def produce(self, batches: Sequence[PartitionBatch], *, acks: int) -> PendingResult[Sequence[PartitionResult]]:
+        """Queue one produce request now, in call order; its result has one entry per batch, in order.
+
+        Not a coroutine function: the order is decided when it is called, not when it is awaited. Dropping the result or
+        cancelling a wait for it does not take the request back; `withdraw` does. Errors of the request as a whole (a
+        lost connection, a time-out) are raised by the result. No batches: any result proves that the broker answers.
+
+        Args:
+            batches: Encoded by `encode`; those that are not are encoded now.
+            acks: -1: all replicas in sync have the records; 1: the leader has; 0: they are handed to the network, and
+                every partition's result is empty. 0.7 has one copy: -1 and 1 mean the same.
+
+        Raises:
+            LocalProtocolError, Closed: Nothing was queued.
         """
         ...
 
@@ -400,20 +454,28 @@ class ProtocolDriver(Protocol):
         fetch never delays a confirm. The same arguments give the same object while the address is the same."""
         ...
 
-    def check(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
-        """Raise what makes this record impossible: Rejected (bad topic name, MessageTooLarge as cause) or
-        Unsupported (headers, time on an era without them)."""
+    @property
+    def compressions(self) -> frozenset[str]:
+        """Names of the compressions this cluster can store, `none` among them."""
         ...
 
-    def record_bytes(self, record: ProducerRecord) -> int:
-        """Bytes this record takes on the wire, uncompressed. For one that is only a value, a constant and its
-        length."""
+    @property
+    def numbers_by_broker(self) -> bool:
+        """True if a partition number counts on one broker only (0.7), so that a plain number names no partition."""
         ...
 
-    def encode(self, part: PartitionBatch, max_message_bytes: int) -> PartitionBatch:
-        """The same part with `encoded` filled in. Pure, so it may run in a thread (compression). Raises
-        MessageTooLarge when a payload - with a codec: the wrapper's - is over the limit, which 0.7 drops silently
-        (specification 3.1): the caller splits the part."""
+    def refusal_policy(self) -> RefusalPolicy:
+        """Return what decides about batches of lost requests. One for each producer."""
+        ...
+
+    def validate_record(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
+        """Raise what makes this record impossible: Rejected (illegal topic name, MessageTooLarge as cause) or
+        Unsupported (headers or timestamps where the protocol has none)."""
+        ...
+
+    def record_size(self, record: ProducerRecord) -> int:
+        """Return the bytes this record takes on the wire, uncompressed. For a record that is only a value, a constant
+        and its length."""
         ...
 
     def membership(self, subscription: Subscription) -> Membership:
@@ -427,12 +489,35 @@ class ProtocolDriver(Protocol):
         ...
 
 
+class RefusalPolicy(Protocol):
+    """What a lost request says about its batches, where a broker refuses a produce by closing the connection (0.7)."""
+
+    def request_failed(
+        self, batches: Sequence[PartitionBatch], error: OdradekError, *, answered: bool
+    ) -> Sequence[PartitionBatch]:
+        """Set `isolate_with` of the batches that have to be sent apart from others from now on.
+
+        Args:
+            batches: Those of one request, which is to be sent again.
+            error: How it failed.
+            answered: The batches were isolated, and the broker had answered on that connection right before them.
+
+        Returns:
+            The batches that are given up.
+        """
+        ...
+
+    def describe(self, batch: PartitionBatch) -> tuple[str, str]:
+        """Return why a batch is given up, and a hint on what to do."""
+        ...
+
+
 # ---- groups -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a consumer asks its group for. Exactly one of topics, include, exclude is set.
+    """The topics that a consumer asks its group for. Exactly one of topics, include, exclude is set.
 
     Args:
         group: Group name.
@@ -440,7 +525,7 @@ class Subscription:
         include: Whitelist regular expression, `streams` streams in all.
         exclude: Blacklist regular expression.
         streams: Streams for include/exclude.
-        consumer_id: Fixed id; None makes one as the Scala consumer does.
+        consumer_id: A fixed id; None makes a unique one.
     """
 
     group: str
@@ -452,10 +537,10 @@ class Subscription:
 
 
 class Assignment(NamedTuple):
-    """What is mine now. Replaced whole at every rebalance.
+    """Partitions that a member owns from now on, in addition to those it has.
 
-    `partitions` maps each partition to its stream's number (0 when the consumer has one stream); `committed` has
-    the stored position of each, or None.
+    `partitions` maps each to the number of its stream (0 when the consumer has one stream); `committed` has the
+    stored position of each, or None. `generation` grows with every assignment of the member.
     """
 
     generation: int
@@ -464,42 +549,70 @@ class Assignment(NamedTuple):
 
 
 class RebalanceListener(Protocol):
-    """The consumer, as its membership sees it."""
+    """The consumer, as its membership sees it. Partitions that no call names stay and are delivered without a pause."""
 
-    async def revoke(self) -> None:
-        """Stop delivering, wait (bounded) for batches in hand, commit what is done. After it returns the
-        partitions are released."""
+    async def revoke(self, partitions: Collection[TopicPartition]) -> None:
+        """Stop delivering these partitions, wait (bounded) for records being processed, commit what is done.
+
+        They are released after it returns. `lost` may be called meanwhile and ends it early.
+        """
         ...
 
     async def assign(self, assignment: Assignment) -> None:
-        """These are yours until the next revoke."""
+        """Deliver these partitions too. Called once per completed rebalance, so possibly with none."""
         ...
 
-    def lost(self) -> None:
-        """The session expired: the partitions are already somebody else's. Nothing may be committed."""
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
+        """The session that owned these partitions ended: others may own them already, nothing may be committed."""
         ...
 
 
 class Membership(Protocol):
-    """What is mine now."""
+    """A member of a group: which partitions it owns, and the positions of those."""
 
     consumer_id: str
 
+    @property
+    def problem(self) -> str:
+        """Why the member has no share, or not all of it, in words; empty while nothing is wrong."""
+        ...
+
     async def run(self, listener: RebalanceListener) -> None:
-        """Join, then turn every group event into `revoke` and `assign` calls, until cancelled. Raises GroupError
-        when the group cannot be balanced."""
+        """Join, then turn every group event into calls of `listener`, until cancelled.
+
+        Retries while others own its partitions, without an end: the caller bounds how long joining may take.
+        """
+        ...
+
+    async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Store positions of owned partitions, fenced by the session that owns them.
+
+        Raises SessionExpired when that session has ended: nothing is stored after it. Raises after trying all; a
+        partial failure names partitions that were not stored.
+        """
+        ...
+
+    async def committed(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position | None]:
+        """Return the stored positions; None where none was ever stored."""
         ...
 
     async def leave(self) -> None:
-        """Release everything this member owns. Idempotent; call after `run` has ended, within a budget."""
+        """Release everything this member owns. Idempotent; call it after `run` has ended.
+
+        Cancellation, or an error that it raises, leaves nothing behind either: the rest is released in the background
+        as soon as the cluster answers, or ends with the member's session.
+        """
         ...
 
 
 class OffsetStore(Protocol):
-    """Committed positions of a group."""
+    """Committed positions of a group, for those outside of it (lag, tools). Members commit through `Membership`."""
 
     async def fetch(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position | None]: ...
 
     async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Store them. Raises after trying all; a partial failure names the partitions that were not stored."""
+        """Store them unfenced: a member that owns the partitions overwrites them with its next commit.
+
+        Raises after trying all; a partial failure names partitions that were not stored.
+        """
         ...

@@ -47,10 +47,15 @@ class PartitionSet:
         cursor.assign()
         self.update(cursor)
 
-    def remove(self, partition: TopicPartition) -> None:
-        """Drop a partition with everything read ahead, if it is read."""
-        if (cursor := self.cursors.pop(partition, None)) is not None:
-            self._drop(cursor)
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Drop those of these partitions that are read, with everything read ahead; the others are not affected."""
+        for partition in partitions:
+            if (cursor := self.cursors.pop(partition, None)) is not None:
+                quota = cursor.quota
+                self._drop(cursor)
+                if quota is not None:
+                    quota.freed()
+        self._available()
 
     def remove_all(self) -> None:
         """Drop every partition with everything read ahead."""
@@ -96,10 +101,11 @@ class PartitionSet:
             if cursor.in_ready_queue:
                 self._available()
 
-    def seek(self, partition: TopicPartition, start: StartPosition) -> None:
-        """Forget what was read ahead and continue from `start`. Raises ConfigError as `cursor` does."""
+    def seek(self, partition: TopicPartition, start: StartPosition, skip: int = 0) -> None:
+        """Forget what was read ahead and continue from `start`, after `skip` messages of the wrapper that starts there.
+        Raises ConfigError as `cursor` does."""
         cursor = self.cursor(partition)
-        cursor.seek(start)
+        cursor.seek(start, skip)
         self._unblock(cursor)
 
     def put_back(self, partition: TopicPartition, columns: Columns, rows: int) -> None:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from threading import get_ident
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import anyio
 from anyio.abc import TaskGroup
 
-from odradek.core.interfaces import (
-    ClusterMetadata,
-    DecoderOptions,
-    PartitionBatch,
-    PartitionFetch,
-    ProducerRecord,
-    Subscription,
-)
+from odradek.core.interfaces import ClusterMetadata, DecoderOptions, PartitionFetch, ProducerRecord, Subscription
+from odradek.core.kafka07.refusal import ClosingBrokerPolicy
 from odradek.core.kafka07.znodes import GROUPS, MAX_PARTITIONS
 from odradek.errors import (
     BrokerError,
@@ -35,7 +29,7 @@ from odradek.errors import (
     UsageError,
 )
 from odradek.io.connection import Connection, ConnectionOptions
-from odradek.io.kafka07.broker_client import BrokerClientOptions, Kafka07BrokerClient, encode_part
+from odradek.io.kafka07.broker_client import BrokerClientOptions, Kafka07BrokerClient
 from odradek.io.kafka07.membership import RebalanceOptions, ZooKeeperMembership, ZooKeeperOffsets
 from odradek.io.kafka07.metadata import StaticMetadata, ZooKeeperMetadata, broker_list
 from odradek.io.zookeeper import ZooKeeper
@@ -85,6 +79,8 @@ class Kafka07Driver:
 
     name = "kafka07"
     long_poll = False
+    compressions = frozenset({"none", "gzip", "snappy"})
+    numbers_by_broker = True
 
     def __init__(
         self,
@@ -200,12 +196,18 @@ class Kafka07Driver:
 
     # ---- the rules ------------------------------------------------------------------------------------------
 
-    def check(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
-        """See Era. Keys are welcome: they choose the partition, and do not travel."""
+    def refusal_policy(self) -> ClosingBrokerPolicy:
+        """See ProtocolDriver: a 0.7 broker refuses a produce by closing the connection."""
+        return ClosingBrokerPolicy()
+
+    def validate_record(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
+        """See ProtocolDriver. Keys are allowed: they choose the partition, and are not stored."""
         if record.headers:
             raise Unsupported("a header", "Kafka 0.11")
-        if record.time is not None:
-            raise Unsupported("a time of one's own", "Kafka 0.10")
+        if record.timestamp is not None:
+            raise Unsupported("a timestamp", "Kafka 0.10")
+        if record.value is None:
+            raise Unsupported("a null value", "Kafka 0.8.1")
         try:
             check_topic(topic)
         except LocalProtocolError as error:
@@ -214,21 +216,25 @@ class Kafka07Driver:
             too_large = MessageTooLarge(topic, -1, len(record.value), max_message_bytes, "max_message_bytes")
             raise Rejected([record], str(too_large)) from too_large
 
-    def record_bytes(self, record: ProducerRecord) -> int:
-        return entry_bytes(len(record.value))
-
-    def encode(self, part: PartitionBatch, max_message_bytes: int) -> PartitionBatch:
-        return PartitionBatch(part.partition, part.records, part.compression, encode_part(part, max_message_bytes))
+    def record_size(self, record: ProducerRecord) -> int:
+        """See ProtocolDriver."""
+        return entry_bytes(len(record.value or b""))
 
     # ---- groups ---------------------------------------------------------------------------------------------
 
     def membership(self, subscription: Subscription) -> ZooKeeperMembership:
         """A member of its own in this era's ZooKeeper session. Raises Unsupported without ZooKeeper."""
-        return ZooKeeperMembership(self._zookeeper("a consumer group"), subscription, self._options.rebalance)
+        zk = self._zookeeper("a consumer group")
+        return ZooKeeperMembership(zk, subscription, self._options.rebalance, self._spawn)
 
     def offsets(self, group: str) -> ZooKeeperOffsets:
         """Positions of a group. Raises Unsupported without ZooKeeper."""
         return ZooKeeperOffsets(self._zookeeper("storing positions"), group)
+
+    def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `work` until it returns or this driver is closed."""
+        if self._tasks is not None:
+            self._tasks.start_soon(work)
 
     async def groups(self) -> list[str]:
         return await self._zookeeper("listing groups").children(GROUPS) or []
