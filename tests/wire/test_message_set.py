@@ -347,7 +347,7 @@ def test_interrupted_runs_are_linear(entry: MakeEntry) -> None:
         d = decoder(SKIP)
         d.feed(data)
         took = time.perf_counter() - began
-        assert len(d.take_reports()) == count
+        assert d.skipped == count and len(d.take_reports()) <= 1000
         return took
 
     best_small, best_large = (min(seconds(count) for _ in range(3)) for count in (500, 8000))
