@@ -237,6 +237,21 @@ def test_one_way_in_and_not_two() -> None:
         Kafka07Driver(brokers=["nonsense"])
 
 
+@pytest.mark.parametrize(
+    ("subscription", "what"),
+    [
+        (Subscription("../g", {"t": 1}), "group '../g' has U.002F at index 2"),
+        (Subscription("", {"t": 1}), "group '' is empty"),
+        (Subscription("g", {"t": 1}, consumer_id="a/b"), "consumer id 'a/b'"),
+        (Subscription("g", {"orders-\U0001f600": 1}), r"topic .* has U\+1F600 at index 7"),
+        (Subscription("g", {"x" * 254: 1}), "has 254 bytes in UTF-8"),
+    ],
+)
+def test_names_that_cannot_be_are_refused_before_anything_is_joined(subscription: Subscription, what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        Kafka07Driver(zookeeper="127.0.0.1:1").membership(subscription)
+
+
 def test_the_rules_of_a_record() -> None:
     driver = Kafka07Driver(brokers=["h:1"])
     driver.check("t", ProducerRecord(b"12345", key=b"k"), 5)

@@ -33,7 +33,7 @@ from odradek.io.zookeeper import ZooKeeper
 from odradek.types import Broker, Position, TopicPartition
 from odradek.wire.kafka07.message_set import entry_bytes
 from odradek.wire.kafka07.responses import ErrorCode
-from odradek.wire.kafka07.topic_names import check_topic
+from odradek.wire.kafka07.topic_names import check_node_name, check_topic
 
 __all__ = ["Kafka07Driver", "Kafka07Options"]
 
@@ -212,11 +212,25 @@ class Kafka07Driver:
     # ---- groups ---------------------------------------------------------------------------------------------
 
     def membership(self, subscription: Subscription) -> ZooKeeperMembership:
-        """A member of its own in this era's ZooKeeper session. Raises Unsupported without ZooKeeper."""
-        return ZooKeeperMembership(self._zookeeper("a consumer group"), subscription, self._options.rebalance)
+        """Return a member of a group, in this cluster's ZooKeeper session.
+
+        Raises:
+            Unsupported: Without ZooKeeper.
+            ConfigError: ZooKeeper takes no such name of a group or consumer, or a broker no such topic.
+        """
+        zookeeper = self._zookeeper("a consumer group")
+        try:
+            check_node_name(subscription.group, "group")
+            if subscription.consumer_id is not None:
+                check_node_name(subscription.consumer_id, "consumer id")
+            for topic in subscription.topics or ():
+                check_topic(topic)
+        except LocalProtocolError as error:
+            raise ConfigError(str(error)) from error
+        return ZooKeeperMembership(zookeeper, subscription, self._options.rebalance)
 
     def offsets(self, group: str) -> ZooKeeperOffsets:
-        """Positions of a group. Raises Unsupported without ZooKeeper."""
+        """Return the stored positions of a group. Raises Unsupported without ZooKeeper."""
         return ZooKeeperOffsets(self._zookeeper("storing positions"), group)
 
     async def groups(self) -> list[str]:
