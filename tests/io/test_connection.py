@@ -28,7 +28,7 @@ from odradek.errors import (
 from odradek.io import connection as module
 from odradek.io import transport
 from odradek.io.connection import CONNECTION, Connection, ConnectionOptions, State
-from odradek.io.requests import COALESCE_BYTES, EncodedRequest, Handshake, InFlightRequest, coalesce
+from odradek.io.requests import COALESCE_BYTES, Handshake, InFlightRequest, coalesce
 from odradek.io.tcp import memory_pair
 
 pytestmark = pytest.mark.anyio
@@ -858,11 +858,23 @@ class Versioned:
         return [b"%d" % session, self.body], Fixed(1)
 
 
+class Hello:
+    """A request of a handshake: the same bytes for every version."""
+
+    size = 2
+
+    def __init__(self, body: bytes, reply: Fixed) -> None:
+        self.body, self.reply = body, reply
+
+    def encode(self, session: Any) -> tuple[list[bytes], Fixed]:
+        return [self.body], self.reply
+
+
 def hello() -> Handshake:
     """Ask the peer for a version, and confirm it."""
-    version: bytes = yield EncodedRequest([b"v?"], Fixed(1))
+    version: bytes = yield Hello(b"v?", Fixed(1))
     try:
-        yield EncodedRequest([b"v!"], Fixed(1, {b"N": BrokerError(58, "SaslAuthenticationFailed")}))
+        yield Hello(b"v!", Fixed(1, {b"N": BrokerError(58, "SaslAuthenticationFailed")}))
     except BrokerError as error:
         raise Unsupported("this version", "another broker") from error
     return int(version)
