@@ -169,6 +169,6 @@ async def retry_until(work: Callable[[], Awaitable[T]], deadline_s: float, what:
             if anyio.current_time() + pause >= until:
                 raise DeadlineError(f"{what}: {error}", deadline_s) from error
             if not attempt:
-                log.warning("%s: %s; trying again", what, error)
+                log.warning("%s: %s; retrying", what, error)
         await anyio.sleep(pause)
     raise AssertionError("count() never ends")

@@ -20,7 +20,8 @@ from odradek.errors import (
     RemoteProtocolError,
 )
 from odradek.types import Columns, Position, TopicPartition
-from odradek.wire.compression import CompressionType, compress
+from odradek.wire.compression import CompressionType
+from odradek.wire.kafka07.compression import compress
 from odradek.wire.kafka07.decompress import WrapperContents
 from odradek.wire.kafka07.entries import (
     LogEntry,
