@@ -60,7 +60,7 @@ def silent() -> Iterator[Broker]:
 class Listener:
     def __init__(self) -> None:
         self.assigned: Assignment | None = None
-        self.told = anyio.Event()
+        self.assigned_once = anyio.Event()
 
     async def revoke(self) -> None:
         self.assigned = None
@@ -68,7 +68,7 @@ class Listener:
     async def assign(self, assignment: Assignment) -> None:
         self.assigned = assignment
         if assignment.partitions:
-            self.told.set()
+            self.assigned_once.set()
 
     def lost(self) -> None:
         self.assigned = None
@@ -95,7 +95,7 @@ async def test_a_cluster_over_zookeeper_from_registration_to_a_groups_positions(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(member.run, listener)
             with anyio.fail_after(10):
-                await listener.told.wait()
+                await listener.assigned_once.wait()
             assert listener.assigned is not None and set(listener.assigned.partitions) == set(table.published("t"))
             await driver.offsets("g").commit({P: end[0]})
             tasks.cancel_scope.cancel()

@@ -363,7 +363,7 @@ class Connection:
     # ---- what the transport calls ----------------------------------------------------------------------------
 
     def data_to_send(self) -> list[Buffer]:
-        """See TransportHandler. From here on any byte of these requests may have reached the peer."""
+        """Return the next burst (TransportHandler). Any byte of it may have reached the peer from here on."""
         if self.state is not State.CONNECTED:
             return self._handshake_to_send()
         burst: list[Buffer] = []
@@ -406,7 +406,7 @@ class Connection:
         return True
 
     def data_sent(self) -> None:
-        """See TransportHandler."""
+        """Resolve what has no response (TransportHandler)."""
         written, self._writing = self._writing, []
         self._in_callback = True
         for pending in written:
@@ -416,7 +416,7 @@ class Connection:
             self._transport.write_soon()
 
     def data_received(self, data: memoryview) -> None:
-        """See TransportHandler."""
+        """Decode responses (TransportHandler)."""
         self._received_bytes += len(data)
         self._received_any = True
         self._in_callback = True
@@ -430,7 +430,7 @@ class Connection:
             self._transport.write()
 
     def connection_lost(self, why: str) -> None:
-        """See TransportHandler."""
+        """Fail what is outstanding (TransportHandler)."""
         self._lose(why)
 
     def _decode(self, data: memoryview) -> None:

@@ -177,8 +177,10 @@ class InFlightRequest(Generic[T]):
 
 
 Handshake = Generator[Request[Any], Any, Any]
-"""What precedes the first request on a new connection: yields requests and is sent their results, or is thrown their
-errors; returns the session that later requests are encoded for. An error it raises fails the attempt to connect."""
+"""The requests that precede all others on a new connection.
+
+It yields requests and is sent their results, or is thrown their errors; it returns the session that later requests are
+encoded for. An error it raises fails the attempt to connect."""
 
 
 def no_handshake() -> Handshake:

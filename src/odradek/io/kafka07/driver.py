@@ -32,7 +32,7 @@ from odradek.io.kafka07.metadata import StaticMetadata, ZooKeeperMetadata, broke
 from odradek.io.zookeeper import ZooKeeper
 from odradek.types import Broker, Position, TopicPartition
 from odradek.wire.kafka07.message_set import entry_bytes
-from odradek.wire.kafka07.responses import ErrorCode
+from odradek.wire.kafka07.responses import Kafka07ErrorCode
 from odradek.wire.kafka07.topic_names import check_node_name, check_topic
 
 __all__ = ["Kafka07Driver", "Kafka07Options"]
@@ -134,8 +134,10 @@ class Kafka07Driver:
     # ---- brokers --------------------------------------------------------------------------------------------
 
     def broker(self, broker: Broker, *, purpose: str) -> Kafka07BrokerClient:
-        """See ProtocolDriver. A broker whose address changed gets another connection, and so does one whose connection
-        ended by a defect; the old one is closed.
+        """Return the client of a broker (ProtocolDriver).
+
+        A broker whose address changed gets another connection, and so does one whose connection ended by a defect; the
+        old one is closed.
 
         Raises:
             Closed: Outside the block.
@@ -181,9 +183,9 @@ class Kafka07Driver:
             asked = [TopicPartition(topic, n, broker.id) for n in range(first, first + PROBE_PARTITIONS)]
             results = await client.fetch([(client.decoder(p, Position(0), DecoderOptions()), 0) for p in asked])
             for partition, result in zip(asked, results, strict=True):
-                if result.error is not None and result.error.code == ErrorCode.WRONG_PARTITION:
+                if result.error is not None and result.error.code == Kafka07ErrorCode.WRONG_PARTITION:
                     return partition.partition
-                if result.error is not None and result.error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                if result.error is not None and result.error.code != Kafka07ErrorCode.OFFSET_OUT_OF_RANGE:
                     raise result.error
         raise RemoteProtocolError(f"{broker.address} claims to have more than {MAX_PARTITIONS} partitions of {topic}")
 

@@ -1,4 +1,4 @@
-"""Which names a topic may have, and which a node of ZooKeeper may have (specification 1.2 and App. H1)."""
+"""The rules for names of topics and of ZooKeeper nodes (specification 1.2 and App. H1)."""
 
 from __future__ import annotations
 
