@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from threading import get_ident
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import anyio
 from anyio.abc import TaskGroup
@@ -33,9 +34,11 @@ from odradek.io.zookeeper import ZooKeeper
 from odradek.types import Broker, Position, TopicPartition
 from odradek.wire.kafka07.message_set import entry_bytes
 from odradek.wire.kafka07.responses import Kafka07ErrorCode
-from odradek.wire.kafka07.topic_names import check_node_name, check_topic
+from odradek.wire.kafka07.topic_names import check_topic
 
 __all__ = ["Kafka07Driver", "Kafka07Options"]
+
+log = logging.getLogger(__name__)
 
 PROBE_PARTITIONS = 256
 """Partitions asked for in one request. A broker with more of one topic is asked again."""
@@ -218,22 +221,25 @@ class Kafka07Driver:
 
         Raises:
             Unsupported: Without ZooKeeper.
-            ConfigError: ZooKeeper takes no such name of a group or consumer, or a broker no such topic.
+            ConfigError: ZooKeeper refuses the name of the group or consumer, or a broker that of a topic.
         """
         zookeeper = self._zookeeper("a consumer group")
-        try:
-            check_node_name(subscription.group, "group")
-            if subscription.consumer_id is not None:
-                check_node_name(subscription.consumer_id, "consumer id")
-            for topic in subscription.topics or ():
-                check_topic(topic)
-        except LocalProtocolError as error:
-            raise ConfigError(str(error)) from error
-        return ZooKeeperMembership(zookeeper, subscription, self._options.rebalance)
+        return ZooKeeperMembership(zookeeper, subscription, self._options.rebalance, self._spawn)
 
     def offsets(self, group: str) -> ZooKeeperOffsets:
         """Return the stored positions of a group. Raises Unsupported without ZooKeeper."""
         return ZooKeeperOffsets(self._zookeeper("storing positions"), group)
+
+    def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `work` until it returns or this driver is closed. An error of it is logged: the cluster lives on."""
+        if self._tasks is not None:
+            self._tasks.start_soon(self._guard, work)
+
+    async def _guard(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await work()
+        except Exception:
+            log.exception("%r: a background task failed", self)
 
     async def groups(self) -> list[str]:
         return await self._zookeeper("listing groups").children(GROUPS) or []

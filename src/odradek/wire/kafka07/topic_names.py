@@ -1,4 +1,4 @@
-"""The rules for names of topics and of ZooKeeper nodes (specification 1.2 and App. H1)."""
+"""The rules for names of topics (specification 1.2 and App. H1)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from odradek.errors import LocalProtocolError
 
-__all__ = ["MAX_TOPIC_BYTES", "MAX_TOPIC_LENGTH", "check_node_name", "check_topic", "is_legal_topic"]
+__all__ = ["MAX_TOPIC_BYTES", "MAX_TOPIC_LENGTH", "check_topic", "is_legal_topic"]
 
 MAX_TOPIC_LENGTH = 255
 """The broker's default for max.topic.name.length, in UTF-16 units."""
@@ -31,22 +31,11 @@ def check_topic(name: str, max_length: int = MAX_TOPIC_LENGTH) -> None:
         name: The topic.
         max_length: The broker's max.topic.name.length (UTF-16 units).
     """
-    problem = _length_problem(name, max_length) or _node_problem(name)
+    problem = _length_problem(name, max_length) or _character_problem(name)
     if not problem and (size := len(name.encode())) > MAX_TOPIC_BYTES:
         problem = f"has {size} bytes in UTF-8, a broker's directory allows {MAX_TOPIC_BYTES}: shorten it"
     if problem:
         raise LocalProtocolError(f"topic {name!r} {problem}")
-
-
-def check_node_name(name: str, what: str) -> None:
-    """Raise LocalProtocolError for a name that cannot be part of a path in ZooKeeper.
-
-    Args:
-        name: The name.
-        what: What it is the name of, for the message: `group`.
-    """
-    if problem := _node_problem(name):
-        raise LocalProtocolError(f"{what} {name!r} {problem}")
 
 
 def is_legal_topic(name: str, max_length: int = MAX_TOPIC_LENGTH) -> bool:
@@ -61,11 +50,11 @@ def _length_problem(name: str, max_length: int) -> str:
     return f"has {units} UTF-16 units, the broker allows {max_length}: shorten it" if units > max_length else ""
 
 
-def _node_problem(name: str) -> str:
+def _character_problem(name: str) -> str:
     if not name:
         return "is empty: give it a name"
     if name in (".", ".."):
         return "is the name of a directory: choose another one"
     if illegal := _REFUSED_BY_ZOOKEEPER.search(name):
-        return f"has U+{ord(illegal[0]):04X} at index {illegal.start()}, which no such name may contain: remove it"
+        return f"has U+{ord(illegal[0]):04X} at index {illegal.start()}, which no topic may contain: remove it"
     return ""
