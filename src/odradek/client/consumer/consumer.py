@@ -500,6 +500,7 @@ class Consumer(PartitionReaderBase):
             await self._leave(errors)
         finally:
             await self._fetcher.__aexit__(kind, error, trace)
+            self._stop_delivery(tuple(self._progress))  # of what was assigned before the membership noticed the exit
             self._clear_assignment(tuple(self._progress), OwnershipEvent.RELEASE)
             self._transition(ConsumerEvent.LEFT)
         if self._fetcher.failure is not None and not self._fetcher.failure_seen:

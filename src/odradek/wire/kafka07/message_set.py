@@ -12,7 +12,14 @@ from typing import Protocol
 from zlib import crc32
 
 from odradek import engine
-from odradek.errors import ConfigError, CorruptMessage, LocalProtocolError, MessageTooLarge, OdradekError
+from odradek.errors import (
+    ConfigError,
+    CorruptMessage,
+    LocalProtocolError,
+    MessageTooLarge,
+    OdradekError,
+    RemoteProtocolError,
+)
 from odradek.types import Columns, Position, TopicPartition
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.compression import compress
@@ -32,6 +39,9 @@ MAX_REPORTS = 1000
 """Reports of skipped messages that a decoder keeps: a damaged log may have one every few bytes."""
 
 __all__ = ["MessageSetDecoder", "Options", "encode_set", "entry_bytes"]
+
+MAX_POSITION = (1 << 63) - 1
+"""The field is a signed i64."""
 
 # ---- encoding -----------------------------------------------------------------------------------------------
 
@@ -172,13 +182,20 @@ class MessageSetDecoder:
 
     @property
     def error(self) -> OdradekError | None:
-        """Set once decoding cannot go on: CorruptMessage or MessageTooLarge. Take what came before it first."""
+        """Set once decoding cannot go on: CorruptMessage, MessageTooLarge, or RemoteProtocolError for a position that
+        cannot be. Take what came before it first."""
         return self._error
 
     def feed(self, data: memoryview) -> None:
         """Take the next bytes, of a buffer that may be used again afterwards. Never raises; what is fed after an error
         is ignored."""
         if self._error is None:
+            if self.fetch_position + len(data) > MAX_POSITION:
+                self._error = RemoteProtocolError(
+                    f"{self.partition}: the broker sent {len(data)} bytes from position {self.fetch_position} on: "
+                    f"no log is longer than {MAX_POSITION}"
+                )
+                return
             self._feed(data)
 
     def decompress_deferred(self) -> None:
