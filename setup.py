@@ -1,6 +1,6 @@
-"""The compiled codec, where there is a compiler for it; everything else about the package is in pyproject.toml.
+"""The compiled engine, where there is a compiler for it; everything else about the package is in pyproject.toml.
 
-Without cargo and rustc the package is built without it, as a wheel for every platform: the pure codec does the same.
+Without cargo and rustc the package is built without it, as a wheel for every platform: the pure engine does the same.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ ABI = "cp311"  # the first stable ABI with the buffer protocol; pyo3's feature i
 
 missing = [tool for tool in ("cargo", "rustc") if shutil.which(tool) is None]
 if missing:
-    sys.stderr.write(f"odradek: without its compiled codec, because {' and '.join(missing)} cannot be found\n")
+    sys.stderr.write(f"odradek: without its compiled engine, because {' and '.join(missing)} cannot be found\n")
     setup()
 else:
-    compression = RustExtension(
+    extension = RustExtension(
         "odradek.engine._compiled",
         path="rust/binding/Cargo.toml",
         args=["--locked"],
         binding=Binding.PyO3,
         debug=False,  # in editable installs, too
-        optional=True,  # whoever has a compiler that is too old gets the pure codec and the reason
+        optional=True,  # with a compiler that is too old, pip names the reason and installs the pure engine
     )
     # A free-threaded interpreter has no stable ABI before 3.15: there, the extension is for that version only.
     free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
-    setup(rust_extensions=[compression], options={} if free_threaded else {"bdist_wheel": {"py_limited_api": ABI}})
+    setup(rust_extensions=[extension], options={} if free_threaded else {"bdist_wheel": {"py_limited_api": ABI}})

@@ -6,12 +6,14 @@ from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
+from typing import Any
 
 from hypothesis import strategies as st
 
 from odradek import engine as engines
 from odradek.core.interfaces import DecoderOptions
-from odradek.engine import PackedBytes
+from odradek.engine import HeaderColumns, Headers, PackedBytes
+from odradek.errors import CorruptMessage
 from odradek.types import Columns, Position, TopicPartition
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
@@ -52,20 +54,32 @@ def numbers(values: Sequence[int], kind: str = "q") -> memoryview:
     return memoryview(array(kind, values))
 
 
+def pack_headers(rows: Sequence[Headers], kind: str = "i") -> HeaderColumns:
+    """The same for headers."""
+    ends = array("i", accumulate(map(len, rows), initial=0))
+    pairs = [pair for row in rows for pair in row]
+    names = pack([name.encode() for name, _ in pairs], kind)
+    return HeaderColumns(memoryview(ends), names, pack([value for _, value in pairs], kind))
+
+
 def packed(columns: Columns, kind: str = "i") -> Columns:
     """These columns as the compiled engine would give them."""
-    inner = columns.inner_indexes
+    c = columns
     return columns._replace(
-        values=pack(list(columns.values), kind),
-        positions=numbers(columns.positions),
-        next_positions=numbers(columns.next_positions),
-        inner_indexes=None if inner is None else numbers(inner, "i"),
+        values=pack(list(c.values), kind),
+        positions=numbers(c.positions),
+        next_positions=numbers(c.next_positions),
+        inner_indexes=None if c.inner_indexes is None else numbers(c.inner_indexes, "i"),
+        keys=None if c.keys is None else pack(list(c.keys), kind),
+        headers=None if c.headers is None else pack_headers(c.headers, kind),
+        timestamps=None if c.timestamps is None else numbers(c.timestamps),
+        timestamp_types=None if c.timestamp_types is None else numbers(c.timestamp_types, "b"),
     )
 
 
-def plain(values: Sequence[bytes], position: int = 0) -> Columns:
+def plain(values: Sequence[bytes | None], position: int = 0) -> Columns:
     """Columns of plain messages, as lists."""
-    ends = list(accumulate((len(value) + 10 for value in values), initial=position))
+    ends = list(accumulate((len(value or b"") + 10 for value in values), initial=position))
     return Columns(list(values), ends[:-1], ends[1:])
 
 
@@ -95,3 +109,33 @@ def _entries() -> st.SearchStrategy[bytes]:
 
 LOGS = st.lists(_entries(), max_size=8).map(b"".join)
 """Logs with messages of both magics, wrappers, and damage."""
+
+
+_STRINGS = st.none() | st.binary(max_size=8)
+_HEADERS = st.lists(st.tuples(st.text(max_size=4), _STRINGS), max_size=3).map(tuple)
+
+
+@st.composite
+def _records(draw: st.DrawFn) -> Columns:
+    values = draw(st.lists(_STRINGS, max_size=12))
+    rows = len(values)
+
+    def column(of: st.SearchStrategy[Any]) -> list[Any]:
+        return draw(st.lists(of, min_size=rows, max_size=rows))
+
+    columns = plain(values)
+    if draw(st.booleans()):
+        columns = columns._replace(inner_indexes=column(st.integers(0, 9)))
+    if draw(st.booleans()):
+        columns = columns._replace(keys=column(_STRINGS))
+    if draw(st.booleans()):
+        columns = columns._replace(headers=column(_HEADERS))
+    if draw(st.booleans()):
+        times = column(st.integers(-1, 1 << 41))
+        columns = columns._replace(timestamps=times, timestamp_types=column(st.integers(-1, 1)))
+    damaged = draw(st.sets(st.integers(0, rows - 1), max_size=2)) if rows else set()
+    return columns._replace(corrupt={row: CorruptMessage(str(TP), row, "CRC mismatch") for row in sorted(damaged)})
+
+
+RECORDS = _records()
+"""Columns, as lists, of records with and without values, keys, headers, times, inner indexes and damage."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from odradek import arrow
 from odradek.batch import Batch
-from odradek.client.consumer.cursor import cut
 from odradek.engine import PackedBytes
 from odradek.errors import ConfigError
+from odradek.spark.schema import columns as spark_columns
 from odradek.types import NO_TIMESTAMP, Columns, TopicPartition
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 
-from .columns import ENGINES, LOGS, TP, damage, decode, numbers, pack, packed, plain, using
+from .columns import ENGINES, LOGS, RECORDS, TP, damage, decode, numbers, pack, packed, plain, using
 
 Row = dict[str, Any]
 Made = pa.RecordBatch | pa.Table
@@ -35,18 +35,26 @@ def rows_of(*batches: Batch, errors: bool = False) -> list[Row]:
     for batch in batches:
         for n, record in enumerate(batch):
             row = {
+                "key": record.key,
                 "value": record.value,
-                "position": record.position,
-                "next_position": record.next_position,
+                "topic": record.topic,
+                "partition": record.partition.partition,
+                "offset": record.position,
+                "timestamp": None if record.timestamp is None else at(record.timestamp),
+                "timestampType": -1 if record.timestamp_type is None else record.timestamp_type.value,
+                "broker": None if record.partition.broker < 0 else record.partition.broker,
                 "index": record.inner_index,
-                **record.partition._asdict(),
+                "nextOffset": record.next_position,
+                "headers": [{"key": name, "value": value} for name, value in record.headers],
             }
-            rows.append(
-                {key: row[key] for key in ("value", "position", "next_position", "index")}
-                | {key: row[key] for key in ("topic", "broker", "partition")}
-                | ({"error": batch.corrupt[n].reason if n in batch.corrupt else None} if errors else {})
-            )
+            if errors:
+                row["error"] = batch.corrupt[n].reason if n in batch.corrupt else None
+            rows.append(row)
     return rows
+
+
+def at(milliseconds: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
 
 
 def check(made: Made, expected: Sequence[Row]) -> None:
@@ -66,24 +74,30 @@ def address(view: memoryview) -> int:
 
 
 def test_the_schema_is_what_the_pages_say() -> None:
+    header: list[pa.Field[Any]] = [pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]
     always: list[pa.Field[Any]] = [
-        pa.field("value", pa.binary(), nullable=False),
-        pa.field("position", pa.int64(), nullable=False),
-        pa.field("next_position", pa.int64(), nullable=False),
-        pa.field("index", pa.int32(), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
         pa.field("topic", pa.dictionary(pa.int32(), pa.string()), nullable=False),
-        pa.field("broker", pa.dictionary(pa.int32(), pa.int32()), nullable=False),
         pa.field("partition", pa.dictionary(pa.int32(), pa.int32()), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.timestamp("ms", tz="UTC")),
+        pa.field("timestampType", pa.int32(), nullable=False),
+        pa.field("broker", pa.dictionary(pa.int32(), pa.int32())),
+        pa.field("index", pa.int32(), nullable=False),
+        pa.field("nextOffset", pa.int64(), nullable=False),
+        pa.field("headers", pa.list_(pa.struct(header)), nullable=False),
     ]
     error: pa.Field[Any] = pa.field("error", pa.string())
     assert arrow.schema() == pa.schema(always)
-    assert arrow.schema("error") == pa.schema([*always, error])
-    assert arrow.schema("time", "key", "headers", "error").names[7:] == ["key", "headers", "time", "error"]
+    assert arrow.schema(errors=True) == pa.schema([*always, error])
     large = arrow.schema(large=True)
-    assert large.field("value") == pa.field("value", pa.large_binary(), nullable=False)
-    assert list(large)[1:] == always[1:]
-    with pytest.raises(ConfigError, match="colour"):
-        arrow.schema("colour")
+    assert list(large)[:2] == [pa.field("key", pa.large_binary()), pa.field("value", pa.large_binary())]
+    assert list(large)[2:] == always[2:]
+
+
+def test_the_names_are_those_of_the_spark_source() -> None:
+    assert arrow.schema().names == [column.name for column in spark_columns(headers=True)]
 
 
 def test_every_way_to_arrow_gives_this_schema() -> None:
@@ -91,9 +105,9 @@ def test_every_way_to_arrow_gives_this_schema() -> None:
     for columns in (lists, buffers, plain([]), packed(plain([]))):
         assert Batch(TP, columns).to_arrow().schema == arrow.schema()
         assert arrow.table([(TP, columns)]).schema == arrow.schema()
-        assert arrow.table([(TP, columns)], errors=True).schema == arrow.schema("error")
+        assert arrow.table([(TP, columns)], errors=True).schema == arrow.schema(errors=True)
     assert arrow.table([]).schema == arrow.schema()
-    assert arrow.table([], errors=True).schema == arrow.schema("error")
+    assert arrow.table([], errors=True).schema == arrow.schema(errors=True)
     assert Batch(TP, huge).to_arrow().schema == arrow.schema(large=True)
     assert arrow.table([(TP, lists), (TP, huge), (TP, buffers)]).schema == arrow.schema(large=True)
 
@@ -105,7 +119,7 @@ def test_every_way_to_arrow_gives_this_schema() -> None:
 @given(LOGS, st.integers(0, 5), st.integers(0, 30))
 def test_what_was_decoded_is_what_arrow_has(engine: str, log: bytes, start: int, stop: int) -> None:
     with using(engine):
-        batch = Batch(TP, cut(decode(log, "raw", 1 << 40), start, stop))
+        batch = Batch(TP, decode(log, "raw", 1 << 40).slice(start, stop))
         check(batch.to_arrow(), rows_of(batch, errors=bool(batch.corrupt)))
         check(arrow.table([(TP, batch.columns)], errors=True), rows_of(batch, errors=True))
 
@@ -113,7 +127,7 @@ def test_what_was_decoded_is_what_arrow_has(engine: str, log: bytes, start: int,
 @given(LOGS, st.sampled_from(["i", "q"]), st.integers(0, 5), st.integers(0, 30))
 def test_buffers_and_their_slices_become_the_same_rows(log: bytes, kind: str, start: int, stop: int) -> None:
     with using("pure"):
-        batch = Batch(TP, cut(packed(decode(log, "skip"), kind), start, stop))
+        batch = Batch(TP, packed(decode(log, "skip"), kind).slice(start, stop))
         made = batch.to_arrow()
         check(made, rows_of(batch))
         assert made.schema.field("value").type == (pa.binary() if kind == "i" else pa.large_binary())
@@ -121,13 +135,13 @@ def test_buffers_and_their_slices_become_the_same_rows(log: bytes, kind: str, st
 
 def test_nothing_is_copied() -> None:
     columns = packed(decode(encode_set([b"a", b"b"], CompressionType.GZIP) + encode_set([b"c" * 50] * 1000)))
-    for part in (columns, cut(columns, 1, 900)):
+    for part in (columns, columns.slice(1, 900)):
         made = Batch(TP, part).to_arrow()
         assert isinstance(part.values, PackedBytes) and isinstance(part.inner_indexes, memoryview)
         assert isinstance(part.positions, memoryview) and isinstance(part.next_positions, memoryview)
         assert addresses(made["value"]) == [address(part.values.offsets), address(part.values.data)]
-        assert addresses(made["position"]) == [address(part.positions)]
-        assert addresses(made["next_position"]) == [address(part.next_positions)]
+        assert addresses(made["offset"]) == [address(part.positions)]
+        assert addresses(made["nextOffset"]) == [address(part.next_positions)]
         assert addresses(made["index"]) == [address(part.inner_indexes)]
     zeros = Batch(TP, packed(plain([b"x"] * 10))).to_arrow()
     assert addresses(zeros["index"]) == addresses(zeros["topic"])[:1] == addresses(zeros["broker"])[:1]
@@ -145,7 +159,7 @@ def test_messages_of_a_wrapper_are_counted() -> None:
     inner = encode_set([b"two", b"three"], CompressionType.SNAPPY)
     made = Batch(TP, decode(encode_set([b"one", inner[10:]], CompressionType.GZIP) + encode_set([b"four"]))).to_arrow()
     assert made["value"].to_pylist()[0] == b"one" and made["index"].to_pylist()[:2] == [0, 1]
-    assert made["index"].to_pylist()[-1] == 0 and len(set(made["position"].to_pylist())) == 2
+    assert made["index"].to_pylist()[-1] == 0 and len(set(made["offset"].to_pylist())) == 2
 
 
 def test_a_damaged_message_tells_why() -> None:
@@ -156,24 +170,30 @@ def test_a_damaged_message_tells_why() -> None:
     assert "error" not in Batch(TP, decode(encode_set([b"good"]), "raw")).to_arrow().schema.names
 
 
-def test_what_other_eras_have_is_not_dropped() -> None:
-    columns = plain([b"one", b"two"])._replace(
+def test_keys_headers_and_times_are_in_their_fields() -> None:
+    columns = plain([b"one", None])._replace(
         keys=[b"k", None],
-        headers=[(("h", b"1"), ("h", b"2")), ()],
+        headers=[(("h", b"1"), ("h", None)), ()],
         timestamps=[1500, NO_TIMESTAMP],
-        timestamp_types=[0, NO_TIMESTAMP],
+        timestamp_types=[1, NO_TIMESTAMP],
     )
-    for made in (arrow.record_batch(TP, columns), arrow.table([(TP, columns), (TP, columns)])):
-        made.validate(full=True)
-        assert made.schema == arrow.schema("key", "headers", "time")
-        assert made.slice(0, 2).select(["key", "headers", "time"]).to_pylist() == [
-            {
-                "key": b"k",
-                "headers": [{"key": "h", "value": b"1"}, {"key": "h", "value": b"2"}],
-                "time": datetime(1970, 1, 1, 0, 0, 1, 500_000, UTC),
-            },
-            {"key": None, "headers": [], "time": None},
-        ]
+    batch = Batch(TP, columns)
+    check(batch.to_arrow(), rows_of(batch))
+    check(arrow.table([(TP, columns), (TP, columns)]), rows_of(batch, batch))
+    first, second = batch.to_arrow().to_pylist()
+    assert first["timestamp"] == datetime(1970, 1, 1, 0, 0, 1, 500_000, UTC)
+    assert first["headers"] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
+    assert (second["value"], second["timestamp"], second["timestampType"], second["headers"]) == (None, None, -1, [])
+
+
+@given(RECORDS, st.sampled_from(["i", "q"]), st.data())
+def test_records_of_every_kind_become_rows(columns: Columns, kind: str, data: st.DataObject) -> None:
+    start, stop = sorted(data.draw(st.tuples(st.integers(0, 12), st.integers(0, 12))))
+    for part in (columns, packed(columns, kind)):
+        batch = Batch(TopicPartition("t", 1), part.slice(start, stop))
+        check(batch.to_arrow(), rows_of(batch, errors=bool(batch.corrupt)))
+        both = [(TP, part), (batch.partition, batch.columns)]
+        check(arrow.table(both, errors=True), rows_of(Batch(TP, part), batch, errors=True))
 
 
 def test_lists_of_more_than_a_binary_array_can_count_become_large(monkeypatch: pytest.MonkeyPatch) -> None:

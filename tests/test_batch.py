@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.batch import Batch
-from odradek.client.consumer.cursor import cut
 from odradek.engine import PackedBytes
-from odradek.types import Columns, Record
+from odradek.types import Columns, Position, Record, TimestampType
 
-from .columns import ENGINES, LOGS, TP, decode, numbers, pack, packed, plain, using
+from .columns import ENGINES, LOGS, RECORDS, TP, decode, numbers, pack, packed, plain, using
 
-VALUES = st.lists(st.binary(max_size=8), max_size=12)
+VALUES = st.lists(st.none() | st.binary(max_size=8), max_size=12)
 KINDS = st.sampled_from(["i", "q"])
 
 
@@ -24,7 +23,7 @@ KINDS = st.sampled_from(["i", "q"])
 
 
 @given(VALUES, KINDS, st.data())
-def test_packed_strings_read_like_a_list(values: list[bytes], kind: str, data: st.DataObject) -> None:
+def test_packed_strings_read_like_a_list(values: list[bytes | None], kind: str, data: st.DataObject) -> None:
     start = data.draw(st.integers(-len(values) - 1, len(values) + 1))
     stop = data.draw(st.integers(-len(values) - 1, len(values) + 1))
     strings = pack(values, kind)
@@ -32,7 +31,8 @@ def test_packed_strings_read_like_a_list(values: list[bytes], kind: str, data: s
         assert found == expected and found.tolist() == expected and list(found) == expected
         assert [found[n] for n in range(-len(expected), len(expected))] == expected + expected
         assert bool(found) is bool(expected)
-        assert found.payload_bytes == sum(map(len, expected))
+        assert found.payload_bytes == sum(len(value or b"") for value in expected)
+        assert found.null_count == expected.count(None)
         assert found == pack(expected, kind) and found != [*expected, b""]
     with pytest.raises(IndexError):
         strings[len(values)]
@@ -57,7 +57,7 @@ def test_packed_strings_are_no_keys_and_say_what_they_are() -> None:
 
 
 @given(VALUES, KINDS, st.integers(0, 12))
-def test_packed_strings_survive_pickling(values: list[bytes], kind: str, start: int) -> None:
+def test_packed_strings_survive_pickling(values: list[bytes | None], kind: str, start: int) -> None:
     strings = pack(values, kind)[start:]
     again = pickle.loads(pickle.dumps(strings))
     assert type(again) is PackedBytes and again == strings and again.offsets.format == kind
@@ -88,8 +88,8 @@ def test_batches_survive_pickling(engine: str, log: bytes) -> None:
 @given(LOGS, KINDS, st.integers(0, 5), st.integers(0, 30))
 def test_a_batch_reads_the_same_whatever_its_columns_are(log: bytes, kind: str, start: int, stop: int) -> None:
     with using("pure"):
-        lists = cut(decode(log, "raw"), start, stop)
-        buffers = cut(packed(decode(log, "raw"), kind), start, stop)
+        lists = decode(log, "raw").slice(start, stop)
+        buffers = packed(decode(log, "raw"), kind).slice(start, stop)
         one, other = Batch(TP, lists), Batch(TP, buffers)
         assert list(one) == list(other) and one.values == other.values and len(one) == len(other)
         assert repr(one) == repr(other)
@@ -97,6 +97,34 @@ def test_a_batch_reads_the_same_whatever_its_columns_are(log: bytes, kind: str, 
         assert all(type(record) is Record and type(record.position) is int for record in other)
         if len(one):
             assert (one.position, one.next_position) == (other.position, other.next_position)
+
+
+@given(RECORDS, KINDS)
+def test_records_are_the_rows_of_their_columns(columns: Columns, kind: str) -> None:
+    batch = Batch(TP, packed(columns, kind))
+    assert list(batch) == list(Batch(TP, columns)) == rows_of(columns)
+    assert pickle.loads(pickle.dumps(list(batch))) == list(batch)
+
+
+def rows_of(columns: Columns) -> list[Record]:
+    """What the fields of `Columns` mean, row by row."""
+    c = columns
+    return [
+        Record(
+            value=c.values[row],
+            key=c.keys[row] if c.keys else None,
+            headers=c.headers[row] if c.headers else (),
+            timestamp=c.timestamps[row] if c.timestamps and c.timestamps[row] >= 0 else None,
+            timestamp_type=TimestampType(c.timestamp_types[row])
+            if c.timestamp_types and c.timestamp_types[row] >= 0
+            else None,
+            position=Position(c.positions[row]),
+            next_position=Position(c.next_positions[row]),
+            inner_index=c.inner_indexes[row] if c.inner_indexes else 0,
+            partition=TP,
+        )
+        for row in range(len(c.values))
+    ]
 
 
 @pytest.mark.parametrize("nexts", [[10, 20, 30], [10, 20, 40], [10, 10, 30], [11, 20, 30]])

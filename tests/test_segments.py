@@ -166,7 +166,7 @@ def test_arrow_has_what_the_batches_have(
         log = segments.open(write(tmp_path_factory.mktemp("log") / "t-0", first, second))
         rows = [row for batch in log.arrow(corrupt="raw") for row in batch.to_pylist()]
         records = [(r, batch.corrupt.get(n)) for batch in log.batches(corrupt="raw") for n, r in enumerate(batch)]
-        assert [(row["position"], row["index"], row["value"]) for row in rows] == [
+        assert [(row["offset"], row["index"], row["value"]) for row in rows] == [
             (r.position, r.inner_index, r.value) for r, _ in records
         ]
         assert [row["error"] for row in rows] == [error and error.reason for _, error in records]
@@ -183,7 +183,7 @@ def test_a_record_batch_has_about_as_many_bytes_as_asked_for(tmp_path: Path) -> 
     with pytest.raises(ConfigError, match="max_bytes"):
         log.arrow(max_bytes=0)
     (first, *_) = log.arrow(13_000, 26_000)
-    assert first["position"].to_pylist() == list(range(13_000, 26_000, 1000))
+    assert first["offset"].to_pylist() == list(range(13_000, 26_000, 1000))
 
 
 def test_an_error_comes_behind_the_rows_before_it(tmp_path: Path) -> None:

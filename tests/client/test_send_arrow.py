@@ -134,20 +134,24 @@ async def test_compressed_topics_take_columns_too(driver: FakeEra) -> None:
 # ---- what it refuses ---------------------------------------------------------------------------------------------
 
 TABLE = pa.table({"a": [b"x", b"y"], "n": [1, 2], "gap": pa.array([b"x", None])})
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+NAMELESS = pa.table({"value": [b"x"], "headers": pa.array([[(None, b"y")]], HEADERS)})
 
 
 @pytest.mark.parametrize(
     ("data", "options", "error", "words"),
     [
-        ([b"x"], {}, TypeError, "data is a pyarrow Table, RecordBatch, Array or ChunkedArray, not list"),
-        (TABLE, {}, ConfigError, "there is no column 'value', but a, n, gap: say value="),
-        (TABLE, {"value": "b"}, ConfigError, "there is no column 'b', but a, n, gap: say value="),
-        (TABLE, {"value": "a", "key": "b"}, ConfigError, "there is no column 'b', but a, n, gap: say key="),
-        (TABLE, {"value": "n"}, TypeError, "column 'n' is int64: what is sent is binary or string"),
+        ([b"x"], {}, TypeError, "data must be a pyarrow Table, RecordBatch, Array or ChunkedArray, not list"),
+        (TABLE, {}, ConfigError, "there is no column 'value', but a, n, gap: set value="),
+        (TABLE, {"value": "b"}, ConfigError, "there is no column 'b', but a, n, gap: set value="),
+        (TABLE, {"value": "a", "key": "b"}, ConfigError, "there is no column 'b', but a, n, gap: set key="),
+        (TABLE, {"value": "n"}, TypeError, "column 'n' is int64: value must be binary or string, so cast it first"),
         (TABLE, {"value": "a", "key": "n"}, TypeError, "column 'n' is int64"),
-        (TABLE, {"value": "gap"}, ValueError, "row 1 of column 'gap' is null"),
+        (TABLE, {"value": "a", "headers": "n"}, TypeError, "column 'n' is int64: headers must be list<struct"),
+        (TABLE, {"value": "a", "headers": "gap"}, TypeError, "headers must be list"),
+        (TABLE, {"value": "a", "timestamp": "a"}, TypeError, "timestamp must be a timestamp, or an integer"),
+        (NAMELESS, {"value": "value", "headers": "headers"}, ValueError, "the name of a header is null"),
         (TABLE["a"], {"value": "a"}, ConfigError, "value='a' names a column, and an array has none"),
-        (pa.chunked_array([[b"x"], [b"y", None]]), {}, ValueError, "row 2 of the array is null"),
         (pa.nulls(1), {}, TypeError, "the array is null: "),
         (pa.table([[b"x"], [b"y"]], ["value", "value"]), {}, ConfigError, "there is more than one column 'value'"),
     ],
@@ -271,10 +275,62 @@ async def test_a_wrapper_that_is_too_large_is_split_down_to_its_rows(driver: Fak
     assert len(acks.acks) > 6
 
 
-async def test_a_view_is_copied_piece_by_piece() -> None:
+async def test_views_are_copied_some_rows_at_a_time() -> None:
     values = pa.array(
-        [f"a long string that is not inlined {n}" for n in range(3 * arrow_input.PIECE_ROWS)], pa.string_view()
+        [f"a long string that is not inlined {n}" for n in range(3 * arrow_input.ROWS_AT_ONCE)], pa.string_view()
     )
     pieces = list(arrow_input.runs(values, None, None))
-    assert [len(piece) for piece in pieces] == [arrow_input.PIECE_ROWS] * 3
+    assert [len(piece) for piece in pieces] == [arrow_input.ROWS_AT_ONCE] * 3
     assert [value.decode() for piece in pieces for value in piece if isinstance(value, bytes)] == values.to_pylist()
+
+
+# ---- more than values ---------------------------------------------------------------------------------------------
+
+
+async def test_nulls_keys_headers_and_times_become_records() -> None:
+    headers = pa.array([[("a", b"1"), ("a", None)], [], None], HEADERS)
+    times = pa.array([1500, None, -1], pa.timestamp("ms", tz="UTC"))
+    data = pa.table({"value": [b"x", None, b"z"], "key": ["k", "", None], "headers": headers, "time": times})
+    rows = [
+        ProducerRecord(b"x", b"k", (("a", b"1"), ("a", None)), 1500),  # type: ignore[arg-type]
+        ProducerRecord(None, b"", (), None),  # type: ignore[arg-type]
+        ProducerRecord(b"z", None, (), -1),
+    ]
+    assert list(arrow_input.runs(data, "value", "key", "headers", "time")) == [rows]
+    chunked = pa.concat_tables([data, data])
+    found = [row for run in arrow_input.runs(chunked, "value", "key", "headers", "time") for row in run]
+    assert found == rows + rows
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.list_(pa.struct([("value", pa.string()), ("key", pa.large_string())])),
+        pa.large_list(pa.struct([("key", pa.binary()), ("value", pa.large_binary())])),
+    ],
+    ids=str,
+)
+async def test_headers_of_every_kind_are_taken(kind: Any) -> None:
+    rows = [[{"key": "a", "value": "1"}], None]
+    data = pa.table({"value": [b"x", b"y"], "headers": pa.array(rows, kind)})
+    (run,) = arrow_input.runs(data, None, None, "headers")
+    assert run == [ProducerRecord(b"x", None, (("a", b"1"),)), ProducerRecord(b"y")]
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        pa.array([1500, None], pa.int64()),
+        pa.array([1500, None], pa.timestamp("ms")),
+        pa.array([1_500_999, None], pa.timestamp("us", tz="Europe/Berlin")),
+    ],
+    ids=lambda times: str(times.type),
+)
+async def test_times_of_every_kind_become_milliseconds(times: Any) -> None:
+    (run,) = arrow_input.runs(pa.table({"value": [b"x", b"y"], "t": times}), timestamp="t")
+    assert [row[3] for row in run if isinstance(row, ProducerRecord)] == [1500, None]
+
+
+async def test_one_null_value_makes_records_of_all_rows() -> None:
+    rows = [row for run in arrow_input.runs(pa.chunked_array([[b"x"], [b"y", None]])) for row in run]
+    assert rows == [ProducerRecord(b"x"), ProducerRecord(b"y"), ProducerRecord(None)]  # type: ignore[arg-type]

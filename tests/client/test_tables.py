@@ -109,7 +109,7 @@ async def test_positions_lie_right_behind_the_last_table() -> None:
         for n in (4, 8, 10):
             table = await anext(tables)
             assert reader.positions() == {tp(): n * SIZE}
-            assert table["next_position"].to_pylist()[-1] == n * SIZE
+            assert table["nextOffset"].to_pylist()[-1] == n * SIZE
         with pytest.raises(StopAsyncIteration):
             await anext(tables)
 
@@ -147,7 +147,7 @@ async def test_raw_entries_say_what_is_wrong_with_them(engine: str) -> None:
     with using(engine):
         async with Reader(driver, "t", until=LATEST, corrupt="raw", tuning=Tuning(fetch_bytes=14)) as reader:
             tables = [table async for table in reader.arrow()]
-    assert all(table.schema == odradek.arrow.schema("error") for table in tables)
+    assert all(table.schema == odradek.arrow.schema(errors=True) for table in tables)
     assert [(row["value"], row["error"]) for table in tables for row in table.to_pylist()] == [
         (b"good", None),
         (bad, "CRC mismatch"),

@@ -1,6 +1,6 @@
 """The same bytes through both engines.
 
-    python tests/codec/fuzz.py --count 100000 --seed 7
+    python tests/engine/fuzz.py --count 100000 --seed 7
 
 makes sets of good, damaged, compressed and senseless entries and holds every function of one engine against the other:
 results, places to stop, and errors. Deterministic for a seed. Exit code 1 at the first difference, which is printed.
@@ -65,17 +65,26 @@ def runs(engine: Engine, data: Buffer, start: int, stop: int, base: int, max_ent
     return *story, values.tolist(), len(rows), outcome(rows.take), outcome(rows.take), len(rows)
 
 
-def lists(engine: Engine, values: Sequence[bytes], start: int, stop: int, limits: tuple[int, int, int]) -> Outcome:
+def lists(
+    engine: Engine, values: Sequence[bytes | None], start: int, stop: int, limits: tuple[int, int, int]
+) -> Outcome:
     return (
         outcome(engine.encode_run, values, max(limits) & 0xFF),
         outcome(engine.fit, values, start, stop, *limits),
+        outcome(engine.fit, values, start, stop, *limits, True),
     )
 
 
-def strings(engine: Engine, offsets: Sequence[int], data: bytes, code: str) -> Outcome:
+def strings(engine: Engine, offsets: Sequence[int], data: bytes, code: str, validity: bytes | None) -> Outcome:
     ends = memoryview(array(code, offsets))
-    packed = PackedBytes(ends, memoryview(data))
-    return outcome(engine.unpack, ends, data), outcome(engine.encode_run, packed if offsets else [])
+    rows = max(0, len(offsets) - 1)
+    fits = validity is not None and len(validity) == rows
+    packed = PackedBytes(ends, memoryview(data), memoryview(validity) if validity is not None and fits else None)
+    return (
+        outcome(engine.unpack, ends, data, validity),
+        outcome(engine.encode_run, packed if offsets else []),
+        outcome(engine.fit, packed if offsets else [], rows // 2, rows, 1 << 40, 1, 1 << 40, True),
+    )
 
 
 def on(engine: Engine, function: Callable[..., Outcome], arguments: Sequence[object]) -> Outcome:
@@ -167,7 +176,8 @@ def some_strings(rng: random.Random) -> tuple[object, ...]:
     ends = sorted(rng.randrange(len(data) + 1) for _ in range(rng.randrange(12)))
     if ends and rng.randrange(3) == 0:
         ends[rng.randrange(len(ends))] = rng.choice([-1, len(data) + 1, 0, (1 << 31) - 1, -(1 << 31)])
-    return ends, data, rng.choice("iqqBd")
+    flags = [rng.choice([0, 1, 1, 255]) for _ in range(max(0, len(ends) - rng.choice([1, 1, 1, 1, 0, 2])))]
+    return ends, data, rng.choice("iqqBd"), rng.choice([None, bytes(flags)])
 
 
 MATERIAL: list[tuple[str, Callable[[random.Random], tuple[object, ...]]]] = [

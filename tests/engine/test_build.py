@@ -60,25 +60,25 @@ def contents(wheel: Path) -> set[str]:
 
 
 def compiled(wheel: Path) -> list[str]:
-    return [name for name in contents(wheel) if name.startswith("odradek/codec/_compiled.") and name[-4:] != ".pyi"]
+    return [name for name in contents(wheel) if name.startswith("odradek/engine/_compiled.") and name[-4:] != ".pyi"]
 
 
-def test_with_cargo_the_wheel_has_the_codec_for_all_versions(checkout: Path) -> None:
+def test_with_cargo_the_wheel_has_the_engine_for_all_versions(checkout: Path) -> None:
     wheel, _ = build("wheel", checkout, os.environ["PATH"])
     assert wheel.name.startswith(f"odradek-{odradek.__version__}-{TAG}-")
-    assert {"odradek/py.typed", "odradek/codec/_compiled.pyi", "pytest_odradek.py"} <= contents(wheel)
+    assert {"odradek/py.typed", "odradek/engine/_compiled.pyi", "pytest_odradek.py"} <= contents(wheel)
     assert compiled(wheel)
 
 
 def test_without_cargo_the_wheel_is_for_every_platform(checkout: Path, no_cargo: str) -> None:
     wheel, told = build("wheel", checkout, no_cargo)
     assert wheel.name == f"odradek-{odradek.__version__}-py3-none-any.whl"
-    assert "without its compiled codec, because cargo and rustc cannot be found" in told
-    assert {"odradek/py.typed", "odradek/codec/pure.py", "pytest_odradek.py"} <= contents(wheel)
+    assert "without its compiled engine, because cargo and rustc cannot be found" in told
+    assert {"odradek/py.typed", "odradek/engine/pure.py", "pytest_odradek.py"} <= contents(wheel)
     assert not compiled(wheel)
 
 
-def test_a_compiler_that_fails_costs_the_codec_and_not_the_package(checkout: Path) -> None:
+def test_a_compiler_that_fails_costs_the_engine_and_not_the_package(checkout: Path) -> None:
     (checkout / "rust/engine/src/lib.rs").write_text("this is no Rust")
     wheel, _ = build("wheel", checkout, os.environ["PATH"])
     assert not compiled(wheel)
@@ -87,7 +87,7 @@ def test_a_compiler_that_fails_costs_the_codec_and_not_the_package(checkout: Pat
 def test_a_source_distribution_has_all_that_a_build_needs(checkout: Path, no_cargo: str) -> None:
     (checkout / "rust/target/release").mkdir(parents=True)
     (checkout / "rust/target/release/left.over").touch()
-    (checkout / "src/odradek/codec/_compiled.abi3.so").touch()
+    (checkout / "src/odradek/engine/_compiled.abi3.so").touch()
     archive, _ = build("sdist", checkout, no_cargo)
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}

@@ -42,7 +42,7 @@ def test_the_compiled_one_runs_unless_it_is_missing_or_unwanted(choice: str | No
 
 @pytest.mark.parametrize(
     ("choice", "code", "told"),
-    [("compiled", WITHOUT, "_compiled"), ("fast", TELL, "ODRADEK_ENGINE='fast': there is no such codec")],
+    [("compiled", WITHOUT, "_compiled"), ("fast", TELL, "ODRADEK_ENGINE='fast': there is no such engine")],
 )
 def test_who_asks_for_one_hears_that_it_is_missing(choice: str, code: str, told: str) -> None:
     done = python("-c", code, choice=choice)
@@ -52,7 +52,7 @@ def test_who_asks_for_one_hears_that_it_is_missing(choice: str, code: str, told:
 
 
 @pytest.mark.parametrize("name", ["pure", "compiled"])
-def test_the_version_says_which_codec_runs(name: str) -> None:
+def test_the_version_says_which_engine_runs(name: str) -> None:
     done = python("-m", "odradek.cli", "--version", choice=name)
     assert done.stdout == f"odradek {odradek.__version__} (engine: {name})\n"
 

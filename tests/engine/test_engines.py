@@ -269,6 +269,26 @@ def test_only_bytes_fit(engine: Engine, odd: object) -> None:
     assert engine.fit((b"abc", b"de", odd, b"f"), 2, 4, 1000, 1, 100) == (2, 0)
 
 
+def with_null(code: str = "i") -> PackedBytes:
+    """The rows b"abc", None, b"d"; the null has bytes of its own, as it may in Arrow."""
+    return PackedBytes(memoryview(array(code, [0, 3, 5, 6])), memoryview(b"abc??d"), memoryview(b"\1\0\1"))
+
+
+def test_a_null_fits_only_where_nulls_are_allowed(engine: Engine) -> None:
+    values = [b"abc", None, b"d"]
+    for some in (values, tuple(values), with_null(), with_null("q")):
+        assert engine.fit(some, 0, 3, 1000, 1, 100) == (1, 3)
+        assert engine.fit(some, 0, 3, 1000, 1, 100, nullable=True) == (3, 4)
+        assert engine.fit(some, 1, 3, 2, 1, 100, nullable=True) == (2, 0)
+
+
+def test_a_null_is_no_payload_of_an_entry(engine: Engine) -> None:
+    for some in ([b"abc", None], (b"abc", None), with_null(), with_null("q")):
+        with pytest.raises(TypeError):
+            engine.encode_run(some)
+    assert engine.encode_run(with_null()[2:]) == engine.encode_run([b"d"])
+
+
 @pytest.mark.parametrize(("start", "stop"), [(-1, 2), (0, 4), (2, 1), (4, 4)])
 def test_what_is_not_there_does_not_fit(engine: Engine, start: int, stop: int) -> None:
     values = [b"a", b"b", b"c"]
@@ -282,6 +302,17 @@ def test_packed_strings_are_unpacked(engine: Engine, code: str) -> None:
     for offsets, expected in (([0, 3, 3, 5], [b"abc", b"", b"de"]), ([2, 4], [b"cd"]), ([9], []), ([], [])):
         assert engine.unpack(memoryview(array(code, offsets)), b"abcde") == expected
         assert engine.unpack(memoryview(array(code, offsets)), memoryview(bytearray(b"abcde"))) == expected
+
+
+@pytest.mark.parametrize("code", ["i", "q"])
+def test_rows_that_are_not_valid_are_null(engine: Engine, code: str) -> None:
+    offsets = memoryview(array(code, [0, 3, 3, 5]))
+    assert engine.unpack(offsets, b"abcde", b"\0\1\2") == [None, b"", b"de"]
+    assert engine.unpack(offsets, b"abcde", memoryview(bytearray(3))) == [None, None, None]
+    assert engine.unpack(offsets, b"abcde", None) == [b"abc", b"", b"de"]
+    for validity in (b"", b"\1\1", b"\1\1\1\1"):
+        with pytest.raises(ValueError, match=f"validity is for {len(validity)} rows, not 3"):
+            engine.unpack(offsets, b"abcde", validity)
 
 
 @pytest.mark.parametrize("offsets", [[0, 6], [-1, 2], [3, 2], [0, 5, 4], [0, 2, (1 << 31) - 1], [-(1 << 31), 0]])

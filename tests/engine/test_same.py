@@ -67,10 +67,17 @@ def test_lists(fuzz: ModuleType, values: list[bytes], start: int, max_bytes: int
 
 
 @settings(deadline=None)
-@given(offsets=st.lists(st.integers(-2, 45), max_size=6), data=st.binary(max_size=40), code=st.sampled_from("iq"))
-def test_strings(fuzz: ModuleType, offsets: list[int], data: bytes, code: str) -> None:
-    assert not fuzz.differ("strings", offsets, data, code)
-    assert not fuzz.differ("strings", sorted(offsets), data, code)
+@given(
+    offsets=st.lists(st.integers(-2, 45), max_size=6),
+    data=st.binary(max_size=40),
+    code=st.sampled_from("iq"),
+    validity=st.none() | st.binary(min_size=5, max_size=5),
+)
+def test_strings(fuzz: ModuleType, offsets: list[int], data: bytes, code: str, validity: bytes | None) -> None:
+    some = None if validity is None else validity[: max(0, len(offsets) - 1)]
+    for flags in (some, validity):
+        assert not fuzz.differ("strings", offsets, data, code, flags)
+        assert not fuzz.differ("strings", sorted(offsets), data, code, flags)
 
 
 @settings(deadline=None)

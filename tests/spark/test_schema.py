@@ -183,7 +183,7 @@ def test_keys_times_and_headers_of_later_eras_find_their_columns() -> None:
         [{"key": "h", "value": b"1"}, {"key": "h", "value": None}],
     )
     assert first["timestamp"].timestamp() == 1.5
-    assert (second["key"], second["timestamp"], second["headers"]) == (None, None, [])
+    assert (second["key"], second["timestamp"], second["headers"]) == (None, None, None)
 
 
 def test_dead_rows_say_in_a_header_what_is_wrong() -> None:

@@ -27,7 +27,7 @@ def batch(rows: list[tuple[Any, ...]], value: pa.DataType | None = None) -> pa.R
 
 
 def rows_of(group: DestinationRows) -> list[tuple[Any, ...]]:
-    place = (None, None) if group.partition is None else group.partition[1:]
+    place = (None, None) if group.partition is None else (group.partition.broker, group.partition.partition)
     columns = [group.rows[name].to_pylist() for name in ("value", "key")]
     return [(value, group.topic, key, *place) for value, key in zip(*columns, strict=True)]
 

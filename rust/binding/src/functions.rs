@@ -50,6 +50,7 @@ pub fn encode_run<'py>(values: &Bound<'py, PyAny>, attributes: u8) -> PyResult<B
     let packed = if values.is_instance_of::<PyList>() { None } else { BorrowedStrings::of(values)? };
     if let Some(borrowed) = packed {
         if borrowed.validity().is_some_and(|validity| validity.contains(&0)) {
+            strings!(borrowed, all => engine::encoded_bytes(all(0..=borrowed.len()))).map_err(raised)?;
             return Err(PyTypeError::new_err("a payload is None"));
         }
         return strings!(borrowed, all => encoded(values.py(), all(0..=borrowed.len()), attributes));

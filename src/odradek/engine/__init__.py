@@ -41,7 +41,7 @@ VARIABLE = "ODRADEK_ENGINE"
 def engine(name: str) -> Engine:
     """The engine of this name. Raises ImportError: it was not built, or there is no such name."""
     if name not in ENGINES:
-        raise ImportError(f"{VARIABLE}={name!r}: there is no such codec; there are {', '.join(ENGINES)}")
+        raise ImportError(f"{VARIABLE}={name!r}: there is no such engine; there are {', '.join(ENGINES)}")
     return cast(Engine, import_module(ENGINES[name]))
 
 

@@ -1,4 +1,4 @@
-"""The engine built from `rust/`; what everything means is in `interface`."""
+"""The engine built from `rust/`; `interface` says what everything means."""
 
 from collections.abc import Sequence
 from typing import final
@@ -27,8 +27,14 @@ class ColumnBuilder:
 
 def check_run(data: Buffer, start: int, stop: int, max_entry: int = NO_LIMIT) -> tuple[int, int]: ...
 def crc32(data: Buffer, before: int = 0, /) -> int: ...
-def encode_run(values: Sequence[bytes], attributes: int = 0) -> bytes: ...
+def encode_run(values: Sequence[bytes | None], attributes: int = 0) -> bytes: ...
 def fit(
-    values: Sequence[object], start: int, stop: int, max_bytes: int, row_bytes: int, max_row: int
+    values: Sequence[object],
+    start: int,
+    stop: int,
+    max_bytes: int,
+    row_bytes: int,
+    max_row: int,
+    nullable: bool = False,
 ) -> tuple[int, int]: ...
-def unpack(offsets: Buffer, data: Buffer) -> list[bytes]: ...
+def unpack(offsets: Buffer, data: Buffer, validity: Buffer | None = None) -> list[bytes | None]: ...

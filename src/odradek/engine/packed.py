@@ -29,6 +29,8 @@ class PackedBytes(Sequence[bytes | None]):
     __slots__ = ("data", "offsets", "validity")
 
     def __init__(self, offsets: memoryview, data: memoryview, validity: memoryview | None = None) -> None:
+        if validity is not None and len(validity) != max(0, len(offsets) - 1):
+            raise ValueError(f"validity has {len(validity)} rows, offsets have {max(0, len(offsets) - 1)}")
         self.offsets, self.data, self.validity = offsets, data, validity
 
     @property

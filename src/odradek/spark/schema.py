@@ -9,20 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from odradek import engine
-from odradek.arrow import binaries
+from odradek._arrays import Array, binaries, header_lists, integers, nulls, timestamp_types, timestamps, zeros
 from odradek.engine import NO_LIMIT, PackedBytes
 from odradek.errors import ConfigError
-from odradek.types import NO_TIMESTAMP, Columns, MiB, TopicPartition
+from odradek.types import Columns, MiB, TopicPartition
 
 __all__ = ["COLUMNS", "ERROR_HEADER", "HEADERS", "Column", "Projection", "columns", "ddl", "join_small", "project"]
-
-Array: TypeAlias = "pa.Array[Any]"
 
 BATCH_ROWS, BATCH_BYTES = 50_000, 4 * MiB
 """A batch has at most so many rows and, if it has more than one, bytes of payload. Between 10 000 and 50 000 rows or 1
@@ -131,11 +130,11 @@ class Projection:
     def batches(self, partition: TopicPartition, rows: Columns) -> Iterator[pa.RecordBatch]:
         """The rows as batches of at most `BATCH_ROWS` and about `BATCH_BYTES`. Payloads and positions that come in
         buffers are shared with them, not copied."""
-        start, count = 0, len(rows.values)
+        start, count, fit = 0, len(rows.values), engine.active.fit
         while start < count:
-            stop, _ = engine.active.fit(rows.values, start, min(start + BATCH_ROWS, count), BATCH_BYTES, 0, NO_LIMIT)
+            stop, _ = fit(rows.values, start, min(start + BATCH_ROWS, count), BATCH_BYTES, 0, NO_LIMIT, nullable=True)
             stop = max(stop, start + 1)
-            part = _Part(partition, rows, start, stop)
+            part = _Part(partition, rows.slice(start, stop))
             arrays = [_MAKERS[column.name](part) for column in self.columns]
             yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
             start = stop
@@ -170,110 +169,90 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 class _Part(NamedTuple):
     partition: TopicPartition
     rows: Columns
-    start: int
-    stop: int
 
     @property
     def height(self) -> int:
-        return self.stop - self.start
+        return len(self.rows.values)
 
 
-def _key(part: _Part) -> Array:
-    if part.rows.keys is None:
-        return _nulls(pa.binary(), part.height)
-    return pa.array(part.rows.keys[part.start : part.stop], pa.binary())
-
-
-def _value(part: _Part) -> Array:
-    values = part.rows.values[part.start : part.stop]
-    if not isinstance(values, PackedBytes) or values.offsets.itemsize == 4:
-        return binaries(values)
-    # As large_binary is laid out: what is cut out here is small, but may lie anywhere.
-    first, last = int(values.offsets[0]), int(values.offsets[-1])
-    offsets = pa.Array.from_buffers(pa.int64(), part.height + 1, [None, pa.py_buffer(values.offsets)])
-    moved = pc.subtract(offsets, pa.scalar(first))
-    data = [None, moved.cast(pa.int32()).buffers()[1], pa.py_buffer(values.data[first:last])]
-    return pa.Array.from_buffers(pa.binary(), part.height, data)
-
-
-def _offset(part: _Part) -> Array:
-    return _integers(part.rows.positions, pa.int64(), part)
-
-
-def _next_offset(part: _Part) -> Array:
-    return _integers(part.rows.next_positions, pa.int64(), part)
-
-
-def _index(part: _Part) -> Array:
-    if part.rows.inner_indexes is None:
-        return _constant(0, pa.int32(), part.height)
-    return _integers(part.rows.inner_indexes, pa.int32(), part)
+def _binary(strings: Sequence[bytes | None] | None, height: int) -> Array:
+    if strings is None:
+        return nulls(pa.binary(), height)
+    if not isinstance(strings, PackedBytes) or strings.offsets.itemsize == 4:
+        return binaries(strings)
+    # Offsets of 8 bytes: these rows are small, but may lie beyond the reach of 4 bytes. So count from the first.
+    first, last = int(strings.offsets[0]), int(strings.offsets[-1])
+    offsets: Any = pc.subtract(integers(strings.offsets, pa.int64()), pa.scalar(first)).cast(pa.int32())
+    rebased = memoryview(offsets.buffers()[1]).cast("i")[: height + 1]
+    return binaries(PackedBytes(rebased, strings.data[first:last], strings.validity))
 
 
 def _timestamp(part: _Part) -> Array:
+    """Return microseconds, which is what Spark has; null beyond the year 294,246, which only a broken clock writes."""
     kind = pa.timestamp("us", tz="UTC")
-    if part.rows.timestamps is None:
-        return _nulls(kind, part.height)
-    times = part.rows.timestamps[part.start : part.stop]
-    return pa.array([None if time == NO_TIMESTAMP else time * 1000 for time in times], kind)
+    milliseconds = timestamps(part.rows.timestamps, part.height).cast(pa.int64())
+    fits = pc.and_(
+        pc.less_equal(milliseconds, pa.scalar(_MAX_MILLISECONDS)),
+        pc.greater_equal(milliseconds, pa.scalar(-_MAX_MILLISECONDS)),
+    )
+    microseconds: Array = pc.multiply(pc.if_else(fits, milliseconds, pa.scalar(None, pa.int64())), pa.scalar(1000))
+    return microseconds.cast(kind)
+
+
+_MAX_MILLISECONDS = ((1 << 63) - 1) // 1000
 
 
 def _headers(part: _Part) -> Array:
+    """Return headers, null where a row has none, as in Spark's own Kafka source."""
     rows, corrupt = part.rows, part.rows.corrupt
-    if rows.headers is None and not any(part.start <= row < part.stop for row in corrupt):
-        return _nulls(HEADERS.arrow, part.height)
-    each: list[list[tuple[str, bytes | None]] | None] = []
-    for row in range(part.start, part.stop):
-        headers = None if rows.headers is None else list(rows.headers[row])
-        if row in corrupt:
-            headers = [*(headers or ()), (ERROR_HEADER, corrupt[row].reason.encode())]
-        each.append(headers)
-    return pa.array(each, HEADERS.arrow)
+    if corrupt:
+        named = [
+            ((ERROR_HEADER, corrupt[row].reason.encode()),) if row in corrupt else () for row in range(part.height)
+        ]
+        of_rows = repeat(()) if rows.headers is None else rows.headers
+        rows = rows._replace(headers=[(*own, *error) for own, error in zip(of_rows, named, strict=False)])
+    elif rows.headers is None:
+        return nulls(HEADERS.arrow, part.height)
+    lists: Any = header_lists(rows.headers, part.height).cast(HEADERS.arrow)
+    has_any = pc.greater(pc.list_value_length(lists), pa.scalar(0))
+    present: Array = pc.if_else(has_any, lists, pa.scalar(None, HEADERS.arrow))
+    return present
 
 
 _MAKERS: Mapping[str, Callable[[_Part], Array]] = {
-    "key": _key,
-    "value": _value,
+    "key": lambda part: _binary(part.rows.keys, part.height),
+    "value": lambda part: _binary(part.rows.values, part.height),
     "topic": lambda part: _constant(part.partition.topic, pa.string(), part.height),
     "partition": lambda part: _constant(part.partition.partition, pa.int32(), part.height),
-    "offset": _offset,
+    "offset": lambda part: integers(part.rows.positions, pa.int64()),
     "timestamp": _timestamp,
-    "timestampType": lambda part: _constant(
-        NO_TIMESTAMP if part.rows.timestamps is None else 0, pa.int32(), part.height
-    ),
+    "timestampType": lambda part: timestamp_types(part.rows.timestamp_types, part.height),
     "broker": lambda part: _broker(part.partition.broker, part.height),
-    "index": _index,
-    "nextOffset": _next_offset,
+    "index": lambda part: _index(part.rows.inner_indexes, part.height),
+    "nextOffset": lambda part: integers(part.rows.next_positions, pa.int64()),
     "headers": _headers,
 }
 
 
 def _broker(broker: int, count: int) -> Array:
-    return _nulls(pa.int32(), count) if broker < 0 else _constant(broker, pa.int32(), count)
+    return nulls(pa.int32(), count) if broker < 0 else _constant(broker, pa.int32(), count)
 
 
-def _integers(numbers: Sequence[int], kind: pa.DataType, part: _Part) -> Array:
-    cut = numbers[part.start : part.stop]
-    if isinstance(cut, memoryview) and cut.itemsize * 8 == kind.bit_width:
-        return pa.Array.from_buffers(kind, part.height, [None, pa.py_buffer(cut)])
-    return pa.array(cut, kind)
+def _index(inner: Sequence[int] | None, count: int) -> Array:
+    return zeros(count) if inner is None else integers(inner, pa.int32())
 
 
 def _constant(value: object, kind: pa.DataType, count: int) -> Array:
     return _repeated(value, kind, _round_up(count)).slice(0, count)
 
 
-def _nulls(kind: pa.DataType, count: int) -> Array:
-    return _repeated(None, kind, _round_up(count)).slice(0, count)
-
-
 def _round_up(count: int) -> int:
-    """So that few sizes are kept; powers of two from 1024 on."""
+    """Return a power of two from 1024 on, so that few sizes are kept."""
     return max(1024, 1 << (count - 1).bit_length())
 
 
 @lru_cache(maxsize=256)
 def _repeated(value: object, kind: pa.DataType, count: int) -> Array:
-    """The same value so many times: the same for batch after batch of one partition, and often of all."""
-    filled: Array = pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)  # type: ignore[call-overload]
+    """Return an array of one value; batch after batch of a partition shares it, and often those of all partitions."""
+    filled: Array = pa.repeat(pa.scalar(value, kind), count)  # type: ignore[call-overload]
     return filled

@@ -252,35 +252,41 @@ class Producer:
         *,
         value: str | None = None,
         key: str | None = None,
+        headers: str | None = None,
+        timestamp: str | None = None,
         partition: TopicPartition | None = None,
     ) -> Acks:
         """Write the rows of Arrow data and return once each has an outcome, as `send_many`.
 
-        Values are encoded straight from the Arrow buffers: no Python object is made for a row unless it fails. (Views
-        are copied piece by piece; so are neighbouring chunks of less than 64 KiB.) Do not change the data meanwhile.
+        Values alone are encoded straight from the Arrow buffers: no Python object is made for a row unless it fails.
+        (Views are copied, 4096 rows at a time; adjacent chunks of less than 64 KiB are copied together.) With a null
+        value or with another column, every row becomes a `ProducerRecord` and takes as long as in `send_many`. Do not
+        change the data meanwhile.
 
         Args:
             data: A pyarrow Table, RecordBatch, Array or ChunkedArray.
             value: Which column has the values: binary or string, large or not, or a view of either; strings are sent
                 as UTF-8. By default the only one, or else the one called `value`.
-            key: A column of keys, which choose the partition; a row whose key is null has none. Every row is then
-                handled by itself, at the speed of `send_many` with pairs.
+            key: A column of keys, which choose the partition; a row whose key is null has none.
+            headers: A column of lists of structs with fields `key` and `value` (Kafka 0.11 and later).
+            timestamp: A column of timestamps, or of integers: milliseconds since the epoch (Kafka 0.10 and later).
             partition: Send all rows there.
 
         Returns:
-            As `send_many`; a row that failed is shown as an `ProducerRecord`.
+            As `send_many`; a row that failed is shown as a `ProducerRecord`. What the cluster cannot store - a null
+            value, a header or a timestamp in 0.7 - fails row by row.
 
         Raises:
             NotWritten: There was no room within `deliver_within`; the rows before stay on their way.
-            TypeError: `data` is not Arrow, or a column is neither binary nor string. Nothing was sent; nor in the
+            TypeError: `data` is not Arrow, or a column has a type that cannot be sent. Nothing was sent; nor in the
                 next two cases.
             ConfigError: It is not clear which column is meant, or pyarrow is missing (`pip install odradek[arrow]`).
-            ValueError: A value is null; says which.
+            ValueError: The name of a header is null.
         """
         from odradek.client.producer import arrow_input  # here, because only who uses it needs pyarrow
 
         return await self._send_runs(
-            topic, cast("Iterable[Sequence[Row]]", arrow_input.runs(data, value, key)), partition
+            topic, cast("Iterable[Sequence[Row]]", arrow_input.runs(data, value, key, headers, timestamp)), partition
         )
 
     async def _send_runs(self, topic: str, runs: Iterable[Sequence[Row]], partition: TopicPartition | None) -> Acks:

@@ -1,0 +1,128 @@
+"""One column of records as an Arrow array. Packed columns and memoryviews share their buffers; lists are copied.
+
+Needs pyarrow; `odradek.arrow` is where its absence is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from odradek.engine import HeaderColumns, Headers, PackedBytes
+from odradek.types import NO_TIMESTAMP
+
+__all__ = [
+    "HEADERS",
+    "Array",
+    "binaries",
+    "header_lists",
+    "integers",
+    "nulls",
+    "timestamp_types",
+    "timestamps",
+    "zeros",
+]
+
+Array: TypeAlias = "pa.Array[Any]"
+
+_HEADER_FIELDS: list[pa.Field[Any]] = [pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]
+
+HEADERS = pa.list_(pa.struct(_HEADER_FIELDS))
+"""The type of a column of headers."""
+
+
+def binaries(values: Sequence[bytes | None], kind: pa.DataType | None = None) -> Array:
+    """Return nullable byte strings as an array of `kind`: binary (the default), string, or the large variant of either.
+
+    Packed ones are shared if their offsets are as wide as those of `kind`.
+    """
+    kind = pa.binary() if kind is None else kind
+    if not isinstance(values, PackedBytes):
+        return pa.array(values, kind)
+    own = pa.large_binary() if values.offsets.itemsize == 8 else pa.binary()
+    buffers = [_validity(values.validity), pa.py_buffer(values.offsets), pa.py_buffer(values.data)]
+    strings = pa.Array.from_buffers(own, len(values), buffers)
+    return strings if own == kind else strings.cast(kind)
+
+
+def _validity(validity: memoryview | None) -> pa.Buffer | None:
+    """Return a byte per row as Arrow's bit per row."""
+    if validity is None:
+        return None
+    flags = pa.Array.from_buffers(pa.uint8(), len(validity), [None, pa.py_buffer(validity)])
+    return flags.cast(pa.bool_()).buffers()[1]
+
+
+def integers(numbers: Sequence[int], kind: pa.DataType) -> Array:
+    """Return integers as an array of `kind`; a memoryview has items of its width."""
+    if isinstance(numbers, memoryview):
+        return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
+    return pa.array(numbers, kind)
+
+
+def timestamps(times: Sequence[int] | None, rows: int) -> Array:
+    """Return milliseconds since the epoch as `timestamp[ms, UTC]`, null for `NO_TIMESTAMP`."""
+    kind = pa.timestamp("ms", tz="UTC")
+    if times is None:
+        return nulls(kind, rows)
+    milliseconds = integers(times, pa.int64())
+    known = pc.not_equal(milliseconds, pa.scalar(NO_TIMESTAMP, pa.int64()))
+    if not pc.all(known).as_py():
+        milliseconds = pc.if_else(known, milliseconds, pa.scalar(None, pa.int64()))
+    return milliseconds.cast(kind)
+
+
+def timestamp_types(types: Sequence[int] | None, rows: int) -> Array:
+    """Return the types of timestamps as int32: 0, 1, or -1 for a message format without timestamps."""
+    if types is None:
+        return pa.Array.from_buffers(pa.int32(), rows, [None, _minus_ones(4 * rows)])
+    return integers(types, pa.int8()).cast(pa.int32())
+
+
+def header_lists(columns: Sequence[Headers] | None, rows: int) -> Array:
+    """Return the headers of each row as `HEADERS`; all lists are empty if there is no such column."""
+    if columns is None:
+        none: Array = pa.array([], HEADERS.value_type)
+        return pa.Array.from_buffers(HEADERS, rows, [None, _zero_bytes(4 * (rows + 1))], children=[none])
+    if not isinstance(columns, HeaderColumns):
+        return pa.array(columns, HEADERS)
+    arrays = [binaries(columns.names, pa.string()), binaries(columns.values)]
+    pairs = pa.StructArray.from_arrays(arrays, fields=_HEADER_FIELDS)
+    return pa.Array.from_buffers(HEADERS, rows, [None, pa.py_buffer(columns.offsets)], children=[pairs])
+
+
+# ---- constants: they share one buffer of zeros and one of minus ones, which are never written to ---------------
+
+
+def zeros(rows: int) -> Array:
+    """Return an int32 array of zeros."""
+    return pa.Array.from_buffers(pa.int32(), rows, [None, _zero_bytes(4 * rows)])
+
+
+def nulls(kind: pa.DataType, rows: int) -> Array:
+    """Return an array of nulls: of strings, of lists, or of a type of up to 8 bytes."""
+    buffer = _zero_bytes(8 * (rows + 1))
+    if isinstance(kind, pa.ListType):
+        none: Array = pa.array([], kind.value_type)
+        return pa.Array.from_buffers(kind, rows, [buffer, buffer], null_count=rows, children=[none])
+    return pa.Array.from_buffers(kind, rows, [buffer] * kind.num_buffers, null_count=rows)
+
+
+_shared = {0x00: pa.py_buffer(b""), 0xFF: pa.py_buffer(b"")}
+
+
+def _zero_bytes(size: int) -> pa.Buffer:
+    return _filled(0x00, size)
+
+
+def _minus_ones(size: int) -> pa.Buffer:
+    return _filled(0xFF, size)
+
+
+def _filled(byte: int, size: int) -> pa.Buffer:
+    if len(_shared[byte]) < size:
+        _shared[byte] = pa.py_buffer(bytes([byte]) * (2 * size))
+    return _shared[byte].slice(0, size)
