@@ -172,9 +172,15 @@ def _attributes(app: Sphinx, what: str, name: str, obj: object, options: object,
     lines[:] = _ATTRIBUTES.pop(name, lines)
 
 
+def _skip(app: Sphinx, what: str, name: str, obj: object, skip: bool, options: object) -> bool | None:
+    """Skip fields of named tuples: the section Args of the class describes them."""
+    return True if (getattr(obj, "__doc__", "") or "").startswith("Alias for field number") else None
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", _literals, priority=400)  # before napoleon splits lines at colons
     app.connect("autodoc-process-docstring", _attributes, priority=600)  # after it
+    app.connect("autodoc-skip-member", _skip)
     for name, directive in [
         ("machine", Machine),
         ("errors", Errors),
