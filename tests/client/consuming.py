@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -22,7 +23,8 @@ from odradek.core.interfaces import (
     Subscription,
 )
 from odradek.core.kafka07.routing import BrokersChanged, Kafka07RoutingTable, TopicChanged
-from odradek.errors import BrokerError, ConnectionLost, OdradekError, Unreachable, Unsupported
+from odradek.errors import BrokerError, ConnectionLost, OdradekError, SessionExpired, Unreachable, Unsupported
+from odradek.io.notifier import Notifier
 from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
@@ -147,7 +149,7 @@ class Offsets:
         self.gate.set()
         self.in_flight = 0
 
-    async def fetch(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position | None]:
+    async def fetch(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position | None]:
         return {p: self.stored.get(p) for p in partitions}
 
     async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
@@ -165,30 +167,45 @@ class Offsets:
 
 
 class Member:
-    """A membership that does what the test says."""
+    """A membership that does what the test says. It refuses to commit what it does not own."""
 
     consumer_id = "g_me"
 
     def __init__(self, offsets: Offsets, initial: Mapping[TopicPartition, int]) -> None:
         self._offsets, self._initial = offsets, initial
-        self._send, self._receive = anyio.create_memory_object_stream[Callable[[RebalanceListener], Awaitable[None]]](
-            100
-        )
+        self._commands: deque[Callable[[RebalanceListener], Awaitable[None]]] = deque()
+        self._changed = Notifier()
+        self._listener: RebalanceListener
         self.steps: list[str] = []
         """What happened, in order."""
+        self.owned: set[TopicPartition] = set()
         self.generation = 0
+        self.problem = ""
+        self.blocked = False
         self.leaving_hangs = False
 
     async def run(self, listener: RebalanceListener) -> None:
-        with self._receive:
-            await self._assign(listener, self._initial)
-            async for command in self._receive:
-                await command(listener)
+        self._listener = listener
+        if self.blocked:
+            await anyio.sleep_forever()
+        await self._assign(listener, self._initial)
+        while True:
+            version = self._changed.version
+            while self._commands:
+                await self._commands.popleft()(listener)
+            await self._changed.wait(version)
 
     async def _assign(self, listener: RebalanceListener, partitions: Mapping[TopicPartition, int]) -> None:
         self.generation += 1
-        await listener.assign(Assignment(self.generation, partitions, await self._offsets.fetch(list(partitions))))
+        committed = await self.committed(list(partitions))
+        self.owned |= partitions.keys()
+        await listener.assign(Assignment(self.generation, partitions, committed))
         self.steps.append("assigned")
+
+    def post(self, command: Callable[[RebalanceListener], Awaitable[None]]) -> None:
+        """Run `command` in the member's task."""
+        self._commands.append(command)
+        self._changed.notify()
 
     async def do(self, command: Callable[[RebalanceListener], Awaitable[None]]) -> None:
         """Run `command` in the member's task, and wait for it."""
@@ -198,12 +215,16 @@ class Member:
             await command(listener)
             done.set()
 
-        self._send.send_nowait(step)
+        self.post(step)
         await done.wait()
 
-    async def revoke(self) -> None:
+    async def revoke(self, *partitions: TopicPartition) -> None:
+        """Take these partitions away, or all."""
+
         async def command(listener: RebalanceListener) -> None:
-            await listener.revoke()
+            chosen = partitions or tuple(self.owned)
+            await listener.revoke(chosen)
+            self.owned -= set(chosen)
             self.steps.append("released")
 
         await self.do(command)
@@ -212,22 +233,28 @@ class Member:
         await self.do(lambda listener: self._assign(listener, dict.fromkeys(partitions, 0)))
 
     async def expire(self) -> None:
-        async def command(listener: RebalanceListener) -> None:
-            listener.lost()
-
-        await self.do(command)
+        """End the session: at once, as the membership's second task does, also while its first one revokes."""
+        lost, self.owned = frozenset(self.owned), set()
+        self._listener.lost(lost)
 
     def die(self, error: Exception) -> None:
         async def command(listener: RebalanceListener) -> None:
             raise error
 
-        self._send.send_nowait(command)
+        self.post(command)
+
+    async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
+        if not positions.keys() <= self.owned:
+            raise SessionExpired("not owned any more")
+        await self._offsets.commit(positions)
+
+    async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position | None]:
+        return await self._offsets.fetch(partitions)
 
     async def leave(self) -> None:
-        self._send.close()
-        self._receive.close()
         if self.leaving_hangs:
             await anyio.sleep_forever()
+        self.owned = set()
         self.steps.append("left")
 
 

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from tests.frames import FrameReader
 
 from odradek.errors import RemoteProtocolError
-from odradek.wire.compression import CompressionError, CompressionType, decompress
+from odradek.wire.compression import CompressionError, CompressionType
+from odradek.wire.kafka07.compression import decompress
 from odradek.wire.kafka07.requests import (
     Fetch,
     MultiFetch,

@@ -1,4 +1,4 @@
-"""Rules as data: what may follow what, and the pictures drawn from it."""
+"""State machines as data: which state may follow which."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from odradek.core.states import (
     CONSUMER,
     CURSOR,
     LINK,
+    OWNERSHIP,
     BrokerEvent,
     BrokerState,
     ConsumerEvent,
@@ -17,6 +18,8 @@ from odradek.core.states import (
     CursorEvent,
     CursorState,
     Machine,
+    OwnershipEvent,
+    OwnershipState,
 )
 from odradek.errors import LocalProtocolError
 
@@ -43,7 +46,7 @@ DOOR = Machine(
         (Door.OPEN, Act.BURN): Door.GONE,
     },
 )
-MACHINES = [CONSUMER, CURSOR, LINK]
+MACHINES = [CONSUMER, OWNERSHIP, CURSOR, LINK]
 
 
 def test_a_legal_pair_leads_on() -> None:
@@ -63,14 +66,22 @@ def test_every_state_can_be_reached(machine: Machine[Enum, Enum]) -> None:
     assert reached == set(type(machine.start))
 
 
-def test_a_consumer_always_finds_its_way_out() -> None:
+def test_a_consumer_can_leave_from_every_state() -> None:
     for state in set(ConsumerState) - {ConsumerState.NEW, ConsumerState.LEAVING, ConsumerState.CLOSED}:
         assert CONSUMER.after(state, ConsumerEvent.EXIT) is ConsumerState.LEAVING
 
 
-def test_nothing_is_released_by_an_expired_consumer() -> None:
-    for state in (ConsumerState.JOINING, ConsumerState.RUNNING, ConsumerState.REVOKING):
+def test_an_expired_consumer_waits_for_its_next_assignment() -> None:
+    for state in (ConsumerState.JOINING, ConsumerState.RUNNING):
         assert CONSUMER.after(state, ConsumerEvent.EXPIRE) is ConsumerState.JOINING
+    assert CONSUMER.after(ConsumerState.JOINING, ConsumerEvent.ASSIGN) is ConsumerState.RUNNING
+
+
+def test_a_partition_is_released_only_after_it_was_revoked_and_lost_in_any_state() -> None:
+    with pytest.raises(LocalProtocolError):
+        OWNERSHIP.after(OwnershipState.OWNED, OwnershipEvent.RELEASE)
+    for state in (OwnershipState.OWNED, OwnershipState.REVOKING):
+        assert OWNERSHIP.after(state, OwnershipEvent.LOSE) is OwnershipState.ENDED
 
 
 def test_a_seek_revives_a_partition_in_any_state() -> None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from odradek.spark.boundary import REACH
 from odradek.testing import Kafka07Broker
 from odradek.types import MiB
 from odradek.wire.compression import CompressionType
+from odradek.wire.kafka07.boundary import SEARCH_FACTOR
 from odradek.wire.kafka07.message_set import encode_set
 
 from .made import ROW, Row, append, batch_rows, eventually, hard_log, rows_of, write_log
@@ -231,7 +231,7 @@ def test_a_limited_stream_takes_several_batches(
     stream.value = "X''"
     batches = stream.drain()
     sizes = [sum(row.nextOffset - row.offset for row in batch) for batch in batches]
-    assert all(16 * MiB <= size <= 16 * MiB + REACH * 60_000 for size in sizes[:-1])
+    assert all(16 * MiB <= size <= 16 * MiB + SEARCH_FACTOR * 60_000 for size in sizes[:-1])
     whole = [row._replace(value=b"") for row in rows_of(tmp_path / "logs", 3)]
     assert [row for batch in batches for row in batch] == whole
     assert '"3-0":35007000' in str(stream.progress[0]["sources"][0]["latestOffset"]).replace(" ", "")

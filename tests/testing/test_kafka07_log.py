@@ -15,7 +15,8 @@ from odradek.testing.kafka07 import StartRefused
 from odradek.testing.kafka07.errors import OffsetNotInLog
 from odradek.testing.kafka07.log import LogLimits, PartitionLog
 from odradek.testing.kafka07.validate import check_set
-from odradek.wire.compression import CompressionType, compress
+from odradek.wire.compression import CompressionType
+from odradek.wire.kafka07.compression import compress
 from odradek.wire.kafka07.message_set import encode_set
 
 NEVER = LogLimits(segment_size=1 << 30, flush_interval=1 << 30, roll_seconds=1e9)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from odradek.testing.kafka07 import validate
 from odradek.testing.kafka07.validate import InvalidSet, PayloadTooLarge, ValidSet, check_set
-from odradek.wire.compression import CompressionType, compress
+from odradek.wire.compression import CompressionType
+from odradek.wire.kafka07.compression import compress
 from odradek.wire.kafka07.message_set import encode_set
 
 

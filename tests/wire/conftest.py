@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from odradek.core.interfaces import DecoderOptions
 from odradek.errors import CorruptMessage, OdradekError
 from odradek.types import Columns, Position, TopicPartition
-from odradek.wire.compression import CompressionType, compress
+from odradek.wire.compression import CompressionType
+from odradek.wire.kafka07.compression import compress
 from odradek.wire.kafka07.message_set import MessageSetDecoder
 
 PARTITION = TopicPartition("t", 0, 1)

@@ -29,7 +29,8 @@ from odradek import engine as engines
 from odradek.core.interfaces import DecoderOptions
 from odradek.errors import LocalProtocolError, OdradekError, RemoteProtocolError
 from odradek.types import Position, TopicPartition
-from odradek.wire.compression import CompressionError, CompressionType, compress, decompress
+from odradek.wire.compression import CompressionError, CompressionType
+from odradek.wire.kafka07.compression import compress, decompress
 from odradek.wire.kafka07.entries import scan
 from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
 from odradek.wire.kafka07.requests import (

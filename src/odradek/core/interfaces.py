@@ -6,7 +6,7 @@ Metadata, Produce, Fetch and group requests. Nobody outside `wire` and the two e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
@@ -336,7 +336,7 @@ class ProtocolDriver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a consumer asks its group for. Exactly one of topics, include, exclude is set.
+    """The topics that a consumer asks its group for. Exactly one of topics, include, exclude is set.
 
     Args:
         group: Group name.
@@ -344,7 +344,7 @@ class Subscription:
         include: Whitelist regular expression, `streams` streams in all.
         exclude: Blacklist regular expression.
         streams: Streams for include/exclude.
-        consumer_id: Fixed id; None makes one as the Scala consumer does.
+        consumer_id: A fixed id; None makes a unique one.
     """
 
     group: str
@@ -356,10 +356,10 @@ class Subscription:
 
 
 class Assignment(NamedTuple):
-    """What is mine now. Replaced whole at every rebalance.
+    """Partitions that a member owns from now on, in addition to those it has.
 
-    `partitions` maps each partition to its stream's number (0 when the consumer has one stream); `committed` has
-    the stored position of each, or None.
+    `partitions` maps each to the number of its stream (0 when the consumer has one stream); `committed` has the
+    stored position of each, or None. `generation` grows with every assignment of the member.
     """
 
     generation: int
@@ -368,42 +368,70 @@ class Assignment(NamedTuple):
 
 
 class RebalanceListener(Protocol):
-    """The consumer, as its membership sees it."""
+    """The consumer, as its membership sees it. Partitions that no call names stay and are delivered without a pause."""
 
-    async def revoke(self) -> None:
-        """Stop delivering, wait (bounded) for batches in hand, commit what is done. After it returns the
-        partitions are released."""
+    async def revoke(self, partitions: Collection[TopicPartition]) -> None:
+        """Stop delivering these partitions, wait (bounded) for records being processed, commit what is done.
+
+        They are released after it returns. `lost` may be called meanwhile and ends it early.
+        """
         ...
 
     async def assign(self, assignment: Assignment) -> None:
-        """These are yours until the next revoke."""
+        """Deliver these partitions too. Called once per completed rebalance, so possibly with none."""
         ...
 
-    def lost(self) -> None:
-        """The session expired: the partitions are already somebody else's. Nothing may be committed."""
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
+        """The session that owned these partitions ended: others may own them already, nothing may be committed."""
         ...
 
 
 class Membership(Protocol):
-    """What is mine now."""
+    """A member of a group: which partitions it owns, and the positions of those."""
 
     consumer_id: str
 
+    @property
+    def problem(self) -> str:
+        """Why the member has no share, or not all of it, in words; empty while nothing is wrong."""
+        ...
+
     async def run(self, listener: RebalanceListener) -> None:
-        """Join, then turn every group event into `revoke` and `assign` calls, until cancelled. Raises GroupError
-        when the group cannot be balanced."""
+        """Join, then turn every group event into calls of `listener`, until cancelled.
+
+        Retries while others own its partitions, without an end: the caller bounds how long joining may take.
+        """
+        ...
+
+    async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Store positions of owned partitions, fenced by the session that owns them.
+
+        Raises SessionExpired when that session has ended: nothing is stored after it. Raises after trying all; a
+        partial failure names partitions that were not stored.
+        """
+        ...
+
+    async def committed(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position | None]:
+        """Return the stored positions; None where none was ever stored."""
         ...
 
     async def leave(self) -> None:
-        """Release everything this member owns. Idempotent; call after `run` has ended, within a budget."""
+        """Release everything this member owns. Idempotent; call it after `run` has ended.
+
+        Cancellation, or an error that it raises, leaves nothing behind either: the rest is released in the background
+        as soon as the cluster answers, or ends with the member's session.
+        """
         ...
 
 
 class OffsetStore(Protocol):
-    """Committed positions of a group."""
+    """Committed positions of a group, for those outside of it (lag, tools). Members commit through `Membership`."""
 
     async def fetch(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position | None]: ...
 
     async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Store them. Raises after trying all; a partial failure names the partitions that were not stored."""
+        """Store them unfenced: a member that owns the partitions overwrites them with its next commit.
+
+        Raises after trying all; a partial failure names partitions that were not stored.
+        """
         ...

@@ -1,10 +1,11 @@
-"""State machines as data, and the three that make up a consumer.
+"""State machines as data, and those that make up a consumer.
 
-A machine is a dict from (state, event) to the next state; a pair that is not in it is a mistake of ours and raises. The
-code that runs a consumer asks these tables for every step, and the pictures of the documentation are
-drawn from the same dicts, so neither can say something the other does not do.
+A machine is a dict from (state, event) to the next state; a pair that is not in it is a bug and raises. The code that
+runs a consumer asks these tables for every step, and the pictures in the documentation are drawn from the same dicts,
+so the two cannot differ.
 
-    CONSUMER   start-up, rebalances, session expiry, exit           (specification 6.1, 6.2, 5.3)
+    CONSUMER   start-up, session expiry, exit                       (specification 6.1, 5.3)
+    OWNERSHIP  one assigned partition: revoke, release, loss        (specification 6.2)
     CURSOR     one partition: ask for a position, fetch, end        (specification 6.4)
     LINK       one broker: the lost-connection procedure            (specification 6.4)
 """
@@ -21,6 +22,7 @@ __all__ = [
     "CONSUMER",
     "CURSOR",
     "LINK",
+    "OWNERSHIP",
     "BrokerEvent",
     "BrokerState",
     "ConsumerEvent",
@@ -28,6 +30,8 @@ __all__ = [
     "CursorEvent",
     "CursorState",
     "Machine",
+    "OwnershipEvent",
+    "OwnershipState",
 ]
 
 S = TypeVar("S", bound=Enum)
@@ -35,19 +39,19 @@ E = TypeVar("E", bound=Enum)
 
 
 class Machine(Generic[S, E]):
-    """The rules of one kind of thing.
+    """The states of one kind of object, and what leads from one to the next.
 
     Args:
-        name: What it is, for errors and pictures.
+        name: What the object is, for errors and pictures.
         start: The first state.
-        transitions: (state, event) -> next state; everything not named is illegal.
+        transitions: (state, event) -> next state; every other pair is illegal.
     """
 
     def __init__(self, name: str, start: S, transitions: Mapping[tuple[S, E], S]) -> None:
         self.name, self.start, self.transitions = name, start, transitions
 
     def after(self, state: S, event: E) -> S:
-        """The state that follows. Raises LocalProtocolError for an illegal pair."""
+        """Return the next state. Raises LocalProtocolError for an illegal pair."""
         try:
             return self.transitions[state, event]
         except KeyError:
@@ -58,15 +62,14 @@ class Machine(Generic[S, E]):
 
 
 class ConsumerState(Enum):
-    """Where a group consumer is in its life."""
+    """The state of a group consumer as a whole. What happens to its partitions one by one is in `OwnershipState`."""
 
     NEW = "not entered"
-    JOINING = "registered, owns nothing"
-    RUNNING = "owns partitions, delivers"
-    REVOKING = "delivers nothing, waits for batches in hand, commits"
-    FAILED = "its background task died; the error waits for the user"
-    LEAVING = "final commit, release"
-    CLOSED = "done"
+    JOINING = "registered, has no assignment yet"
+    RUNNING = "delivers the partitions it owns, possibly none"
+    FAILED = "a background task died; its error is raised to the user"
+    LEAVING = "final commit and release"
+    CLOSED = "left"
 
 
 class ConsumerEvent(Enum):
@@ -74,10 +77,8 @@ class ConsumerEvent(Enum):
 
     ENTER = "async with"
     ASSIGN = "partitions assigned"
-    REVOKE = "rebalance begins"
-    RELEASE = "committed, may be released"
-    EXPIRE = "session expired: nothing may be committed"
-    DIE = "background task died"
+    EXPIRE = "session expired: every partition is lost"
+    DIE = "a background task died"
     EXIT = "end of async with"
     LEFT = "left the group"
 
@@ -89,27 +90,47 @@ CONSUMER: Machine[ConsumerState, ConsumerEvent] = Machine(
     _C.NEW,
     {
         (_C.NEW, _CE.ENTER): _C.JOINING,
-        (_C.JOINING, _CE.ASSIGN): _C.RUNNING,
-        # A failed attempt releases and tries again: there may be revokes without an assignment in between.
-        (_C.JOINING, _CE.REVOKE): _C.REVOKING,
-        (_C.RUNNING, _CE.REVOKE): _C.REVOKING,
-        (_C.REVOKING, _CE.RELEASE): _C.JOINING,
-        (_C.JOINING, _CE.EXPIRE): _C.JOINING,
-        (_C.RUNNING, _CE.EXPIRE): _C.JOINING,
-        (_C.REVOKING, _CE.EXPIRE): _C.JOINING,
-        # The session expired while a revoke was waiting: the revoke ends with nothing to release.
-        (_C.JOINING, _CE.RELEASE): _C.JOINING,
-        (_C.JOINING, _CE.DIE): _C.FAILED,
-        (_C.RUNNING, _CE.DIE): _C.FAILED,
-        (_C.REVOKING, _CE.DIE): _C.FAILED,
-        (_C.FAILED, _CE.DIE): _C.FAILED,
-        (_C.JOINING, _CE.EXIT): _C.LEAVING,
-        (_C.RUNNING, _CE.EXIT): _C.LEAVING,
-        (_C.REVOKING, _CE.EXIT): _C.LEAVING,
-        (_C.FAILED, _CE.EXIT): _C.LEAVING,
-        # What the group did in the moment before it heard of the exit changes nothing.
-        **{(_C.LEAVING, event): _C.LEAVING for event in (_CE.ASSIGN, _CE.REVOKE, _CE.RELEASE, _CE.EXPIRE, _CE.DIE)},
+        **{(state, _CE.ASSIGN): _C.RUNNING for state in (_C.JOINING, _C.RUNNING)},
+        **{(state, _CE.EXPIRE): _C.JOINING for state in (_C.JOINING, _C.RUNNING)},
+        **{(state, _CE.DIE): _C.FAILED for state in (_C.JOINING, _C.RUNNING, _C.FAILED)},
+        **{(state, _CE.EXIT): _C.LEAVING for state in (_C.JOINING, _C.RUNNING, _C.FAILED)},
+        # Events of the group from the moment before its task ended change nothing.
+        **{(_C.LEAVING, event): _C.LEAVING for event in (_CE.ASSIGN, _CE.EXPIRE, _CE.DIE)},
         (_C.LEAVING, _CE.LEFT): _C.CLOSED,
+    },
+)
+
+
+# ---- one partition of a group consumer ----------------------------------------------------------------------
+
+
+class OwnershipState(Enum):
+    """The state of one partition that was assigned to a group consumer."""
+
+    OWNED = "delivered; what is done is committed"
+    REVOKING = "not delivered any more; records being processed may still be done and committed"
+    ENDED = "released, lost or read from elsewhere: marks no longer count"
+
+
+class OwnershipEvent(Enum):
+    """What happens to one assigned partition."""
+
+    REVOKE = "a rebalance takes it away, or the consumer leaves"
+    RELEASE = "committed; another member may claim it"
+    LOSE = "session expired: nothing may be committed"
+    MOVE = "seek or reset: processing starts again elsewhere"
+
+
+_O, _OE = OwnershipState, OwnershipEvent
+
+OWNERSHIP: Machine[OwnershipState, OwnershipEvent] = Machine(
+    "assigned partition",
+    _O.OWNED,
+    {
+        **{(state, _OE.REVOKE): _O.REVOKING for state in (_O.OWNED, _O.REVOKING)},
+        (_O.REVOKING, _OE.RELEASE): _O.ENDED,
+        **{(state, _OE.LOSE): _O.ENDED for state in (_O.OWNED, _O.REVOKING)},
+        **{(state, _OE.MOVE): _O.ENDED for state in (_O.OWNED, _O.REVOKING)},
     },
 )
 

@@ -15,13 +15,13 @@ from odradek.client.options import Tuning
 from odradek.core.interfaces import BrokerClient
 from odradek.errors import BrokerError, RemoteProtocolError
 from odradek.io.gather import gather
+from odradek.io.kafka07.raw_fetch import read_raw
 from odradek.spark import options as option_module
-from odradek.spark.boundary import BoundarySearch, Proved, Unproved
 from odradek.spark.options import SourceOptions
 from odradek.spark.planning import Extent, SplitPoint
-from odradek.spark.raw import read_raw
 from odradek.spark.runtime import connected, retry_until
 from odradek.types import EARLIEST, LATEST, AtTime, Position, TopicPartition
+from odradek.wire.kafka07.boundary import BoundarySearch, Proved, Unproved
 
 __all__ = ["BrokerCatalog", "extent_of", "tuning"]
 

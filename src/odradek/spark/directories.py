@@ -10,12 +10,13 @@ from pathlib import Path
 from odradek import segments
 from odradek.errors import ConfigError, MessageTooLarge
 from odradek.segments import SegmentedLog, SegmentFile
-from odradek.spark.boundary import BoundarySearch, Proved, check_landing
+from odradek.spark.errors import check_range_end
 from odradek.spark.gaps import Loss, PositionGap
 from odradek.spark.options import Directories, Directory, SourceOptions
 from odradek.spark.planning import Extent, Range, SplitPoint
 from odradek.spark.rules import decoder_options, explained, lost, skipped
 from odradek.types import AtTime, Columns, MiB, Position, TopicPartition
+from odradek.wire.kafka07.boundary import BoundarySearch, Proved
 from odradek.wire.kafka07.entries import ParseStop, check_log
 from odradek.wire.kafka07.message_set import MessageSetDecoder
 
@@ -175,7 +176,7 @@ def _read_segment(segment: SegmentFile, part: Range, options: SourceOptions) -> 
     except MessageTooLarge as error:
         raise explained(error) from None
     skipped(decoder.take_reports())
-    check_landing(part.partition, part.start, part.end, decoder.position)
+    check_range_end(part.partition, part.start, part.end, decoder.position)
 
 
 def _lose(part: Range, loss: Loss, start: int, end: int, options: SourceOptions) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from odradek.errors import OdradekError
 from odradek.spark.gaps import PositionGap
+from odradek.types import TopicPartition
 
-__all__ = ["BoundaryMismatch", "DataLoss"]
+__all__ = ["BoundaryMismatch", "DataLoss", "check_range_end"]
 
 
 class BoundaryMismatch(OdradekError):
@@ -36,6 +37,12 @@ class BoundaryMismatch(OdradekError):
             f"{self.partition}: the messages from {self.start} on end at {self.landed}, "
             f"not at {self.end} where the range ends"
         )
+
+
+def check_range_end(partition: TopicPartition, start: int, end: int, landed: int) -> None:
+    """Compare where reading the range [start, end) ended with where it should. Raises BoundaryMismatch."""
+    if landed != end:
+        raise BoundaryMismatch(str(partition), start, end, landed)
 
 
 class DataLoss(OdradekError):

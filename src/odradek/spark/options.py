@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from odradek.client.cluster import connect
+from odradek.client.connect import connect
 from odradek.errors import ConfigError, OdradekError, Unsupported
 from odradek.spark.admission import ReadLimits
 from odradek.spark.offsets import Positions, parse_assign, parse_positions, parse_time, parse_times

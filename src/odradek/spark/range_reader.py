@@ -22,8 +22,8 @@ from odradek.core.fetch.read_ahead import LEAST_BYTES
 from odradek.core.interfaces import FetchResult, LogDecoder, ProtocolDriver
 from odradek.errors import BrokerError, DeadlineError, OdradekError
 from odradek.io.notifier import Notifier
-from odradek.spark.boundary import check_landing
 from odradek.spark.brokers import extent_of
+from odradek.spark.errors import check_range_end
 from odradek.spark.gaps import Loss, PositionGap
 from odradek.spark.options import SourceOptions
 from odradek.spark.planning import Range
@@ -179,7 +179,7 @@ class _RangeTask:
         while (decoder := self._decoder) is None or decoder.fetch_position < self._part.end:
             if not await self._step():
                 return
-        check_landing(self._part.partition, self._start, self._part.end, decoder.position)
+        check_range_end(self._part.partition, self._start, self._part.end, decoder.position)
 
     async def _step(self) -> bool:
         """One fetch. False: there is no more, and that is all right."""

@@ -21,7 +21,8 @@ from typing import NamedTuple, TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal
 
-from odradek.client.cluster import Cluster, connect
+from odradek.client.cluster import Cluster
+from odradek.client.connect import connect
 from odradek.client.options import Tuning
 from odradek.core.backoff import Backoff
 from odradek.errors import DeadlineError, OdradekError

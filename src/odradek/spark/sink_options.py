@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from odradek.client.cluster import connect
+from odradek.client.connect import connect
 from odradek.core.interfaces import ProducerRecord
 from odradek.errors import ConfigError, Rejected
 from odradek.spark.option_map import OptionMap

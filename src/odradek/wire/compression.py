@@ -1,8 +1,8 @@
-"""The codecs of 0.7: gzip and snappy, accepting what the 0.7.2 broker accepts and emitting what its producer emits.
+"""Compression of message sets and record batches: gzip, snappy, lz4 and zstd, with a bound on what comes out.
 
-The broker reads gzip through java.util.zip.GZIPInputStream (JDK 17 when it was recorded) and snappy through snappy-java
-1.1.8's SnappyInputStream; their oddities are part of the protocol, because the broker stores, and serves for ever,
-whatever they let pass. Source: specification 2.2 and App. H8; corpus, section 7.
+Raw snappy blocks go through python-snappy, lz4 and zstd through cramjam, gzip through zlib. Readers are as tolerant as
+the Java classes of Kafka's own clients, because whatever those write and accept is in logs. Source: specification 2.2
+of 0.7, 3.4 of the later protocol.
 """
 
 from __future__ import annotations
@@ -10,74 +10,96 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from io import BytesIO
-from itertools import islice
 
 import cramjam
+import snappy
 
 from odradek import engine as engines
 from odradek.engine import Buffer
 from odradek.errors import ConfigError
 
-__all__ = ["CompressionError", "CompressionType", "DecompressedTooLarge", "compress", "decompress"]
+__all__ = [
+    "CompressionError",
+    "CompressionType",
+    "DecompressedTooLarge",
+    "compress",
+    "decompress",
+    "gzip_header",
+    "inflate",
+]
 
 
 class CompressionType(IntEnum):
-    """How a message's payload is compressed: attribute bits 0-1 (specification 2.1)."""
+    """How the payload of a wrapper or batch is compressed: the low bits of its attributes."""
 
     NONE = 0
     GZIP = 1
     SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
 
     @classmethod
     def named(cls, name: str) -> CompressionType:
-        """The codec called `none`, `gzip` or `snappy`. Raises ConfigError for any other name."""
-        try:
-            return cls[name.upper()]
-        except KeyError:
-            known = ", ".join(compression.name.lower() for compression in cls)
-            raise ConfigError(f"no codec is called {name!r}; there are {known}") from None
+        """Return the type with this name, in lower case. Raises ConfigError for an unknown one."""
+        for compression in cls:
+            if compression.name.lower() == name:
+                return compression
+        known = ", ".join(compression.name.lower() for compression in cls)
+        raise ConfigError(f"unknown compression {name!r}: choose one of {known}")
 
 
 class CompressionError(Exception):
-    """Bytes that the codec cannot make sense of. Whoever catches it knows where they stood, and names the place."""
+    """The bytes are not what the compression type says. The caller knows where they are from, and adds it."""
 
 
 class DecompressedTooLarge(CompressionError):
-    """Compressed bytes that would grow beyond the limit."""
+    """The bytes would decompress to more than the limit."""
 
 
 def compress(compression: CompressionType, data: bytes) -> bytes:
-    """Compress as the stock producer does: gzip without name or time, snappy in xerial framing."""
-    if compression is CompressionType.GZIP:
-        return _gzip(data)
-    if compression is CompressionType.SNAPPY:
-        return _xerial(data)
-    return data
+    """Compress as Kafka's own clients do: gzip without name or time, snappy in xerial framing, lz4 as one frame."""
+    return _COMPRESS[compression](data)
 
 
 def decompress(compression: CompressionType, data: bytes | memoryview, max_bytes: int) -> bytes:
-    """Undo `compress`, and what other writers do that the broker accepts.
+    """Undo `compress`, and what other writers do that Kafka's readers accept.
 
-    Never holds much more than `max_bytes` of output; for snappy, the declared lengths are checked before anything is
-    allocated.
+    At most about twice `max_bytes` is held at any time; lengths that snappy data declares are checked before anything
+    is allocated.
 
     Raises:
-        CompressionError: The broker would refuse these bytes.
-        Bomb: More than `max_bytes` would come out.
+        CompressionError: The data is damaged.
+        DecompressedTooLarge: It decompresses to more than `max_bytes`.
     """
-    if compression is CompressionType.NONE:
-        return bytes(data)
-    return (_gunzip if compression is CompressionType.GZIP else _unsnap)(memoryview(data), max_bytes)
+    return _DECOMPRESS[compression](memoryview(data), max_bytes)
+
+
+def _too_large(max_bytes: int) -> DecompressedTooLarge:
+    return DecompressedTooLarge(f"decompresses to more than {max_bytes} bytes")
+
+
+# ---- none ---------------------------------------------------------------------------------------------------
+
+
+def _copy(data: bytes | memoryview, max_bytes: int | None = None) -> bytes:
+    if max_bytes is not None and len(data) > max_bytes:
+        raise _too_large(max_bytes)
+    return bytes(data)
 
 
 # ---- gzip ---------------------------------------------------------------------------------------------------
 
 _FHCRC, _FEXTRA, _FNAME, _FCOMMENT = 2, 4, 8, 16
 _ZERO = re.compile(rb"\0")  # searches views, which have no find()
-_FILL = 512  # GZIPInputStream's buffer
+
+FIRST_STEP, NEXT_STEP = 256 << 10, 8 << 10
+"""Input that zlib gets at a time, of the first member and at first of a later one. What follows a member's end is
+copied, so many small members have to be cut small."""
+
+_OUTPUT_STEP = 1 << 20  # output that zlib may return at a time, because it is copied, too
 
 
 def _gzip(data: bytes) -> bytes:
@@ -85,62 +107,56 @@ def _gzip(data: bytes) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
-_STEP, _NEXT_STEP = 256 << 10, 8 << 10
-"""Input that zlib gets at a time, of the first member and at first of a further one: what lies behind a member's end is
-copied, so that many small members must be cut small."""
-
-_PIECE = 1 << 20  # output that zlib may give at a time, because it is copied, too
-
-
 def _gunzip(data: memoryview, max_bytes: int) -> bytes:
-    """The members of a gzip stream, decompressed.
-
-    Follows GZIPInputStream of JDK 17 over a stream whose available() is always 0, which is what the broker gives it:
-    behind the first header input is taken in fills of 512 bytes, and a further member is looked for only if more than
-    26 bytes are left of the fill in which the last one ended. Whatever does not start like a member then is ignored.
-    """
+    """Decompress all members of a gzip stream. Bytes after the last one that are no member are ignored."""
     out = BytesIO()  # gives up what was written without another copy
-    pos = filled = _gzip_header(data, 0)
-    step = _STEP
+    pos, step = gzip_header(data, 0), FIRST_STEP
     while True:
-        pos, trailer = _inflate(data, pos, step, out, max_bytes)
-        if data[pos : pos + 8] != trailer:
-            raise CompressionError("the gzip trailer does not match")
-        fills = -(-(pos - filled) // _FILL)
-        filled = min(filled + _FILL * max(fills, 0), len(data))
-        if filled - pos <= 26:
-            return out.getvalue()
+        pos = inflate(data, pos, step, out, max_bytes)
         try:
-            pos = _gzip_header(data, pos + 8)
+            pos, step = gzip_header(data, pos), NEXT_STEP
         except CompressionError:
             return out.getvalue()
-        filled, step = max(filled, pos), _NEXT_STEP
 
 
-def _inflate(data: memoryview, pos: int, step: int, out: BytesIO, max_bytes: int) -> tuple[int, bytes]:
-    """Decompress the member whose header ends at `pos`. Gives where it ends, and the trailer that has to be there."""
-    inflate, crc, before = zlib.decompressobj(-15), 0, out.tell()
-    while not inflate.eof:
-        given: Buffer = inflate.unconsumed_tail
-        if not given:
-            given = data[pos : pos + step]
-            pos, step = pos + len(given), min(2 * step, _STEP)
+def inflate(data: memoryview, pos: int, step: int, out: BytesIO, max_bytes: int) -> int:
+    """Decompress the member whose header ends at `pos` into `out`, and check its trailer.
+
+    Args:
+        data: The gzip stream.
+        pos: Index in it.
+        step: How much input to take at first (bytes).
+        out: May hold at most `max_bytes` afterwards, from earlier members too.
+        max_bytes: The limit.
+
+    Returns:
+        The index after the trailer.
+    """
+    inflater, crc, before = zlib.decompressobj(-15), 0, out.tell()
+    while not inflater.eof:
+        chunk: Buffer = inflater.unconsumed_tail
+        if not chunk:
+            chunk = data[pos : pos + step]
+            pos, step = pos + len(chunk), min(2 * step, FIRST_STEP)
         room = max_bytes - out.tell()
         try:
-            piece = inflate.decompress(given, min(room + 1, _PIECE))
+            plain = inflater.decompress(chunk, min(room + 1, _OUTPUT_STEP))
         except zlib.error as error:
             raise CompressionError(f"bad gzip data: {error}") from None
-        if not (given or piece or inflate.eof):
+        if not (chunk or plain or inflater.eof):
             raise CompressionError("the gzip stream is cut")
-        if len(piece) > room:
-            raise DecompressedTooLarge(f"decompresses to more than {max_bytes} bytes")
-        crc = engines.active.crc32(piece, crc)
-        out.write(piece)
-    return pos - len(inflate.unused_data), struct.pack("<II", crc, (out.tell() - before) & 0xFFFFFFFF)
+        if len(plain) > room:
+            raise _too_large(max_bytes)
+        crc = engines.active.crc32(plain, crc)
+        out.write(plain)
+    pos -= len(inflater.unused_data)
+    if data[pos : pos + 8] != struct.pack("<II", crc, (out.tell() - before) & 0xFFFFFFFF):
+        raise CompressionError("the gzip trailer does not match")
+    return pos + 8
 
 
-def _gzip_header(data: memoryview, start: int) -> int:
-    """Where the header of the member at `start` ends. Reserved flags are ignored, as Java does."""
+def gzip_header(data: memoryview, start: int) -> int:
+    """Return where the header of the member at `start` ends. Reserved flags are ignored, as in Java."""
     if bytes(data[start : start + 3]) != b"\x1f\x8b\x08" or len(data) < start + 10:
         raise CompressionError("not in gzip format")
     flags, pos = data[start + 3], start + 10
@@ -163,58 +179,40 @@ def _gzip_header(data: memoryview, start: int) -> int:
 
 _MAGIC = b"\x82SNAPPY\x00"
 _HEADER = _MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"  # version 1, readable by version 1 (specification App. C)
-_MAGIC_SIZE = int.from_bytes(_MAGIC[:4], "big", signed=True)  # what it looks like where a block's size could stand
-_AT_A_TIME = 64  # blocks that are looked at before they are decompressed: 2 MiB of those that are written
+_MAGIC_SIZE = int.from_bytes(_MAGIC[:4], "big", signed=True)  # the magic, read where a block's size could be
 _BLOCK = 32768  # SnappyOutputStream cuts its input here (specification 2.2)
 
 
 def _xerial(data: bytes) -> bytes:
     view, parts = memoryview(data), [_HEADER]
     for start in range(0, len(data), _BLOCK):
-        block = bytes(cramjam.snappy.compress_raw(view[start : start + _BLOCK]))
+        block = snappy.compress(view[start : start + _BLOCK])
         parts += len(block).to_bytes(4, "big"), block
     return b"".join(parts)
 
 
-def _unsnap(data: memoryview, max_bytes: int) -> bytes:
-    """The blocks of a snappy stream, decompressed one behind the other into one buffer."""
-    out, blocks = BytesIO(), _blocks(data)
-    while some := list(islice(blocks, _AT_A_TIME)):
-        start = out.tell()
-        end = start + sum(size for _, size in some)
-        if end > max_bytes:
-            raise DecompressedTooLarge(f"decompresses to more than {max_bytes} bytes")
-        _grow(out, end)
-        with out.getbuffer() as room:
-            for block, size in some:
-                _unsnap_block(block, room[start : start + size])
-                start += size
+def _unxerial(data: memoryview, max_bytes: int) -> bytes:
+    """Decompress the blocks of a snappy stream."""
+    out = BytesIO()
+    for block in _blocks(data):
+        if out.tell() + _declared_size(block) > max_bytes:
+            raise _too_large(max_bytes)
+        try:
+            out.write(snappy.uncompress(block))
+        except snappy.UncompressError as error:
+            raise CompressionError(f"bad snappy data: {error.__cause__}") from None
     return out.getvalue()
 
 
-def _grow(out: BytesIO, size: int) -> None:
-    """Fill up with zeros."""
-    if size > out.tell():
-        out.seek(size - 1)
-        out.write(b"\0")
+def _blocks(data: memoryview) -> Iterator[memoryview]:
+    """Return the raw blocks of a snappy stream.
 
-
-def _unsnap_block(block: memoryview, into: memoryview) -> None:
-    try:
-        cramjam.snappy.decompress_raw_into(block, into)
-    except cramjam.DecompressionError as error:
-        raise CompressionError(f"bad snappy data: {error}") from None
-
-
-def _blocks(data: memoryview) -> Iterator[tuple[memoryview, int]]:
-    """The raw blocks of a snappy stream, and the size that each declares.
-
-    Follows SnappyInputStream of snappy-java 1.1.8: the first header's version is not looked at, another header may
-    stand where a block could, fewer than 4 bytes behind the last block are ignored, and what does not start with the
-    magic, or is shorter than the header, is one raw block.
+    Follows SnappyInputStream of snappy-java 1.1.8: the first header's version is ignored, another header may be where a
+    block could be, fewer than 4 bytes after the last block are ignored, and data that does not start with the magic, or
+    is shorter than the header, is one raw block.
     """
     if len(data) < len(_HEADER) or data[: len(_MAGIC)] != _MAGIC:
-        yield data, _declared(data)
+        yield data
         return
     pos = len(_HEADER)
     while len(data) - pos >= 4:
@@ -227,27 +225,80 @@ def _blocks(data: memoryview) -> Iterator[tuple[memoryview, int]]:
         block = data[pos + 4 : pos + 4 + max(size, 0)]
         if size <= 0 or len(block) < size:
             raise CompressionError(f"a snappy block of {size} bytes in {len(data) - pos - 4}")
-        yield block, _declared(block)
+        yield block
         pos += 4 + size
 
 
 def _is_header(header: memoryview) -> bool:
-    """Whether what starts like a further header is one. Unlike the first, it must be whole and of version 1 or more."""
+    """Return True for a further header. Unlike the first, it must be whole and of version 1 or later."""
     version = int.from_bytes(header[8:12], "big", signed=True)
     magic = header[: len(_MAGIC)] == _MAGIC
     if len(header) < len(_HEADER) or (magic and version < 1):
-        raise CompressionError("a snappy stream goes on with a header that is cut or of version 0")
+        raise CompressionError("a snappy stream continues with a header that is cut or of version 0")
     return magic
 
 
-def _declared(block: memoryview) -> int:
-    """The varint a raw block starts with: at most five bytes and 2^31-1, as snappy and a Java array have it."""
+def _declared_size(block: memoryview) -> int:
+    """Return the varint that a raw block starts with: at most five bytes and 2^31-1, as in snappy and a Java array."""
     size = 0
     for shift, byte in enumerate(block[:5].tolist()):
         size |= (byte & 0x7F) << 7 * shift
         if byte < 0x80:
-            # A copy of 64 bytes takes 3: more than 21.4-fold growth cannot be.
+            # A copy of 64 bytes takes 3, so data cannot grow more than 21.4-fold.
             if size > min(22 * len(block), 0x7FFFFFFF):
                 raise CompressionError(f"a snappy block of {len(block)} bytes cannot hold the {size} it declares")
             return size
     raise CompressionError("a snappy block without a valid length")
+
+
+# ---- lz4 and zstd -------------------------------------------------------------------------------------------
+
+_FIRST_GUESS = 4
+"""Output of this many times the input is tried first, then four times as much each time it was too little."""
+
+
+def _lz4(data: bytes) -> bytes:
+    return bytes(cramjam.lz4.compress(data))
+
+
+def _zstd(data: bytes) -> bytes:
+    return bytes(cramjam.zstd.compress(data, level=3))  # zstd's default, and Kafka's
+
+
+def _unlz4(data: memoryview, max_bytes: int) -> bytes:
+    return _expand(cramjam.lz4.decompress_into, data, max_bytes)
+
+
+def _unzstd(data: memoryview, max_bytes: int) -> bytes:
+    return _expand(cramjam.zstd.decompress_into, data, max_bytes)
+
+
+def _expand(decompress_into: Callable[[memoryview, bytearray], int], data: memoryview, max_bytes: int) -> bytes:
+    """Decompress into a buffer that grows up to the limit: a frame need not declare its size, and a size may lie."""
+    size = max(1024, _FIRST_GUESS * len(data))
+    while True:
+        buffer = bytearray(min(size, max_bytes))
+        try:
+            return bytes(memoryview(buffer)[: decompress_into(data, buffer)])
+        except cramjam.DecompressionError as error:
+            if "failed to write whole buffer" not in str(error):
+                raise CompressionError(f"damaged data: {error}") from None
+        if size >= max_bytes:
+            raise _too_large(max_bytes)
+        size *= 4
+
+
+_COMPRESS: dict[CompressionType, Callable[[bytes], bytes]] = {
+    CompressionType.NONE: _copy,
+    CompressionType.GZIP: _gzip,
+    CompressionType.SNAPPY: _xerial,
+    CompressionType.LZ4: _lz4,
+    CompressionType.ZSTD: _zstd,
+}
+_DECOMPRESS: dict[CompressionType, Callable[[memoryview, int], bytes]] = {
+    CompressionType.NONE: _copy,
+    CompressionType.GZIP: _gunzip,
+    CompressionType.SNAPPY: _unxerial,
+    CompressionType.LZ4: _unlz4,
+    CompressionType.ZSTD: _unzstd,
+}

@@ -123,6 +123,17 @@ class Fetcher:
             self._lead(cursor, table)
         self.news.ring()
 
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Drop these partitions with everything read ahead; others go on. Responses in flight no longer matter."""
+        for partition in partitions:
+            if (cursor := self.cursors.pop(partition, None)) is not None:
+                quota = cursor.account
+                self._drop(cursor)
+                if isinstance(quota, StreamQuota):
+                    quota.turns.searching.pop(cursor, None)
+                    quota.stir()
+        self.news.ring()
+
     def clear(self) -> None:
         """Drop every partition with everything read ahead. Answers in flight count for nothing."""
         for cursor in self.cursors.values():
@@ -157,10 +168,10 @@ class Fetcher:
             self.changed(cursor)
             offer(cursor)
 
-    def seek(self, partition: TopicPartition, start: StartPosition) -> None:
-        """Forget what was read ahead and go on from `start`."""
+    def seek(self, partition: TopicPartition, start: StartPosition, skip: int = 0) -> None:
+        """Forget what was read ahead and go on from `start`, after `skip` messages of the wrapper there."""
         cursor = self.cursor(partition)
-        cursor.seek(start)
+        cursor.seek(start, skip)
         self._relieved(cursor)
 
     def put_back(self, partition: TopicPartition, columns: Columns, rows: int) -> None:

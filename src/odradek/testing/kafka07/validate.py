@@ -13,7 +13,8 @@ from zlib import crc32
 
 from odradek import engine as engines
 from odradek.engine import Buffer
-from odradek.wire.compression import CompressionError, CompressionType, DecompressedTooLarge, decompress
+from odradek.wire.compression import CompressionError, CompressionType, DecompressedTooLarge
+from odradek.wire.kafka07.compression import decompress
 
 __all__ = ["InvalidSet", "PayloadTooLarge", "ValidSet", "check_entry", "check_set"]
 

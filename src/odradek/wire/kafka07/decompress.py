@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from odradek import engine
-from odradek.wire.compression import CompressionError, CompressionType, DecompressedTooLarge, decompress
+from odradek.wire.compression import CompressionError, CompressionType, DecompressedTooLarge
+from odradek.wire.kafka07.compression import decompress
 from odradek.wire.kafka07.entries import LogEntry, ParseStop, read_entry
 
 __all__ = ["MAX_NESTING", "ROW_BYTES", "WrapperContents"]

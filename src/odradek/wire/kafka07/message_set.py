@@ -13,7 +13,8 @@ from zlib import crc32
 from odradek import engine
 from odradek.errors import ConfigError, CorruptMessage, LocalProtocolError, MessageTooLarge, OdradekError
 from odradek.types import Columns, Position, TopicPartition
-from odradek.wire.compression import CompressionType, compress
+from odradek.wire.compression import CompressionType
+from odradek.wire.kafka07.compression import compress
 from odradek.wire.kafka07.decompress import WrapperContents
 from odradek.wire.kafka07.entries import (
     LogEntry,

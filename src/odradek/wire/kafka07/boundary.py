@@ -1,26 +1,25 @@
-"""Proving where a message begins, from the bytes around a place in a 0.7 log.
+"""Proof of where a message begins, from the bytes around a position in a 0.7 log.
 
-A broker answers a fetch from any byte, so a log may be cut anywhere - if it is known that a message begins there. What
-looks like a message need not be one: payloads may contain message sets (what a mirror of raw logs stores), nested, cut
-off, or made to deceive. `BoundarySearch` finds the first place at or after a cut that it can prove. Two facts make a
-proof; `most` is the largest entry that the log may contain:
+A broker answers a fetch from any byte, so a log may be cut anywhere, provided it is known that a message begins there.
+Bytes that look like a message need not be one: payloads may contain message sets (a mirror of raw logs stores them),
+nested, cut off, or made to deceive. `BoundarySearch` finds the first position at or after a cut that it can prove. Two
+facts make a proof; `most` is the largest entry that the log may contain:
 
 *Nothing spans x.* If x were inside an entry of the log, that entry would be valid, start less than `most` before x and
-end behind it. So when not one valid entry starts in (x - most, x) and ends behind x - at whatever byte, nested or not
-- x is a boundary. This holds whatever payloads contain. It takes for granted that the entry at x is undamaged.
+end after it. So if no valid entry starts in (x - most, x) and ends after x - at any byte, nested or not - x is a
+boundary. This holds whatever payloads contain. It takes for granted that the entry at x is undamaged.
 
-*A chain leads to x.* Valid entries, each beginning where the one before ends, cover at least `most` bytes in front of
-x. Somewhere in there an entry of the log begins. If it begins where one of the chain's does, chain and log are the
-same from there on. Otherwise one of the chain's entries lies across a boundary of the log, and its CRC is right though
-nobody wrote it: one in 2^32 by chance. This holds whatever is damaged, since damage makes nothing valid.
+*A chain leads to x.* Valid entries, each beginning where the one before ends, cover at least `most` bytes before x.
+Somewhere in there an entry of the log begins. If it begins where one of the chain's does, chain and log are the same
+from there on. Otherwise one of the chain's entries lies across a boundary of the log, and its CRC is right although no
+writer computed it: one in 2^32 by chance. This holds whatever is damaged, since damage makes nothing valid.
 
-Both are asked for. So a wrong boundary needs forged entries, which lie across real ones with the right CRC, and damage
-at the same place; and then the ranges on both sides do not end where they should, which `check_landing` finds. Behind
-a damaged entry nothing is proved for `most` bytes; the search goes on behind them. Behind a damaged length field, which
-stops every reader, boundaries are those of the messages as they were written.
+Both are required. So a wrong boundary needs forged entries, which lie across real ones with the right CRC, and damage
+at the same position; and then the ranges on both sides do not end where they should, which a reader of ranges checks.
+After a damaged entry nothing is proved for `most` bytes; the search continues after them. After a damaged length field,
+which stops every reader, boundaries are those of the messages as they were written.
 
-Close behind a place that is known to be a boundary no proof is needed: following the lengths from there is what a
-reader does.
+Shortly after a known boundary no proof is needed: following the lengths from there is what a reader does.
 """
 
 from __future__ import annotations
@@ -31,35 +30,33 @@ from typing import NamedTuple
 
 from odradek import engine
 from odradek.engine import Buffer
-from odradek.spark.checksums import RangeCrc
-from odradek.spark.errors import BoundaryMismatch
-from odradek.types import TopicPartition
+from odradek.wire.kafka07.crc_ranges import RangeCrc
 from odradek.wire.kafka07.entries import LogEntry, ParseStop, check_length, head_bytes, read_entry
 
-__all__ = ["BoundarySearch", "Proved", "Unproved", "check_landing"]
+__all__ = ["BoundarySearch", "Proved", "Unproved"]
 
-LEAD = 16
-"""One part of `most`: where messages are no larger than this part, a search looks at `most` and two of these parts."""
+LOOKBACK_FRACTION = 16
+"""Divides `most`: where messages are no larger than that fraction, a search looks at `most` and two such fractions."""
 
-REACH = 4
-"""Times `most`: so far behind the cut a search looks. In a log of nothing but largest messages, `most` is for the
-chain to begin, `most` for its length, `most` for the message then begun, and `most` for what might span its end."""
+SEARCH_FACTOR = 4
+"""How far after the cut a search looks, in units of `most`. In a log of nothing but largest messages, one is for the
+chain to begin, one for its length, one for the message then begun, and one for an entry that might span its end."""
 
-EASY, BUDGET = 20_000, 1_000_000
-"""Work for one search, counted in looks at a head (1 us): before more is looked at behind the cut, where wrong tracks
-end soon, and after that."""
+EASY_BUDGET, TOTAL_BUDGET = 20_000, 1_000_000
+"""Work for one search, in inspected heads (1 us each): before the search goes further after the cut, where wrong chains
+end soon, and in total."""
 
-CHECKSUM = 10
-"""Looks that a checksum is worth."""
+CRC_COST = 10
+"""What a checksum costs, in inspected heads."""
 
 MAX_CHAIN = 16
 """Maximum number of entry heads that a chain is followed for."""
 
-TRIES = 32
-"""Places tried for one cut. Each is spanned by a valid entry: the log is being difficult on purpose."""
+MAX_CANDIDATES = 32
+"""Positions tried for one cut. If a valid entry spans each of them, the log was made to deceive."""
 
 _KINDS = b"(?:\0|\1[" + b"".join(re.escape(bytes([a])) for a in range(256) if a & 3 != 3) + b"])"
-"""The bytes behind a length: magic 0, or magic 1 and a codec that exists."""
+"""The bytes after a length: magic 0, or magic 1 and a compression type that exists."""
 
 
 class Proved(NamedTuple):
@@ -75,7 +72,7 @@ class Unproved(NamedTuple):
 
 
 class BoundarySearch:
-    """Looks for the first provable message boundary at or after `cut`. Sans IO:
+    """The search for the first provable message boundary at or after `cut`. Sans IO:
 
         while (wanted := search.wanted) is not None:
             search.feed(...)                # the log's bytes from wanted[0] on, at most up to wanted[1]
@@ -93,7 +90,7 @@ class BoundarySearch:
     def __init__(self, cut: int, *, floor: int, ceiling: int, most: int, torn: bool = False) -> None:
         if not floor <= cut <= ceiling:
             raise ValueError(f"cut {cut} is not in [{floor}, {ceiling}]")
-        lead = max(most // LEAD, 64)
+        lead = max(most // LOOKBACK_FRACTION, 64)
         self._cut, self._ceiling, self._torn = cut, ceiling, torn
         self._most, self._lead = most, lead
         self._base = max(cut - most - lead, floor)
@@ -103,7 +100,7 @@ class BoundarySearch:
         self._fed = self._base
         self._window: _Window | None = None
         self._goal = cut
-        self._tries = TRIES
+        self._tries = MAX_CANDIDATES
         self.result: Proved | Unproved | None = None
         if cut == floor or (cut == ceiling and not torn):
             self.result = Proved(cut)
@@ -119,7 +116,7 @@ class BoundarySearch:
         return self._fed - self._base
 
     def feed(self, data: Buffer) -> None:
-        """Take the next bytes, as many as there are; none at all: the log has no more."""
+        """Take the next bytes, any number of them; none: the log has no more."""
         if self.result is not None:
             return
         if not len(data):
@@ -141,7 +138,7 @@ class BoundarySearch:
             if not isinstance(why, _Expensive) or self._fed >= ahead:
                 self.result = Unproved(str(why))
             else:
-                self._window.budget = BUDGET
+                self._window.budget = TOTAL_BUDGET
                 self._stop = ahead
 
     def _search(self, window: _Window, data: bytes) -> None:
@@ -156,32 +153,26 @@ class BoundarySearch:
                 return None
             if not valid:
                 return self._more(end)
-            self._goal = end  # whatever lies before it is spanned as well
+            self._goal = end  # everything before it is spanned as well
             self._tries -= 1
             if not self._tries:
-                raise _Hopeless(f"{TRIES} places at and after {self._cut} are inside something that looks valid")
+                raise _Hopeless(f"{MAX_CANDIDATES} positions from {self._cut} on are inside entries that look valid")
 
     def _more(self, stop: int) -> None:
         if self._fed == self._ceiling:
             why = "a message that is not whole ends the log"
             self.result = Unproved(why) if self._torn else Proved(self._ceiling)
-        elif self._fed - self._cut >= REACH * self._most:
+        elif self._fed - self._cut >= SEARCH_FACTOR * self._most:
             self.result = Unproved(f"no boundary can be proved within {self._fed - self._cut} bytes of {self._cut}")
         else:
             self._stop = min(stop, self._ceiling)
 
 
-def check_landing(partition: TopicPartition, start: int, end: int, landed: int) -> None:
-    """Compare where reading the range [start, end) ended with where it should. Raises BoundaryMismatch."""
-    if landed != end:
-        raise BoundaryMismatch(str(partition), start, end, landed)
-
-
-# ---- what there is in the bytes ------------------------------------------------------------------------------
+# ---- entries in the bytes -----------------------------------------------------------------------------------
 
 
 class _Hopeless(Exception):
-    """More bytes would not help."""
+    """No boundary can be proved, whatever follows."""
 
 
 class _Expensive(_Hopeless):
@@ -189,25 +180,25 @@ class _Expensive(_Hopeless):
 
 
 class _Window:
-    """The bytes looked at, and what is known of them. Positions are those of the log."""
+    """The bytes seen so far, and the entries known in them. Positions are those of the log."""
 
     def __init__(self, base: int, ceiling: int, most: int, anchored: bool, torn: bool) -> None:
         self._base, self._ceiling, self._most = base, ceiling, most
         self._anchored, self._torn = anchored, torn
         self._any, self._classes = _patterns(most - 4)
-        self.budget = EASY
+        self.budget = EASY_BUDGET
         self._sound: set[int] = set()  # indexes of whole entries with the right CRC
         self._invalid: set[int] = set()  # indexes where there is none, or one that leads to none
         self._chain = 0 if anchored else -1  # index where the chain of valid entries begins; -1: there is none
         self._at = 0  # index where it ends so far; without one, where to look for its beginning
-        self.needs = 0  # without a boundary: the position up to which bytes are needed, as far as known
+        self.needs = 0  # without a boundary: the position up to which bytes are needed, if known
 
     def show(self, data: bytes) -> None:
-        """Look at these bytes: at least those of before."""
+        """Replace the bytes by more: the same and those after them."""
         self.data, self._checksums = data, RangeCrc(data)
 
     def boundary(self, goal: int) -> int | None:
-        """The first position at or after `goal` that the chain makes a boundary; None: more bytes are needed."""
+        """Return the first position at or after `goal` that the chain makes a boundary; None: more bytes are needed."""
         view = memoryview(self.data)
         while self._chain >= 0 or self._begin_chain():
             target = goal - self._base
@@ -220,8 +211,7 @@ class _Window:
         return None
 
     def _follow(self, view: memoryview, target: int) -> bool:
-        """Lengthen the chain until it gets to `target`. If it does not, the bytes end first, or the chain does: then
-        there is none."""
+        """Extend the chain to `target`. Return False if the bytes end first, or the chain does: then there is none."""
         while self._at < target:
             self._at, _ = engine.active.check_run(view, self._at, min(target, len(view)), self._most)
             if self._at >= target:
@@ -229,7 +219,7 @@ class _Window:
             entry = read_entry(view, self._at, 0, self._most)
             if isinstance(entry, LogEntry) and (self._anchored or not entry.damage):
                 self._at = entry.end
-            elif entry is ParseStop.END or (entry is ParseStop.CUT and (self._anchored or self._promising(self._at))):
+            elif entry is ParseStop.END or (entry is ParseStop.CUT and (self._anchored or self._plausible(self._at))):
                 self.needs = self._base + self._end(self._at)
                 return False
             elif isinstance(entry, ParseStop) and self._anchored:
@@ -240,8 +230,8 @@ class _Window:
         return True
 
     def _begin_chain(self) -> bool:
-        """Find the first valid entry from `_at` on. One that ends behind the bytes is waited for: passing it over would
-        mean to look into its payload."""
+        """Find the first valid entry from `_at` on. If it ends after the bytes, more are needed: skipping it would mean
+        looking into its payload."""
         for match in self._any.finditer(self.data, self._at):
             start = match.start()
             valid = self._valid(start)
@@ -255,10 +245,10 @@ class _Window:
         return False
 
     def spanned(self, position: int) -> tuple[int, bool]:
-        """Where an entry ends that starts before `position` and ends behind it, and whether it is valid: if not, the
-        bytes up to its end are needed to tell. (0, False): there is none."""
+        """Return where an entry ends that starts before `position` and ends after it, and whether it is valid: if not,
+        the bytes up to its end are needed to tell. (0, False): there is none."""
         index = position - self._base
-        heads = position + 5  # so far go the heads of what starts before it
+        heads = position + 5  # where the heads of entries before it end
         if not self._torn:
             heads = min(heads, self._ceiling)
         unknown = heads if heads > self._base + len(self.data) else 0
@@ -281,8 +271,8 @@ class _Window:
     def _end(self, start: int) -> int:
         return start + 4 + int.from_bytes(self.data[start : start + 4], "big", signed=True)
 
-    def _promising(self, start: int) -> bool:
-        """Is this the head of an entry that may be valid? The bytes may end inside it, then yes."""
+    def _plausible(self, start: int) -> bool:
+        """Return True if an entry that begins here may be valid, as far as its head is known."""
         if self._base + start == self._ceiling:
             return True
         head = self.data[start : start + 6]
@@ -295,10 +285,10 @@ class _Window:
         return head[4] == 0 or (head[4] == 1 and head[5] & 3 != 3)
 
     def _valid(self, start: int) -> bool | None:
-        """Is there a valid entry, with nothing but valid ones behind it? None: it ends behind the bytes.
+        """Return whether a valid entry begins here and only valid ones follow it; None: it ends after the bytes.
 
         Some heads are followed from one to the next, and the shortest is checksummed first: payloads of numbers look
-        like long messages at many places, and few of them go on to anything.
+        like long messages at many positions, and few of those lead anywhere.
         """
         if start not in self._invalid and start in self._sound:
             return True
@@ -315,11 +305,11 @@ class _Window:
         return True if self._end(start) <= len(self.data) else None
 
     def _path(self, start: int) -> list[int]:
-        """Where heads are, from `start` on, each behind what the one before announces; none if it leads to what cannot
-        be a head."""
+        """Return the positions of heads from `start` on, each where the entry before ends; none if they lead to bytes
+        that cannot be a head."""
         path: list[int] = []
         while len(path) < MAX_CHAIN:
-            if start in self._invalid or not self._promising(start):
+            if start in self._invalid or not self._plausible(start):
                 self._invalid.update(path, (start,))
                 return []
             if start in self._sound or start + 6 > len(self.data):
@@ -330,8 +320,8 @@ class _Window:
         return path
 
     def _checksum(self, start: int) -> bool:
-        """Is the CRC of the whole entry there right?"""
-        self._spend(CHECKSUM)
+        """Return True if the CRC of the whole entry at `start` is right."""
+        self._spend(CRC_COST)
         end, body = self._end(start), start + head_bytes(self.data[start + 4])
         if self._checksums.of(body, end) != int.from_bytes(self.data[body - 4 : body], "big"):
             return False
@@ -341,14 +331,15 @@ class _Window:
     def _spend(self, size: int) -> None:
         self.budget -= size
         if self.budget < 0:
-            raise _Expensive("payloads look like messages at too many places")
+            raise _Expensive("payloads look like messages at too many positions")
 
 
 def _patterns(most: int) -> tuple[re.Pattern[bytes], list[tuple[int, re.Pattern[bytes]]]]:
-    """What finds heads with a length of at most `most`: all of them; and by how many bytes the length takes, so that
-    far from a place only those long enough to reach it are found (with the longest length of each class).
+    """Return patterns that find heads with a length of at most `most`: one for all of them, and one for each number of
+    bytes that the length takes, with the longest length of that class. Far from a position, only heads with a length
+    that reaches it are of interest.
 
-    A match is one byte long, so that heads which overlap are all found.
+    A match is one byte long, so that overlapping heads are all found.
     """
     classes = []
     for size in range(1, 5):

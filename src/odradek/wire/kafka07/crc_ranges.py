@@ -1,7 +1,7 @@
-"""CRC-32 of any part of some bytes, in about the same time however long the part is.
+"""CRC-32 of any range of some bytes, in about the same time however long the range is.
 
-CRC-32 is linear: with `A` in front of `B`, `crc(AB) = crc(A) * x^(8 * len(B)) + crc(B)` over GF(2), modulo CRC-32's
-polynomial. From the CRCs of all prefixes (one in a thousand is kept) those of all parts follow.
+CRC-32 is linear: with `A` before `B`, `crc(AB) = crc(A) * x^(8 * len(B)) + crc(B)` over GF(2), modulo CRC-32's
+polynomial. From the CRCs of all prefixes (one in a thousand is kept) those of all ranges follow.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ POLYNOMIAL = 0xEDB88320
 """The polynomial of CRC-32, lowest power in the highest bit."""
 
 STEP = 1024
-"""Every so many bytes a prefix' CRC is kept."""
+"""Bytes between the prefixes whose CRC is kept."""
 
 SHORT = 8 * STEP
-"""Up to here `zlib` is faster."""
+"""Ranges up to this length (bytes) are faster with `zlib`."""
 
 
 class RangeCrc:
-    """The CRCs of `data`'s parts."""
+    """The CRCs of all ranges of `data`."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -45,7 +45,7 @@ class RangeCrc:
 
 
 def _times(a: int, b: int) -> int:
-    """The product of two polynomials."""
+    """Return the product of two polynomials."""
     product = 0
     while a:
         if a & 0x80000000:
@@ -57,7 +57,7 @@ def _times(a: int, b: int) -> int:
 
 @cache
 def _small_shifts() -> list[int]:
-    """x^(8 * n) for n up to STEP."""
+    """Return x^(8 * n) for n up to STEP."""
     shifts = [0x80000000]
     for _ in range(STEP):
         shifts.append(_times(shifts[-1], 0x00800000))
@@ -66,7 +66,7 @@ def _small_shifts() -> list[int]:
 
 @cache
 def _step_shift(steps: int) -> int:
-    """x^(8 * STEP * steps)."""
+    """Return x^(8 * STEP * steps)."""
     if steps < 2:
         return _small_shifts()[STEP * steps]
     half = _step_shift(steps // 2)

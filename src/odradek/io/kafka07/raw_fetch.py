@@ -1,4 +1,4 @@
-"""Log bytes as they are: a decoder that decodes nothing."""
+"""Fetch of a log's bytes as they are."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ __all__ = ["read_raw"]
 
 
 async def read_raw(api: BrokerClient, partition: TopicPartition, start: int, stop: int) -> bytes:
-    """The bytes [start, stop) of a log, or as many of them as one answer has; none where the log ends. The broker does
-    not mind what begins at `start`.
+    """Return the bytes [start, stop) of a log, or as many of them as one response has; none at the end of the log. A
+    0.7 broker answers from any byte, so no message need begin at `start`.
 
     Raises:
         BrokerError: The log does not have this position.
@@ -25,7 +25,7 @@ async def read_raw(api: BrokerClient, partition: TopicPartition, start: int, sto
 
 
 class _Raw:
-    """Implements `core.interfaces.Decoder`: keeps what it is fed, and every byte is a boundary."""
+    """A `core.interfaces.LogDecoder` that keeps the bytes it is fed, and for which every byte is a boundary."""
 
     error: OdradekError | None = None
     unopened_bytes = 0

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.spark.boundary import REACH, BoundarySearch, Proved, Unproved, check_landing
-from odradek.spark.checksums import SHORT, STEP, RangeCrc
-from odradek.spark.errors import BoundaryMismatch
+from odradek.spark.errors import BoundaryMismatch, check_range_end
 from odradek.types import TopicPartition
 from odradek.wire.compression import CompressionType
+from odradek.wire.kafka07.boundary import SEARCH_FACTOR, BoundarySearch, Proved, Unproved
+from odradek.wire.kafka07.crc_ranges import SHORT, STEP, RangeCrc
 from odradek.wire.kafka07.message_set import encode_set
 
 MOST = 3000
@@ -102,7 +102,7 @@ def test_a_boundary_is_found_and_is_one(made: Made, where: float, pieces: int) -
     assert isinstance(search.result, Proved)
     found = search.result.position
     assert found in made.boundaries
-    assert cut <= found <= cut + REACH * MOST
+    assert cut <= found <= cut + SEARCH_FACTOR * MOST
     assert search.wanted is None
 
 
@@ -114,7 +114,7 @@ def test_every_kind_of_log_is_cut_near_the_cut(kind: str) -> None:
         found = look(made.data, cut).result
         assert isinstance(found, Proved)
         assert found.position in made.boundaries
-        assert found.position - cut <= MOST // 16 + REACH * largest
+        assert found.position - cut <= MOST // 16 + SEARCH_FACTOR * largest
 
 
 @given(LOGS, st.floats(0, 1), st.lists(st.tuples(st.floats(0, 1), st.integers(1, 255)), min_size=1, max_size=8))
@@ -178,7 +178,7 @@ def test_forged_entries_are_given_up_before_long() -> None:
     made = parallel_chains(1200, 410)
     found = look(made.data, 100 * MOST, most=40 * MOST).result
     assert isinstance(found, Unproved)
-    assert "inside something that looks valid" in found.reason
+    assert "inside entries that look valid" in found.reason
 
 
 def test_a_log_with_a_larger_entry_than_may_be_is_not_cut_in_it() -> None:
@@ -188,7 +188,7 @@ def test_a_log_with_a_larger_entry_than_may_be_is_not_cut_in_it() -> None:
     with pytest.raises(BoundaryMismatch):  # what the proof takes for granted does not hold: the walk finds out
         found = look(data, start + len(big) // 2).result
         assert isinstance(found, Proved)
-        check_landing(TopicPartition("t", 0, 0), start, found.position, start)
+        check_range_end(TopicPartition("t", 0, 0), start, found.position, start)
 
 
 # ---- near what is known --------------------------------------------------------------------------------------
@@ -268,9 +268,9 @@ def test_checksums_at_the_edges(length: int) -> None:
 
 def test_a_range_that_ends_inside_a_message_is_an_error_with_the_numbers() -> None:
     partition = TopicPartition("orders", 0, 1)
-    check_landing(partition, 10, 20, 20)
+    check_range_end(partition, 10, 20, 20)
     with pytest.raises(BoundaryMismatch, match=r"orders/1-0: the messages from 10 on end at 17, not at 20") as caught:
-        check_landing(partition, 10, 20, 17)
+        check_range_end(partition, 10, 20, 17)
     again = pickle.loads(pickle.dumps(caught.value))
     assert str(again) == str(caught.value)
     assert (again.partition, again.start, again.end, again.landed) == ("orders/1-0", 10, 20, 17)
