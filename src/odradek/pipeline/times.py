@@ -90,7 +90,7 @@ def floor_minutes(times: Array, minutes: int) -> Array:
     """The start of the bucket of so many minutes, counted from the epoch, in seconds since it (int64)."""
     length = minutes * 60
     second = pc.floor_temporal(times, unit="second").cast(pa.timestamp("s", tz="UTC")).cast(pa.int64())
-    whole = pc.multiply(pc.split(second, length), length)  # towards zero
+    whole = pc.multiply(pc.divide(second, length), length)  # towards zero
     return pc.if_else(pc.greater(whole, second), pc.subtract(whole, length), whole)
 
 
