@@ -1,18 +1,21 @@
-"""Directives whose text comes from the code itself, so that the pages cannot say something else than it does.
+"""Directives that generate pages from the code, so that the two cannot differ.
 
 {machine} NAME      a state machine of odradek.core.states: picture and tables
 {errors}            every error, its attributes and its docstring
 {options} NAME      the fields of a dataclass of odradek (module:class) with defaults and meaning
 {commands}          the help of every command
+{messages}          every log line and every error text, by module
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 from diagram import draw
@@ -23,6 +26,7 @@ from sphinx.util.docutils import SphinxDirective
 import odradek
 from odradek import errors
 from odradek.cli.app import cli
+from odradek.cli.pipeline.group import pipeline
 from odradek.core import states
 
 
@@ -100,13 +104,57 @@ def _cell(text: str) -> str:
 class Commands(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         pages: list[nodes.Node] = []
-        for name, command in [("", cli), *cli.commands.items()]:
+        verbs = [(f"pipeline {name}", command) for name, command in pipeline.commands.items()]
+        for name, command in [("", cli), *cli.commands.items(), *verbs]:
             context = click.Context(command, info_name=f"odradek {name}".strip(), max_content_width=100)
-            section = nodes.section(ids=[f"odradek-{name}".strip("-")])
+            section = nodes.section(ids=[f"odradek-{name}".strip("-").replace(" ", "-")])
             section += nodes.title(text=context.info_name)
             section += nodes.literal_block(text=command.get_help(context), language="none")
             pages.append(section)
         return pages
+
+
+LEVELS = ("debug", "info", "warning", "error", "critical", "exception")
+
+
+class Messages(SphinxDirective):
+    def run(self) -> list[nodes.Node]:
+        root = Path(odradek.__file__).parent
+        lines: list[str] = []
+        for file in sorted(root.rglob("*.py")):
+            texts = list(_messages(ast.parse(file.read_bytes())))
+            if texts:
+                name = ".".join(file.relative_to(root.parent).with_suffix("").parts)
+                lines += ["", f"**{name.removesuffix('.__init__')}**", "", "| kind | text |", "|---|---|"]
+                lines += [f"| {kind} | {_code(text)} |" for kind, text in dict.fromkeys(texts)]
+        return self.parse_text_to_nodes("\n".join(lines))
+
+
+def _messages(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """The kind (log level or error) and text of each log line and each error that is raised with a text."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="log"), attr=level), args=[text, *_]) if level in LEVELS:
+                yield f"log.{level}", _template(text)
+            case ast.Raise(exc=ast.Call(func=ast.Name(id=kind) | ast.Attribute(attr=kind), args=[*arguments])):
+                texts = [_template(part) for part in arguments if isinstance(part, ast.Constant | ast.JoinedStr)]
+                if any(" " in text for text in texts):
+                    yield kind, "; ".join(texts)
+
+
+def _template(text: ast.expr) -> str:
+    """The text with a placeholder in braces for every value."""
+    match text:
+        case ast.Constant(value=str(value)):
+            return value
+        case ast.JoinedStr(values=parts):
+            return "".join(_template(part) for part in parts)
+    return "{" + ast.unparse(text.value if isinstance(text, ast.FormattedValue) else text) + "}"
+
+
+def _code(text: str) -> str:
+    ticks = "``" if "`" in text else "`"
+    return f"{ticks} {_cell(text)} {ticks}" if "`" in text else f"`{_cell(text)}`"
 
 
 def _literals(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
@@ -116,6 +164,12 @@ def _literals(app: Sphinx, what: str, name: str, obj: object, options: object, l
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", _literals, priority=400)  # before napoleon splits lines at colons
-    for name, directive in [("machine", Machine), ("errors", Errors), ("options", Options), ("commands", Commands)]:
+    for name, directive in [
+        ("machine", Machine),
+        ("errors", Errors),
+        ("options", Options),
+        ("commands", Commands),
+        ("messages", Messages),
+    ]:
         app.add_directive(name, directive)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -2,7 +2,8 @@
 
 from odradek._version import __version__
 from odradek.batch import Batch
-from odradek.client.cluster import Cluster, connect
+from odradek.client.cluster import Cluster
+from odradek.client.connect import connect
 from odradek.client.consumer.consumer import Consumer
 from odradek.client.consumer.group_batches import GroupBatch, GroupTable
 from odradek.client.consumer.reader import Reader

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
 from odradek import engine
-from odradek.client.cluster import Cluster, connect
+from odradek.client.cluster import Cluster
+from odradek.client.connect import connect
 from odradek.client.consumer.consumer import Consumer
 from odradek.client.consumer.reader import Reader
 from odradek.client.options import Tuning
 from odradek.client.producer.producer import Producer
-from odradek.errors import ConfigError, Unreachable, Unsupported, ZooKeeperError
+from odradek.errors import ConfigError, Unreachable, Unsupported, UsageError, ZooKeeperError
 from odradek.io.kafka07 import driver as era_module
 from odradek.types import EARLIEST, LATEST, AtTime, Position, TopicPartition
 
@@ -33,7 +35,7 @@ def arguments(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         seen.update(options)
         return era_module.Kafka07Driver(**options)
 
-    monkeypatch.setattr("odradek.client.cluster.Kafka07Driver", make)
+    monkeypatch.setattr("odradek.io.kafka07.urls.Kafka07Driver", make)
     return seen
 
 
@@ -77,9 +79,9 @@ async def test_tuning_reaches_the_era(arguments: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("url", "what"),
     [
-        ("", "begins with kafka07"),
-        ("b1:9092", "begins with kafka07"),
-        ("http://b1", "scheme 'http'"),
+        ("", "no scheme; it is kafka07"),
+        ("b1:9092", "no scheme; it is kafka07"),
+        ("http://b1", r"unknown scheme 'http' .* it is kafka07\+zk://.* or kafka07://"),
         ("kafka07+zk://", "ZooKeeper server ''"),
         ("kafka07+zk://zk1,,zk2", "ZooKeeper server ''"),
         ("kafka07+zk://zk1:none", "ZooKeeper server 'zk1:none'"),
@@ -92,7 +94,7 @@ async def test_tuning_reaches_the_era(arguments: dict[str, Any]) -> None:
         ("kafka07://b1/chroot", "only kafka07.zk:// has a chroot"),
         ("kafka07://b1:x", "broker 'b1:x'"),
         ("kafka07://u:p@b1", "broker 'u:p@b1'"),
-        ("kafka07://1@b1,1@b2", "id 1 is"),
+        ("kafka07://1@b1,1@b2", "id 1 already"),
         ("kafka07://::1", "broker '::1'"),
     ],
 )
@@ -109,7 +111,9 @@ async def test_a_malformed_url_does_not_give_its_password_away() -> None:
 
 
 async def test_kafka_urls_say_what_they_would_need() -> None:
-    with pytest.raises(Unsupported, match=r"kafka:// is not supported here: it needs the protocols of Kafka 0\.8"):
+    with pytest.raises(
+        Unsupported, match=r"kafka:// is not supported here: it needs the protocols of Kafka 0\.8.*; 0\.7 is"
+    ):
         connect("kafka://b1,b2")
 
 
@@ -133,7 +137,7 @@ async def test_the_block_opens_and_closes_the_era(driver: FakeEra) -> None:
     async with Cluster(driver, Tuning()) as k:
         assert (driver.opened, driver.closed) == (1, 0)
         assert repr(k).startswith("<Cluster <")
-        assert repr(k).endswith(f", {engine.active.NAME} codec>")
+        assert repr(k).endswith(f", {engine.active.NAME} engine>")
     assert driver.closed == 1
 
 
@@ -186,6 +190,17 @@ async def test_pain_ctrl_c_a_cancelled_block_flushes_before_the_era_closes(drive
     assert scope.cancelled_caught
     assert driver.values() == [b"v"]
     assert driver.closed == 1
+
+
+@pytest.mark.parametrize("url", ["kafka07://127.0.0.1:1", "kafka07+zk://127.0.0.1:1"])
+async def test_a_cluster_is_entered_once(url: str) -> None:
+    k = connect(url, tuning=Tuning(session_timeout=0.2))
+    with suppress(Unreachable):
+        async with k:
+            pass
+    with pytest.raises(UsageError, match=r"was entered before: call connect\(\) again"):
+        async with k:
+            raise AssertionError("not reached")
 
 
 # ---- listings -------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from odradek.client.cluster import connect
+from odradek.client.connect import connect
 from odradek.client.options import Tuning
 from odradek.client.producer.producer import Producer
 from odradek.core.backoff import Backoff

@@ -72,7 +72,7 @@ def test_pain_ctrl_c_and_sigterm_drain_and_exit(start: Start, number: signal.Sig
 
 PRODUCING = """
 import anyio
-from odradek.client.cluster import connect
+from odradek.client.connect import connect
 from odradek.client.run import run
 
 async def main():

@@ -10,8 +10,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from odradek.client.connect import connect
 from odradek.client.tasks import ShieldedTaskGroup
-from odradek.errors import UsageError, ZooKeeperError
+from odradek.errors import Closed, UsageError, ZooKeeperError
+from odradek.types import Broker
 
 
 @asynccontextmanager
@@ -110,3 +112,15 @@ def test_leaving_in_another_task_is_a_clear_error_and_leaves_nothing_behind(same
         asyncio.run(group.start())
         asyncio.run(leave_later())
     assert log == ["opened", "closed"]
+
+
+def test_a_cluster_left_in_another_task_is_closed_and_says_so() -> None:
+    async def main() -> None:
+        cluster = connect("kafka07://127.0.0.1:1")
+        await asyncio.create_task(cluster.__aenter__())
+        with pytest.raises(UsageError, match="entered in one task and left in another"):
+            await cluster.__aexit__(None, None, None)
+        with pytest.raises(Closed):
+            cluster.driver.broker(Broker(0, "127.0.0.1", 1), purpose="fetch")
+
+    asyncio.run(main())

@@ -19,19 +19,24 @@ from odradek.errors import (
     Closed,
     ConnectionLost,
     DeadlineError,
+    InternalError,
     OdradekError,
     RemoteProtocolError,
     Unreachable,
+    Unsupported,
 )
 from odradek.io import connection as module
 from odradek.io import transport
 from odradek.io.connection import CONNECTION, Connection, ConnectionOptions, State
-from odradek.io.requests import JOIN_BYTES, InFlightRequest, joined
+from odradek.io.requests import COALESCE_BYTES, EncodedRequest, Handshake, InFlightRequest, coalesce
 from odradek.io.tcp import memory_pair
 
 pytestmark = pytest.mark.anyio
 
 AT_ONCE = ConnectionOptions(backoff=Backoff(0, 1, 5))
+
+
+DEFECTS = ArithmeticError | MemoryError | RecursionError
 
 
 class Fixed:
@@ -47,7 +52,7 @@ class Fixed:
     def feed(self, data: memoryview) -> int:
         piece = bytes(data[: self.size - len(self.data)])
         self.data += piece
-        if isinstance(error := self.bad.get(self.data[:1]), RemoteProtocolError | ZeroDivisionError):
+        if isinstance(error := self.bad.get(self.data[:1]), RemoteProtocolError | DEFECTS):
             raise error
         return len(piece)
 
@@ -97,7 +102,7 @@ async def no_leak() -> AsyncIterator[None]:
 @asynccontextmanager
 async def connected(net: Net, options: ConnectionOptions = AT_ONCE) -> AsyncIterator[Connection]:
     async with no_leak():
-        async with Connection("b", 1, dial=net.dial, options=options) as connection:
+        async with Connection("b", 1, connect=net.dial, options=options) as connection:
             yield connection
         assert connection.state is State.CLOSED
         assert connection.statistics()[1:4] == (0, 0, 0)
@@ -192,7 +197,7 @@ async def test_five_thousand_in_flight_take_few_writes_and_all_get_their_own_rep
 
 
 async def test_big_exchanges_do_not_mix_with_small_ones(net: Net) -> None:
-    bodies = [b"s" * 10, b"L" * (3 * JOIN_BYTES), b"t" * 10, b"M" * JOIN_BYTES]
+    bodies = [b"s" * 10, b"L" * (3 * COALESCE_BYTES), b"t" * 10, b"M" * COALESCE_BYTES]
     async with connected(net) as connection:
         done: list[InFlightRequest[Any]] = [tell(connection, b"<", memoryview(body), b">") for body in bodies]
         peer = await net.peers.receive()
@@ -217,12 +222,12 @@ async def test_an_outcome_may_be_awaited_by_many_and_again(net: Net) -> None:
 
 
 def test_joining_keeps_bytes_and_copies_no_large_buffer() -> None:
-    large, small = memoryview(b"L" * JOIN_BYTES), b"s" * 1000
+    large, small = memoryview(b"L" * COALESCE_BYTES), b"s" * 1000
     buffers: list[bytes | bytearray | memoryview] = [b"a", b"b", large, *[small] * 100, large, b"z"]
-    pieces = list(joined(buffers))
+    pieces = list(coalesce(buffers))
     assert b"".join(pieces) == b"".join(buffers)
     assert [piece is large for piece in pieces] == [False, True, False, False, True, False]
-    assert max(map(len, pieces)) == JOIN_BYTES
+    assert max(map(len, pieces)) == COALESCE_BYTES
 
 
 # ---- loss ----------------------------------------------------------------------------------------------------
@@ -246,7 +251,7 @@ async def test_a_closing_peer_fails_what_is_in_flight_as_sent(net: Net) -> None:
 async def test_what_was_not_begun_fails_as_not_sent_and_what_comes_later_goes_elsewhere() -> None:
     net = Net(capacity=100)
     async with connected(net) as connection:
-        begun = [ask(connection, b"x" * JOIN_BYTES)]
+        begun = [ask(connection, b"x" * COALESCE_BYTES)]
         waiting: list[InFlightRequest[Any]] = [ask(connection, b"y"), tell(connection, b"z")]
         peer = await net.peers.receive()
         await wait_all_tasks_blocked()
@@ -293,11 +298,11 @@ async def test_replies_before_the_break_are_not_lost_when_writing_breaks_first()
     async def dial(host: str, port: int, timeout: float) -> ByteStream:
         return Breaking()
 
-    async with no_leak(), Connection("b", 1, dial=dial) as connection:
+    async with no_leak(), Connection("b", 1, connect=dial) as connection:
         first = ask(connection, b"a")
         await wait_all_tasks_blocked()
         second = ask(connection, b"b")
-        third = ask(connection, b"c" * JOIN_BYTES)
+        third = ask(connection, b"c" * COALESCE_BYTES)
         fourth = ask(connection, b"d")
         outcomes = [await outcome(pending) for pending in (first, second, third, fourth)]
         assert outcomes == [b"1", (ConnectionLost, True), (ConnectionLost, True), (ConnectionLost, False)]
@@ -328,7 +333,7 @@ async def test_an_idle_connection_closed_by_the_peer_is_noticed_without_noise(ne
         await peer.aclose()
         await wait_all_tasks_blocked()
         statistics = connection.statistics()
-        assert (statistics.state, statistics.losses, statistics.why) == (State.IDLE, 1, "closed by the peer")
+        assert (statistics.state, statistics.losses, statistics.last_error) == (State.IDLE, 1, "closed by the peer")
         assert len(net.dialled) == 1  # nobody asked for another one yet
         again = ask(connection, b"b")
         await (await net.peers.receive()).send(b"2")
@@ -337,15 +342,15 @@ async def test_an_idle_connection_closed_by_the_peer_is_noticed_without_noise(ne
 
 async def test_one_epoch_is_one_connection(net: Net) -> None:
     async with connected(net) as connection:
-        before = connection.epoch
+        before = connection.incarnation
         pending = ask(connection, b"a")
         peer = await net.peers.receive()
         await peer.send(b"1")
         await pending
-        assert connection.epoch == before  # what was submitted before the connect and after it shares it
+        assert connection.incarnation == before  # what was submitted before the connect and after it shares it
         await peer.aclose()
         await wait_all_tasks_blocked()
-        assert connection.epoch == before + 1
+        assert connection.incarnation == before + 1
 
 
 async def test_a_reset_by_the_peer_is_told_as_such() -> None:
@@ -388,7 +393,7 @@ async def test_bytes_nobody_asked_for_close_the_connection(net: Net) -> None:
         await peer.send(b"1!")
         assert await outcome(pending) == b"1"
         await wait_all_tasks_blocked()
-        assert connection.statistics().why == "1 bytes that answer nothing"
+        assert connection.statistics().last_error == "received 1 bytes with no request outstanding"
         assert connection.state is State.IDLE
         assert await read(peer, 1) == b"a"
         with pytest.raises(anyio.EndOfStream):
@@ -423,16 +428,25 @@ async def test_an_error_answer_fails_its_exchange_alone(net: Net) -> None:
         assert connection.statistics().losses == 0
 
 
-async def test_a_bug_in_a_decoder_reaches_the_owner_and_leaves_nobody_waiting(net: Net) -> None:
-    pendings: list[InFlightRequest[bytes]] = []
-    with pytest.raises(ExceptionGroup) as caught:
-        async with Connection("b", 1, dial=net.dial) as connection:
-            pendings.append(connection.submit([b"a"], Fixed(1, {b"X": ZeroDivisionError()}), deadline_s=30))
-            pendings.append(ask(connection, b"b"))
-            await (await net.peers.receive()).send(b"X")
-            await anyio.sleep_forever()
-    assert caught.group_contains(ZeroDivisionError, depth=None)
-    assert [await outcome(pending) for pending in pendings] == [(ConnectionLost, True)] * 2
+@pytest.mark.parametrize("defect", [ZeroDivisionError("oops"), MemoryError(), RecursionError("deep")], ids=repr)
+async def test_a_defect_of_a_decoder_costs_its_connection_and_nothing_else(
+    net: Net, defect: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with connected(net) as connection:
+        culprit = connection.submit([b"a"], Fixed(1, {b"X": defect}), deadline_s=30)
+        neighbour = ask(connection, b"b")
+        await (await net.peers.receive()).send(b"X")
+        with pytest.raises(InternalError, match=type(defect).__name__) as caught:
+            await culprit
+        assert caught.value.__cause__ is defect
+        assert not caught.value.retriable
+        with pytest.raises(ConnectionLost, match=type(defect).__name__) as lost:
+            await neighbour
+        assert isinstance(lost.value.__cause__, InternalError)
+        later = ask(connection, b"c")
+        await (await net.peers.receive()).send(b"1")
+        assert await later == b"1"
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
 # ---- deadlines -----------------------------------------------------------------------------------------------
@@ -482,7 +496,7 @@ async def test_an_answered_exchange_leaves_its_deadline_without_effect(net: Net)
 async def test_a_peer_that_does_not_read_is_given_up_at_the_deadline() -> None:
     net = Net(capacity=10)
     async with connected(net) as connection:
-        stuck = tell(connection, b"x" * JOIN_BYTES, deadline_s=0.02)
+        stuck = tell(connection, b"x" * COALESCE_BYTES, deadline_s=0.02)
         behind = ask(connection, b"b", deadline_s=0.02)
         assert await outcome(stuck) == (DeadlineError, True)
         assert await outcome(behind) == (DeadlineError, False)
@@ -496,7 +510,7 @@ async def test_a_peer_that_does_not_read_hides_no_reply() -> None:
         first = ask(connection, b"a")
         peer = await net.peers.receive()
         assert await peer.receive() == b"a"
-        tell(connection, b"x" * JOIN_BYTES)
+        tell(connection, b"x" * COALESCE_BYTES)
         await wait_all_tasks_blocked()
         await peer.send(b"1")
         assert await outcome(first) == b"1"
@@ -522,7 +536,7 @@ async def test_a_refused_connect_fails_what_is_queued_with_its_reason(net: Net) 
         with pytest.raises(Unreachable, match=r"tcp: Connection refused \(start it\)") as caught:
             await pendings[0]
         assert caught.value.step == "tcp"
-        assert "Connection refused" in connection.statistics().why
+        assert "Connection refused" in connection.statistics().last_error
         net.refusal = None
         later = ask(connection, b"c")
         await (await net.peers.receive()).send(b"1")
@@ -588,7 +602,7 @@ async def test_a_dial_that_hangs_is_bounded_by_the_deadline(net: Net) -> None:
         await anyio.sleep_forever()
         raise AssertionError
 
-    async with no_leak(), Connection("b", 1, dial=hang) as connection:
+    async with no_leak(), Connection("b", 1, connect=hang) as connection:
         pending = ask(connection, b"a", deadline_s=0.02)
         assert await outcome(pending) == (DeadlineError, False)
         assert connection.state is State.CONNECTING
@@ -659,7 +673,7 @@ async def test_ended_at_any_moment_it_leaves_no_task_no_stream_and_no_waiter(net
             opened.append(await net.dial(host, port, timeout))
             return opened[-1]
 
-        connection = Connection("b", 1, dial=dial, options=AT_ONCE)
+        connection = Connection("b", 1, connect=dial, options=AT_ONCE)
         async with no_leak(), anyio.create_task_group() as group:
             group.start_soon(connection.run)
             group.start_soon(end, turns, connection, group.cancel_scope)
@@ -687,11 +701,11 @@ async def test_callbacks_come_in_order_in_the_step_in_which_the_replies_do(net: 
         peer = await net.peers.receive()
         called: list[tuple[int, bytes]] = []
         for number, pending in enumerate(pendings):
-            pending.then(lambda number=number, pending=pending: called.append((number, pending.result())))  # type: ignore[misc]
+            pending.add_done_callback(lambda number=number, pending=pending: called.append((number, pending.result())))  # type: ignore[misc]
         await peer.send(b"12345")
         assert await pendings[0] == b"1"
         assert called == [(0, b"1"), (1, b"2"), (2, b"3"), (3, b"4"), (4, b"5")]
-        pendings[0].then(lambda: called.append((9, b"")))
+        pendings[0].add_done_callback(lambda: called.append((9, b"")))
         assert called[-1] == (9, b"")  # at once: it is there
 
 
@@ -699,8 +713,8 @@ async def test_a_callback_submits_in_the_middle_of_a_read_and_keeps_the_order(ne
     async with connected(net) as connection:
         first, second = ask(connection, b"a"), ask(connection, b"b")
         more: list[InFlightRequest[bytes]] = []
-        first.then(lambda: more.append(ask(connection, b"c")))
-        second.then(lambda: more.append(ask(connection, b"d")))
+        first.add_done_callback(lambda: more.append(ask(connection, b"c")))
+        second.add_done_callback(lambda: more.append(ask(connection, b"d")))
         peer = await net.peers.receive()
         await read(peer, 2)
         await peer.send(b"12")
@@ -713,9 +727,9 @@ async def test_a_callback_closes_in_the_middle_of_a_read(net: Net) -> None:
     async with connected(net) as connection:
         first, second, third = ask(connection, b"a"), ask(connection, b"b"), ask(connection, b"c", 2)
         told: list[str] = []
-        first.then(connection.close)
+        first.add_done_callback(connection.close)
         for pending, name in ((second, "second"), (third, "third")):
-            pending.then(lambda name=name: told.append(name))  # type: ignore[misc]
+            pending.add_done_callback(lambda name=name: told.append(name))  # type: ignore[misc]
         await (await net.peers.receive()).send(b"12" + b"3")
         assert [await outcome(pending) for pending in (first, second, third)] == [
             b"1",
@@ -731,22 +745,22 @@ async def test_a_loss_calls_back_in_order_whether_sent_or_not_and_what_is_submit
     async with connected(net) as connection:
         told: list[int] = []
         again: list[InFlightRequest[bytes]] = []
-        epoch = connection.epoch
+        epoch = connection.incarnation
 
         def lost(number: int) -> None:
-            assert connection.epoch == epoch + 1
+            assert connection.incarnation == epoch + 1
             told.append(number)
             if number == 1:
                 again.append(ask(connection, b"again"))
 
         pendings: list[InFlightRequest[Any]] = [
             ask(connection, b"a"),
-            tell(connection, b"x" * JOIN_BYTES),
+            tell(connection, b"x" * COALESCE_BYTES),
             ask(connection, b"b"),
             tell(connection, b"c"),
         ]
         for number, pending in enumerate(pendings):
-            pending.then(lambda number=number: lost(number))  # type: ignore[misc]
+            pending.add_done_callback(lambda number=number: lost(number))  # type: ignore[misc]
         peer = await net.peers.receive()
         await wait_all_tasks_blocked()
         await peer.aclose()
@@ -764,8 +778,8 @@ async def test_a_deadline_calls_back_in_the_order_of_the_exchanges(net: Net) -> 
     async with connected(net) as connection:
         told: list[str] = []
         patient, late = ask(connection, b"a"), ask(connection, b"b", deadline_s=0.02)
-        patient.then(lambda: told.append("patient"))
-        late.then(lambda: told.append("late"))
+        patient.add_done_callback(lambda: told.append("patient"))
+        late.add_done_callback(lambda: told.append("late"))
         assert await outcome(late) == (DeadlineError, True)
         assert await outcome(patient) == (ConnectionLost, True)
         assert told == ["patient", "late"]
@@ -779,7 +793,7 @@ async def test_unconfirmed_exchanges_that_call_for_the_next_one_do_not_pile_up(n
             nonlocal left
             left -= 1
             if left:
-                tell(connection, b"x").then(go_on)
+                tell(connection, b"x").add_done_callback(go_on)
 
         go_on()
         peer = await net.peers.receive()
@@ -789,25 +803,174 @@ async def test_unconfirmed_exchanges_that_call_for_the_next_one_do_not_pile_up(n
 
 
 @pytest.mark.parametrize("when", ["a reply", "a loss", "the close"])
-async def test_a_bug_in_a_callback_reaches_the_owner_and_everybody_has_an_outcome(net: Net, when: str) -> None:
-    pendings: list[InFlightRequest[bytes]] = []
-    with pytest.raises(ExceptionGroup) as caught:
-        async with Connection("b", 1, dial=net.dial) as connection:
-            pendings += [ask(connection, b"a"), ask(connection, b"b"), ask(connection, b"c")]
-            pendings[0].then(partial(divmod, 1, 0))
-            pendings[1].then([].pop)
+async def test_a_defect_of_a_callback_costs_its_connection_and_every_request_has_a_result(net: Net, when: str) -> None:
+    async with connected(net) as connection:
+        pendings = [ask(connection, b"a"), ask(connection, b"b"), ask(connection, b"c")]
+        pendings[0].add_done_callback(partial(divmod, 1, 0))
+        pendings[1].add_done_callback([].pop)
+        peer = await net.peers.receive()
+        await read(peer, 3)
+        if when == "a reply":
+            await peer.send(b"12")
+        elif when == "a loss":
+            await peer.aclose()
+        else:
+            await connection.aclose()
+        outcomes = [await outcome(pending) for pending in pendings]
+        assert outcomes[1:] == [(ConnectionLost, True)] * 2
+        assert outcomes[0] == (b"1" if when == "a reply" else outcomes[1])
+        if when != "the close":
+            later = ask(connection, b"d")
+            await (await net.peers.receive()).send(b"1")
+            assert await later == b"1"
+
+
+async def test_a_defect_of_the_connection_itself_reaches_its_requests_and_its_owner(net: Net) -> None:
+    async def fail(host: str, port: int, timeout: float) -> ByteStream:
+        raise ZeroDivisionError("in connect")
+
+    connection = Connection("b", 1, connect=fail)
+    pending = ask(connection, b"a")
+    with pytest.raises(InternalError, match="in connect") as caught:
+        await connection.run()
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert await outcome(pending) == (InternalError, False)
+    with pytest.raises(Closed):
+        ask(connection, b"b")
+
+
+# ---- requests that are encoded when they are sent, and the handshake before them ---------------------------------
+
+
+class Versioned:
+    """A request that is encoded for the session: a version."""
+
+    size = 2
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+    def encode(self, session: Any) -> tuple[list[bytes], Fixed]:
+        if session is None:
+            raise ZeroDivisionError("not encoded for a session")
+        if session < 2 and self.body == b"new":
+            raise Unsupported("new", "version 2")
+        return [b"%d" % session, self.body], Fixed(1)
+
+
+def hello() -> Handshake:
+    """Ask the peer for a version, and confirm it."""
+    version: bytes = yield EncodedRequest([b"v?"], Fixed(1))
+    try:
+        yield EncodedRequest([b"v!"], Fixed(1, {b"N": BrokerError(58, "SaslAuthenticationFailed")}))
+    except BrokerError as error:
+        raise Unsupported("this version", "another broker") from error
+    return int(version)
+
+
+def shaking(net: Net) -> Connection:
+    return Connection("b", 1, connect=net.dial, handshake=hello, options=AT_ONCE)
+
+
+async def test_requests_wait_for_the_handshake_and_are_encoded_for_what_it_agreed_on(net: Net) -> None:
+    async with no_leak(), shaking(net) as connection:
+        first = connection.submit_request(Versioned(b"a"), deadline_s=30)
+        assert connection.queued_bytes == 2
+        peer = await net.peers.receive()
+        assert await peer.receive() == b"v?"
+        assert connection.state is State.HANDSHAKING
+        second = connection.submit_request(Versioned(b"b"), deadline_s=30)
+        await peer.send(b"2")
+        assert await peer.receive() == b"v!"
+        await peer.send(b"Y")
+        assert await read(peer, 4) == b"2a2b"
+        assert repr(connection) == "<Connection b:1 connected, 2 in flight, 0 queued>"
+        await peer.send(b"12")
+        assert [await outcome(first), await outcome(second)] == [b"1", b"2"]
+
+
+async def test_a_new_connection_shakes_hands_again_and_later_requests_follow_it(net: Net) -> None:
+    async with no_leak(), shaking(net) as connection:
+        for version in (b"1", b"3"):
+            pending = connection.submit_request(Versioned(b"a"), deadline_s=30)
+            async with await net.peers.receive() as peer:
+                await read(peer, 2)
+                await peer.send(version)
+                await read(peer, 2)
+                await peer.send(b"Y")
+                assert await read(peer, 2) == version + b"a"
+            assert await outcome(pending) == (ConnectionLost, True)
+
+
+async def test_a_request_that_cannot_be_encoded_fails_alone_and_unsent(net: Net) -> None:
+    async with no_leak(), shaking(net) as connection:
+        requests = [Versioned(body) for body in (b"a", b"new", b"b")]
+        before, new, after = (connection.submit_request(request, deadline_s=30) for request in requests)
+        peer = await net.peers.receive()
+        await peer.send(b"1")
+        assert await read(peer, 4) == b"v?v!"
+        await peer.send(b"Y")
+        assert await read(peer, 4) == b"1a1b"
+        assert await outcome(new) == (Unsupported, False)
+        await peer.send(b"12")
+        assert [await outcome(before), await outcome(after)] == [b"1", b"2"]
+
+
+async def test_a_defect_of_an_encoder_fails_its_request_alone(net: Net) -> None:
+    async with connected(net) as connection:
+        broken = connection.submit_request(Versioned(b"a"), deadline_s=30)
+        fine = ask(connection, b"b")
+        assert await outcome(broken) == (InternalError, False)
+        await (await net.peers.receive()).send(b"1")
+        assert await outcome(fine) == b"1"
+
+
+async def test_a_refused_handshake_fails_what_is_queued_with_its_reason_and_backs_off(net: Net) -> None:
+    async with no_leak(), shaking(net) as connection:
+        for attempt in range(2):
+            pending = connection.submit_request(Versioned(b"a"), deadline_s=30)
             peer = await net.peers.receive()
-            if when == "a reply":
-                await peer.send(b"12")
-            elif when == "a loss":
-                await peer.aclose()
-            else:
-                await connection.aclose()
-            await anyio.sleep_forever()
-    assert caught.group_contains(ZeroDivisionError, depth=None)
-    outcomes = [await outcome(pending) for pending in pendings]
-    assert outcomes[1:] == [(ConnectionLost, when != "the close" or pendings[1].sent)] * 2
-    assert outcomes[0] == (b"1" if when == "a reply" else outcomes[1])
+            await peer.send(b"2")
+            assert await read(peer, 4) == b"v?v!"
+            await peer.send(b"N")
+            with pytest.raises(Unsupported, match="another broker") as caught:
+                await pending
+            assert not caught.value.sent
+            assert isinstance(caught.value.__cause__, Unsupported)
+            assert isinstance(caught.value.__cause__.__cause__, BrokerError)
+            assert connection.statistics().attempts == attempt + 1
+
+
+async def test_a_peer_that_hangs_up_in_the_handshake_is_backed_off_from(net: Net) -> None:
+    async with no_leak(), shaking(net) as connection:
+        pending = connection.submit_request(Versioned(b"a"), deadline_s=30)
+        async with await net.peers.receive() as peer:
+            await peer.send(b"2")
+        assert await outcome(pending) == (ConnectionLost, False)
+        assert connection.statistics().attempts == 1
+
+
+async def test_a_peer_that_is_silent_in_the_handshake_costs_the_connection(net: Net) -> None:
+    options = ConnectionOptions(connect_timeout_s=0.02, backoff=Backoff(0, 1, 5))
+    async with no_leak(), Connection("b", 1, connect=net.dial, handshake=hello, options=options) as connection:
+        pending = connection.submit_request(Versioned(b"a"), deadline_s=30)
+        assert await outcome(pending) == (ConnectionLost, False)
+
+
+async def test_a_withdrawn_request_is_never_sent() -> None:
+    net = Net(capacity=10)
+    async with connected(net) as connection:
+        begun, withdrawn, kept = ask(connection, b"x" * COALESCE_BYTES), ask(connection, b"y"), ask(connection, b"z")
+        peer = await net.peers.receive()
+        await wait_all_tasks_blocked()
+        assert connection.withdraw(withdrawn)
+        assert not connection.withdraw(begun)
+        assert not connection.withdraw(withdrawn)
+        assert await read(peer, COALESCE_BYTES + 1) == b"x" * COALESCE_BYTES + b"z"
+        await peer.send(b"12")
+        assert [await outcome(begun), await outcome(kept)] == [b"1", b"2"]
+        assert not withdrawn.done
+    net.close()
 
 
 # ---- closing -------------------------------------------------------------------------------------------------
@@ -830,7 +993,7 @@ async def test_close_fails_what_is_outstanding_and_says_who_closed(net: Net) -> 
 
 async def test_close_before_the_first_turn_of_run(net: Net) -> None:
     async with no_leak():
-        connection = Connection("b", 1, dial=net.dial)
+        connection = Connection("b", 1, connect=net.dial)
         pending = ask(connection, b"a")
         await connection.aclose()
         assert await outcome(pending) == (ConnectionLost, False)
@@ -859,7 +1022,7 @@ async def test_close_is_bounded_when_the_stream_does_not_close(net: Net, monkeyp
         monkeypatch.setattr(stream, "aclose", anyio.sleep_forever)
         return stream
 
-    async with no_leak(), Connection("b", 1, dial=dial) as connection:
+    async with no_leak(), Connection("b", 1, connect=dial) as connection:
         ask(connection, b"a")
         await wait_all_tasks_blocked()
         with anyio.fail_after(5):
@@ -872,7 +1035,7 @@ async def test_run_is_started_by_whoever_owns_it_from_any_task(net: Net) -> None
         connections: list[Connection] = []
 
         async def worker() -> None:
-            connection = Connection("b", 1, dial=net.dial, options=AT_ONCE)
+            connection = Connection("b", 1, connect=net.dial, options=AT_ONCE)
             connections.append(connection)
             await owner.start(connection.run)
             pending = ask(connection, b"a")
@@ -890,7 +1053,7 @@ async def test_run_is_started_by_whoever_owns_it_from_any_task(net: Net) -> None
 async def test_many_nest_in_one_exit_stack(net: Net) -> None:
     async with no_leak(), AsyncExitStack() as stack:
         connections = [
-            await stack.enter_async_context(Connection("b", n, dial=net.dial, options=AT_ONCE)) for n in range(1, 6)
+            await stack.enter_async_context(Connection("b", n, connect=net.dial, options=AT_ONCE)) for n in range(1, 6)
         ]
         pendings = [ask(connection, b"a") for connection in connections]
         for _ in pendings:

@@ -151,7 +151,7 @@ async def running(peer: Peer, options: BrokerClientOptions | None = None) -> Asy
     before = {task.id for task in anyio.get_running_tasks()}
     async with anyio.create_task_group() as peer.group:
         at_once = ConnectionOptions(backoff=Backoff(0, 1, 5))
-        async with Connection("b", 1, dial=peer.dial, options=at_once) as connection:
+        async with Connection("b", 1, connect=peer.dial, options=at_once) as connection:
             yield Kafka07BrokerClient(Broker(1, "b", 1), connection, options)
         peer.group.cancel_scope.cancel()
     assert {task.id for task in anyio.get_running_tasks()} <= before
@@ -200,7 +200,7 @@ async def test_a_produce_is_confirmed_by_an_empty_multifetch_in_the_same_write(p
         assert peer.requests == [Produce("t", 0, encode_set([b"one", b"two"])), MultiFetch(())]
         assert stored(peer) == [b"one", b"two"]
         statistics = api.connection.statistics()
-        assert (statistics.exchanges, statistics.received_bytes) == (1, 6)
+        assert (statistics.requests, statistics.received_bytes) == (1, 6)
 
 
 async def test_an_outcome_calls_back_in_call_order_and_holds_the_receipt_or_the_error(peer: Peer) -> None:
@@ -274,7 +274,7 @@ async def test_what_cannot_be_sent_is_refused_before_anything_is_queued(peer: Pe
             api.produce([part(b"x", partition=TopicPartition("t" * 40_000, 0, 1))], confirm=True)
         with pytest.raises(ConfigError, match="lz4"):
             api.produce([part(b"x", compression="lz4")], confirm=True)
-        assert api.connection.statistics().exchanges == 0
+        assert api.connection.statistics().requests == 0
         before = api.epoch
     with pytest.raises(Closed):
         api.produce([part(b"x")], confirm=True)
@@ -405,7 +405,7 @@ async def test_case_46_without_confirm_the_end_is_seen_and_what_follows_is_safe(
         assert not (await api.produce([bad], confirm=False)).confirmed  # it was written, that is all that is known
         await until(lambda: api.connection.state is State.IDLE)
         statistics = api.connection.statistics()
-        assert (statistics.state, statistics.losses, statistics.why) == (State.IDLE, 1, "closed by the peer")
+        assert (statistics.state, statistics.losses, statistics.last_error) == (State.IDLE, 1, "closed by the peer")
         assert (await api.produce([part(b"next")], confirm=True)).confirmed  # not written into the dead connection
         assert stored(peer) == [b"next"]
 
@@ -497,7 +497,7 @@ async def test_a_fetch_cancelled_at_every_byte_feeds_nothing_twice_and_nothing_l
                 seen = []
             async with anyio.create_task_group() as group:
                 group.start_soon(api.fetch, [(reader, 1000)])  # waits behind what is still to come of the first
-                await until(lambda: api.connection.statistics().exchanges == 3)
+                await until(lambda: api.connection.statistics().requests == 3)
                 peer.release.set()
             assert seen + list(reader.take().values) == WORDS, brake
             assert reader.fetch_position == total - 6
@@ -553,7 +553,7 @@ async def test_a_position_request_that_was_not_sent_blames_no_partition() -> Non
         await anyio.sleep_forever()
         raise AssertionError
 
-    async with Connection("b", 1, dial=hang) as connection:
+    async with Connection("b", 1, connect=hang) as connection:
         api = Kafka07BrokerClient(Broker(1, "b", 1), connection)
 
         async def ask() -> None:

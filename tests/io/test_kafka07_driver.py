@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from odradek.core.interfaces import (
@@ -22,11 +23,13 @@ from odradek.errors import (
     Closed,
     ConfigError,
     ConnectionLost,
+    InternalError,
     LocalProtocolError,
     MessageTooLarge,
     Rejected,
     Unreachable,
     Unsupported,
+    UsageError,
 )
 from odradek.io.kafka07.driver import Kafka07Driver, Kafka07Options
 from odradek.io.zookeeper import ZooKeeper
@@ -168,6 +171,35 @@ async def test_leaving_fails_what_is_outstanding_and_ends_all_connections(silent
         driver.broker(Broker(5, "h", 1), purpose="fetch")
     with pytest.raises(Closed):
         await driver.metadata.changed(99)
+
+
+async def test_a_connection_that_ends_by_a_defect_is_replaced_and_the_others_go_on(
+    silent: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Kafka07Broker(broker_id=1) as good, Kafka07Driver(brokers=[good.address]) as driver:
+        fine = driver.broker(Broker(1, good.host, good.port), purpose="fetch")
+        assert await fine.positions(P, LATEST) == [0]
+        broken = driver.broker(silent, purpose="fetch")
+        monkeypatch.setattr(broken.connection, "_expire", lambda now: 1 / 0)
+        broken.connection._set_deadline(0)
+        with anyio.fail_after(10):
+            with pytest.raises(InternalError, match="ZeroDivisionError"):
+                await broken.positions(P, LATEST)
+            while driver.broker(silent, purpose="fetch") is broken:
+                await anyio.lowlevel.checkpoint()
+        assert await fine.positions(P, LATEST) == [0]
+        assert driver.broker(Broker(1, good.host, good.port), purpose="fetch") is fine
+
+
+async def test_use_from_another_thread_says_so(silent: Broker) -> None:
+    async with Kafka07Driver(brokers=[silent.address]) as driver:
+        driver.broker(silent, purpose="fetch")
+
+        def use() -> None:
+            driver.broker(silent, purpose="fetch")
+
+        with pytest.raises(UsageError, match="in another thread than that of its `async with` block"):
+            await anyio.to_thread.run_sync(use)
 
 
 async def test_an_error_in_the_block_stays_as_it_is(zookeeper_root: str) -> None:

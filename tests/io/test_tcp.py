@@ -23,21 +23,21 @@ pytestmark = pytest.mark.anyio
 
 
 class Taker:
-    """Takes what a link receives."""
+    """Keeps what a transport receives."""
 
     def __init__(self) -> None:
         self.data = b""
         self.why: str | None = None
 
-    def received(self, data: memoryview) -> None:
+    def data_received(self, data: memoryview) -> None:
         self.data += data
 
-    def next_burst(self) -> list[Buffer]:
+    def data_to_send(self) -> list[Buffer]:
         return []
 
-    def written(self) -> None: ...
+    def data_sent(self) -> None: ...
 
-    def lost(self, why: str) -> None:
+    def connection_lost(self, why: str) -> None:
         self.why = why
 
 

@@ -19,7 +19,7 @@ from odradek.engine import Buffer
 from odradek.errors import Closed, ConnectionLost, DeadlineError, OdradekError
 from odradek.io import tcp
 from odradek.io.connection import Connection, State
-from odradek.io.requests import JOIN_BYTES, InFlightRequest
+from odradek.io.requests import COALESCE_BYTES, InFlightRequest
 from odradek.io.transport import READ_BYTES, AsyncioTransport, Transport
 
 pytestmark = pytest.mark.anyio
@@ -145,15 +145,15 @@ async def outcome(pending: Any) -> Any:
 def bursts(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of what the link is given to write from now on."""
     sizes: list[int] = []
-    next_burst = connection.next_burst
+    data_to_send = connection.data_to_send
 
     def count() -> list[Buffer]:
-        burst = next_burst()
+        burst = data_to_send()
         if burst:
             sizes.append(sum(map(len, burst)))
         return burst
 
-    monkeypatch.setattr(connection, "next_burst", count)
+    monkeypatch.setattr(connection, "data_to_send", count)
     return sizes
 
 
@@ -191,7 +191,7 @@ async def test_what_callbacks_submit_during_one_read_makes_one_send(monkeypatch:
         await peer.read(10)
         sizes = bursts(connection, monkeypatch)
         for pending in pendings:
-            pending.then(lambda: pendings.append(ask(connection, b"b")))
+            pending.add_done_callback(lambda: pendings.append(ask(connection, b"b")))
         await peer.send(b"1" * 10)
         assert await peer.read(10) == b"b" * 10
         assert sum(sizes) == 10
@@ -265,7 +265,7 @@ async def test_of_a_flood_no_more_than_one_buffer_is_taken() -> None:
                 await peer.send(bytes(MiB))
         await wait_all_tasks_blocked()
         assert 0 < connection.statistics().received_bytes - before <= READ_BYTES
-        assert "answer nothing" in connection.statistics().why
+        assert "no request outstanding" in connection.statistics().last_error
 
 
 async def test_of_a_flood_nothing_is_taken_before_the_link_runs() -> None:
@@ -288,7 +288,7 @@ async def test_what_comes_before_the_link_runs_is_not_lost() -> None:
             await turns()
             return link
 
-        async with Connection("127.0.0.1", found.port, dial=dial) as connection:
+        async with Connection("127.0.0.1", found.port, connect=dial) as connection:
             assert await ask(connection, b"a", 5) == b"early"
 
 
@@ -301,7 +301,7 @@ async def test_a_link_that_is_reset_before_it_runs_says_so_when_it_does() -> Non
             await anyio.sleep(0.01)
             return link
 
-        async with Connection("127.0.0.1", found.port, dial=dial) as connection:
+        async with Connection("127.0.0.1", found.port, connect=dial) as connection:
             assert (await outcome(ask(connection, b"a")))[0] is ConnectionLost
             assert connection.state is State.IDLE
 
@@ -373,7 +373,7 @@ class TestProtocolLink:
             assert not transport.reading
             return link
 
-        async with Connection("b", 1, dial=dial) as connection:
+        async with Connection("b", 1, connect=dial) as connection:
             first = ask(connection, b"?")
             await wait_all_tasks_blocked()
             transport.deliver(b"!")
@@ -416,7 +416,7 @@ class TestProtocolLink:
     async def test_a_full_transport_gets_nothing_more_until_it_is_empty(self) -> None:
         transport = PausedTransport(1000)
         async with self.over(transport) as connection:
-            large = noise(JOIN_BYTES)
+            large = noise(COALESCE_BYTES)
             bodies = [b"<" + large + b">", large, b"s", b"t"]
             pendings = [tell(connection, body) for body in bodies]
             await checkpoint()
@@ -431,12 +431,12 @@ class TestProtocolLink:
     async def test_a_loss_in_the_middle_of_a_burst_writes_nothing_more(self) -> None:
         transport = PausedTransport(1000)
         async with self.over(transport) as connection:
-            stuck = tell(connection, noise(JOIN_BYTES), noise(JOIN_BYTES))
+            stuck = tell(connection, noise(COALESCE_BYTES), noise(COALESCE_BYTES))
             waiting = ask(connection, b"w")
             transport.closing = True
             transport.link.connection_lost(ConnectionResetError(104, "Connection reset by peer"))
             assert [await outcome(stuck), await outcome(waiting)] == [(ConnectionLost, True), (ConnectionLost, False)]
-            assert "reset by peer" in connection.statistics().why
+            assert "reset by peer" in connection.statistics().last_error
             transport.link.resume_writing()
             await turns()
             assert len(transport.written) == 1000

@@ -118,7 +118,7 @@ def test_a_batch_that_does_not_follow_is_refused_before_it_is_read(make: Maker, 
     [
         (0, 9, None),
         (0, 5, "nothing was read of t/1-0 between 90 and 180"),
-        (0, 11, "behind the end"),
+        (0, 11, "beyond the end"),
         (5, 10, "between 0 and 90"),
     ],
 )
@@ -159,7 +159,7 @@ def test_rows_that_come_twice_are_refused(make: Maker) -> None:
     def twice(account: TaskOutput) -> None:
         account.runs.append(CoveredRange("t", "1-0", 18, 36))
 
-    with pytest.raises(InexactRead, match="came twice"):
+    with pytest.raises(InexactRead, match="were read twice"):
         make.table().commit(batch(1, 0, 10), make.stage(0, 10, twice), "r")
 
 
@@ -205,7 +205,7 @@ def test_an_entry_is_in_deltas_log_once_however_often_it_is_committed(tmp_path: 
 
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
-    with writing(tmp_path), pytest.raises(TableLocked, match="another run is writing"), writing(tmp_path):
+    with writing(tmp_path), pytest.raises(TableLocked, match="locked by another run"), writing(tmp_path):
         raise AssertionError("both have it")
     with writing(tmp_path):
         pass

@@ -107,15 +107,15 @@ def test_everything_that_can_be_said(written: Path) -> None:
         (
             'zookeeper = "zk:2181"',
             "",
-            ":2: source: exactly one of zookeeper, brokers and logs says where to read",
+            ":2: source: give exactly one of zookeeper, brokers and logs",
         ),
         (
             'zookeeper = "zk:2181"',
             'zookeper = "zk:2181"',
-            ":3: source.zookeper: there is no such key; known here: brokers, ",
+            ":3: source.zookeper: unknown key; known here: brokers, ",
         ),
-        ("[source]", "[sorce]", ":2: sorce: there is no such key; known here: flows, run, source"),
-        ('topics = ["orders"]', "", ":5: flows.orders: either topics or pattern says what to read"),
+        ("[source]", "[sorce]", ":2: sorce: unknown key; known here: flows, run, source"),
+        ('topics = ["orders"]', "", ":5: flows.orders: give either topics or pattern"),
         ('topics = ["orders"]', 'pattern = "("', ":6: flows.orders.pattern: not a regular expression"),
         (
             'topics = ["orders"]',
@@ -136,7 +136,7 @@ def test_everything_that_can_be_said(written: Path) -> None:
         (
             'path = "tables/orders"',
             'path = "t"\npartition_by = ["date", "date"]',
-            ":9: flows.orders.sink.partition_by: a column is there twice",
+            ":9: flows.orders.sink.partition_by: a column is named twice",
         ),
         (
             'path = "tables/orders"',
@@ -174,7 +174,7 @@ def test_all_mistakes_come_at_once_in_the_order_of_the_file(written: Path) -> No
         ('kind = "avro"', "kind 'avro' needs schema_file, and no other kind has it"),
         ('fields = "a int"', "kind 'json' needs fields, and no other kind has it"),
         ('time = "ts"', "raw records have no columns to take a time from"),
-        ("time_ahead_days = 1", "without time there is nothing that time_behind_days and time_ahead_days could bound"),
+        ("time_ahead_days = 1", "time_behind_days and time_ahead_days need time"),
         ('kind = "json"\nfields = "a int"', "needs a table [dead] with a path"),
     ],
 )

@@ -150,7 +150,7 @@ def test_directories_mean_the_same_for_the_whole_life_of_a_table(tmp_path: Path,
 
 def test_two_fields_that_would_be_called_the_same_are_refused(tmp_path: Path) -> None:
     made = Made(tmp_path, decode="json")
-    with pytest.raises(ValueError, match="called the same in the table"):
+    with pytest.raises(ValueError, match="the same name in the table"):
         check_fields(made.pipeline, "orders", made.ledger, {"date": TEXT, "date_": TEXT})
 
 

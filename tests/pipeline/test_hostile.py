@@ -120,11 +120,11 @@ def test_what_replays_and_audits_put_down_is_checked(tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     for junk in ({"replay": "x"}, {"replay": "x", "done": 7, "rows": 1, "ended": True}):
         state.write_text(json.dumps(junk))
-        with pytest.raises(ConfigError, match=r"state\.json: not what a replay writes down"):
+        with pytest.raises(ConfigError, match=r"state\.json: not a progress file of a replay"):
             ReplayProgress.load(state, "x")
     mark = tmp_path / "mark"
     mark.write_text("")
-    with pytest.raises(ConfigError, match="remove it to send all again"):
+    with pytest.raises(ConfigError, match="remove the file to send everything again"):
         Auditor(SourceConfig(brokers="1@127.0.0.1:1"), "counts", mark).send([ENTRY])
 
 

@@ -78,9 +78,9 @@ def test_a_batch_committed_from_other_input_is_a_conflict(ledger: Ledger, change
 def test_a_batch_must_follow_the_newest(ledger: Ledger) -> None:
     first, _ = filled(ledger, 2)
     for wrong in (entry(3, first), entry(2, first), entry(2)):
-        with pytest.raises(LedgerConflict, match=r"does not follow the newest entry \(batch 1\)"):
+        with pytest.raises(LedgerConflict, match=r"does not follow the newest one \(batch 1\)"):
             ledger.commit(wrong)
-    with pytest.raises(LedgerConflict, match=r"newest entry \(empty\)"):
+    with pytest.raises(LedgerConflict, match=r"newest one \(empty\)"):
         Ledger(ledger.root / "other", "f").commit(entry(1))
 
 
@@ -99,7 +99,7 @@ def test_a_changed_entry_is_found(ledger: Ledger) -> None:
     body = json.loads(ledger.path(1).read_bytes())
     body["rows"] = 11
     ledger.path(1).write_bytes(json.dumps(body, sort_keys=True, separators=(",", ":")).encode() + b"\n")
-    with pytest.raises(LedgerCorrupted, match=r"0002\.json: it does not follow the entry before it"):
+    with pytest.raises(LedgerCorrupted, match=r"0002\.json: the entry does not follow the one before it"):
         ledger.entries()
 
 
@@ -214,7 +214,7 @@ def die(*args, **options):
     os.kill(os.getpid(), signal.SIGKILL)
 setattr(os, sys.argv[2], die)
 tail = ledger.tail()
-ledger.commit(Entry("f", 1, {}, {}, (DataFile("b", 1, 1),), previous=tail.digest))
+ledger.commit(LedgerEntry("f", 1, {}, {}, (DataFile("b", 1, 1),), previous=tail.digest))
 """
 
 

@@ -97,5 +97,5 @@ def test_no_query_starts_when_a_run_has_been_ended(pipeline: Pipeline) -> None:
 
 
 def test_the_end_of_a_run_is_no_error_wherever_it_was_raised() -> None:
-    assert _is_enough(_StopQuery()) and _is_enough(RuntimeError("Traceback\nodradek.pipeline.run._Enough\n"))
+    assert _is_enough(_StopQuery()) and _is_enough(RuntimeError("Traceback\nodradek.pipeline.run._StopQuery\n"))
     assert not _is_enough(RuntimeError("enough"))

@@ -374,7 +374,7 @@ def test_a_broker_that_left_the_cluster_ends_the_task_in_time(broker: Kafka07Bro
     planned = reader.partitions()
     broker.stop()
     eventually(lambda: batch_rows(kafka_zk_connect=odradek_chroot, subscribePattern=".*"), lambda rows: rows == [])
-    with pytest.raises(DeadlineError, match=r"orders/3-\d: reading at 0 of .*: no live broker serves it"):
+    with pytest.raises(DeadlineError, match=r"orders/3-\d: reading at 0 of .*: no registered broker has it"):
         read_all(reader, planned)
 
 

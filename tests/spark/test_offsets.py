@@ -81,7 +81,7 @@ def test_different_offsets_have_different_texts(
         ('{"v":1,"topics":{"t":{"0-1":null}}}', "offset of t/0-1 must be an integer"),
         ('{"v":1,"topics":{"t":{"0-1":9223372036854775808}}}', "offset of t/0-1 must be an integer"),
         ('{"v":1,"topics":{"t":{"0-1":NaN}}}', "NaN is not a number"),
-        ('{"v":1,"topics":{"t":{"0-1":1,"0-1":2}}}', "a name comes twice among 0-1, 0-1"),
+        ('{"v":1,"topics":{"t":{"0-1":1,"0-1":2}}}', "duplicate key: 0-1, 0-1"),
         ('{"v":1,"topics":{"t":{"00-1":1}}}', "partition \"00-1\" of topic 't'"),
         ('{"v":1,"topics":{"t":{"0-01":1}}}', 'partition "0-01" of topic'),
         ('{"v":1,"topics":{"t":{"-1":1}}}', 'partition "-1" of topic'),

@@ -357,7 +357,7 @@ def test_avro_becomes_columns(here: Workspace) -> None:
     ("decode", "words"),
     [
         ('kind = "json"\nfields = "id biggest"', "fields = 'id biggest'"),
-        ('kind = "json"\nfields = "id bigint"\ntime = "ts"', 'time = "ts": there is no such field; there are id'),
+        ('kind = "json"\nfields = "id bigint"\ntime = "ts"', 'time = "ts": no such field; choose from id'),
         (
             'kind = "json"\nfields = "ts string"\ntime = "ts"',
             "'ms' is of numbers or timestamps, not string",

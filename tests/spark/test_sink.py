@@ -284,7 +284,7 @@ def test_a_task_that_is_tried_again_says_so(
     assert written.attempt == Attempt(4, 2)
     assert "partition 4 attempt 2: rows that an earlier attempt has written are written again" in caplog.text
     report("committed", [written], "")
-    assert "rows may be there twice: 1 tasks were tried again" in caplog.text
+    assert "rows may be duplicates: 1 tasks were tried again" in caplog.text
 
 
 def test_a_micro_batch_is_named(
@@ -330,7 +330,7 @@ def test_a_commit_is_summed_up_in_the_log_and_in_the_report(tmp_path: Path, capl
     }
     assert (second["outcome"], second["tasks"], second["lost"], second["rows"]) == ("aborted", 1, 1, 3)
     said = [record.getMessage() for record in caplog.records if record.name == "odradek.spark.sink"]
-    assert said[0].startswith("committed 14 rows, 120 bytes, 3 partitions of topics; rows may be there twice: 1 tasks")
+    assert said[0].startswith("committed 14 rows, 120 bytes, 3 partitions of topics; rows may be duplicates: 1 tasks")
     assert "1 tasks failed, and what they wrote stays" in said[1]
     report("committed", [message(5)], "")
     assert caplog.records[-1].levelname == "INFO"

@@ -80,10 +80,10 @@ def test_values_of_every_form_of_spark(kind: pa.DataType) -> None:
     [
         ((None, "t", None, 1, 0), "value is null"),
         ((b"", None, None, 1, 0), "topic is null"),
-        ((b"", "t", None, None, 0), "one of broker and partition is null"),
-        ((b"", "t", None, 1, None), "one of broker and partition is null"),
-        ((b"", "t", None, -1, 0), "broker is -1"),
-        ((b"", "t", None, 1, -7), "partition is -7"),
+        ((b"", "t", None, None, 0), "broker and partition must both be null, or neither"),
+        ((b"", "t", None, 1, None), "broker and partition must both be null, or neither"),
+        ((b"", "t", None, -1, 0), "invalid broker: -1"),
+        ((b"", "t", None, 1, -7), "invalid partition: -7"),
     ],
 )
 def test_a_row_that_cannot_be_written_is_named(row: tuple[Any, ...], says: str) -> None:
@@ -96,7 +96,7 @@ def test_a_row_that_cannot_be_written_is_named(row: tuple[Any, ...], says: str) 
 
 def test_what_is_no_partition_of_an_int_is_refused_in_a_bigint_too() -> None:
     row = {"value": [b""], "broker": [1], "partition": [1 << 40]}
-    with pytest.raises(BadRow, match="partition is 1099511627776"):
+    with pytest.raises(BadRow, match="invalid partition: 1099511627776"):
         RowLayout("t", has_key=False, has_partition=True).groups([pa.record_batch(row)], 0)
 
 
@@ -117,15 +117,15 @@ def test_columns_that_can_be_written(fields: str, topic: str, expected: RowLayou
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ("topic string", "no column value"),
-        ("value string", "neither option topic nor a column topic"),
+        ("topic string", "the query must have a column named .value"),
+        ("value string", "no target topic"),
         ("value string, topic string, offset bigint", "no column 'offset' to write: select only"),
-        ("value string, topic string, value string", "value comes twice"),
+        ("value string, topic string, value string", "value is named twice"),
         ("value int, topic string", "column value is int: cast it to binary or string"),
         ("value string, topic binary", "column topic is binary: cast it to string"),
         ("value string, topic string, key struct<a:int>", "column key is"),
-        ("value string, topic string, partition int", "broker and partition go together"),
-        ("value string, topic string, broker int", "broker and partition go together"),
+        ("value string, topic string, partition int", "broker and partition must both be present"),
+        ("value string, topic string, broker int", "broker and partition must both be present"),
         ("value string, topic string, broker string, partition int", "column broker is string: cast it to int"),
     ],
 )

@@ -114,7 +114,7 @@ def test_an_empty_frame_writes_nothing(spark: SparkSession, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("columns", "options", "says"),
     [
-        ("'x' value", {"topci": "t"}, "there is no option 'topci': did you mean topic?"),
+        ("'x' value", {"topci": "t"}, "unknown option 'topci': did you mean topic?"),
         ("'x' value", {}, "neither option topic nor a column topic"),
         ("'x' value, id as offset", {"topic": "t"}, "there is no column 'offset' to write"),
         ("'x' value, now() timestamp", {"topic": "t"}, "0.7 does not store it"),
@@ -312,7 +312,7 @@ def test_a_task_whose_broker_dies_is_tried_again_and_loses_nothing(
     (line,) = lines(tmp_path / "report")
     assert (line["outcome"], line["retried"], line["rows"]) == ("committed", 1, 60_000)
     assert "rows that an earlier attempt has written are written again" in said
-    assert "rows may be there twice: 1 tasks were tried again" in said
+    assert "rows may be duplicates: 1 tasks were tried again" in said
 
 
 def wait_for(true: Callable[[], bool], driver: subprocess.Popen[str]) -> None:

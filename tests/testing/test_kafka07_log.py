@@ -12,7 +12,7 @@ from zlib import crc32
 import pytest
 
 from odradek.testing.kafka07 import StartRefused
-from odradek.testing.kafka07.errors import OffsetOutOfRange
+from odradek.testing.kafka07.errors import OffsetNotInLog
 from odradek.testing.kafka07.log import LogLimits, PartitionLog
 from odradek.testing.kafka07.validate import check_set
 from odradek.wire.compression import CompressionType
@@ -92,7 +92,7 @@ def test_unflushed_bytes_are_written_and_not_readable(store: Store) -> None:
     append(log, ENTRY)
     assert store.files() == {name(0): 100}
     assert (log.high_water, log.read(0, 1000)) == (0, None)
-    with pytest.raises(OffsetOutOfRange):
+    with pytest.raises(OffsetNotInLog):
         log.read(100, 1000)
     append(log, encode_set([b"a", b"b"], CompressionType.GZIP))
     assert log.high_water == store.files()[name(0)]

@@ -119,7 +119,7 @@ def test_a_data_directory_of_the_users_is_kept(tmp_path: Path) -> None:
 
 def test_a_server_that_dies_at_the_start_shows_its_log_and_leaves_nothing() -> None:
     server = ZooKeeperServer(heap="1k")
-    with pytest.raises(ZooKeeperError, match=r"does not serve: (?s:.*)heap"):
+    with pytest.raises(ZooKeeperError, match=r"does not answer: (?s:.*)heap"):
         server.start()
     assert server._scratch is None
     assert not server.running

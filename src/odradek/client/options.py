@@ -139,7 +139,7 @@ class Tuning:
     connect_timeout: float = 5.0
     request_timeout: float = 10.0
     session_timeout: float = 6.0
-    backoff: Backoff = Backoff(max_s=1.0)  # noqa: RUF009 - frozen
+    backoff: Backoff = Backoff()  # noqa: RUF009 - frozen
     batch_bytes: int = 256 * KiB
     request_bytes: int = 1 * MiB
     in_flight: int = 16

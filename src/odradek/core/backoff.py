@@ -1,4 +1,4 @@
-"""Exponential back-off. Chance comes in as an argument."""
+"""Exponential back-off. Randomness comes in as an argument."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ __all__ = ["Backoff"]
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait before trying again.
+    """How long to wait before the next attempt.
 
     Args:
         first_s: Longest wait after the first failure (s).
-        factor: What each further failure multiplies it with.
-        max_s: What it never exceeds (s).
+        factor: Each further failure multiplies the wait by this.
+        max_s: Upper limit of a wait (s).
     """
 
     first_s: float = 0.05
     factor: float = 2.0
-    max_s: float = 5.0
+    max_s: float = 1.0
 
     def __post_init__(self) -> None:
         if not (0 <= self.first_s <= self.max_s and self.factor >= 1):
             raise ConfigError(f"back-off needs 0 <= first_s <= max_s and factor >= 1, not {self}")
 
     def delay(self, attempt: int, jitter: float) -> float:
-        """Seconds to wait after failure number `attempt` (the first is 0).
+        """Return the seconds to wait after failure number `attempt` (the first is 0).
 
         Args:
             jitter: In [0, 1). The wait is between half and all of the exponential value, so that clients that lost
-                the same broker together do not come back together.
+                the same broker at the same time do not return at the same time.
         """
         try:
             full_s = min(self.max_s, self.first_s * self.factor**attempt)

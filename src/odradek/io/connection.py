@@ -1,222 +1,205 @@
-"""The broker actor: one connection, pipelined exchanges, ordered replies.
+"""The connection to one broker: pipelined requests, responses in order.
 
-An *exchange* is bytes that go out together and, unless nothing answers them, one reply. `submit` queues one, now and
-in order, and gives a `InFlightRequest` to await. No task lies between a caller and the socket: a `Transport` asks for
-what is
-queued and writes it in few sends; what it reads it hands over, to be fed to the reply decoders in order, which settles
-their exchanges there and then. Two tasks do the rest: one connects and runs the link, one watches the deadlines.
+A *request* is bytes that are sent together and, unless it has no response, one response. `submit` queues one, in order,
+and returns an `InFlightRequest` to await. No task lies between a caller and the socket: a `Transport` asks for what is
+queued and writes it in few sends; what it reads it passes to the response decoders in order, and each complete response
+resolves its request in the same step. Two tasks do the rest: one connects and runs the transport, one watches the
+deadlines.
 
 What holds, whatever the network does:
 
-* Every exchange gets exactly one outcome: its reply, or an error whose `sent` says whether it may have been applied.
-* When an exchange fails for want of a reply, everything submitted before that moment fails too. What is submitted
-  afterwards goes out on a new connection. So all exchanges of one `epoch` go over one connection or over none.
-* Nobody's cancellation touches a neighbour: a `InFlightRequest` nobody awaits still has its reply read, and dropped.
-* Who is called back may submit and close, in the middle of a read as well: the state is consistent by then.
-* A bug in a decoder or in who is called back ends the connection like a close, and `run` raises it.
+* Every request gets exactly one result: its response, or an error whose `sent` says whether it may have been applied.
+* When a request fails for want of a response, everything submitted before that moment fails too. What is submitted
+  afterwards is sent over a new connection. So all requests of one `incarnation` use one connection or none.
+* Cancelling one caller does not affect another: the response to a request without a waiter is read and dropped.
+* A callback may submit and close, even in the middle of a read: the state is consistent by then.
+* A request is encoded when it leaves the queue, after the handshake of its connection.
+* A defect in a decoder, an encoder or a callback costs the requests on this connection and nothing else: they fail with
+  an error that names it as the cause, and the next request opens a new connection.
 
-The actor runs in a task group of its owner, started from any task at any time: `task_group.start_soon(connection.run)`.
-It has to be so because a cancel scope entered in one task cannot be left in another. `async with connection` is the
-short form for who opens and closes it in one task.
+The connection runs in a task group of its owner, started from any task at any time:
+`task_group.start_soon(connection.run)`, because a cancel scope entered in one task cannot be left in another.
+`async with connection` is the short form for an owner that opens and closes it in one task.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
+import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from itertools import islice
 from operator import attrgetter
 from random import random
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import anyio
 from anyio.abc import ByteStream, TaskGroup, TaskStatus
 
-from odradek.core.backoff import Backoff
-from odradek.core.states import Machine
 from odradek.engine import Buffer
-from odradek.errors import Closed, ConnectionLost, DeadlineError, OdradekError, RemoteProtocolError, Unreachable
-from odradek.io.requests import JOIN_BYTES, InFlightRequest, ResponseDecoder
+from odradek.errors import (
+    Closed,
+    ConnectionLost,
+    DeadlineError,
+    InternalError,
+    OdradekError,
+    RemoteProtocolError,
+    Unreachable,
+)
+from odradek.io.connection_state import CONNECTION, ConnectionOptions, Event, State, Statistics
+from odradek.io.notifier import Notifier
+from odradek.io.requests import (
+    COALESCE_BYTES,
+    EncodedRequest,
+    Handshake,
+    InFlightRequest,
+    Request,
+    ResponseDecoder,
+    no_handshake,
+    resume_handshake,
+)
 from odradek.io.tcp import connect
 from odradek.io.transport import CLOSE_S, StreamTransport, Transport, on_asyncio
 
 __all__ = ["CONNECTION", "Connect", "Connection", "ConnectionOptions", "Event", "State", "Statistics"]
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 Connect = Callable[[str, int, float], Awaitable[Transport | ByteStream]]
-"""`io.net.connect`, or what stands in for it."""
-
-
-class State(Enum):
-    """What a connection is doing."""
-
-    IDLE = "idle"
-    WAITING = "waiting"
-    CONNECTING = "connecting"
-    CONNECTED = "connected"
-    CLOSED = "closed"
-
-
-class Event(Enum):
-    """What moves it on."""
-
-    WANTED = "an exchange is queued"
-    DUE = "the back-off is over"
-    CALM = "nothing is queued any more"
-    DIALLED = "connected"
-    REFUSED = "no connection"
-    LOST = "connection lost"
-    CLOSE = "closed by us"
-
-
-CONNECTION = Machine(
-    "connection",
-    State.IDLE,
-    {
-        (State.IDLE, Event.WANTED): State.WAITING,
-        (State.WAITING, Event.DUE): State.CONNECTING,
-        (State.WAITING, Event.CALM): State.IDLE,
-        (State.CONNECTING, Event.DIALLED): State.CONNECTED,
-        (State.CONNECTING, Event.REFUSED): State.IDLE,
-        (State.CONNECTED, Event.LOST): State.IDLE,
-        (State.IDLE, Event.CLOSE): State.CLOSED,
-        (State.WAITING, Event.CLOSE): State.CLOSED,
-        (State.CONNECTING, Event.CLOSE): State.CLOSED,
-        (State.CONNECTED, Event.CLOSE): State.CLOSED,
-    },
-)
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionOptions:
-    """How a connection is made.
-
-    Args:
-        connect_timeout_s: For look-up and connect together (s).
-        backoff: Between attempts to connect.
-    """
-
-    connect_timeout_s: float = 5.0
-    backoff: Backoff = field(default_factory=Backoff)
-
-
-class Statistics(NamedTuple):
-    """What a connection does and has done.
-
-    `queued` and `queued_bytes` wait for the socket; `in_flight` exchanges were handed to it and have no outcome yet.
-    `attempts` counts the connects in a row that failed or were lost at once. `why` is the last loss or refusal.
-    """
-
-    state: State
-    queued: int
-    queued_bytes: int
-    in_flight: int
-    exchanges: int
-    sent_bytes: int
-    received_bytes: int
-    connects: int
-    losses: int
-    attempts: int
-    why: str
+"""`io.tcp.connect`, or a stand-in for it."""
 
 
 class Connection:
-    """The connection to one broker, made when first needed and made again, with back-off, after a loss.
+    """The connection to one broker, opened when first needed and opened again, with back-off, after a loss.
 
     Args:
         host, port: Where the broker listens.
-        dial: Makes the link, or a byte stream to make one of; raises Unreachable.
+        connect: Makes the transport, or a byte stream to make one of; raises Unreachable.
+        handshake: Begins the handshake of each new connection.
         options: See ConnectionOptions.
     """
 
     def __init__(
-        self, host: str, port: int, *, dial: Connect = connect, options: ConnectionOptions = ConnectionOptions()
+        self,
+        host: str,
+        port: int,
+        *,
+        connect: Connect = connect,
+        handshake: Callable[[], Handshake] = no_handshake,
+        options: ConnectionOptions | None = None,
     ) -> None:
-        self.host, self.port, self.options = host, port, options
+        self.host, self.port, self.options = host, port, options or ConnectionOptions()
         self.address = f"{host}:{port}"
         self.state = CONNECTION.start
-        self.epoch = 0
-        """Grows whenever everything outstanding has failed: exchanges of one epoch share one connection."""
-        self._dial = dial
+        self.incarnation = 0
+        """Grows whenever everything outstanding has failed: requests of one incarnation share one connection."""
+        self._connect, self._new_handshake = connect, handshake
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clock = anyio.current_time
-        # Outstanding: begun and awaiting a reply; begun with no reply to come; not begun. Each oldest first.
+        # Outstanding: sent and awaiting a response; sent without a response to come; not sent. Each oldest first.
         self._awaiting: deque[InFlightRequest[Any]] = deque()
         self._writing: list[InFlightRequest[Any]] = []
         self._queued: deque[InFlightRequest[Any]] = deque()
         self._queued_bytes = 0
-        self._wake: anyio.Event | None = None  # of who waits for work without a link
-        self._link: Transport | None = None
-        self._inside = False  # in a call of the link: what is submitted now goes out together at its end
-        self._bug: Exception | None = None
+        self._submitted = Notifier()
+        self._transport: Transport | None = None
+        self._handshake: Handshake | None = None  # while it lasts
+        self._handshake_request: InFlightRequest[Any] | None = None  # its next request, not sent yet
+        self._session: Any = None
+        self._in_callback = False  # in a call of the transport: what is submitted now is sent together at its end
         self._scope: anyio.CancelScope | None = None  # around everything
         self._ended: anyio.Event | None = None
         self._group: TaskGroup | None = None
-        self._alarm_at = math.inf
-        self._alarm: anyio.CancelScope | None = None  # around the sleep of who watches the deadlines
+        self._next_deadline = math.inf
+        self._deadline_scope: anyio.CancelScope | None = None  # around the sleep of the task that watches deadlines
         self._attempts, self._retry_at = 0, -math.inf
-        self._connected_at, self._proven = 0.0, False
+        self._connected_at, self._received_any = 0.0, False
         self._refusal: Unreachable | None = None
-        self._why = ""
-        self._exchanges = self._sent_bytes = self._received_bytes = self._connects = self._losses = 0
+        self._last_error = ""
+        self._requests = self._sent_bytes = self._received_bytes = self._connects = self._losses = 0
 
     # ---- the caller's side -----------------------------------------------------------------------------------
 
     def submit(
         self, buffers: Sequence[Buffer], reply: ResponseDecoder[T] | None, *, deadline_s: float
     ) -> InFlightRequest[T]:
-        """Queue one exchange, now, behind everything submitted before.
+        """Queue a request that is encoded already: `buffers` are sent, `reply` decodes the response, if there is one.
+        See `submit_request`."""
+        return self.submit_request(EncodedRequest(buffers, reply), deadline_s=deadline_s)
 
-        Synchronous and never blocking: bounding what is queued is the caller's business (see `queued_bytes`). May be
-        called before `run` has started. While there is no connection, the exchange waits for the next attempt to
-        make one and fails with it.
+    def submit_request(self, request: Request[T], *, deadline_s: float) -> InFlightRequest[T]:
+        """Queue a request, after everything submitted before; it is encoded when it leaves the queue.
+
+        Never blocks: bounding what is queued is left to the caller (see `queued_bytes`). May be called before `run`
+        has started. While there is no connection, the request waits for the next attempt to connect and fails with it.
 
         Args:
-            buffers: What goes out, contiguously; not to be changed before the outcome is there.
-            reply: Decodes what comes back; None when nothing will: the outcome is then None, once all is written.
-            deadline_s: Seconds from now to the outcome. When they pass, the connection is closed (a reply that came
-                later could not be told from the next one's), and the exchange fails with DeadlineError.
+            request: What is sent, and how its response is decoded. The result of a request without a response is
+                None, once all of it is written.
+            deadline_s: Seconds from now to the result. When they pass, the connection is closed (a later response
+                could not be told from the next one), and the request fails with DeadlineError.
 
         Raises:
             Closed: This connection was closed.
         """
         if self.state is State.CLOSED:
             raise Closed(f"connection to {self.address} is closed")
-        self._exchanges += 1
-        pending = InFlightRequest(self._exchanges, buffers, reply, self._clock() + deadline_s, deadline_s, self._loop)
+        pending = self._in_flight(request, deadline_s)
         self._queued.append(pending)
-        self._queued_bytes += pending.size
-        if pending.deadline < self._alarm_at:
-            self._set_alarm(pending.deadline)
-        if self._link is not None:
-            self._push(self._link)
-        elif self._wake is not None:
-            self._wake.set()
-            self._wake = None
+        self._queued_bytes += request.size
+        if self._transport is not None:
+            self._flush(self._transport)
+        else:
+            self._submitted.notify()
         return pending
 
-    def _push(self, link: Transport) -> None:
-        """Have the queue written: at once when nothing is under way, since then somebody waits for just this; else
-        at the end of the turn, so that many make few sends."""
-        if self._inside:
+    def _in_flight(self, request: Request[T], deadline_s: float) -> InFlightRequest[T]:
+        self._requests += 1
+        pending = InFlightRequest(self._requests, request, self._clock() + deadline_s, deadline_s, self._loop)
+        if pending.deadline < self._next_deadline:
+            self._set_deadline(pending.deadline)
+        return pending
+
+    def _flush(self, transport: Transport) -> None:
+        """Have the queue written: at once when nothing is in flight, since then a caller waits for just this; else at
+        the end of this iteration of the loop, so that many requests make few sends."""
+        if self._in_callback:
             return
         if self._awaiting or self._writing:
-            link.write_soon()
+            transport.write_soon()
         else:
-            link.write()
+            transport.write()
+
+    def withdraw(self, request: InFlightRequest[Any]) -> bool:
+        """Take a request back if none of its bytes has been handed to the socket: it is never sent, and never resolved.
+
+        Return whether that was so.
+        """
+        if request.request is None or request not in self._queued:
+            return False
+        self._queued.remove(request)
+        self._queued_bytes -= request.request.size
+        return True
 
     @property
     def queued_bytes(self) -> int:
         """Bytes submitted and not yet handed to the socket."""
         return self._queued_bytes
+
+    @property
+    def available_at(self) -> float:
+        """The time of the event loop from which on a request is not delayed by the back-off after a loss or a failed
+        attempt to connect. In the past unless there is a back-off."""
+        return self._retry_at
+
+    async def wait_until_available(self) -> None:
+        """Wait for the end of the back-off, if there is one. Cancellation: safe."""
+        await anyio.sleep_until(self._retry_at)
 
     def statistics(self) -> Statistics:
         return Statistics(
@@ -224,27 +207,33 @@ class Connection:
             len(self._queued),
             self._queued_bytes,
             len(self._awaiting) + len(self._writing),
-            self._exchanges,
+            self._requests,
             self._sent_bytes,
             self._received_bytes,
             self._connects,
             self._losses,
             self._attempts,
-            self._why,
+            self._last_error,
         )
 
     def __repr__(self) -> str:
         s = self.statistics()
         return f"<Connection {self.address} {s.state.value}, {s.in_flight} in flight, {s.queued} queued>"
 
+    @property
+    def epoch(self) -> int:
+        """The former name of `incarnation`, until every caller uses the new one."""
+        return self.incarnation
+
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Work until closed or cancelled; at the end everything outstanding fails with ConnectionLost. Runs once.
 
-        Raises what was a bug of a decoder, or of who was called back."""
+        Raises InternalError for a defect of the connection itself; everything outstanding has failed with it then.
+        """
         self._ended = anyio.Event()
         if on_asyncio():
             self._loop = asyncio.get_running_loop()
-            self._clock = self._loop.time  # what anyio gives, after 0.7 us of asking which loop it is
+            self._clock = self._loop.time  # the same as anyio's clock, without 0.7 us of asking which loop runs
         try:
             async with anyio.create_task_group() as group:
                 self._scope = group.cancel_scope
@@ -252,21 +241,26 @@ class Connection:
                 if self.state is not State.CLOSED:
                     group.start_soon(self._watch_deadlines)
                     await self._keep_connected()
+        except Exception as error:
+            defect = self._defect(error)
+            self._close(lambda pending: _copy(defect, pending))
+            raise defect from defect.__cause__
         finally:
             self.close()
             self._ended.set()
-        if self._bug is not None:
-            raise self._bug
 
     def close(self) -> None:
         """Close now: what is outstanding fails with ConnectionLost. Idempotent. `run` ends when all is closed."""
+        self._close(lambda pending: ConnectionLost(self.address, "closed by this client", pending.sent))
+
+    def _close(self, error_of: Callable[[InFlightRequest[Any]], OdradekError]) -> None:
         if self.state is State.CLOSED:
             return
         self._move(Event.CLOSE)
         self._detach()
         if self._scope is not None:
             self._scope.cancel()
-        self._fail_outstanding(lambda pending: ConnectionLost(self.address, "closed by this client", pending.sent))
+        self._fail_outstanding(error_of)
 
     async def aclose(self) -> None:
         """`close`, and wait for the end of `run`. Idempotent, shielded, and bounded."""
@@ -291,109 +285,142 @@ class Connection:
 
     async def _keep_connected(self) -> None:
         while True:
-            await self._work()
-            self._move(Event.WANTED)
+            while not self._queued:
+                await self._submitted.wait(self._submitted.version)
+            self._move(Event.REQUESTED)
             await anyio.sleep_until(self._retry_at)
-            if not self._queued:  # they ran into their deadlines
-                self._move(Event.CALM)
+            if not self._queued:  # their deadlines passed
+                self._move(Event.QUEUE_EMPTY)
                 continue
-            self._move(Event.DUE)
+            self._move(Event.BACKOFF_OVER)
             try:
-                stream = await self._dial(self.host, self.port, self.options.connect_timeout_s)
+                stream = await self._connect(self.host, self.port, self.options.connect_timeout_s)
             except Unreachable as error:
-                self._refuse(error)
+                self._on_connect_failed(error)
             else:
                 await self._serve(stream)
 
-    def _refuse(self, error: Unreachable) -> None:
-        self._why, self._refusal = str(error), error
-        self._move(Event.REFUSED)
+    def _on_connect_failed(self, error: Unreachable) -> None:
+        self._last_error, self._refusal = str(error), error
+        self._move(Event.CONNECT_FAILED)
         self._back_off()
-        self._fail_outstanding(lambda _: _caused(copy.copy(error), error))
+        self._fail_outstanding(lambda pending: _copy(error, pending))
 
     async def _serve(self, stream: Transport | ByteStream) -> None:
-        """Read and write until the link is lost."""
-        self._refusal, self._proven = None, False
+        """Handshake, read and write until the transport is lost."""
+        self._refusal, self._received_any = None, False
         self._connects += 1
         self._connected_at = self._clock()
-        self._move(Event.DIALLED)
-        self._link = StreamTransport(stream) if isinstance(stream, ByteStream) else stream
-        await self._link.run(self)
+        self._move(Event.CONNECTED)
+        transport = self._transport = StreamTransport(stream) if isinstance(stream, ByteStream) else stream
+        self._handshake = self._new_handshake()
+        self._advance_handshake(self._handshake, None)
+        await transport.run(self)
 
     def _detach(self) -> None:
-        if self._link is not None:
-            self._link.abort()
-            self._link = None
+        self._handshake = self._handshake_request = None
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
 
     def _back_off(self) -> None:
         self._retry_at = self._clock() + self.options.backoff.delay(self._attempts, random())
         self._attempts += 1
 
     def _move(self, event: Event) -> None:
-        if self.state is not State.CLOSED:  # a close overtakes waits that end in the same turn of the loop
+        if self.state is not State.CLOSED:  # a close overtakes waits that end in the same iteration of the loop
             self.state = CONNECTION.after(self.state, event)
 
-    async def _work(self) -> None:
-        """Wait until something is queued."""
-        if not self._queued:
-            self._wake = anyio.Event()
-            await self._wake.wait()
+    def _advance_handshake(self, handshake: Handshake, answered: InFlightRequest[Any] | None) -> None:
+        """Take the next step of the handshake: `answered` is its last request, which has its result."""
+        if handshake is not self._handshake:
+            return  # that connection is lost
+        try:
+            request = resume_handshake(handshake, answered)
+        except StopIteration as end:
+            self._handshake, self._session = None, end.value
+            self._move(Event.READY)
+        except Exception as error:
+            failure = error if isinstance(error, OdradekError) else self._defect(error)
+            self._lose(str(failure), lambda pending: _copy(failure, pending))
+            return
+        else:
+            pending = self._handshake_request = self._in_flight(request, self.options.connect_timeout_s)
+            pending.add_done_callback(partial(self._advance_handshake, handshake, pending))
+        if self._transport is not None:
+            self._flush(self._transport)
 
-    # ---- what the link calls ---------------------------------------------------------------------------------
+    # ---- what the transport calls ----------------------------------------------------------------------------
 
-    def next_burst(self) -> list[Buffer]:
-        """See LinkUser. From here on any byte of these exchanges may have reached the peer."""
+    def data_to_send(self) -> list[Buffer]:
+        """See TransportHandler. From here on any byte of these requests may have reached the peer."""
+        if self.state is not State.CONNECTED:
+            return self._handshake_to_send()
         burst: list[Buffer] = []
         size = 0
-        while self._queued and size < JOIN_BYTES:
+        while self._queued and size < COALESCE_BYTES:
             pending = self._queued.popleft()
-            pending.sent = True
-            burst += pending.buffers
-            size += pending.size
-            pending.buffers = ()
+            request = pending.request
+            assert request is not None  # it was not sent
+            self._queued_bytes -= request.size
+            try:
+                buffers, pending.reply = request.encode(self._session)
+            except Exception as error:
+                self._on_encode_failed(pending, error)
+                continue
+            pending.sent, pending.request = True, None
+            burst += buffers
+            size += request.size
             (self._writing if pending.reply is None else self._awaiting).append(pending)
-        self._queued_bytes -= size
         self._sent_bytes += size
         return burst
 
-    def written(self) -> None:
-        """See LinkUser."""
+    def _handshake_to_send(self) -> list[Buffer]:
+        pending, self._handshake_request = self._handshake_request, None
+        if pending is None or pending.request is None:
+            return []
+        buffers, pending.reply = pending.request.encode(None)
+        pending.sent, pending.request = True, None
+        self._awaiting.append(pending)
+        return list(buffers)
+
+    def data_sent(self) -> None:
+        """See TransportHandler."""
         written, self._writing = self._writing, []
-        self._inside = True
+        self._in_callback = True
         for pending in written:
-            self._settle(pending, None, None)
-        self._inside = False
-        if self._queued and self._link is not None:
-            self._link.write_soon()
+            self._resolve(pending, None, None)
+        self._in_callback = False
+        if self._queued and self._transport is not None:
+            self._transport.write_soon()
 
-    def received(self, data: memoryview) -> None:
-        """See LinkUser."""
+    def data_received(self, data: memoryview) -> None:
+        """See TransportHandler."""
         self._received_bytes += len(data)
-        self._proven = True
-        self._inside = True
+        self._received_any = True
+        self._in_callback = True
         try:
-            self._take(data)
-        except OdradekError as error:
-            self._lose(error.message(), dict.fromkeys(islice(self._awaiting, 1), error))
-        except Exception as bug:
-            self._crash(bug)
-        self._inside = False
-        if self._queued and self._link is not None:
-            self._link.write()
+            self._decode(data)
+        except Exception as error:
+            failure = error if isinstance(error, OdradekError) else self._defect(error)
+            self._lose_with(failure, self._awaiting[0] if self._awaiting else None)
+        self._in_callback = False
+        if (self._queued or self._handshake_request) and self._transport is not None:
+            self._transport.write()
 
-    def lost(self, why: str) -> None:
-        """See LinkUser."""
-        self._lose(why, {})
+    def connection_lost(self, why: str) -> None:
+        """See TransportHandler."""
+        self._lose(why)
 
-    def _take(self, data: memoryview) -> None:
-        """Feed what came to the replies it belongs to."""
-        link = self._link
-        while data and self._link is link:  # who is called back may close it
+    def _decode(self, data: memoryview) -> None:
+        """Feed what came to the responses it belongs to."""
+        transport = self._transport
+        while data and self._transport is transport:  # a callback may close it
             if not self._awaiting:
-                raise RemoteProtocolError(f"{len(data)} bytes that answer nothing")
+                raise RemoteProtocolError(f"received {len(data)} bytes with no request outstanding")
             pending = self._awaiting[0]
             reply = pending.reply
-            assert reply is not None  # those without never come here
+            assert reply is not None  # requests without a response are never here
             data = data[reply.feed(data) :]
             if not reply.done:
                 return
@@ -405,21 +432,32 @@ class Connection:
                     raise
                 failed = error
             self._awaiting.popleft()
-            self._settle(pending, value, failed)
+            self._resolve(pending, value, failed)
 
     # ---- failures --------------------------------------------------------------------------------------------
 
-    def _lose(self, why: str, own: Mapping[InFlightRequest[Any], OdradekError]) -> None:
-        """The link is of no use any more. `own`: who gets an error of its own."""
-        self._why = why
+    def _lose(self, why: str, error_of: Callable[[InFlightRequest[Any]], OdradekError] | None = None) -> None:
+        """The transport is of no use any more: everything outstanding fails, with ConnectionLost by default."""
+        established = self.state is State.CONNECTED
+        self._last_error = why
         self._losses += 1
         self._move(Event.LOST)
         self._detach()
-        if self._proven or self._clock() - self._connected_at > self.options.backoff.max_s:
+        if established and (self._received_any or self._clock() - self._connected_at > self.options.backoff.max_s):
             self._attempts, self._retry_at = 0, -math.inf
         else:  # a peer that accepts and hangs up is as good as none
             self._back_off()
-        self._fail_outstanding(lambda each: own.get(each) or ConnectionLost(self.address, why, each.sent))
+        self._fail_outstanding(error_of or (lambda pending: ConnectionLost(self.address, why, pending.sent)))
+
+    def _lose_with(self, error: OdradekError, culprit: InFlightRequest[Any] | None = None) -> None:
+        """`culprit` fails with `error`, everything else outstanding because of it."""
+
+        def error_of(pending: InFlightRequest[Any]) -> OdradekError:
+            if pending is culprit:
+                return error
+            return _caused(ConnectionLost(self.address, error.message(), pending.sent), error)
+
+        self._lose(error.message(), error_of)
 
     def _fail_outstanding(self, error_of: Callable[[InFlightRequest[Any]], OdradekError]) -> None:
         outstanding = self._outstanding()
@@ -427,33 +465,51 @@ class Connection:
         self._writing.clear()
         self._queued.clear()
         self._queued_bytes = 0
-        self.epoch += 1
+        self.incarnation += 1
         for pending in outstanding:
-            self._settle(pending, None, error_of(pending))
+            self._resolve(pending, None, error_of(pending))
 
     def _outstanding(self) -> list[InFlightRequest[Any]]:
         return sorted((*self._awaiting, *self._writing, *self._queued), key=attrgetter("number"))
 
-    def _settle(self, pending: InFlightRequest[T], value: T | None, error: OdradekError | None) -> None:
+    def _resolve(self, pending: InFlightRequest[T], value: T | None, error: OdradekError | None) -> None:
         try:
-            pending.settle(value, error)
-        except Exception as bug:  # of who is called back
-            self._crash(bug)
+            pending.resolve(value, error)
+        except Exception as bug:  # of a callback
+            defect = self._defect(bug)
+            if self._transport is not None:
+                self._lose_with(defect)
 
-    def _crash(self, bug: Exception) -> None:
-        self._bug = self._bug or bug
-        self.close()
+    def _on_encode_failed(self, pending: InFlightRequest[Any], error: Exception) -> None:
+        """Nothing of it was sent: it fails alone."""
+        failure = error if isinstance(error, OdradekError) else self._defect(error)
+        failure.sent = False
+        inside, self._in_callback = self._in_callback, True
+        self._resolve(pending, None, failure)
+        self._in_callback = inside
 
-    def _set_alarm(self, at: float) -> None:
-        self._alarm_at = at
-        if self._alarm is not None:
-            self._alarm.deadline = at
+    def _defect(self, bug: Exception) -> InternalError:
+        """Log a defect with its traceback, and return the error that stands for it."""
+        cause = bug
+        while isinstance(cause, ExceptionGroup) and len(cause.exceptions) == 1:
+            cause = cause.exceptions[0]
+        defect = InternalError(f"connection to {self.address}: {type(cause).__name__}: {cause}")
+        defect.__cause__ = cause
+        log.error("%s; its requests fail, the next one connects again", defect.message(), exc_info=cause)
+        return defect
+
+    # ---- deadlines -------------------------------------------------------------------------------------------
+
+    def _set_deadline(self, at: float) -> None:
+        self._next_deadline = at
+        if self._deadline_scope is not None:
+            self._deadline_scope.deadline = at
 
     async def _watch_deadlines(self) -> None:
-        """Sleep until the earliest deadline known. It is not moved back when replies arrive: looking again once a
-        time-out's length is cheaper than keeping count."""
+        """Sleep until the earliest deadline known. It is not moved back when responses arrive: looking again once per
+        timeout is cheaper than keeping count."""
         while True:
-            with anyio.CancelScope(deadline=self._alarm_at) as self._alarm:
+            with anyio.CancelScope(deadline=self._next_deadline) as self._deadline_scope:
                 await anyio.sleep_forever()
             self._expire(self._clock())
 
@@ -464,17 +520,28 @@ class Connection:
             for pending in outstanding
             if pending.deadline <= now
         }
-        self._set_alarm(math.inf if late else min((each.deadline for each in outstanding), default=math.inf))
+        self._set_deadline(math.inf if late else min((each.deadline for each in outstanding), default=math.inf))
         if not late:
             return
         why = f"no answer within {next(iter(late)).limit_s:g} s"
-        if self._link is not None:
-            self._lose(why, late)
+        refusal = self._refusal
+
+        def error_of(pending: InFlightRequest[Any]) -> OdradekError:
+            return late.get(pending) or _caused(ConnectionLost(self.address, why, pending.sent), refusal)
+
+        if self._transport is not None:
+            self._lose(why, error_of)
         else:
-            neighbour = partial(ConnectionLost, self.address, why, False)
-            self._fail_outstanding(lambda each: late.get(each) or _caused(neighbour(), self._refusal))
+            self._fail_outstanding(error_of)
 
 
-def _caused(error: OdradekError, cause: OdradekError | None) -> OdradekError:
+def _copy(error: OdradekError, pending: InFlightRequest[Any]) -> OdradekError:
+    """Return an error of the connection for one of its requests."""
+    own = copy.copy(error)
+    own.sent = pending.sent
+    return _caused(own, error)
+
+
+def _caused(error: OdradekError, cause: BaseException | None) -> OdradekError:
     error.__cause__ = cause
     return error

@@ -1,4 +1,4 @@
-"""Exchanges: what goes out together, and the one reply it may have."""
+"""Requests on their way over a connection, and the one response each may have."""
 
 from __future__ import annotations
 
@@ -12,136 +12,228 @@ import anyio
 from odradek.engine import Buffer
 from odradek.errors import OdradekError
 
-__all__ = ["JOIN_BYTES", "InFlightRequest", "ResponseDecoder", "joined", "wake"]
+__all__ = [
+    "COALESCE_BYTES",
+    "EncodedRequest",
+    "Handshake",
+    "InFlightRequest",
+    "Request",
+    "ResponseDecoder",
+    "coalesce",
+    "no_handshake",
+    "resume_handshake",
+    "wake_waiter",
+]
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-JOIN_BYTES = 1 << 16
+COALESCE_BYTES = 1 << 16
 """Buffers are joined up to this size and sent as they are from this size on: copying 64 KiB costs about one send."""
 
 
 class ResponseDecoder(Protocol[T_co]):
-    """A sans-IO decoder of exactly one reply."""
+    """A sans-IO decoder of exactly one response."""
 
     @property
-    def done(self) -> bool: ...
+    def done(self) -> bool:
+        """True once the response is complete."""
+        ...
 
     def feed(self, data: memoryview, /) -> int:
-        """Take bytes and say how many: all of them unless the reply is complete. Raises RemoteProtocolError."""
+        """Take bytes and return how many: all of them unless the response is complete. Raises RemoteProtocolError."""
         ...
 
     def result(self) -> T_co:
-        """The value of a complete reply. Raises OdradekError for an answer that is an error."""
+        """Return the value of a complete response. Raises OdradekError for a response that is an error."""
         ...
 
 
-class InFlightRequest(Generic[T]):
-    """One exchange and its outcome (see `core.interfaces.Outcome`): await it, any number of times, from any task.
+class Request(Protocol[T_co]):
+    """A request that is encoded when its connection is ready, for what the handshake of that connection agreed on."""
 
-    Cancellation: safe; cancelling the wait takes nothing back.
+    @property
+    def size(self) -> int:
+        """Bytes it takes on the wire, or an estimate: for bounding what is queued."""
+        ...
+
+    def encode(self, session: Any) -> tuple[Sequence[Buffer], ResponseDecoder[T_co] | None]:
+        """Return the bytes to send, and the decoder of the response: None when there will be none.
+
+        Called when the request leaves the queue. Pure; the buffers must not change until the request has its result.
+        Raises OdradekError: the request fails with it alone.
+
+        Args:
+            session: The value the handshake of the connection returned; None without a handshake.
+        """
+        ...
+
+
+class EncodedRequest(Generic[T]):
+    """A request whose bytes depend on no handshake.
 
     Args:
-        number: Grows from exchange to exchange.
-        buffers, reply: See `Connection.submit`.
+        buffers: What is sent, contiguously.
+        reply: Decodes the response; None when there will be none.
+    """
+
+    __slots__ = ("_encoded", "size")
+
+    def __init__(self, buffers: Sequence[Buffer], reply: ResponseDecoder[T] | None) -> None:
+        self._encoded = buffers, reply
+        self.size = sum(map(len, buffers))
+
+    def encode(self, session: object) -> tuple[Sequence[Buffer], ResponseDecoder[T] | None]:
+        return self._encoded
+
+
+class InFlightRequest(Generic[T]):
+    """One request and its result (see `core.interfaces.PendingResult`): await it, any number of times, from any task.
+
+    Cancellation: safe; a cancelled wait does not take the request back.
+
+    Args:
+        number: Grows from request to request.
+        request: See `Connection.submit`.
         deadline: When it fails, by the loop's clock (s).
-        limit_s: How long that is from its beginning (s).
-        loop: Asyncio's, if that is what runs and is known: waiting takes 3 us less with it.
+        limit_s: Seconds from its submission to its deadline.
+        loop: The running loop of asyncio, if known: waiting takes 3 us less with it.
     """
 
     __slots__ = (
+        "_callbacks",
         "_error",
         "_loop",
-        "_tell",
         "_value",
-        "buffers",
         "deadline",
         "done",
         "limit_s",
         "number",
         "reply",
+        "request",
         "sent",
-        "size",
     )
 
     def __init__(
         self,
         number: int,
-        buffers: Sequence[Buffer],
-        reply: ResponseDecoder[T] | None,
+        request: Request[T],
         deadline: float,
         limit_s: float,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self.number, self.buffers, self.reply, self.deadline, self.limit_s = number, buffers, reply, deadline, limit_s
+        self.number, self.deadline, self.limit_s = number, deadline, limit_s
+        self.request: Request[T] | None = request
+        """Until it was sent."""
         self._loop = loop
-        self.size = sum(map(len, buffers))
+        self.reply: ResponseDecoder[T] | None = None
+        """Of a request that was sent."""
         self.sent = False
         self.done = False
-        self._tell: tuple[Callable[[], None], ...] = ()  # who wants to be called when it is done
+        self._callbacks: tuple[Callable[[], None], ...] = ()
         self._value: T | None = None
         self._error: OdradekError | None = None
 
     def __await__(self) -> Generator[Any, Any, T]:
-        """The reply's value; None, once written, when nothing answers this exchange.
+        """Return the value of the response; None, once written, when the request has no response.
 
         Raises:
-            ConnectionLost: The connection died; `sent` says whether the exchange may have been applied.
-            DeadlineError: No reply in time; `sent` likewise.
+            ConnectionLost: The connection died; `sent` says whether the request may have been applied.
+            DeadlineError: No response in time; `sent` likewise.
             Unreachable: No connection could be made; nothing was sent.
-            RemoteProtocolError: The peer sent what cannot be the reply.
-            OdradekError: What the reply itself says.
+            RemoteProtocolError: The peer sent what cannot be the response.
+            InternalError: Encoding or decoding failed because of a defect; `__cause__` says which.
+            OdradekError: What the response itself says, or why the request cannot be encoded or the handshake failed.
         """
         if not self.done and self._loop is not None:
             waiter = self._loop.create_future()
-            self.then(partial(wake, waiter))
+            self.add_done_callback(partial(wake_waiter, waiter))
             yield from waiter
         elif not self.done:
             event = anyio.Event()
-            self.then(event.set)
+            self.add_done_callback(event.set)
             yield from event.wait().__await__()
         return self.result()
 
     def result(self) -> T:
-        """The reply's value, or its error, raised. Only when `done`."""
+        """Return the value of the response, or raise its error. Only when `done`."""
         assert self.done
         if self._error is not None:
             raise self._error
         return cast(T, self._value)
 
-    def then(self, callback: Callable[[], None]) -> None:
-        """Call back when the outcome comes, in the very step; at once if it is there. See `Outcome.then`."""
+    def add_done_callback(self, callback: Callable[[], None]) -> None:
+        """Call back in the step in which the result comes; at once if it exists. See `PendingResult`."""
         if self.done:
             callback()
         else:
-            self._tell = (*self._tell, callback)
+            self._callbacks = (*self._callbacks, callback)
 
-    def settle(self, value: T | None, error: OdradekError | None) -> None:
-        """For the connection alone: the first outcome counts."""
+    then = add_done_callback  # the former name, until every caller uses the new one
+
+    def resolve(self, value: T | None, error: OdradekError | None) -> None:
+        """Set the result; the first one counts. Only the connection calls this.
+
+        Raises what a callback raised, after all of them were called.
+        """
         if self.done:
             return
         self.done, self._value, self._error = True, value, error
-        self.buffers, self.reply = (), None
-        tell, self._tell = self._tell, ()
-        for callback in tell:
-            callback()
+        self.request = self.reply = None
+        callbacks, self._callbacks = self._callbacks, ()
+        bug = None
+        for callback in callbacks:
+            try:
+                callback()
+            except Exception as error:
+                bug = bug or error
+        if bug is not None:
+            raise bug
 
 
-def wake(waiter: asyncio.Future[None]) -> None:
-    """Whoever waits for it may go on."""
+Handshake = Generator[Request[Any], Any, Any]
+"""What precedes the first request on a new connection: yields requests and is sent their results, or is thrown their
+errors; returns the session that later requests are encoded for. An error it raises fails the attempt to connect."""
+
+
+def no_handshake() -> Handshake:
+    """Agree on nothing."""
+    return
+    yield
+
+
+def resume_handshake(handshake: Handshake, answered: InFlightRequest[Any] | None) -> Request[Any]:
+    """Pass the result of its last request to a handshake, or begin it, and return its next request.
+
+    Raises StopIteration, with the session, when the handshake is complete.
+    """
+    if answered is None:
+        return next(handshake)
+    try:
+        value = answered.result()
+    except OdradekError as error:
+        return handshake.throw(error)
+    return handshake.send(value)
+
+
+def wake_waiter(waiter: asyncio.Future[None]) -> None:
+    """Let the task continue that awaits `waiter`."""
     if not waiter.done():  # it was cancelled
         waiter.set_result(None)
 
 
-def joined(buffers: Iterable[Buffer]) -> Iterator[Buffer]:
-    """The same bytes in few pieces: small ones joined up to JOIN_BYTES, larger ones as they are."""
+wake = wake_waiter  # the former name, until every caller uses the new one
+
+
+def coalesce(buffers: Iterable[Buffer]) -> Iterator[Buffer]:
+    """Yield the same bytes in few buffers: small ones joined up to COALESCE_BYTES, larger ones as they are."""
     small: list[Buffer] = []
     size = 0
     for buffer in buffers:
-        if small and size + len(buffer) > JOIN_BYTES:
+        if small and size + len(buffer) > COALESCE_BYTES:
             yield b"".join(small)
             small, size = [], 0
-        if len(buffer) >= JOIN_BYTES:
+        if len(buffer) >= COALESCE_BYTES:
             yield buffer
         else:
             small.append(buffer)

@@ -1,4 +1,4 @@
-"""Where links come from: `connect` for TCP; `memory_pair`, two byte streams without a socket, for tests.
+"""Opens transports: `connect` for TCP; `memory_pair`, two byte streams without a socket, for tests.
 
 Nothing else opens a socket to a broker.
 """
@@ -16,12 +16,13 @@ from anyio.abc import ByteStream
 from anyio.lowlevel import checkpoint
 
 from odradek.errors import Unreachable
+from odradek.io.notifier import Notifier
 from odradek.io.transport import AsyncioTransport, Transport, TrioTransport, on_asyncio
 
 __all__ = ["connect", "memory_pair"]
 
 NEXT_ADDRESS_S = 0.25
-"""A host's next address is tried once the one before it took this long (s): "happy eyeballs", RFC 8305 section 5."""
+"""Time (s) after which the next address of a host is tried as well: "happy eyeballs", RFC 8305 section 5."""
 
 
 async def connect(host: str, port: int, timeout: float) -> Transport:
@@ -30,27 +31,27 @@ async def connect(host: str, port: int, timeout: float) -> Transport:
     Cancellation: safe, nothing stays open.
 
     Args:
-        timeout: Seconds for look-up and connect together (s).
+        timeout: For look-up and connect together (s).
 
     Raises:
-        Unreachable: With the step it failed at, `dns` or `tcp`.
+        Unreachable: With the step that failed, `dns` or `tcp`.
     """
     address, step = f"{host}:{port}", "dns"
-    if not 0 < port < 1 << 16:  # each loop has a surprise of its own for it
+    if not 0 < port < 1 << 16:  # each event loop fails in its own way for it
         raise Unreachable("tcp", address, "no such port")
     try:
         with anyio.fail_after(timeout):
-            found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            addresses = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             step = "tcp"
-            return await _connect_any(_in_turns([str(end[0]) for *_, end in found]), port)
+            return await _connect_any(_interleave_families([str(end[0]) for *_, end in addresses]), port)
     except TimeoutError as error:
         raise _unreachable(step, address, error, f"no answer within {timeout:g} s") from error
     except (OSError, UnicodeError) as error:  # the latter: what cannot be a host name
-        raise _unreachable(step, address, error, _words(error)) from error
+        raise _unreachable(step, address, error, _os_error_text(error)) from error
 
 
-def _in_turns(hosts: Sequence[str]) -> list[str]:
-    """IPv6 and IPv4 addresses in turns, beginning with the first (RFC 8305 section 4), each once."""
+def _interleave_families(hosts: Sequence[str]) -> list[str]:
+    """Return IPv6 and IPv4 addresses alternately, beginning with the first (RFC 8305 section 4), each once."""
     first: list[str] = []
     second: list[str] = []
     for host in dict.fromkeys(hosts):
@@ -59,38 +60,38 @@ def _in_turns(hosts: Sequence[str]) -> list[str]:
 
 
 async def _connect_any(hosts: Sequence[str], port: int) -> Transport:
-    """Try them one after the other without waiting long for any, until one answers."""
-    links: list[Transport] = []
+    """Try the addresses one after the other, without waiting long for any, until one answers."""
+    transports: list[Transport] = []
     errors: list[OSError] = []
 
-    async def attempt(host: str, over: anyio.Event) -> None:
+    async def attempt(host: str, finished: anyio.Event) -> None:
         try:
-            links.append(await _open(host, port))
+            transports.append(await _open(host, port))
             group.cancel_scope.cancel()
         except OSError as error:
             errors.append(error)
         finally:
-            over.set()
+            finished.set()
 
     try:
         async with anyio.create_task_group() as group:
             for host in hosts:
-                over = anyio.Event()
-                group.start_soon(attempt, host, over)
+                finished = anyio.Event()
+                group.start_soon(attempt, host, finished)
                 with anyio.move_on_after(NEXT_ADDRESS_S):
-                    await over.wait()
-        if not links:
+                    await finished.wait()
+        if not transports:
             raise OSError("no address answered") from ExceptionGroup("", errors)
-        return links.pop(0)
-    finally:  # those that were too late; or all, when cancelled
-        for link in links:
-            await link.aclose()
+        return transports.pop(0)
+    finally:  # those that connected too late; all of them when cancelled
+        for transport in transports:
+            await transport.aclose()
 
 
 async def _open(host: str, port: int) -> Transport:
     if on_asyncio():
-        _, link = await asyncio.get_running_loop().create_connection(AsyncioTransport, host, port)
-        return link
+        _, transport = await asyncio.get_running_loop().create_connection(AsyncioTransport, host, port)
+        return transport
     return TrioTransport(await anyio.connect_tcp(host, port))  # both turn Nagle off
 
 
@@ -105,15 +106,15 @@ def _unreachable(step: str, address: str, error: Exception, why: str) -> Unreach
     return unreachable
 
 
-def _words(error: BaseException) -> str:
-    """The operating system's own words, of one error or of many behind it."""
+def _os_error_text(error: BaseException) -> str:
+    """Return what the operating system says, of one error or of several causes."""
     cause = error.__cause__
     if isinstance(cause, BaseExceptionGroup):
-        return "; ".join(dict.fromkeys(map(_words, cause.exceptions)))
+        return "; ".join(dict.fromkeys(map(_os_error_text, cause.exceptions)))
     if isinstance(cause, OSError):
-        return _words(cause)
+        return _os_error_text(cause)
     if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
-        return os.strerror(error.errno)  # asyncio has words of its own for a refused connect
+        return os.strerror(error.errno)  # asyncio describes a refused connect in its own words
     return getattr(error, "strerror", None) or str(error)
 
 
@@ -124,17 +125,10 @@ class _Pipe:
         self.capacity = capacity
         self.data = bytearray()
         self.ended = False
-        """The sender will send no more."""
+        """The sender sends no more."""
         self.refused = False
-        """The receiver will take no more."""
-        self._changed = anyio.Event()
-
-    def notify(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
-
-    async def change(self) -> None:
-        await self._changed.wait()
+        """The receiver accepts no more."""
+        self.changed = Notifier()
 
 
 class _MemoryStream(ByteStream):
@@ -148,14 +142,14 @@ class _MemoryStream(ByteStream):
         await checkpoint()
         pipe = self._incoming
         while not self._closed and not pipe.data and not pipe.ended:
-            await pipe.change()
+            await pipe.changed.wait(pipe.changed.version)
         if self._closed:
             raise anyio.ClosedResourceError
         if not pipe.data:
             raise anyio.EndOfStream
         data = bytes(pipe.data[:max_bytes])
         del pipe.data[:max_bytes]
-        pipe.notify()
+        pipe.changed.notify()
         return data
 
     async def send(self, item: bytes) -> None:
@@ -166,31 +160,31 @@ class _MemoryStream(ByteStream):
                 raise anyio.ClosedResourceError
             if pipe.refused:
                 raise anyio.BrokenResourceError
-            room = pipe.capacity - len(pipe.data)
-            if room <= 0:
-                await pipe.change()
+            free = pipe.capacity - len(pipe.data)
+            if free <= 0:
+                await pipe.changed.wait(pipe.changed.version)
                 continue
-            pipe.data += rest[:room]
-            rest = rest[room:]
-            pipe.notify()
+            pipe.data += rest[:free]
+            rest = rest[free:]
+            pipe.changed.notify()
 
     async def send_eof(self) -> None:
         self._outgoing.ended = True
-        self._outgoing.notify()
+        self._outgoing.changed.notify()
 
     async def aclose(self) -> None:
         self._closed = True
         self._outgoing.ended = self._incoming.refused = True
-        self._outgoing.notify()
-        self._incoming.notify()
+        self._outgoing.changed.notify()
+        self._incoming.changed.notify()
         await checkpoint()
 
 
 def memory_pair(capacity: int = 65536) -> tuple[ByteStream, ByteStream]:
-    """Two connected streams without a socket: what one sends, the other receives.
+    """Return two connected streams without a socket: what one sends, the other receives.
 
     Args:
-        capacity: Bytes each direction holds before `send` waits.
+        capacity: Bytes that each direction holds before `send` waits.
     """
-    there, back = _Pipe(capacity), _Pipe(capacity)
-    return _MemoryStream(back, there), _MemoryStream(there, back)
+    first, second = _Pipe(capacity), _Pipe(capacity)
+    return _MemoryStream(first, second), _MemoryStream(second, first)

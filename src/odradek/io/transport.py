@@ -1,10 +1,10 @@
-"""Links: the bytes of one connection, driven by callbacks, alike on every event loop.
+"""Transports: the bytes of one connection, driven by callbacks, the same on every event loop.
 
-A link is run by one task and calls its *user* for everything: what was received, what goes out next, the end. No call
-is ever made in the middle of another one, except that a user may `write` or `abort` from wherever it is.
+A transport is run by one task and calls its *handler* for everything: data that was received, data to send, the end. A
+call is never made in the middle of another one, except that a handler may call `write` or `abort` at any time.
 
-Backpressure is exact in both directions. What was received is in one buffer until the user has taken it, and nothing
-more is read meanwhile. What the system does not take at once is at most one burst; the rest stays with the user.
+Backpressure is exact in both directions. Received data is in one buffer until the handler has taken it, and nothing
+more is read meanwhile. What the system does not accept at once is at most one burst; the rest stays with the handler.
 """
 
 from __future__ import annotations
@@ -23,223 +23,225 @@ import anyio
 from anyio.abc import ByteStream, SocketAttribute, SocketStream
 
 from odradek.engine import Buffer
-from odradek.io.requests import joined
+from odradek.io.notifier import Notifier
+from odradek.io.requests import coalesce
 
 __all__ = ["AsyncioTransport", "StreamTransport", "Transport", "TransportHandler", "TrioTransport", "on_asyncio"]
 
 try:
     from sniffio import current_async_library_cvar as _loop_name
-except ImportError:  # then anyio asks asyncio
+except ImportError:  # anyio asks asyncio then
     _loop_name = ContextVar("_loop_name")
 
 READ_BYTES = 1 << 20
-"""Most bytes taken in one read."""
+"""Maximum bytes of one read."""
 
 CLOSE_S = 1.0
-"""What closing may take (s). It takes no round trip; the bound is for streams that misbehave."""
+"""Maximum time of closing (s). It takes no round trip; the bound is for streams that misbehave."""
 
 ENDED = "closed by the peer"
 BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
 
 class TransportHandler(Protocol):
-    """Whom a link serves. Nothing here may raise; nothing is called any more after `lost` or an `abort`."""
+    """The user of a transport. No method may raise; none is called after `connection_lost` or an `abort`."""
 
-    def received(self, data: memoryview) -> None:
-        """Take all of this: it is valid during the call only."""
+    def data_received(self, data: memoryview) -> None:
+        """Take all of `data`, which is valid during the call only."""
         ...
 
-    def next_burst(self) -> list[Buffer]:
-        """What goes out next, in order; empty when there is nothing to write. Not to be changed until `written`."""
+    def data_to_send(self) -> list[Buffer]:
+        """Return the next burst, in order; empty when there is nothing to write. Unchanged until `data_sent`."""
         ...
 
-    def written(self) -> None:
-        """The system has taken all of the last burst."""
+    def data_sent(self) -> None:
+        """Learn that the system has accepted all of the last burst."""
         ...
 
-    def lost(self, why: str) -> None:
-        """The link is of no use any more."""
+    def connection_lost(self, why: str) -> None:
+        """Learn that the transport is of no use any more."""
         ...
 
 
 class Transport(Protocol):
     """One open connection."""
 
-    async def run(self, user: TransportHandler) -> None:
-        """Carry bytes until the link is lost or aborted, and close it. Runs once; cancellation: closes it too."""
+    async def run(self, handler: TransportHandler) -> None:
+        """Carry bytes until the connection is lost or aborted, then close it. Runs once; cancellation closes it too."""
         ...
 
     def write(self) -> None:
-        """Ask the user for a burst, now where the loop allows it, unless one is under way."""
+        """Ask the handler for a burst, now if the loop allows it, unless one is being written."""
         ...
 
     def write_soon(self) -> None:
-        """The same, once the present turn of the loop is over: so that many exchanges make one burst."""
+        """Do the same at the end of this iteration of the loop, so that many requests make one burst."""
         ...
 
     def abort(self) -> None:
-        """End it now, without any more calls. What was not taken by the system is dropped."""
+        """End now, without any more calls. What the system has not accepted is dropped."""
         ...
 
     async def aclose(self) -> None:
-        """Abort, and wait until it is closed; shielded and bounded. `run` does it at its end."""
+        """Abort, and wait until all is closed; shielded and bounded. `run` calls it at its end."""
         ...
 
 
 class AsyncioTransport(asyncio.BufferedProtocol):
-    """A link on asyncio and uvloop: the system writes into one buffer, which is used again and again."""
+    """A transport on asyncio and uvloop: the system writes into one buffer, which is reused."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._gone = anyio.Event()
+        self._closed = anyio.Event()
         self._buffer = _receive_buffer()
-        self._user: TransportHandler | None = None  # while it runs
-        self._pieces: Iterator[Buffer] = iter(())  # of the burst under way, not yet handed to the transport
-        self._early = 0  # bytes that came before it ran
-        self._full = self._busy = self._woken = False
+        self._handler: TransportHandler | None = None  # during `run`
+        self._unwritten: Iterator[Buffer] = iter(())  # of the current burst, not yet passed to asyncio
+        self._unread = 0  # bytes that arrived before `run`
+        self._paused = self._writing = self._write_scheduled = False
         self._why = ""
 
-    async def run(self, user: TransportHandler) -> None:
-        self._user = user
+    async def run(self, handler: TransportHandler) -> None:
+        self._handler = handler
         try:
-            if not self._transport.is_closing():  # lost already: asyncio says so in the next turn
+            if not self._transport.is_closing():  # else asyncio reports the loss in its next iteration
                 self._transport.resume_reading()
                 self.write()
-            if self._early:
+            if self._unread:
                 self.buffer_updated(0)
-            await self._gone.wait()
-            self._lose(self._why)  # if that was before it ran
+            await self._closed.wait()
+            self._lose(self._why)  # if that happened before `run`
         finally:
             await self.aclose()
 
     def write(self) -> None:
-        if self._user is None or self._busy or self._transport.is_closing():
+        if self._handler is None or self._writing or self._transport.is_closing():
             return
-        if burst := self._user.next_burst():
-            self._busy, self._pieces = True, joined(burst) if len(burst) > 1 else iter(burst)
-            self._hand_over()
+        if burst := self._handler.data_to_send():
+            self._writing, self._unwritten = True, coalesce(burst) if len(burst) > 1 else iter(burst)
+            self._write_pending()
 
     def write_soon(self) -> None:
-        if not self._woken:
-            self._woken = True
-            self._loop.call_soon(self._wake)
+        if not self._write_scheduled:
+            self._write_scheduled = True
+            self._loop.call_soon(self._write_later)
 
     def abort(self) -> None:
-        self._user = None
+        self._handler = None
         self._transport.abort()
 
     async def aclose(self) -> None:
         self.abort()
         with anyio.move_on_after(CLOSE_S, shield=True):
-            await self._gone.wait()
+            await self._closed.wait()
 
-    def _wake(self) -> None:
-        _outside_of_tasks()
-        self._woken = False
+    def _write_later(self) -> None:
+        _set_sniffio_asyncio()
+        self._write_scheduled = False
         self.write()
 
-    def _hand_over(self) -> None:
-        for piece in self._pieces:
-            self._transport.write(piece)
-            if self._full or self._transport.is_closing():
+    def _write_pending(self) -> None:
+        for buffer in self._unwritten:
+            self._transport.write(buffer)
+            if self._paused or self._transport.is_closing():
                 return
-        self._busy = False
-        if self._user is not None:
-            self._user.written()
+        self._writing = False
+        if self._handler is not None:
+            self._handler.data_sent()
 
-    def _go_on(self) -> None:
-        _outside_of_tasks()
-        if self._busy and not self._full and not self._transport.is_closing():
-            self._hand_over()
+    def _continue_writing(self) -> None:
+        _set_sniffio_asyncio()
+        if self._writing and not self._paused and not self._transport.is_closing():
+            self._write_pending()
 
     # ---- what asyncio calls ----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(0)  # full as soon as the system does not take everything
-        self._transport.pause_reading()  # nobody takes anything before it runs
+        self._transport.set_write_buffer_limits(0)  # paused as soon as the system does not accept everything
+        self._transport.pause_reading()  # nothing is accepted before `run`
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer[self._early :] if self._early else self._buffer
+        return self._buffer[self._unread :] if self._unread else self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        _outside_of_tasks()
-        size, self._early = self._early + nbytes, 0
-        if self._user is not None:
-            self._user.received(self._buffer[:size])
-        elif not self._transport.is_closing():  # uvloop reads once although it is paused
-            self._early = size
+        _set_sniffio_asyncio()
+        size, self._unread = self._unread + nbytes, 0
+        if self._handler is not None:
+            self._handler.data_received(self._buffer[:size])
+        elif not self._transport.is_closing():  # uvloop reads once although reading is paused
+            self._unread = size
             self._transport.pause_reading()
 
     def eof_received(self) -> None:
-        _outside_of_tasks()
+        _set_sniffio_asyncio()
         self._lose(ENDED)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        _outside_of_tasks()
+        _set_sniffio_asyncio()
         if exc is not None:
             self._read_the_rest()
         self._why = str(exc or ENDED)
         self._lose(self._why)
-        self._gone.set()
+        self._closed.set()
 
     def pause_writing(self) -> None:
-        self._full = True
+        self._paused = True
 
     def resume_writing(self) -> None:
-        # Not now: asyncio calls this in the middle of a write, and loses its count when a transport is closed there.
-        self._full = False
-        self._loop.call_soon(self._go_on)
+        # Not now: asyncio calls this in the middle of a write, and its accounting breaks if that closes the transport.
+        self._paused = False
+        self._loop.call_soon(self._continue_writing)
 
     def _read_the_rest(self) -> None:
-        """Replies may have arrived before writing broke. asyncio reads no more then, but its socket is still open."""
+        """Read responses that arrived before writing failed: asyncio reads no more, but its socket is still open."""
         number = self._transport.get_extra_info("socket").fileno()
         with suppress(OSError), socket.socket(fileno=os.dup(number)) as rest:
-            while self._user is not None and (size := rest.recv_into(self._buffer)):
-                self._user.received(self._buffer[:size])
+            rest.setblocking(False)  # whatever socket.setdefaulttimeout says
+            while self._handler is not None and (size := rest.recv_into(self._buffer)):
+                self._handler.data_received(self._buffer[:size])
 
     def _lose(self, why: str) -> None:
-        user, self._user = self._user, None
-        if user is not None:
-            user.lost(why)
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            handler.connection_lost(why)
 
 
 class StreamTransport:
-    """A link over any byte stream of anyio: for what has no socket of its own.
+    """A transport over any byte stream of anyio: for streams without a socket of their own.
 
     Args:
-        stream: Closed by the link.
+        stream: Closed by the transport.
     """
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
-        self._work = anyio.Event()
+        self._work = Notifier()
         self._scope = anyio.CancelScope()
-        self._user: TransportHandler | None = None  # while it runs
-        self._broken = ""  # why it takes nothing more to send
+        self._handler: TransportHandler | None = None  # during `run`
+        self._broken = ""  # why nothing more can be sent
 
-    async def run(self, user: TransportHandler) -> None:
-        self._user = user
+    async def run(self, handler: TransportHandler) -> None:
+        self._handler = handler
         try:
             with self._scope:
                 async with anyio.create_task_group() as group:
                     self.write()
                     group.start_soon(self._send)
                     why = await self._receive()
-                    if self._user is not None:
+                    if self._handler is not None:
                         self.abort()
-                        user.lost(why)
+                        handler.connection_lost(why)
         finally:
             await self.aclose()
 
     def write(self) -> None:
-        self._work.set()
+        self._work.notify()
 
     def write_soon(self) -> None:
-        self._work.set()
+        self._work.notify()
 
     def abort(self) -> None:
-        self._user = None
+        self._handler = None
         self._scope.cancel()
 
     async def aclose(self) -> None:
@@ -249,59 +251,59 @@ class StreamTransport:
 
     async def _send(self) -> None:
         try:
-            while self._user is not None:
-                if burst := self._user.next_burst():
-                    for piece in joined(burst):
-                        await self._stream.send(cast(bytes, piece))
-                    if self._user is not None:
-                        self._user.written()
+            while self._handler is not None:
+                version = self._work.version
+                if burst := self._handler.data_to_send():
+                    for buffer in coalesce(burst):
+                        await self._stream.send(cast(bytes, buffer))
+                    if self._handler is not None:
+                        self._handler.data_sent()
                 else:
-                    await self._work.wait()
-                    self._work = anyio.Event()
-        except BROKEN as error:  # replies may have arrived before the break: they are read first
-            self._broken = _words(error)
+                    await self._work.wait(version)
+        except BROKEN as error:  # responses may have arrived before: they are read first
+            self._broken = _os_error_text(error)
 
     async def _receive(self) -> str:
-        """Hand over what is received, and give why it ended."""
+        """Pass on what is received, and return why it ended."""
         try:
             while True:
                 data = await self._receive_some()
-                if self._user is None or not data:
+                if self._handler is None or not data:
                     return self._broken or ENDED
-                self._user.received(data)
+                self._handler.data_received(data)
         except anyio.EndOfStream:
             return self._broken or ENDED
         except BROKEN as error:
-            return _words(error)
+            return _os_error_text(error)
 
     async def _receive_some(self) -> memoryview:
         return memoryview(await self._stream.receive(READ_BYTES))
 
 
 class TrioTransport(StreamTransport):
-    """A link on trio: what needs no waiting is done without its tasks, and one buffer is read into.
+    """A transport on trio: writes without a task switch when the socket accepts the data, and reads into one buffer.
 
     Args:
-        stream: Closed by the link.
+        stream: Closed by the transport.
     """
 
     def __init__(self, stream: SocketStream) -> None:
         super().__init__(stream)
         self._socket = stream.extra(SocketAttribute.raw_socket)
         self._buffer = _receive_buffer()
-        self._rest: deque[Buffer] = deque()  # of the burst under way: what the socket did not take yet
+        self._rest: deque[Buffer] = deque()  # of the current burst: what the socket has not accepted yet
 
     def write(self) -> None:
-        if self._user is None or self._rest:
+        if self._handler is None or self._rest:
             return
-        if burst := self._user.next_burst():
-            self._rest.extend(joined(burst))
-            self._hand_over()
+        if burst := self._handler.data_to_send():
+            self._rest.extend(coalesce(burst))
+            self._write_pending()
             if self._rest:
-                self._work.set()
+                self._work.notify()
 
-    def _hand_over(self) -> None:
-        """Send what the socket takes now."""
+    def _write_pending(self) -> None:
+        """Send what the socket accepts now."""
         try:
             while self._rest:
                 sent = self._socket.send(self._rest[0])
@@ -311,46 +313,50 @@ class TrioTransport(StreamTransport):
         except BlockingIOError:
             return
         except OSError as error:
-            self._broken = _words(error)
+            self._broken = _os_error_text(error)
             return
-        if self._user is not None:
-            self._user.written()
+        if self._handler is not None:
+            self._handler.data_sent()
 
     async def _send(self) -> None:
+        seen = 0  # not the present version: a request may have been announced before this task began
         while not self._broken:
             if self._rest:
                 await anyio.wait_writable(self._socket)
-                self._hand_over()
+                self._write_pending()
             else:
-                await self._work.wait()
-                self._work = anyio.Event()
+                await self._work.wait(seen)
+                seen = self._work.version
                 self.write()
 
     async def _receive_some(self) -> memoryview:
         while True:
-            await anyio.wait_readable(self._socket)  # first, so that a flood leaves room for others
+            await anyio.wait_readable(self._socket)  # first, so that other tasks run during a flood
             with suppress(BlockingIOError):
                 return self._buffer[: self._socket.recv_into(self._buffer)]
 
 
 def on_asyncio() -> bool:
-    """This is a task of asyncio (trio may be a guest of its loop, but trio's tasks are not asyncio's)."""
+    """Return True in a task of asyncio. Trio may run as a guest of its loop, but trio's tasks are not asyncio's."""
     try:
         return asyncio.current_task() is not None
     except RuntimeError:
         return False
 
 
-def _outside_of_tasks() -> None:
-    """asyncio calls us in no task, and whom we call may start one: anyio then asks sniffio which loop this is, and that
-    knows it from a task or from this variable, which whoever began with plain `asyncio.run` has not set."""
+def _set_sniffio_asyncio() -> None:
+    """Tell sniffio that asyncio runs, in a callback of asyncio.
+
+    A callback runs in no task, and what it calls may use anyio, which asks sniffio which loop runs. Sniffio knows from
+    the current task or from this variable, which is not set in a program that began with plain `asyncio.run`.
+    """
     _loop_name.set("asyncio")
 
 
 def _receive_buffer() -> memoryview:
-    """Pages of an anonymous map exist once they are written to: who only gets small answers takes up one."""
+    """Return a buffer of anonymous memory, whose pages exist once they are written to: small answers take only one."""
     return memoryview(mmap.mmap(-1, READ_BYTES))
 
 
-def _words(error: BaseException) -> str:
+def _os_error_text(error: BaseException) -> str:
     return str(error.__cause__ or error) or "broken"

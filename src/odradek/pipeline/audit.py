@@ -1,7 +1,7 @@
 """Counts of what was committed, sent to a topic: for whoever compares them with what was produced.
 
 They are sent when a flow is done, from the ledger, and how far that came is put down afterwards: after a run that is
-killed in between, the next one sends them again. A count that comes twice has the same flow and batch.
+killed in between, the next one sends them again. A count that is named twice has the same flow and batch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Auditor:
 
     def __init__(self, source: SourceConfig, topic: str, mark: Path) -> None:
         if source.logs is not None:
-            raise ConfigError(f'audit.topic = "{topic}": log directories take no messages; only a cluster does')
+            raise ConfigError(f'audit.topic = "{topic}": log directories cannot be written to; use a cluster')
         self._url = f"kafka07+zk://{source.zookeeper}" if source.zookeeper else f"kafka07://{source.brokers}"
         self._topic, self._mark = topic, mark
 
@@ -60,7 +60,7 @@ class Auditor:
             return -1
         except ValueError as error:
             raise ConfigError(
-                f"{self._mark}: this is not the number of a batch: remove it to send all again"
+                f"{self._mark}: not the number of a batch; remove the file to send everything again"
             ) from error
 
     async def _send(self, messages: list[bytes]) -> None:

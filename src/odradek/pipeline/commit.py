@@ -227,11 +227,11 @@ def _holes(flow: str, part: LedgerGap, runs: Sequence[tuple[int, int]]) -> Itera
         reached = runs[0][0] if runs else part.end
     for start, end in runs:
         if start < reached:
-            raise InexactRead(flow, f"{where}: what is between {start} and {reached} came twice")
+            raise InexactRead(flow, f"{where}: positions {start}-{reached} were read twice")
         if start > reached:
             yield replace(part, start=reached, end=start)
         reached = end
     if reached > part.end:
-        raise InexactRead(flow, f"{where}: rows came from {part.end} up to {reached}, behind the end of the batch")
+        raise InexactRead(flow, f"{where}: rows came from {part.end} up to {reached}, beyond the end of the batch")
     if reached < part.end:
         yield replace(part, start=reached)

@@ -109,7 +109,7 @@ class SourceConfig(_Table):
     @model_validator(mode="after")
     def _one(self) -> Self:
         if sum(place is not None for place in (self.zookeeper, self.brokers, self.logs)) != 1:
-            raise ValueError("exactly one of zookeeper, brokers and logs says where to read")
+            raise ValueError("give exactly one of zookeeper, brokers and logs")
         return self
 
 
@@ -161,7 +161,7 @@ class Decode(_Table):
         if self.kind == "raw" and self.time is not None:
             raise ValueError("raw records have no columns to take a time from")
         if self.time is None and (self.time_behind_days or self.time_ahead_days):
-            raise ValueError("without time there is nothing that time_behind_days and time_ahead_days could bound")
+            raise ValueError("time_behind_days and time_ahead_days need time")
         return self
 
 
@@ -190,7 +190,7 @@ class SinkConfig(_Table):
     @classmethod
     def _once(cls, columns: list[str]) -> list[str]:
         if len(set(columns)) < len(columns):
-            raise ValueError("a column is there twice")
+            raise ValueError("a column is named twice")
         return columns
 
 
@@ -229,7 +229,7 @@ class Flow(_Table):
     @model_validator(mode="after")
     def _chosen(self) -> Self:
         if (self.topics is None) == (self.pattern is None):
-            raise ValueError("either topics or pattern says what to read")
+            raise ValueError("give either topics or pattern")
         if self.dead is None and (self.corrupt == "dead" or self.decode.kind != "raw"):
             raise ValueError("a flow that decodes, or has corrupt = 'dead', needs a table [dead] with a path")
         return self
@@ -322,7 +322,7 @@ def _words(place: Path, lines: Mapping[tuple[str, ...], int], mistake: Mapping[s
     shown = f" (it is {given!r})" if isinstance(given, str | int | float | bool) else ""
     match mistake["type"]:
         case "extra_forbidden":
-            said, shown = f"there is no such key; known here: {', '.join(_known_keys(key[:-1]))}", ""
+            said, shown = f"unknown key; known here: {', '.join(_known_keys(key[:-1]))}", ""
         case "missing":
             said, shown = "it is missing", ""
     return _line(lines, key), f"{_where(place, lines, key)}: {said}{shown}"

@@ -241,7 +241,7 @@ def avro_fields(schema: str) -> dict[str, pa.DataType]:
     except (SchemaParseException, UnknownType) as error:
         raise ConfigError(f"not a schema: {error!r}") from None
     if not isinstance(root, dict) or root.get("type") != "record":
-        raise ConfigError("it must be the schema of a record")
+        raise ConfigError("the schema must be that of a record")
     named: dict[str, Any] = {}
     kind: Any = _avro_type(root, named)
     return {field.name: field.type for field in kind}

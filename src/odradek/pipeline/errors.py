@@ -103,7 +103,7 @@ class TableLocked(OdradekError):
         self.place = place
 
     def message(self) -> str:
-        return f"{self.place} is held: another run is writing this table"
+        return f"table is locked by another run ({self.place})"
 
 
 class TooManyDeadLetters(OdradekError):

@@ -87,7 +87,7 @@ def check_fields(pipeline: Pipeline, name: str, ledger: Ledger, columns: Mapping
     place = pipeline.where("flows", name, "decode", key)
     stored = {stored_name(column): described(kind) for column, kind in columns.items()}
     if len(stored) < len(columns):
-        raise ConfigError(f"{place}: two fields would be called the same in the table: {', '.join(columns)}")
+        raise ConfigError(f"{place}: two fields would have the same name in the table: {', '.join(columns)}")
     delta = flow.sink.kind == "delta"
     if delta and (why := refused(columns)):
         raise ConfigError(f"{place}: {why}")

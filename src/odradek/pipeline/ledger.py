@@ -206,7 +206,9 @@ class Ledger:
                     str(path), f"it is batch {entry.batch} of flow {entry.flow!r}, not of {self.flow!r}"
                 )
             if entry.previous != previous:
-                raise LedgerCorrupted(str(path), "it does not follow the entry before it: one of the two was changed")
+                raise LedgerCorrupted(
+                    str(path), "the entry does not follow the one before it: one of the two was changed"
+                )
             previous = entry.digest
             entries.append(entry)
         return entries
@@ -257,8 +259,8 @@ class Ledger:
             are the table's, and the caller's are not.
 
         Raises:
-            LedgerConflict: This batch was committed before from other input, or it does not follow the newest entry:
-                another driver writes this table, or the checkpoint is of another table.
+            LedgerConflict: This batch was committed before from other input, or the entry does not follow the newest
+                one: another driver writes this table, or the checkpoint belongs to another table.
             LedgerCorrupted: The newest entry cannot be read.
         """
         tail = self.tail()
@@ -266,7 +268,7 @@ class Ledger:
             return self._again(entry)
         if entry.batch != (tail.batch + 1 if tail else 0) or entry.previous != (tail.digest if tail else GENESIS):
             newest = f"batch {tail.batch}" if tail else "empty"
-            raise LedgerConflict(self.flow, entry.batch, f"it does not follow the newest entry ({newest})")
+            raise LedgerConflict(self.flow, entry.batch, f"the entry does not follow the newest one ({newest})")
         if not self._put(self.path(entry.batch), entry.encode()):
             return self._again(entry)
         return entry

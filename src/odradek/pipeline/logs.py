@@ -10,7 +10,8 @@ import anyio
 import anyio.to_thread
 from anyio.lowlevel import checkpoint
 
-from odradek.client.cluster import Cluster, connect
+from odradek.client.cluster import Cluster
+from odradek.client.connect import connect
 from odradek.io.gather import gather
 from odradek.pipeline.config import SourceConfig
 from odradek.pipeline.sources import where_of

@@ -125,13 +125,13 @@ class ReplayProgress:
         except FileNotFoundError:
             return cls(path, identity)
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{path}: not what a replay writes down: {error}") from error
+            raise ConfigError(f"{path}: not a progress file of a replay: {error}") from error
         if not isinstance(body, dict) or body.get("replay") != identity:
-            raise ConfigError(f"{path}: it is of another replay")
+            raise ConfigError(f"{path}: belongs to another replay")
         try:
             return cls(path, identity, dict(body["done"]), int(body["rows"]), bool(body["ended"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"{path}: not what a replay writes down: {error!r}") from error
+            raise ConfigError(f"{path}: not a progress file of a replay: {error!r}") from error
 
     def save(self) -> None:
         """Whole or not at all, also when the machine stops."""
@@ -163,7 +163,7 @@ def plan_replay(
     """
     chosen = tuple(entry.batch for entry in table.appends if batches is None or entry.batch in batches)
     if not chosen:
-        raise ConfigError(f"flow {table.name}: no batch of the table is among those that were asked for")
+        raise ConfigError(f"flow {table.name}: none of the requested batches is in the table")
     plan = Replay(table, chosen, topic, value, key, rate, target, dead)
     for file in plan.files_of(chosen)[:1]:
         there = [*pq.read_schema(plan.root / file.path).names, *file.partition]

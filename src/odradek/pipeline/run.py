@@ -330,7 +330,7 @@ def _microseconds(days: float | None) -> int | None:
 def _check_time(decode: Decode, known: Mapping[str, pa.DataType]) -> None:
     assert decode.time is not None
     if decode.time not in known:
-        raise ConfigError(f'time = "{decode.time}": there is no such field; there are {", ".join(known)}')
+        raise ConfigError(f'time = "{decode.time}": no such field; choose from {", ".join(known)}')
     check_time(known[decode.time], decode.time_format, decode.time)
 
 

@@ -102,8 +102,8 @@ class BrokerCatalog:
             names = sorted(filter(topics.has, await cluster.topics()))
         else:
             names = sorted({*topics.names, *(partition.topic for partition in topics.partitions)})
-        starts = [partition for some in await gather(cluster.partitions, names) for partition in some]
-        return [partition for partition in starts if not topics.partitions or partition in topics.partitions]
+        partitions = [partition for some in await gather(cluster.partitions, names) for partition in some]
+        return [partition for partition in partitions if not topics.partitions or partition in topics.partitions]
 
     # ---- boundaries ----
 
@@ -144,7 +144,7 @@ async def extent_of(api: BrokerClient, partition: TopicPartition) -> Extent:
     """
     starts = await api.positions(partition, LATEST, MANY)
     if not starts:
-        raise RemoteProtocolError(f"{partition}: the broker names no position")
+        raise RemoteProtocolError(f"{partition}: the broker returned no position")
     earliest = starts[-1] if len(starts) < MANY else await ask_position(api, partition, EARLIEST)
     return Extent(earliest, starts[0], tuple(sorted({earliest, *starts})))
 

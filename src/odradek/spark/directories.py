@@ -103,8 +103,8 @@ def _connected(paths: SegmentedLog, strict: bool) -> SegmentedLog:
         if before.end != after.start:
             text = f"{before.path} ends at {before.end}, but the next segment starts at {after.start}"
             if strict:
-                raise ConfigError(f"{text} (failOnDataLoss=false reads what is behind that)")
-            log.warning("%s: reading what is behind that", text)
+                raise ConfigError(f"{text} (failOnDataLoss=false reads the rest)")
+            log.warning("%s: reading the rest", text)
             return SegmentedLog(paths.partition, paths.segments[number:])
     return paths
 

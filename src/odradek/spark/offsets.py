@@ -180,7 +180,7 @@ def _parse(text: str, what: str) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     resolved = dict(pairs)
     if len(resolved) < len(pairs):
-        raise ValueError(f"a name comes twice among {', '.join(name for name, _ in pairs)[:80]}")
+        raise ValueError(f"duplicate key: {', '.join(name for name, _ in pairs)[:80]}")
     return resolved
 
 

@@ -33,7 +33,7 @@ class OptionMap:
             if name in wrong:
                 raise ConfigError(f"option {wrong[name]}: {refused[wrong[name]]}")
             if name not in names:
-                raise ConfigError(f"there is no option {written!r}{_nearest(name, names)}")
+                raise ConfigError(f"unknown option {written!r}{_nearest(name, names)}")
 
     def has(self, name: str) -> bool:
         """Return True if the option is set."""

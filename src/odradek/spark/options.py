@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from odradek.client.cluster import connect
+from odradek.client.connect import connect
 from odradek.errors import ConfigError, OdradekError, Unsupported
 from odradek.spark.admission import ReadLimits
 from odradek.spark.offsets import Positions, parse_assign, parse_positions, parse_time, parse_times
@@ -279,7 +279,7 @@ def _check_kind(option_map: OptionMap, streaming: bool) -> None:
 def _where(option_map: OptionMap) -> ClusterOptions | Directories:
     directories = (*CLUSTERS, "path")
     if not option_map.one_of(directories) and not option_map.has(BOOTSTRAP):
-        raise ConfigError(f"one of the options {', '.join(directories)} must say where the logs are")
+        raise ConfigError(f"one of the options {', '.join(directories)} is required: the location of the logs")
     return parse_cluster(option_map) or option_map.take("path", _directories, Directories(()))
 
 
@@ -348,7 +348,7 @@ def _topics(option_map: OptionMap, *, optional: bool) -> Topics:
     names = ("subscribe", "subscribePattern", "assign")
     name = option_map.one_of(names)
     if not name and not optional:
-        raise ConfigError(f"one of the options {', '.join(names)} must say what to read")
+        raise ConfigError(f"one of the options {', '.join(names)} is required: the topics to read")
     return Topics(
         option_map.take("subscribe", _names, ()),
         option_map.take("subscribePattern", _pattern, ""),
@@ -359,7 +359,7 @@ def _topics(option_map: OptionMap, *, optional: bool) -> Topics:
 def _names(text: str, option: str) -> tuple[str, ...]:
     names = [name.strip() for name in text.split(",")]
     if not all(names):
-        raise ConfigError(f"option {option}={text[:80]!r}: must be topics with commas between them")
+        raise ConfigError(f"option {option}={text[:80]!r}: must be topics separated by commas")
     return tuple(sorted(set(names)))
 
 
@@ -411,5 +411,5 @@ def _packing(option_map: OptionMap) -> TaskLimits:
 def _corrupt(option_map: OptionMap, headers: bool) -> str:
     asked = option_map.take("corrupt", choice(*CORRUPT), "fail")
     if asked == "dead" and not headers:
-        raise ConfigError("option corrupt=dead needs includeHeaders=true: a header tells dead rows from good ones")
+        raise ConfigError("option corrupt=dead needs includeHeaders=true: a header marks dead rows")
     return CORRUPT[asked]

@@ -90,7 +90,7 @@ def _check_topics(options: SourceOptions, current: Extents) -> None:
         return
     text = f"nothing has {', '.join(missing[:10])} now: no live broker, and no directory"
     if options.fail_on_data_loss:
-        raise ConfigError(f"{text} (failOnDataLoss=false reads what is there)")
+        raise ConfigError(f"{text} (failOnDataLoss=false reads the logs that exist)")
     log.warning("%s", text)
 
 
@@ -103,7 +103,7 @@ def _resolve(
     times = {partition: position for partition, position in specs.items() if isinstance(position, AtTime)}
     resolved = logs.at(times)
     for partition in sorted(times.keys() - resolved.keys()):
-        raise TransportError(f"{partition}: its broker has just gone")
+        raise TransportError(f"{partition}: its broker is no longer registered")
     known = {partition: resolved.get(partition, position) for partition, position in specs.items()}
     _check_positions(logs, {p: position for p, position in known.items() if isinstance(position, int)}, current, option)
     return positions({p: position for p, position in known.items() if not isinstance(position, AtTime)}, current)

@@ -17,11 +17,11 @@ import anyio
 import anyio.to_thread
 
 from odradek.client.consumer.positions import AGAIN
-from odradek.client.notifier import Notifier
 from odradek.core.backoff import Backoff
 from odradek.core.fetch.read_ahead import LEAST_BYTES
 from odradek.core.interfaces import FetchResult, LogDecoder, ProtocolDriver
 from odradek.errors import BrokerError, DeadlineError, OdradekError
+from odradek.io.notifier import Notifier
 from odradek.spark.brokers import extent_of
 from odradek.spark.errors import check_range_end
 from odradek.spark.gaps import Loss, PositionGap
@@ -93,13 +93,13 @@ class RangeReader:
             self._failure = self._failure or error
         finally:
             self._running -= 1
-            self._arrived.ring()
+            self._arrived.notify()
 
     def deliver(self, chunk: ColumnsChunk, memory: int) -> None:
         """Rows, with the memory that was claimed for them."""
         self._chunks.append(chunk)
         self._held += memory
-        self._arrived.ring()
+        self._arrived.notify()
 
     async def take(self) -> list[ColumnsChunk]:
         """Return what arrived since the last call, waiting for something; nothing at the end.
@@ -107,8 +107,8 @@ class RangeReader:
         Raises the first error of a range, after everything that arrived before it.
         """
         while not self._chunks and self._running and self._failure is None:
-            count = self._arrived.count
-            await self._arrived.wait(count)
+            version = self._arrived.version
+            await self._arrived.wait(version)
         chunks, self._chunks = self._chunks, []
         self.memory.give_back(self._held)
         self._held = 0
@@ -144,13 +144,13 @@ class MemoryBudget:
 
     async def changed(self) -> None:
         """Wait until something is given back."""
-        await self._notifier.wait(self._notifier.count)
+        await self._notifier.wait(self._notifier.version)
 
     def correct(self, claimed: int, size: int) -> None:
         """Replace a claim by the actual size."""
         self.held += size - claimed
         if size < claimed:
-            self._notifier.ring()
+            self._notifier.notify()
 
     def give_back(self, size: int) -> None:
         if size:
@@ -238,7 +238,7 @@ class _RangeTask:
         while (broker := metadata.table.leader(self._part.partition)) is None:
             left = self._progress_at + self._options.poll_deadline_s - anyio.current_time()
             if left <= 0:
-                raise self._too_long("no live broker serves it")
+                raise self._too_long("no registered broker has it")
             with anyio.move_on_after(left):
                 await metadata.changed(metadata.table.version)
         return broker
@@ -247,7 +247,7 @@ class _RangeTask:
         if anyio.current_time() - self._progress_at >= self._options.poll_deadline_s:
             raise self._too_long(f"broker {broker.id}: {error}") from error
         if not self._attempts:
-            log.warning("%s: broker %d at %s: %s; trying again", self._where, broker.id, broker.address, error)
+            log.warning("%s: broker %d at %s: %s; retrying", self._where, broker.id, broker.address, error)
         await anyio.sleep(PAUSES.delay(self._attempts, random()))
         self._attempts += 1
 

@@ -39,4 +39,4 @@ def lost(gaps: Sequence[PositionGap], options: SourceOptions) -> None:
     if gaps and options.fail_on_data_loss:
         raise DataLoss(gaps)
     for gap in gaps:
-        log.warning("data was lost, going on behind it: %s", gap)
+        log.warning("data was lost, continuing after it: %s", gap)

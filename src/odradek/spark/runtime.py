@@ -21,7 +21,8 @@ from typing import NamedTuple, TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal
 
-from odradek.client.cluster import Cluster, connect
+from odradek.client.cluster import Cluster
+from odradek.client.connect import connect
 from odradek.client.options import Tuning
 from odradek.core.backoff import Backoff
 from odradek.errors import DeadlineError, OdradekError
@@ -168,6 +169,6 @@ async def retry_until(work: Callable[[], Awaitable[T]], deadline_s: float, what:
             if anyio.current_time() + pause >= until:
                 raise DeadlineError(f"{what}: {error}", deadline_s) from error
             if not attempt:
-                log.warning("%s: %s; trying again", what, error)
+                log.warning("%s: %s; retrying", what, error)
         await anyio.sleep(pause)
     raise AssertionError("count() never ends")

@@ -92,7 +92,7 @@ def project(fields: Iterable[tuple[str, str, bool]], *, headers: bool = False) -
         if name not in known:
             raise ConfigError(f"there is no column {name!r}{_nearest(name, known)}")
         if name in chosen:
-            raise ConfigError(f"column {name} comes twice")
+            raise ConfigError(f"column {name} is named twice")
         if (spark, nullable) != (known[name].spark, True):
             asked = spark if nullable else f"{spark} NOT NULL"
             raise ConfigError(
@@ -100,7 +100,7 @@ def project(fields: Iterable[tuple[str, str, bool]], *, headers: bool = False) -
             )
         chosen[name] = known[name]
     if not chosen:
-        raise ConfigError("a schema without columns has no rows: leave the schema out, or name one column")
+        raise ConfigError("the schema has no columns: omit it, or name at least one column")
     return Projection(tuple(chosen.values()))
 
 

@@ -97,7 +97,7 @@ def session(
             yield spark
         return
     if master is not None:
-        raise ConfigError(f"spark-submit started this: give --master {master} to it instead")
+        raise ConfigError(f"this process was started by spark-submit: give --master {master} to spark-submit")
     spark = _builder(name, {**SETTINGS, **(settings or {})}).getOrCreate()
     _let_java_break_off(spark.sparkContext._accumulatorServer)
     try:
@@ -158,7 +158,7 @@ def remote_session(url: str, settings: Mapping[str, str]) -> Iterator[SparkSessi
     except ImportError as error:
         raise ConfigError(f"{str(error).splitlines()[0]}; pip install 'pyspark[connect]'") from error
     except (OSError, ValueError) as error:
-        raise ConfigError(f"there is no Spark Connect server at {url}: {error}") from error
+        raise ConfigError(f"no Spark Connect server at {url}: {error}") from error
     try:
         yield spark
     finally:

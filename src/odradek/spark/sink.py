@@ -1,7 +1,7 @@
 """The sink as Spark sees it: `df.write.format("odradek").mode("append")` and `df.writeStream.format("odradek")`.
 
 **Guarantee: at least once.** Each row is confirmed by its broker before its task ends well, so a query that ends well
-has written every row. 0.7 can neither take back what was written nor tell what comes twice: a task that fails leaves
+has written every row. 0.7 can neither take back what was written nor tell what is named twice: a task that fails leaves
 what it has written, and its next attempt writes all of its rows again; so does a micro-batch that is run again because
 the query died before Spark noted its end. Commit messages and the report say where that happened. A task that runs
 twice at the same time would always write twice, which is why speculation is refused.

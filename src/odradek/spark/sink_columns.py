@@ -141,15 +141,15 @@ def layout(fields: Iterable[tuple[str, str]], topic: str) -> RowLayout:
     present: dict[str, str] = {}
     for name, kind in fields:
         if name in present:
-            raise ConfigError(f"column {name} comes twice")
+            raise ConfigError(f"column {name} is named twice")
         _check_column(name, kind)
         present[name] = kind
     if "value" not in present:
-        raise ConfigError("there is no column value: it is what is written")
+        raise ConfigError("the query must have a column named `value`")
     if not topic and "topic" not in present:
-        raise ConfigError("where do rows go? There is neither option topic nor a column topic")
+        raise ConfigError("no target topic: set option `topic` or add a column `topic`")
     if ("broker" in present) != ("partition" in present):
-        raise ConfigError("columns broker and partition go together: 0.7 counts partitions on each broker")
+        raise ConfigError("columns broker and partition must both be present: 0.7 numbers partitions per broker")
     return RowLayout(topic, "key" in present, "broker" in present)
 
 
@@ -182,11 +182,11 @@ def _check_partitions(table: pa.Table, first_row: int) -> None:
     if broker.null_count or partition.null_count:
         half = pc.not_equal(pc.is_null(broker), pc.is_null(partition))
         if (row := _first(half)) >= 0:
-            raise BadRow(first_row + row, "one of broker and partition is null: both are, or neither")
+            raise BadRow(first_row + row, "broker and partition must both be null, or neither")
     for name, values in (("broker", broker), ("partition", partition)):
         wrong = pc.or_(pc.less(values, pa.scalar(0)), pc.greater(values, pa.scalar(MOST)))
         if (row := _first(wrong)) >= 0:
-            raise BadRow(first_row + row, f"{name} is {values[row].as_py()}: there is no such")
+            raise BadRow(first_row + row, f"invalid {name}: {values[row].as_py()}")
 
 
 def _first(flags: Any) -> int:

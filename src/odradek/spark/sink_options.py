@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from odradek.client.cluster import connect
+from odradek.client.connect import connect
 from odradek.core.interfaces import ProducerRecord
 from odradek.errors import ConfigError, Rejected
 from odradek.spark.option_map import OptionMap
@@ -42,7 +42,7 @@ REFUSED = {
     "kafka.max.request.size": "use maxMessageBytes",
     "kafka.delivery.timeout.ms": "use deliverWithin, such as 2m",
     "kafka.buffer.memory": "use bufferBytes, such as 64m",
-    "kafka.enable.idempotence": "0.7 cannot tell a record that comes twice: leave it out",
+    "kafka.enable.idempotence": "0.7 cannot tell a record that is named twice: leave it out",
     "kafka.transactional.id": "0.7 has no transactions: leave it out",
     "kafka.partitioner.class": "the key chooses the partition, or columns broker and partition name it",
     "kafka.key.serializer": "keys are binary or string: cast the column",
@@ -88,7 +88,7 @@ def parse_sink(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     option_map = OptionMap(options, (*KNOWN, *STREAMING) if streaming else KNOWN, REFUSED)
     cluster = parse_cluster(option_map)
     if cluster is None:
-        raise ConfigError(f"one of the options {', '.join(CLUSTERS)} must say which cluster to write to")
+        raise ConfigError(f"one of the options {', '.join(CLUSTERS)} is required: the cluster to write to")
     parsed = SinkOptions(
         cluster=cluster,
         topic=option_map.take("topic", lambda text, _: text, ""),
@@ -105,7 +105,7 @@ def parse_sink(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
 def _check(parsed: SinkOptions) -> None:
     if parsed.buffer_bytes < parsed.max_message_bytes:
         raise ConfigError(
-            f"option bufferBytes ({parsed.buffer_bytes}) has no room for maxMessageBytes ({parsed.max_message_bytes})"
+            f"option bufferBytes ({parsed.buffer_bytes}) is smaller than maxMessageBytes ({parsed.max_message_bytes})"
         )
     if not parsed.deliver_within_s:
         raise ConfigError("option deliverWithin must be more than 0")

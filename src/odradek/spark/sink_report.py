@@ -253,7 +253,7 @@ def _speak(report: Report) -> None:
     if not odd:
         log.info("%s", text)
     else:
-        log.warning("%s; rows may be there twice: %s", text, ", ".join(odd))
+        log.warning("%s; rows may be duplicates: %s", text, ", ".join(odd))
 
 
 def _be_heard() -> None:

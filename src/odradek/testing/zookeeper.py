@@ -202,7 +202,7 @@ class ZooKeeperServer(_Lifecycle):
         deadline = time.monotonic() + timeout
         while not self.mode(timeout=0.25):
             if not self.running or time.monotonic() > deadline:
-                raise ZooKeeperError(f"ZooKeeper {self.version} at {self.address} does not serve: {self.log_tail()}")
+                raise ZooKeeperError(f"ZooKeeper {self.version} at {self.address} does not answer: {self.log_tail()}")
             time.sleep(0.02)
 
     def mode(self, timeout: float = 1.0) -> str:
@@ -256,7 +256,7 @@ class ZooKeeperServer(_Lifecycle):
                 return
             except ConnectionResetError:
                 continue
-        raise ZooKeeperError(f"the session 0x{session_id:x} would not end")
+        raise ZooKeeperError(f"the session 0x{session_id:x} could not be ended")
 
     # ---- how it is launched ---------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ def test_a_mistake_in_the_file_is_named_with_line_and_key(
 ) -> None:
     file.write_text(file.read_text().replace("batch_bytes", "batch_byte"))
     assert run(["pipeline", command, str(file)]) == 2
-    assert f"{file}:6: run.batch_byte: there is no such key" in capfd.readouterr().err
+    assert f"{file}:6: run.batch_byte: unknown key" in capfd.readouterr().err
 
 
 def test_the_command_imports_no_package_of_the_extra() -> None:

@@ -32,13 +32,16 @@ def test_a_master_is_refused_below_spark_submit(
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     rmtree(file.parent / "table")
     assert run(["pipeline", "run", str(file), "--master", "spark://127.0.0.1:1"]) == 2
-    assert "spark-submit started this: give --master spark://127.0.0.1:1 to it" in capfd.readouterr().err
+    assert (
+        "this process was started by spark-submit: give --master spark://127.0.0.1:1 to spark-submit"
+        in capfd.readouterr().err
+    )
 
 
 def test_an_unreachable_spark_connect_server_is_named(file: Path, capfd: pytest.CaptureFixture[str]) -> None:
     rmtree(file.parent / "table")
     assert run(["pipeline", "run", str(file), "--remote", "sc://127.0.0.1:1"]) == 2
-    assert "there is no Spark Connect server at sc://127.0.0.1:1: " in capfd.readouterr().err
+    assert "no Spark Connect server at sc://127.0.0.1:1: " in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("missing", ["pydantic", "pyspark", "pyarrow"])

@@ -1,10 +1,11 @@
-"""The 0.7 era: its rules, its coordination, and the way to its brokers (`core.interfaces.Era`)."""
+"""The protocol driver of 0.7: its rules, its metadata, and its brokers (`core.interfaces.ProtocolDriver`)."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from threading import get_ident
 from types import TracebackType
 from typing import Self
 
@@ -16,11 +17,13 @@ from odradek.core.kafka07.znodes import GROUPS, MAX_PARTITIONS
 from odradek.errors import (
     Closed,
     ConfigError,
+    InternalError,
     LocalProtocolError,
     MessageTooLarge,
     Rejected,
     RemoteProtocolError,
     Unsupported,
+    UsageError,
 )
 from odradek.io.connection import Connection, ConnectionOptions
 from odradek.io.kafka07.broker_client import BrokerClientOptions, Kafka07BrokerClient, encode_part
@@ -34,21 +37,20 @@ from odradek.wire.kafka07.topic_names import check_topic
 
 __all__ = ["Kafka07Driver", "Kafka07Options"]
 
-PROBED = 256
-"""Partitions asked for in one request. No cluster of the time gave one broker more of a topic; any that does is asked
-again."""
+PROBE_PARTITIONS = 256
+"""Partitions asked for in one request. A broker with more of one topic is asked again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kafka07Options:
-    """The numbers of one cluster connection.
+    """The options of one 0.7 cluster.
 
     Args:
-        session_timeout_s: ZooKeeper notices our death after this (s).
+        session_timeout_s: ZooKeeper considers this client dead after this long without a sign of life (s).
         zookeeper_timeout_s: For connecting to ZooKeeper, and for each call (s).
-        connection: How brokers are connected to.
+        connection: How connections to brokers are made.
         api: How requests are made.
-        rebalance: How stubbornly partitions are claimed.
+        rebalance: How often, and how long, claiming partitions is retried.
     """
 
     session_timeout_s: float = 6.0
@@ -62,12 +64,12 @@ class Kafka07Driver:
     """A 0.7 cluster, over its ZooKeeper or a list of its brokers.
 
     An asynchronous context manager. Entering connects to ZooKeeper and reads the brokers, and raises Unreachable or
-    ConfigError; brokers are connected to when they are first needed. Leaving closes all connections: what is
-    outstanding fails with ConnectionLost.
+    ConfigError; connections to brokers are opened when they are first needed. Leaving closes all connections: what is
+    outstanding fails with ConnectionLost. A defect on one connection ends that connection, never the others.
 
     Args:
         zookeeper: `host:port,host:port/chroot`.
-        brokers: Instead of it: `host:port` or `id@host:port` each. There are no groups and no topic lists then.
+        brokers: Instead of ZooKeeper: `host:port` or `id@host:port` each. There are no groups and no topic lists then.
         auth: Credentials for ZooKeeper, as `(scheme, credential)` pairs.
         options: See Kafka07Options.
     """
@@ -88,8 +90,9 @@ class Kafka07Driver:
         self._brokers = broker_list(brokers) if brokers else []
         self._zk = None if zookeeper is None else self._session(zookeeper, auth)
         self._metadata: ZooKeeperMetadata | StaticMetadata | None = None
-        self._apis: dict[tuple[int, str], Kafka07BrokerClient] = {}
+        self._clients: dict[tuple[int, str], Kafka07BrokerClient] = {}
         self._tasks: TaskGroup | None = None
+        self._thread = 0  # in which it was entered
         self._stack = AsyncExitStack()
 
     def _session(self, hosts: str, auth: Sequence[tuple[str, str]]) -> ZooKeeper:
@@ -102,9 +105,10 @@ class Kafka07Driver:
         )
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._metadata or 'not open'} connections={len(self._apis)}>"
+        return f"<{type(self).__name__} {self._metadata or 'not open'} connections={len(self._clients)}>"
 
     async def __aenter__(self) -> Self:
+        self._thread = get_ident()
         async with AsyncExitStack() as stack:
             self._tasks = await stack.enter_async_context(_background())
             if self._zk is None:
@@ -127,33 +131,55 @@ class Kafka07Driver:
             raise Closed(f"{self!r}: use it in `async with`")
         return self._metadata
 
-    # ---- the brokers ----------------------------------------------------------------------------------------
+    # ---- brokers --------------------------------------------------------------------------------------------
 
     def broker(self, broker: Broker, *, purpose: str) -> Kafka07BrokerClient:
-        """See Era. A broker with another address than before gets another connection; the old one is closed.
+        """See ProtocolDriver. A broker whose address changed gets another connection, and so does one whose connection
+        ended by a defect; the old one is closed.
 
-        Raises Closed outside the block."""
-        api = self._apis.get((broker.id, purpose))
-        if api is not None and (api.broker is broker or api.broker == broker):
-            return api
+        Raises:
+            Closed: Outside the block.
+            UsageError: In another thread than that of the block.
+        """
+        if self._thread != get_ident():
+            self._check_thread()
+        client = self._clients.get((broker.id, purpose))
+        if client is not None and (client.broker is broker or client.broker == broker):
+            return client
         if self._tasks is None:
             raise Closed(f"{self!r}: use it in `async with`")
-        if api is not None:
-            self._tasks.start_soon(api.connection.aclose)
+        if client is not None:
+            self._tasks.start_soon(client.connection.aclose)
         connection = Connection(broker.host, broker.port, options=self._options.connection)
-        self._tasks.start_soon(connection.run)
-        self._apis[broker.id, purpose] = api = Kafka07BrokerClient(broker, connection, self._options.api)
-        return api
+        client = Kafka07BrokerClient(broker, connection, self._options.api)
+        self._tasks.start_soon(self._run, client, purpose)
+        self._clients[broker.id, purpose] = client
+        return client
+
+    def _check_thread(self) -> None:
+        if self._tasks is not None:
+            raise UsageError(
+                f"{self!r} was used in another thread than that of its `async with` block: call it there, for example "
+                "through loop.call_soon_threadsafe or anyio.from_thread"
+            )
+
+    async def _run(self, client: Kafka07BrokerClient, purpose: str) -> None:
+        """Run a connection. What ends it by a defect has failed its requests; others must not see it."""
+        try:
+            await client.connection.run()
+        except InternalError:  # logged by the connection
+            if self._clients.get((client.broker.id, purpose)) is client:
+                del self._clients[client.broker.id, purpose]
 
     async def _count_partitions(self, broker: Broker, topic: str) -> int:
-        """How many partitions a broker has of a topic: those it does not answer with code 3 (specification 3.2).
+        """Return how many partitions a broker has of a topic: those it does not answer with code 3 (specification 3.2).
 
-        Nothing is created by asking for no bytes. A topic nobody wrote to has its configured number.
+        Asking for no bytes creates nothing. A topic without messages has its configured number.
         """
-        api = self.broker(broker, purpose="control")
-        for first in range(0, MAX_PARTITIONS, PROBED):
-            asked = [TopicPartition(topic, n, broker.id) for n in range(first, first + PROBED)]
-            results = await api.fetch([(api.decoder(p, Position(0), DecoderOptions()), 0) for p in asked])
+        client = self.broker(broker, purpose="control")
+        for first in range(0, MAX_PARTITIONS, PROBE_PARTITIONS):
+            asked = [TopicPartition(topic, n, broker.id) for n in range(first, first + PROBE_PARTITIONS)]
+            results = await client.fetch([(client.decoder(p, Position(0), DecoderOptions()), 0) for p in asked])
             for partition, result in zip(asked, results, strict=True):
                 if result.error is not None and result.error.code == ErrorCode.WRONG_PARTITION:
                     return partition.partition
@@ -204,7 +230,7 @@ class Kafka07Driver:
 
 @asynccontextmanager
 async def _background() -> AsyncIterator[TaskGroup]:
-    """A task group that is cancelled at the end, and leaves an exception of the block as it is."""
+    """Yield a task group that is cancelled at the end, and leaves an exception of the block as it is."""
     tasks = await anyio.create_task_group().__aenter__()
     try:
         yield tasks

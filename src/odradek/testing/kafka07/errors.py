@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from odradek.errors import OdradekError
 
-__all__ = ["BrokerHalted", "OffsetOutOfRange", "RequestRefused", "StartRefused"]
+__all__ = ["BrokerHalted", "OffsetNotInLog", "RequestRefused", "StartRefused"]
 
 
 class StartRefused(OdradekError):
@@ -19,5 +19,5 @@ class RequestRefused(Exception):
     """The request ends its connection, without a word (specification 3)."""
 
 
-class OffsetOutOfRange(Exception):
+class OffsetNotInLog(Exception):
     """A fetch outside the log: error code 1."""

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from odradek.engine import Buffer
 from odradek.testing.kafka07.config import parse_integer
-from odradek.testing.kafka07.errors import OffsetOutOfRange, RequestRefused, StartRefused
+from odradek.testing.kafka07.errors import OffsetNotInLog, RequestRefused, StartRefused
 from odradek.testing.kafka07.validate import InvalidSet, ValidSet, check_entry
 
 __all__ = ["LogLimits", "LogSegment", "PartitionLog", "Slice", "segment_name"]
@@ -194,7 +194,7 @@ class PartitionLog:
 
     def read(self, offset: int, max_size: int) -> Slice | None:
         """The bytes a fetch gets: at most to the end of one segment; None at the high-water mark. Raises
-        OffsetOutOfRange."""
+        OffsetNotInLog."""
         segment = self._find(offset)
         if segment is None:
             return None
@@ -204,7 +204,7 @@ class PartitionLog:
     def _find(self, offset: int) -> LogSegment | None:
         segments = self.segments
         if not segments[0].start <= offset <= self.high_water:
-            raise OffsetOutOfRange(f"offset {offset} is not in {segments[0].start}..{self.high_water}")
+            raise OffsetNotInLog(f"offset {offset} is not in {segments[0].start}..{self.high_water}")
         low, high = 0, len(segments) - 1 if offset < self.high_water else -1
         while low <= high:
             middle = (low + high) // 2

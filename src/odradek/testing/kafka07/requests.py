@@ -6,7 +6,7 @@ import struct
 from collections import Counter
 
 from odradek.engine import Buffer
-from odradek.testing.kafka07.errors import BrokerHalted, OffsetOutOfRange, RequestRefused
+from odradek.testing.kafka07.errors import BrokerHalted, OffsetNotInLog, RequestRefused
 from odradek.testing.kafka07.log import PartitionLog, Slice
 from odradek.testing.kafka07.log_store import IllegalTopic, LogStore, WrongPartition
 from odradek.testing.kafka07.validate import InvalidSet, PayloadTooLarge, check_set
@@ -70,7 +70,7 @@ class Handler:
             return ErrorCode.UNKNOWN, None
         except WrongPartition:
             return ErrorCode.WRONG_PARTITION, None
-        except OffsetOutOfRange:
+        except OffsetNotInLog:
             return ErrorCode.OFFSET_OUT_OF_RANGE, None
 
     def _multi_fetch(self, request: MultiFetch) -> list[AnswerPart]:

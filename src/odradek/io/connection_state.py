@@ -1,0 +1,87 @@
+"""The states of a connection to a broker, as data; its options; what it reports about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from odradek.core.backoff import Backoff
+from odradek.core.states import Machine
+
+__all__ = ["CONNECTION", "ConnectionOptions", "Event", "State", "Statistics"]
+
+
+class State(Enum):
+    """What a connection is doing."""
+
+    IDLE = "idle"
+    WAITING = "waiting"
+    CONNECTING = "connecting"
+    HANDSHAKING = "handshaking"
+    CONNECTED = "connected"
+    CLOSED = "closed"
+
+
+class Event(Enum):
+    """What moves a connection to its next state."""
+
+    REQUESTED = "a request is queued"
+    BACKOFF_OVER = "the back-off is over"
+    QUEUE_EMPTY = "no request is queued any more"
+    CONNECTED = "connected"
+    CONNECT_FAILED = "no connection"
+    READY = "handshake complete"
+    LOST = "connection lost"
+    CLOSE = "closed by this client"
+
+
+CONNECTION: Machine[State, Event] = Machine(
+    "connection",
+    State.IDLE,
+    {
+        (State.IDLE, Event.REQUESTED): State.WAITING,
+        (State.WAITING, Event.BACKOFF_OVER): State.CONNECTING,
+        (State.WAITING, Event.QUEUE_EMPTY): State.IDLE,
+        (State.CONNECTING, Event.CONNECTED): State.HANDSHAKING,
+        (State.CONNECTING, Event.CONNECT_FAILED): State.IDLE,
+        (State.HANDSHAKING, Event.READY): State.CONNECTED,
+        (State.HANDSHAKING, Event.LOST): State.IDLE,
+        (State.CONNECTED, Event.LOST): State.IDLE,
+        **{(state, Event.CLOSE): State.CLOSED for state in State if state is not State.CLOSED},
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOptions:
+    """How a connection is made.
+
+    Args:
+        connect_timeout_s: For look-up and connect together, and for each response of the handshake (s).
+        backoff: Between attempts to connect.
+    """
+
+    connect_timeout_s: float = 5.0
+    backoff: Backoff = field(default_factory=Backoff)
+
+
+class Statistics(NamedTuple):
+    """What a connection does and has done.
+
+    `queued` requests of `queued_bytes` wait for the socket; `in_flight` requests were handed to it and have no result
+    yet. `attempts` counts the attempts to connect in a row that failed or were lost before a response. `last_error` is
+    the reason of the last loss or failed attempt.
+    """
+
+    state: State
+    queued: int
+    queued_bytes: int
+    in_flight: int
+    requests: int
+    sent_bytes: int
+    received_bytes: int
+    connects: int
+    losses: int
+    attempts: int
+    last_error: str

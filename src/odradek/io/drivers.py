@@ -1,0 +1,67 @@
+"""The registry of protocol drivers: the scheme of a cluster's URL picks one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import NamedTuple, cast
+
+from odradek.core.backoff import Backoff
+from odradek.core.interfaces import ProtocolDriver
+from odradek.errors import ConfigError, Unsupported
+
+__all__ = ["SCHEMES", "DriverOptions", "make_driver"]
+
+
+@dataclass(frozen=True, slots=True)
+class DriverOptions:
+    """What every driver is told about its connections.
+
+    Args:
+        connect_timeout_s: For one connection, look-up included (s).
+        request_timeout_s: For one response of a broker (s).
+        session_timeout_s: After this long without a sign of life a group considers this client dead (s).
+        backoff: Between attempts to connect.
+    """
+
+    connect_timeout_s: float
+    request_timeout_s: float
+    session_timeout_s: float
+    backoff: Backoff
+
+
+class Scheme(NamedTuple):
+    """One scheme: the form of its URLs, and the module with its `make_driver(scheme, rest, options)`."""
+
+    form: str
+    module: str
+
+
+SCHEMES: Mapping[str, Scheme] = {
+    "kafka07+zk": Scheme("kafka07+zk://[user:password@]zk1[:2181],zk2[:2181][/chroot]", "odradek.io.kafka07.urls"),
+    "kafka07": Scheme("kafka07://[id@]broker1[:9092],[id@]broker2[:9092]", "odradek.io.kafka07.urls"),
+}
+"""Every scheme that this version has a driver for."""
+
+PLANNED = {"kafka": "the protocols of Kafka 0.8 and later, which this version does not speak"}
+"""Schemes that a later version will have a driver for, and what it needs."""
+
+
+def make_driver(url: str, options: DriverOptions) -> ProtocolDriver:
+    """Return the driver for a cluster's URL; its module is imported now, and nothing is opened.
+
+    Raises:
+        ConfigError: The scheme is unknown (the message lists those that exist) or the rest is malformed.
+        Unsupported: The scheme is known, but this version has no driver for it.
+    """
+    scheme, mark, rest = url.partition("://")
+    forms = " or ".join(each.form for each in SCHEMES.values())
+    if not mark:
+        raise ConfigError(f"the URL of a cluster has no scheme; it is {forms}")
+    if scheme in PLANNED:
+        raise Unsupported(f"{scheme}://", f"{PLANNED[scheme]}; 0.7 is {forms}")
+    if scheme not in SCHEMES:
+        raise ConfigError(f"unknown scheme {scheme!r} in the URL of a cluster; it is {forms}")
+    make = import_module(SCHEMES[scheme].module).make_driver
+    return cast(Callable[[str, str, DriverOptions], ProtocolDriver], make)(scheme, rest, options)
