@@ -43,7 +43,7 @@ class SegmentFile:
 
     @property
     def end(self) -> Position:
-        """Where the next segment starts."""
+        """The position where the next segment starts."""
         return Position(self.start + self.size)
 
     def decode(self, decoder: LogDecoder, until: int, max_bytes: int) -> Iterator[Columns]:
