@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack
+from typing import Self, Unpack
 
 from odradek import arguments, engine
 from odradek.client.consumer.consumer import Consumer
 from odradek.client.consumer.positions import resolve_positions
 from odradek.client.consumer.reader import Reader, Topics
-from odradek.client.options import Corrupt, ProducerOptions, Tuning
+from odradek.client.options import ConsumerOptions, ProducerOptions, ReaderOptions, Tuning
 from odradek.client.producer.producer import Producer
 from odradek.client.tasks import ShieldedTaskGroup
 from odradek.core.interfaces import ProtocolDriver
 from odradek.errors import UsageError
-from odradek.types import EARLIEST, AtTime, MiB, Position, PositionSpec, StartPosition, TopicPartition
+from odradek.types import AtTime, Position, PositionSpec, TopicPartition
 
 __all__ = ["Cluster"]
 
@@ -108,81 +107,35 @@ class Cluster:
         options.setdefault("tuning", self._tuning)
         return Producer(self.driver, **options)
 
+    @arguments.with_options(ConsumerOptions)
     def consumer(
-        self,
-        topics: str | Iterable[str] | Mapping[str, int] | None = None,
-        *,
-        group: str,
-        include: str | None = None,
-        exclude: str | None = None,
-        start: PositionSpec = EARLIEST,
-        reset: PositionSpec | Literal["start", "fail"] = "start",
-        streams: int = 1,
-        read_ahead_bytes: int = 64 * MiB,
-        commit_every: float | None = 1.0,
-        revoke_within: float = 3.0,
-        join_within: float = 60.0,
-        exit_within: float = 10.0,
-        consumer_id: str | None = None,
-        corrupt: str = "fail",
-        max_message_bytes: int = 4 * MiB,
-        dead_letter_producer: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
+        self, topics: str | Iterable[str] | Mapping[str, int] | None = None, **options: Unpack[ConsumerOptions]
     ) -> Consumer:
-        """A member of a consumer group, to be used as `async with`: see `Consumer` for everything.
+        """Return a member of a consumer group, to be used as `async with`; see `Consumer`.
 
         Args:
-            dead_letter_producer: Makes the producer for `each(dead_letter=...)`; by default this cluster's `producer`.
+            topics: Topic names, or topic -> number of streams.
 
         Raises:
             ConfigError: An option that cannot work.
+            TypeError: An option of the wrong type, or an unknown one.
             Unsupported: Without ZooKeeper there are no groups.
         """
-        return Consumer(
-            self.driver,
-            topics,
-            group=group,
-            include=include,
-            exclude=exclude,
-            start=start,
-            reset=reset,
-            streams=streams,
-            read_ahead_bytes=read_ahead_bytes,
-            commit_every=commit_every,
-            revoke_within=revoke_within,
-            join_within=join_within,
-            exit_within=exit_within,
-            consumer_id=consumer_id,
-            corrupt=corrupt,
-            max_message_bytes=max_message_bytes,
-            dead_letter_producer=dead_letter_producer or self.producer,
-            tuning=self._tuning,
-        )
+        options.setdefault("tuning", self._tuning)
+        if options.get("dead_letter_producer") is None:
+            options["dead_letter_producer"] = self.producer
+        return Consumer(self.driver, topics, **options)
 
-    def reader(
-        self,
-        topics: Topics,
-        *,
-        start: StartPosition | Mapping[TopicPartition, StartPosition] | str = EARLIEST,
-        until: StartPosition | Mapping[TopicPartition, StartPosition] | None = None,
-        read_ahead_bytes: int = 64 * MiB,
-        corrupt: Corrupt = "fail",
-        max_message_bytes: int = 4 * MiB,
-        reset: PositionSpec | Literal["fail"] = "fail",
-    ) -> Reader:
-        """A reader of partitions from a start, on and on or until an end, to be used as `async with`: see `Reader`
-        for everything.
+    @arguments.with_options(ReaderOptions)
+    def reader(self, topics: Topics, **options: Unpack[ReaderOptions]) -> Reader:
+        """Return a reader of partitions, to be used as `async with`; see `Reader`.
+
+        Args:
+            topics: Topic names, or exact partitions, each with its start.
 
         Raises:
             ConfigError: An option that cannot work.
+            TypeError: An option of the wrong type, or an unknown one.
         """
-        return Reader(
-            self.driver,
-            topics,
-            start=start,
-            until=until,
-            read_ahead_bytes=read_ahead_bytes,
-            corrupt=corrupt,
-            max_message_bytes=max_message_bytes,
-            reset=reset,
-            tuning=self._tuning,
-        )
+        options.setdefault("tuning", self._tuning)
+        return Reader(self.driver, topics, **options)

@@ -13,28 +13,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Self, Unpack, cast
 
 import anyio
 
+from odradek import arguments
 from odradek.client.consumer.base import PartitionReaderBase
-from odradek.client.consumer.each import HandlerOptions, HandlerPool
+from odradek.client.consumer.each import HandlerPool
 from odradek.client.consumer.fetch_settings import fetch_settings
 from odradek.client.consumer.fetcher import Fetcher
 from odradek.client.consumer.group_batches import GroupBatch, GroupStream, GroupTable
 from odradek.client.consumer.positions import resolve_positions
 from odradek.client.consumer.streams import ArrowTables, Batches
-from odradek.client.options import Tuning
-from odradek.core.backoff import Backoff
+from odradek.client.options import ConsumerOptions, HandlerArguments, Tuning
 from odradek.core.fetch.cursor import Cursor
 from odradek.core.fetch.progress import PartitionProgress
 from odradek.core.interfaces import Assignment, Membership, ProtocolDriver, Subscription
 from odradek.core.states import CONSUMER, ConsumerEvent, ConsumerState, OwnershipEvent, OwnershipState
-from odradek.errors import ConfigError, DeadlineError, GroupError, OdradekError
+from odradek.errors import DeadlineError, GroupError, OdradekError
 from odradek.io.notifier import Notifier
-from odradek.types import EARLIEST, Columns, MiB, Position, PositionSpec, Record, StartPosition, TopicPartition
+from odradek.types import Columns, MiB, Position, Record, StartPosition, TopicPartition
 
 __all__ = ["Consumer"]
 
@@ -65,66 +65,33 @@ class Consumer(PartitionReaderBase):
     Args:
         driver: The cluster.
         topics: Topic names, or topic -> number of streams.
-        include: Instead of topics: a regular expression of topics, within what Java and Python have in common.
-        exclude: Instead of topics: a regular expression of the topics to leave out.
-        group: Name of the group.
-        start: Where a partition begins for which the group has no position (auto.offset.reset). That position is
-            stored, so that the next owner begins there too.
-        reset: Where a partition continues whose position the log no longer has: `start` (as above), EARLIEST, LATEST,
-            or `fail`, which raises BrokerError OffsetOutOfRange. The new position is stored at once.
-        streams: Number of streams for each topic; see `streams`.
-        read_ahead_bytes: Memory (bytes) for prefetched records, not counting one in-flight fetch and the batches the
-            caller holds.
-        commit_every: How often positions are stored (s); None: only by `commit`, at rebalances and at the end.
-        revoke_within: How long a rebalance waits for records that are being processed (s). Other members stop claiming
-            partitions after 8 s by Scala's defaults (4 attempts, 2 s apart: specification 6.2).
-        join_within: How long entering waits for the first assignment (s). Partitions whose owner died become free when
-            its session expires.
-        exit_within: How long leaving may take (s).
-        consumer_id: A fixed name for this member; None makes a unique one.
-        corrupt: As for the reader: `fail`, `skip` or `raw`.
-        max_message_bytes: A message larger than this raises MessageTooLarge (bytes).
-        dead_letter_producer: Makes the producer for `each(dead_letter=...)`.
-        tuning: Low-level limits.
     """
 
+    @arguments.with_options(ConsumerOptions)
     def __init__(
         self,
         driver: ProtocolDriver,
         topics: str | Iterable[str] | Mapping[str, int] | None = None,
-        *,
-        group: str,
-        include: str | None = None,
-        exclude: str | None = None,
-        start: PositionSpec = EARLIEST,
-        reset: PositionSpec | Literal["start", "fail"] = "start",
-        streams: int = 1,
-        read_ahead_bytes: int = 64 * MiB,
-        commit_every: float | None = 1.0,
-        revoke_within: float = 3.0,
-        join_within: float = 60.0,
-        exit_within: float = 10.0,
-        consumer_id: str | None = None,
-        corrupt: str = "fail",
-        max_message_bytes: int = 4 * MiB,
-        dead_letter_producer: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
-        tuning: Tuning | None = None,
+        **options: Unpack[ConsumerOptions],
     ) -> None:
-        if streams < 1:
-            raise ConfigError(f"a consumer needs at least one stream, not {streams}")
+        chosen: ConsumerOptions = arguments.resolve(ConsumerOptions, options)
+        start, reset, streams = chosen["start"], chosen["reset"], chosen["streams"]
         settings = fetch_settings(
-            tuning or Tuning(),
-            read_ahead_bytes=read_ahead_bytes,
-            corrupt=corrupt,
-            max_message_bytes=max_message_bytes,
+            chosen["tuning"] or Tuning(),
+            read_ahead_bytes=chosen["read_ahead_bytes"],
+            corrupt=chosen["corrupt"],
+            max_message_bytes=chosen["max_message_bytes"],
             reset=start if reset == "start" else reset,
             long_poll=driver.long_poll,
         )
         counts = _streams_by_topic(topics, streams)
-        self._subscription = Subscription(group, counts, include, exclude, streams, consumer_id)
-        self._start, self._commit_every, self._dead_letter_producer = start, commit_every, dead_letter_producer
-        self._revoke_within, self._join_within, self._exit_within = revoke_within, join_within, exit_within
-        self._read_ahead_bytes = read_ahead_bytes
+        self._subscription = Subscription(
+            chosen["group"], counts, chosen["include"], chosen["exclude"], streams, chosen["consumer_id"]
+        )
+        self._start, self._commit_every = start, chosen["commit_every"]
+        self._dead_letter_producer = chosen["dead_letter_producer"]
+        self._revoke_within, self._join_within = chosen["revoke_within"], chosen["join_within"]
+        self._exit_within, self._read_ahead_bytes = chosen["exit_within"], chosen["read_ahead_bytes"]
         self._state = CONSUMER.start
         self._assignment: Mapping[TopicPartition, int] = {}
         self._progress: dict[TopicPartition, PartitionProgress] = {}
@@ -180,17 +147,8 @@ class Consumer(PartitionReaderBase):
         """
         return self._stream.arrow(max_bytes=max_bytes, max_wait=max_wait)
 
-    async def each(
-        self,
-        handle: Callable[[Record], Awaitable[object]],
-        *,
-        parallel: int = 100,
-        order: Literal["key", "partition", "none"] = "partition",
-        key: Callable[[Record], object] | None = None,
-        retries: int = 0,
-        backoff: Backoff | None = None,
-        dead_letter: str | None = None,
-    ) -> None:
+    @arguments.with_options(HandlerArguments)
+    async def each(self, handle: Callable[[Record], Awaitable[object]], **options: Unpack[HandlerArguments]) -> None:
         """Call `handle` for every record, many at a time, until cancelled. Commits stay contiguous.
 
         A rebalance drops waiting records of the partitions it takes away, waits for their running handlers, and cancels
@@ -202,22 +160,15 @@ class Consumer(PartitionReaderBase):
 
         Args:
             handle: A coroutine function. It may be cancelled, and called again for the same record.
-            parallel: Number of handlers that run at a time.
-            order: What stays in order: records of one `key`, of one `partition`, or nothing (`none`).
-            key: Returns the key of a record; None: its own. Kafka 0.7 has none, so there `order="key"` needs this.
-            retries: How often a handler that raised is called again.
-            backoff: Pause between these calls.
-            dead_letter: Topic for records whose handler still raised; None: each() ends and raises that error.
 
         Raises:
             Unsupported: `order="key"` and the records have no keys.
             Exception: The error of `handle`. Its record and those after it count as not processed. A CancelledError
                 that the handler raised although nothing cancelled it is raised as OdradekError.
         """
-        options = HandlerOptions(parallel, order, key, retries, backoff or Backoff(), dead_letter)
         pool = HandlerPool(
-            handle,
-            options,
+            _HANDLER("handle", handle),
+            arguments.resolve(HandlerArguments, options),
             self._fetcher,
             self._progress.__getitem__,
             self._progress_changed,
@@ -544,7 +495,19 @@ class Consumer(PartitionReaderBase):
             await self._membership_ended.wait(0)
 
 
-def _streams_by_topic(topics: str | Iterable[str] | Mapping[str, int] | None, streams: int) -> Mapping[str, int] | None:
-    if topics is None or isinstance(topics, Mapping):
-        return None if topics is None else dict(topics)
-    return dict.fromkeys((topics,) if isinstance(topics, str | bytes) else topics, streams)
+_TOPIC = arguments.text("a topic name")
+_STREAMS = arguments.mapping(_TOPIC, arguments.count(at_most=1000), "a mapping of topics to numbers of streams")
+_HANDLER = arguments.function("a coroutine function that takes a record")
+
+
+def _streams_by_topic(topics: object, streams: int) -> Mapping[str, int] | None:
+    """Return the number of streams of each topic. Raises TypeError or ConfigError for anything else."""
+    if topics is None:
+        return None
+    if isinstance(topics, Mapping):
+        return cast(dict[str, int], _STREAMS("topics", topics))
+    if isinstance(topics, str):
+        topics = (topics,)
+    if isinstance(topics, bytes) or not isinstance(topics, Iterable):
+        arguments.wrong_type("topics", topics, "a topic name, several, or a mapping of topics to numbers of streams")
+    return {_TOPIC("topics", name): streams for name in topics}

@@ -7,11 +7,10 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
 from itertools import count
 from math import inf
 from random import random
-from typing import Any, Literal
+from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
@@ -19,6 +18,7 @@ from anyio.abc import TaskGroup
 from odradek.batch import Batch
 from odradek.client.consumer.fetcher import Fetcher
 from odradek.client.consumer.streams import Stream
+from odradek.client.options import HandlerArguments
 from odradek.core.backoff import Backoff
 from odradek.core.fetch.keyed_queues import KeyedQueues
 from odradek.core.fetch.progress import DeliveredSpan, PartitionProgress
@@ -26,27 +26,9 @@ from odradek.errors import ConfigError, OdradekError, Unsupported
 from odradek.io.notifier import Notifier
 from odradek.types import Record, TopicPartition
 
-__all__ = ["HandlerOptions", "HandlerPool"]
+__all__ = ["HandlerPool"]
 
 log = logging.getLogger("odradek.each")
-
-
-@dataclass(frozen=True, slots=True)
-class HandlerOptions:
-    """See `Consumer.each`."""
-
-    parallel: int
-    order: Literal["key", "partition", "none"]
-    key: Callable[[Record], object] | None
-    retries: int
-    backoff: Backoff
-    dead_letter: str | None
-
-    def __post_init__(self) -> None:
-        if self.parallel < 1 or self.retries < 0:
-            raise ConfigError(f"each needs parallel >= 1 and retries >= 0, not {self.parallel} and {self.retries}")
-        if self.order not in ("key", "partition", "none"):
-            raise ConfigError(f"order is 'key', 'partition' or 'none', not {self.order!r}")
 
 
 class HandlerJob:
@@ -81,7 +63,7 @@ class HandlerPool:
     def __init__(
         self,
         handle: Callable[[Record], Awaitable[object]],
-        options: HandlerOptions,
+        options: HandlerArguments,
         fetcher: Fetcher,
         progress: Callable[[TopicPartition], PartitionProgress],
         changed: Notifier,
@@ -100,7 +82,7 @@ class HandlerPool:
         self._waiting_bytes = 0
         self._waiting: Counter[TopicPartition] = Counter()
         self._paused: set[TopicPartition] = set()
-        self._high_water = 2 * options.parallel
+        self._high_water = 2 * options["parallel"]
         self._failure: Exception | None = None
         self._dead_letter_producer: Any = None
         self._tasks: TaskGroup
@@ -138,7 +120,7 @@ class HandlerPool:
     async def run(self, dead_letter_producer: Callable[[], AbstractAsyncContextManager[Any]] | None) -> None:
         """Run until cancelled, or until a handler fails for good. Raises its error."""
         producer: AbstractAsyncContextManager[Any] = nullcontext()
-        if self._options.dead_letter is not None:
+        if self._options["dead_letter"] is not None:
             if dead_letter_producer is None:
                 raise ConfigError("dead_letter needs a consumer that was made with dead_letter_producer")
             producer = dead_letter_producer()
@@ -190,19 +172,19 @@ class HandlerPool:
         if self._waiting[batch.partition] >= self._high_water:
             self._paused.add(batch.partition)
             self._fetcher.pause("handlers", [batch.partition])
-        for _ in range(min(self._queues.ready, self._options.parallel - self._workers)):
+        for _ in range(min(self._queues.ready, self._options["parallel"] - self._workers)):
             self._workers += 1
             self._tasks.start_soon(self._work)
 
     def _queue_keys(self, batch: Batch, records: Sequence[Record]) -> list[Hashable]:
         """Return for each record what must be handled one after the other."""
-        if self._options.order == "partition":
+        if self._options["order"] == "partition":
             return [batch.partition] * len(records)
-        if self._options.order == "none":
+        if self._options["order"] == "none":
             return [object() for _ in records]
-        if self._options.key is None and batch.columns.keys is None:
+        if self._options["key"] is None and batch.columns.keys is None:
             raise Unsupported("each(order='key')", "records with keys (Kafka 0.8 and later), or key=lambda record: ...")
-        keys = [record.key if self._options.key is None else self._options.key(record) for record in records]
+        keys = [record.key if self._options["key"] is None else self._options["key"](record) for record in records]
         return [batch.partition if key is None else ("key", key) for key in keys]
 
     async def _work(self) -> None:
@@ -250,16 +232,16 @@ class HandlerPool:
             self._unfinished[job.record.partition] = job
 
     async def _call_with_retries(self, job: HandlerJob) -> None:
-        attempt = 0
+        attempt, backoff = 0, self._options["backoff"] or Backoff()
         while True:
             error = await self._call(job)
             if error is None:
                 return
-            if attempt == self._options.retries:
+            if attempt == self._options["retries"]:
                 await self._give_up(job, error)
                 return
             log.info("attempt %d failed: %s: %r", attempt + 1, self._describe(job), error)
-            await anyio.sleep(self._options.backoff.delay(attempt, random()))
+            await anyio.sleep(backoff.delay(attempt, random()))
             attempt += 1
 
     async def _call(self, job: HandlerJob) -> Exception | None:
@@ -277,7 +259,7 @@ class HandlerPool:
         return None
 
     async def _give_up(self, job: HandlerJob, error: Exception) -> None:
-        topic, record = self._options.dead_letter, job.record
+        topic, record = self._options["dead_letter"], job.record
         if topic is None:
             raise error
         log.warning("sending to %s: %s: %r", topic, self._describe(job), error)

@@ -82,6 +82,7 @@ class Producer:
     Undelivered replaces the cancellation, because nothing else would report the loss.
     """
 
+    @arguments.with_options(ProducerOptions)
     def __init__(self, driver: ProtocolDriver, **options: Unpack[ProducerOptions]) -> None:
         given: Any = arguments.resolve(ProducerOptions, options)
         self._configure(driver, **given)
