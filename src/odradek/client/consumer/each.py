@@ -33,7 +33,7 @@ log = logging.getLogger("odradek.each")
 
 @dataclass(frozen=True, slots=True)
 class HandlerOptions:
-    """See `Consumer.each`."""
+    """Options of `Consumer.each`."""
 
     parallel: int
     order: Literal["key", "partition", "none"]
