@@ -227,7 +227,7 @@ class ZooKeeperMembership:
 
     @property
     def problem(self) -> str:
-        """The reason why the member has no share, not all of it, or did not release it; empty while nothing is wrong."""
+        """The reason why the member has no share, or what it did not release; empty while nothing is wrong."""
         return self._problem
 
     async def run(self, listener: RebalanceListener) -> None:
