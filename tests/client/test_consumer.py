@@ -172,7 +172,7 @@ async def test_pain_commits_are_coalesced() -> None:
         assert len(driver.store.commits) == commits + 2
 
 
-async def test_whoever_forgets_done_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_forgetting_done_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     driver = make_driver(1001)
     async with make(driver) as consumer:
         batches = consumer.batches(max_records=1)

@@ -574,7 +574,7 @@ class Membership(Protocol):
 
     @property
     def problem(self) -> str:
-        """Why the member has no share, or not all of it, in words; empty while nothing is wrong."""
+        """The reason why the member has no share, or not all of it; empty while nothing is wrong."""
         ...
 
     async def run(self, listener: RebalanceListener) -> None:

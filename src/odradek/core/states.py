@@ -73,7 +73,7 @@ class ConsumerState(Enum):
 
 
 class ConsumerEvent(Enum):
-    """What happens to a group consumer."""
+    """Events of a group consumer."""
 
     ENTER = "async with"
     ASSIGN = "partitions assigned"
@@ -113,7 +113,7 @@ class OwnershipState(Enum):
 
 
 class OwnershipEvent(Enum):
-    """What happens to one assigned partition."""
+    """Events of one assigned partition."""
 
     REVOKE = "a rebalance takes it away, or the consumer leaves"
     RELEASE = "committed; another member may claim it"

@@ -24,7 +24,7 @@ __all__ = ["LastWarning", "abandon", "loop_call_from_thread", "make_client", "sh
 
 
 class LastWarning(logging.Handler):
-    """Keeps kazoo's last warning for our errors, and drops its many log lines."""
+    """Handler that keeps kazoo's last warning for our errors, and drops its many log lines."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

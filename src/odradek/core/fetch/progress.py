@@ -71,7 +71,7 @@ class DeliveredSpan:
 
 
 class PartitionProgress:
-    """How far one assigned partition has been processed, and whether that still counts (`core.states.OWNERSHIP`).
+    """Progress of one assigned partition, and whether marks still count (`core.states.OWNERSHIP`).
 
     Args:
         position: Where delivery starts; everything before it counts as processed. None: not known yet.

@@ -124,7 +124,7 @@ class MemberState(Enum):
 
 
 class MemberEvent(Enum):
-    """What happens to a member."""
+    """Events of a member."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"

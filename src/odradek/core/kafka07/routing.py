@@ -87,20 +87,20 @@ class Kafka07RoutingTable:
 
     def counts(self, topic: str) -> Mapping[int, int]:
         """Return broker -> number of partitions of a topic, as registered; empty for an unknown one."""
-        found = self._topics.get(topic)
-        return {} if found is None else found.counts
+        known = self._topics.get(topic)
+        return {} if known is None else known.counts
 
     def published(self, topic: str) -> tuple[TopicPartition, ...]:
         """Return the partitions that live brokers have registered, numerically sorted."""
-        found = self._topics.get(topic)
-        return () if found is None else found.published
+        known = self._topics.get(topic)
+        return () if known is None else known.published
 
     def partitions(self, topic: str) -> tuple[TopicPartition, ...]:
         """Return the partitions that records of `topic` may be sent to now, numerically sorted."""
-        found = self._topics.get(topic)
-        if found is None:
+        known = self._topics.get(topic)
+        if known is None:
             return tuple(TopicPartition(topic, 0, broker) for broker in sorted(self.brokers))
-        return found.partitions
+        return known.partitions
 
     def leader(self, partition: TopicPartition) -> Broker | None:
         """Return the live broker that serves a partition, or None."""

@@ -77,8 +77,8 @@ TRANSIENT_ERRORS = (ZooKeeperError, TransportError, DeadlineError)
 """Errors that fail one attempt. Any other (credentials refused, bugs) ends the membership."""
 
 LIST_FROM = 8
-"""From this number of partitions of a topic on, the names of its offsets nodes are listed before they are read: a group
-that never committed has none of them."""
+"""Minimum number of partitions of a topic for which its offsets nodes are listed before they are read: a group that
+never committed has none of them."""
 
 MAX_NAMED = 5
 """Partitions named in one error; further ones are only counted."""
@@ -89,7 +89,7 @@ RELEASE_RETRY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class RebalanceOptions:
-    """How often and how fast claims are retried.
+    """Limits of retrying claims.
 
     Args:
         attempts: Attempts in a row without a change of the group in between (Scala: rebalance.retries.max). After
@@ -117,8 +117,8 @@ class ZooKeeperOffsets:
     async def fetch(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position | None]:
         """Return the stored positions; None where none was ever stored. Raises ZooKeeperError for a malformed node."""
         stored = await self._stored(partitions)
-        found = dict(zip(stored, await gather(self._read, stored), strict=True))
-        positions = {partition: found.get(partition) for partition in partitions}
+        read = dict(zip(stored, await gather(self._read, stored), strict=True))
+        positions = {partition: read.get(partition) for partition in partitions}
         self._absent = self._absent.difference(positions) | {p for p, at in positions.items() if at is None}
         return positions
 
@@ -227,7 +227,7 @@ class ZooKeeperMembership:
 
     @property
     def problem(self) -> str:
-        """Why the member has no share, or not all of it, or could not release it; empty while nothing is wrong."""
+        """The reason why the member has no share, or what it did not release; empty while nothing is wrong."""
         return self._problem
 
     async def run(self, listener: RebalanceListener) -> None:

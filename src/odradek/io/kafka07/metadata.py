@@ -167,11 +167,11 @@ class ZooKeeperMetadata(_CurrentTable):
 
     async def _read(self, roots: Iterable[str]) -> None:
         """Read these roots again, and apply all that could be read as one change. Raises the first error after that."""
-        events = await gather_outcomes(self._read_root, sorted(roots))
-        self._apply(*(event for found in events if not isinstance(found, OdradekError) for event in found))
-        for found in events:
-            if isinstance(found, OdradekError):
-                raise found
+        outcomes = await gather_outcomes(self._read_root, sorted(roots))
+        self._apply(*(event for events in outcomes if not isinstance(events, OdradekError) for event in events))
+        for outcome in outcomes:
+            if isinstance(outcome, OdradekError):
+                raise outcome
 
     async def _read_root(self, root: str) -> list[Event]:
         if root == BROKERS:
@@ -240,7 +240,7 @@ class StaticMetadata(_CurrentTable):
     def __init__(self, brokers: Sequence[Broker], probe: Callable[[Broker, str], Awaitable[int]]) -> None:
         super().__init__()
         self._probe = probe
-        self._asking = anyio.Lock()
+        self._probing = anyio.Lock()
         self._apply(BrokersChanged({broker.id: broker for broker in brokers}))
 
     async def __aenter__(self) -> Self:
@@ -255,7 +255,7 @@ class StaticMetadata(_CurrentTable):
         """Return a table that has looked up `name`. Raises the first broker's error when none answers."""
         self._check()
         if not self._table.has_looked_up(name):
-            async with self._asking:
+            async with self._probing:
                 if not self._table.has_looked_up(name):
                     await self._ask(name)
         return self._table
@@ -266,7 +266,7 @@ class StaticMetadata(_CurrentTable):
     async def refresh(self) -> Kafka07RoutingTable:
         """Ask for the partitions of every topic that was looked up, again."""
         self._check()
-        async with self._asking:
+        async with self._probing:
             await gather(self._ask, sorted(self._table.looked_up))
         return self._table
 
