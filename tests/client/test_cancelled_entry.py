@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -19,6 +19,7 @@ from odradek.client.options import Tuning
 from odradek.client.producer.producer import Producer
 from odradek.client.tasks import ShieldedTaskGroup
 from odradek.core.interfaces import Assignment, RebalanceListener, Subscription
+from odradek.types import Position, TopicPartition
 
 from .conftest import FakeDriver
 from .consuming import LogEra, tp
@@ -61,6 +62,10 @@ class OnlyMember:
     """A membership that is assigned one partition, once."""
 
     consumer_id = "g_me"
+    problem = ""
+
+    async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
+        await anyio.lowlevel.checkpoint()
 
     async def run(self, listener: RebalanceListener) -> None:
         await listener.assign(Assignment(1, {tp(): 0}, {tp(): None}))
@@ -128,7 +133,7 @@ def test_a_cancelled_task_of_asyncio_ends(block: Callable[[], AbstractAsyncConte
     asyncio.run(cancel_at_every_step(block, again=False))
 
 
-@pytest.mark.parametrize("name", ["tasks", "cluster", "producer", "reader"])
+@pytest.mark.parametrize("name", BLOCKS)
 def test_a_task_of_asyncio_that_is_cancelled_twice_ends(name: str) -> None:
     asyncio.run(cancel_at_every_step(BLOCKS[name], again=True))
 

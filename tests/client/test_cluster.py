@@ -17,7 +17,7 @@ from odradek.client.consumer.reader import Reader
 from odradek.client.options import Tuning
 from odradek.client.producer.producer import Producer
 from odradek.errors import ConfigError, Unreachable, Unsupported, UsageError, ZooKeeperError
-from odradek.io.kafka07 import driver as era_module
+from odradek.io.kafka07 import driver as driver_module
 from odradek.types import EARLIEST, LATEST, AtTime, Position, TopicPartition
 
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def arguments(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What `connect` makes the era with."""
+    """The arguments with which `connect` makes the driver."""
     seen: dict[str, Any] = {}
 
     def make(**options: Any) -> object:
         seen.update(options)
-        return era_module.Kafka07Driver(**options)
+        return driver_module.Kafka07Driver(**options)
 
     monkeypatch.setattr("odradek.io.kafka07.urls.Kafka07Driver", make)
     return seen
@@ -70,7 +70,7 @@ async def test_broker_urls(url: str, brokers: list[str], arguments: dict[str, An
     assert arguments["brokers"] == brokers
 
 
-async def test_tuning_reaches_the_era(arguments: dict[str, Any]) -> None:
+async def test_tuning_reaches_the_driver(arguments: dict[str, Any]) -> None:
     connect("kafka07://b1", tuning=Tuning(request_timeout=3, connect_timeout=2, session_timeout=1))
     options = arguments["options"]
     assert (options.api.request_timeout_s, options.connection.connect_timeout_s, options.session_timeout_s) == (3, 2, 1)
@@ -133,7 +133,7 @@ async def test_the_cluster_offers_every_option_of_what_it_makes(made: type) -> N
 # ---- lifetimes ------------------------------------------------------------------------------------------------
 
 
-async def test_the_block_opens_and_closes_the_era(driver: FakeDriver) -> None:
+async def test_the_block_opens_and_closes_the_driver(driver: FakeDriver) -> None:
     async with Cluster(driver, Tuning()) as k:
         assert (driver.opened, driver.closed) == (1, 0)
         assert repr(k).startswith("<Cluster <")
@@ -181,7 +181,7 @@ async def test_an_error_of_closing_is_raised_unless_the_block_raises(
                 raise ValueError("mine")
 
 
-async def test_pain_ctrl_c_a_cancelled_block_flushes_before_the_era_closes(driver: FakeDriver) -> None:
+async def test_pain_ctrl_c_a_cancelled_block_flushes_before_the_driver_closes(driver: FakeDriver) -> None:
     with anyio.CancelScope() as scope:
         async with Cluster(driver, Tuning()) as k, k.producer() as out:
             await out.put("t", b"v")
@@ -217,9 +217,9 @@ async def test_topics_and_partitions(driver: FakeDriver) -> None:
 async def test_positions_by_meaning(driver: FakeDriver) -> None:
     driver.metadata.publish("t", b1=1, b2=1)
     first, second = TopicPartition("t", 0, 1), TopicPartition("t", 0, 2)
-    for place, start, end in ((first, 0, 100), (second, 50, 70)):
-        found = driver[place.broker].positions_found
-        found[place, EARLIEST], found[place, LATEST] = [Position(start)], [Position(end)]
+    for partition, start, end in ((first, 0, 100), (second, 50, 70)):
+        positions = driver[partition.broker].positions_found
+        positions[partition, EARLIEST], positions[partition, LATEST] = [Position(start)], [Position(end)]
     driver[1].positions_found[first, AtTime(5.0)] = [Position(30)]
     async with Cluster(driver, Tuning()) as k:
         assert await k.positions("t", LATEST) == {first: 100, second: 70}

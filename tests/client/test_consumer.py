@@ -468,9 +468,12 @@ async def test_leaving_has_a_budget_and_says_what_did_not_work() -> None:
             driver.store.error = ZooKeeperError("no quorum")
     assert driver.member.steps[-1] == "left", "tried all the same"
     driver = make_driver()
-    with pytest.raises(DeadlineError, match="leaving group g"):
+    with pytest.raises(
+        DeadlineError, match=r"leaving group g \(positions of 1 partitions not stored; 1 not released\)"
+    ):
         async with make(driver, exit_within=0.02):
-            driver.member.leaving_hangs = True
+            driver.store.gate = anyio.Event()
+            driver.member.leaving_hangs, driver.member.problem = True, "1 not released"
     assert consumer.state is ConsumerState.CLOSED
 
 

@@ -327,7 +327,7 @@ async def test_options_that_cannot_work(driver: FakeDriver, option: dict[str, An
 
 @pytest.mark.parametrize("name", ["batch_bytes", "request_bytes", "in_flight", "request_timeout"])
 async def test_tuning_that_cannot_work(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"Tuning\.{name} =0: must be"):
+    with pytest.raises(ConfigError, match=f"Tuning.{name}=0: must be"):
         Tuning(**{name: 0})  # type: ignore[arg-type]
 
 

@@ -61,7 +61,7 @@ def silent() -> Iterator[Broker]:
 class Listener:
     def __init__(self) -> None:
         self.assigned: Assignment | None = None
-        self.told = anyio.Event()
+        self.assigned_once = anyio.Event()
 
     async def revoke(self, partitions: Collection[TopicPartition]) -> None:
         self.assigned = None
@@ -69,7 +69,7 @@ class Listener:
     async def assign(self, assignment: Assignment) -> None:
         self.assigned = assignment
         if assignment.partitions:
-            self.told.set()
+            self.assigned_once.set()
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         self.assigned = None
@@ -96,7 +96,7 @@ async def test_a_cluster_over_zookeeper_from_registration_to_a_groups_positions(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(member.run, listener)
             with anyio.fail_after(10):
-                await listener.told.wait()
+                await listener.assigned_once.wait()
             assert listener.assigned is not None and set(listener.assigned.partitions) == set(table.published("t"))
             await driver.offsets("g").commit({P: end[0]})
             tasks.cancel_scope.cancel()
@@ -236,6 +236,19 @@ def test_one_way_in_and_not_two() -> None:
             Kafka07Driver(**arguments)  # type: ignore[arg-type]
     with pytest.raises(ConfigError):
         Kafka07Driver(brokers=["nonsense"])
+
+
+@pytest.mark.parametrize(
+    ("subscription", "what"),
+    [
+        (Subscription("../g", {"t": 1}), "group name '../g'"),
+        (Subscription("g", {"orders-\U0001f600": 1}), r"topic .* has U\+1F600 at index 7"),
+        (Subscription("g", {"x" * 254: 1}), "has 254 bytes in UTF-8"),
+    ],
+)
+def test_names_that_cannot_be_are_refused_before_anything_is_joined(subscription: Subscription, what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        Kafka07Driver(zookeeper="127.0.0.1:1").membership(subscription)
 
 
 def test_the_rules_of_a_record() -> None:

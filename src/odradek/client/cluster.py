@@ -90,10 +90,10 @@ class Cluster:
         Raises:
             TransportError, DeadlineError: One of its brokers did not answer.
         """
-        found, errors = await resolve_positions(self.driver, dict.fromkeys(await self.partitions(topic), at))
+        positions, errors = await resolve_positions(self.driver, dict.fromkeys(await self.partitions(topic), at))
         for error in errors.values():
             raise error
-        return found
+        return positions
 
     # ---- producers, consumers, readers ----------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -341,15 +341,16 @@ class Consumer(PartitionReaderBase):
 
     async def _on_position_resolved(self, partition: TopicPartition, position: Position) -> None:
         """Continue the group at the position that the broker named (EARLIEST or LATEST, or out of range)."""
-        progress = self._progress.get(partition)
-        if progress is not None and progress.state is OwnershipState.OWNED:
-            self._progress[partition] = progress.restart(position)
+        if self._is_delivered(partition):
+            self._progress[partition] = self._progress[partition].restart(position)
             await self._commit_quietly("of a new position", [partition])
 
     # ---- the group: core.interfaces.RebalanceListener -------------------------------------------------------
 
     async def assign(self, assignment: Assignment) -> None:
         """Begin to deliver partitions, in addition to those that are delivered already."""
+        if self._state is ConsumerState.LEAVING:
+            return  # decided before the membership was told to end, which releases them
         committed = assignment.committed
         added = {p: PartitionProgress(committed.get(p), committed.get(p)) for p in assignment.partitions}
         self._progress.update(added)
@@ -357,13 +358,13 @@ class Consumer(PartitionReaderBase):
         unknown = {p: self._start for p, progress in added.items() if progress.position is None}
         resolved, _ = await resolve_positions(self._driver, unknown)  # the fetcher asks again for those that failed
         for partition, position in resolved.items():
-            if self._progress.get(partition) is added[partition]:
-                self._progress[partition] = added[partition].restart(position)
+            if self._is_delivered(partition):
+                self._progress[partition] = self._progress[partition].restart(position)
         self._transition(ConsumerEvent.ASSIGN)
+        delivered = {p: self._progress[p].position for p in added if self._is_delivered(p)}  # not lost meanwhile
         self._fetcher.add(
-            Cursor(p, self._start if progress.position is None else progress.position, stream=assignment.partitions[p])
-            for p in added
-            if (progress := self._progress.get(p)) is not None  # else lost meanwhile
+            Cursor(p, self._start if position is None else position, stream=assignment.partitions[p])
+            for p, position in delivered.items()
         )
 
     async def revoke(self, partitions: Collection[TopicPartition]) -> None:
@@ -391,6 +392,10 @@ class Consumer(PartitionReaderBase):
             self._commit_scope.cancel()
         self._clear_assignment(partitions, OwnershipEvent.LOSE)
         self._progress_changed.notify()
+
+    def _is_delivered(self, partition: TopicPartition) -> bool:
+        progress = self._progress.get(partition)
+        return progress is not None and progress.state is OwnershipState.OWNED
 
     def _stop_delivery(self, partitions: Collection[TopicPartition]) -> None:
         for partition in partitions:
@@ -495,6 +500,7 @@ class Consumer(PartitionReaderBase):
             await self._leave(errors)
         finally:
             await self._fetcher.__aexit__(kind, error, trace)
+            self._stop_delivery(tuple(self._progress))  # of what was assigned before the membership noticed the exit
             self._clear_assignment(tuple(self._progress), OwnershipEvent.RELEASE)
             self._transition(ConsumerEvent.LEFT)
         if self._fetcher.failure is not None and not self._fetcher.failure_seen:
@@ -509,22 +515,21 @@ class Consumer(PartitionReaderBase):
         and the membership releases the rest in the background."""
         deadline = anyio.current_time() + self._exit_within
         self._membership_scope.cancel()
-        try:
+        async with AsyncExitStack() as stack:  # every step, also when a native cancellation ends one of them
+            stack.push_async_callback(self._step, errors, deadline, self._membership.leave)
+            stack.push_async_callback(self._step, errors, deadline, self._commit)
             await self._step(errors, deadline, self._await_membership)
-        finally:
-            try:
-                await self._step(errors, deadline, self._commit)
-            finally:
-                await self._step(errors, deadline, self._membership.leave)
+        if anyio.current_time() >= deadline:
+            errors.insert(
+                0, DeadlineError(f"leaving group {self._subscription.group}{self._left()}", self._exit_within)
+            )
 
     async def _step(self, errors: list[Exception], deadline: float, step: Callable[[], Awaitable[object]]) -> None:
-        with anyio.CancelScope(shield=True), anyio.CancelScope(deadline=deadline) as budget:
+        with anyio.CancelScope(shield=True), anyio.CancelScope(deadline=deadline):
             try:
                 await step()
             except OdradekError as error:
                 errors.append(error)
-        if budget.cancelled_caught:
-            errors.append(DeadlineError(f"leaving group {self._subscription.group}{self._left()}", self._exit_within))
 
     def _left(self) -> str:
         """Return in words what is left to be done."""

@@ -22,7 +22,6 @@ from odradek.core.interfaces import (
     PartitionFetch,
     PartitionResult,
     PendingResult,
-    ProducerRecord,
 )
 from odradek.engine import PackedBytes
 from odradek.errors import BrokerError, ConfigError, ConnectionLost, MessageTooLarge, RemoteProtocolError
@@ -73,23 +72,23 @@ def encode_batch(batch: PartitionBatch, max_message_bytes: int) -> bytes:
         MessageTooLarge: The broker would drop the whole set silently: a payload is over the limit, and compressed, the
             payload is the wrapper's (specification 3.1).
     """
-    values = batch.records
+    values: Any = batch.records
+    plain = len(values) > 0 and type(values[0]) is bytes  # a batch of records with keys need not be looked at twice
     if batch.compression != "none":
-        compression = CompressionType.named(batch.compression)
-        encoded = encode_set(_payloads(values), compression)
+        encoded = encode_set(_payloads(values), CompressionType.named(batch.compression))
         _check_size(batch, len(encoded) - entry_bytes(0), max_message_bytes)
         return encoded
-    if engine.active.fit(values, 0, len(values), sys.maxsize, 0, max_message_bytes)[0] < len(values):
-        values = _payloads(values)  # not all are plain, and small
-        _check_size(batch, max(map(len, values)), max_message_bytes)
-    return encode_set(cast(Sequence[bytes], values))
+    if not plain or engine.active.fit(values, 0, len(values), sys.maxsize, 0, max_message_bytes)[0] < len(values):
+        values = _payloads(values)
+        _check_size(batch, max(map(len, values), default=0), max_message_bytes)
+    return encode_set(values)
 
 
-def _payloads(records: Sequence[bytes | ProducerRecord]) -> Sequence[bytes]:
+def _payloads(records: Any) -> Any:
     """Return what 0.7 stores of the records."""
     if isinstance(records, PackedBytes):
-        return cast(Sequence[bytes], records)
-    return [cast(bytes, record if type(record) is bytes else record[0]) for record in records]
+        return records
+    return [record if type(record) is bytes else record[0] for record in records]
 
 
 def _check_size(batch: PartitionBatch, size: int, limit: int) -> None:
@@ -135,7 +134,10 @@ class Kafka07BrokerClient:
             LocalProtocolError, Closed: Nothing was queued. MessageTooLarge, ConfigError: nor was it if a batch that is
                 not encoded yet cannot be.
         """
-        parts = tuple([self._produce(batch) for batch in batches])
+        for batch in batches:
+            if batch.encoded is None:
+                self.encode(batch, self.options.max_message_bytes)
+        parts = tuple([Produce(b.partition.topic, b.partition.partition, cast(bytes, b.encoded)) for b in batches])
         buffers = encode_request(parts[0] if len(parts) == 1 else MultiProduce(parts))
         request = self.connection.submit(
             buffers + CONFIRM if acks else buffers,
@@ -143,11 +145,6 @@ class Kafka07BrokerClient:
             deadline_s=self.options.request_timeout_s,
         )
         return _PendingProduce(request, self.connection, [PartitionResult(batch.partition) for batch in batches])
-
-    def _produce(self, batch: PartitionBatch) -> Produce:
-        if batch.encoded is None:
-            self.encode(batch, self.options.max_message_bytes)
-        return Produce(batch.partition.topic, batch.partition.partition, cast(bytes, batch.encoded))
 
     async def fetch(self, fetches: Sequence[PartitionFetch], *, max_wait: float = 0.0, min_bytes: int = 1) -> None:
         """See `core.interfaces.BrokerClient`. A single partition is sent as FETCH, several as MULTIFETCH; 0.7 answers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -35,10 +36,12 @@ from odradek.io.kafka07.metadata import StaticMetadata, ZooKeeperMetadata, broke
 from odradek.io.zookeeper import ZooKeeper
 from odradek.types import Broker, Position, TopicPartition
 from odradek.wire.kafka07.message_set import entry_bytes
-from odradek.wire.kafka07.responses import ErrorCode
+from odradek.wire.kafka07.responses import Kafka07ErrorCode
 from odradek.wire.kafka07.topic_names import check_topic
 
 __all__ = ["Kafka07Driver", "Kafka07Options"]
+
+log = logging.getLogger(__name__)
 
 PROBE_PARTITIONS = 256
 """Partitions asked for in one request. A broker with more of one topic is asked again."""
@@ -140,8 +143,10 @@ class Kafka07Driver:
     # ---- brokers --------------------------------------------------------------------------------------------
 
     def broker(self, broker: Broker, *, purpose: str) -> Kafka07BrokerClient:
-        """See ProtocolDriver. A broker whose address changed gets another connection, and so does one whose connection
-        ended by a defect; the old one is closed.
+        """Return the client of a broker (ProtocolDriver).
+
+        A broker whose address changed gets another connection, and so does one whose connection ended by a defect; the
+        old one is closed.
 
         Raises:
             Closed: Outside the block.
@@ -188,7 +193,7 @@ class Kafka07Driver:
             fetches = [PartitionFetch(client.decoder(p, Position(0), DecoderOptions()), 0) for p in asked]
             await client.fetch(fetches)
             for partition, error in zip(asked, [fetch.error for fetch in fetches], strict=True):
-                if isinstance(error, BrokerError) and error.code == ErrorCode.WRONG_PARTITION:
+                if isinstance(error, BrokerError) and error.code == Kafka07ErrorCode.WRONG_PARTITION:
                     return partition.partition
                 if error is not None and not isinstance(error, OffsetOutOfRange):
                     raise error
@@ -223,18 +228,29 @@ class Kafka07Driver:
     # ---- groups ---------------------------------------------------------------------------------------------
 
     def membership(self, subscription: Subscription) -> ZooKeeperMembership:
-        """A member of its own in this era's ZooKeeper session. Raises Unsupported without ZooKeeper."""
-        zk = self._zookeeper("a consumer group")
-        return ZooKeeperMembership(zk, subscription, self._options.rebalance, self._spawn)
+        """Return a member of a group, in this cluster's ZooKeeper session.
+
+        Raises:
+            Unsupported: Without ZooKeeper.
+            ConfigError: ZooKeeper refuses the name of the group or consumer, or a broker that of a topic.
+        """
+        zookeeper = self._zookeeper("a consumer group")
+        return ZooKeeperMembership(zookeeper, subscription, self._options.rebalance, self._spawn)
 
     def offsets(self, group: str) -> ZooKeeperOffsets:
-        """Positions of a group. Raises Unsupported without ZooKeeper."""
+        """Return the stored positions of a group. Raises Unsupported without ZooKeeper."""
         return ZooKeeperOffsets(self._zookeeper("storing positions"), group)
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run `work` until it returns or this driver is closed."""
+        """Run `work` until it returns or this driver is closed. An error of it is logged: the cluster lives on."""
         if self._tasks is not None:
-            self._tasks.start_soon(work)
+            self._tasks.start_soon(self._guard, work)
+
+    async def _guard(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await work()
+        except Exception:
+            log.exception("%r: a background task failed", self)
 
     async def groups(self) -> list[str]:
         return await self._zookeeper("listing groups").children(GROUPS) or []
