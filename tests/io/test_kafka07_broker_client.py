@@ -485,6 +485,7 @@ async def test_more_bytes_than_were_asked_for_close_the_connection(peer: Peer) -
         peer.handle = lambda request: encode_fetch(0, b"x" * 11)  # type: ignore[method-assign]
         assert await outcome(fetch(api, (decoder(api), 10))) == (RemoteProtocolError, True)
         assert api.connection.state is State.IDLE
+        assert api.connection.statistics().attempts == 1, "it backs off before it connects again"
 
 
 @pytest.mark.parametrize("reset", [False, True])

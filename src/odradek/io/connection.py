@@ -423,6 +423,7 @@ class Connection:
         try:
             self._decode(data)
         except Exception as error:
+            self._received_any = False  # this was no response: back off before the next connection
             failure = error if isinstance(error, OdradekError) else self._defect(error)
             self._lose_with(failure, self._awaiting[0] if self._awaiting else None)
         self._in_callback = False

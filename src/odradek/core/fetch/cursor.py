@@ -268,6 +268,8 @@ class Cursor:
     def wanted_bytes(self, budget: ReadAheadBudget) -> int:
         """Return how many bytes it may request, as far as its own share goes."""
         size = bytes_to_request(self.buffered, budget.share, budget.limits)
+        if self._own_expansion is None:
+            return min(size, budget.limits.first_fetch_bytes)
         return size if self._max_wanted is None else min(size, max(self._max_wanted, budget.limits.min_bytes))
 
     # ---- what happens to it ----

@@ -61,6 +61,12 @@ class ReadAheadLimits:
     min_bytes: int = MIN_FETCH_BYTES
 
     @property
+    def first_fetch_bytes(self) -> int:
+        """What a partition requests before anything of it was fetched (bytes). Many may have less, and then share a
+        request."""
+        return min(self.fetch_bytes, FIRST_FETCH_FACTOR * self.min_bytes)
+
+    @property
     def min_share_bytes(self) -> int:
         """What a partition may hold however small its share (bytes)."""
         return max(self.min_bytes, min(MIN_SHARE_BYTES, self.read_ahead_bytes // 4))
@@ -95,8 +101,7 @@ def bytes_to_request(buffered: Buffered, share: int, limits: ReadAheadLimits) ->
     A full partition waits until half of its usual request fits again, so that a slow user causes few large fetches
     rather than many small ones.
     """
-    first = min(limits.fetch_bytes, FIRST_FETCH_FACTOR * limits.min_bytes)
-    usual = limits.fetch_bytes if buffered.expansion is not None else first
+    usual = limits.fetch_bytes if buffered.expansion is not None else limits.first_fetch_bytes
     expansion = expected_expansion(buffered.expansion)
     fits = int((share - buffered.memory) / expansion)
     if fits >= min(usual, int(share / expansion)) // 2 and fits >= limits.min_bytes:
