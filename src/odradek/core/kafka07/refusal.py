@@ -2,7 +2,7 @@
 
 A 0.7 broker answers no produce and closes the connection on one it does not like (specification 3.1); every request
 that was outstanding fails with it, and so does every request on a line that was cut. So after such a loss the batches
-are sent again isolated: together, behind a probe that proves that the broker answers, with nothing else in flight.
+are sent again isolated: together, after a probe that proves that the broker answers, with nothing else in flight.
 
 - They are confirmed: the broker refuses none of them. A cut line costs one extra round trip.
 - The broker closes again, although it had just answered: one of them is to blame. They are sent in halves, which
