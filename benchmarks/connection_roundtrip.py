@@ -6,7 +6,7 @@
 limit is a bare stream of the same kind (asyncio's BufferedProtocol, or trio's stream) that sends and receives them one
 at a time, so that the ratio of the lines with 100 in flight says what pipelining saves.
 
-To compare two branches run it on each, in turns, and compare ratios; differences within the spread are noise.
+To compare two branches run it on each, alternately, and compare ratios; differences within the spread are noise.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ async def one_at_a_time(port: int, rounds: int) -> Stopwatch:
 async def pipelined(port: int, rounds: int) -> Stopwatch:
     async with Connection("127.0.0.1", port) as connection:
         await connection.submit([HELLO, REQUEST], Echoed(), deadline_s=30)
-        flying: deque[InFlightRequest[None]] = deque()
+        in_flight: deque[InFlightRequest[None]] = deque()
         with Stopwatch() as watch:
             for _ in range(rounds):
-                if len(flying) >= IN_FLIGHT:
-                    await flying.popleft()
-                flying.append(connection.submit([REQUEST], Echoed(), deadline_s=30))
-            for pending in flying:
+                if len(in_flight) >= IN_FLIGHT:
+                    await in_flight.popleft()
+                in_flight.append(connection.submit([REQUEST], Echoed(), deadline_s=30))
+            for pending in in_flight:
                 await pending
     return watch
 
@@ -95,11 +95,11 @@ def case(port: int, rounds: int, way: Way, loop: str, floor: float) -> Case:
 
 def main() -> None:
     ways = ((one_at_a_time, ONE_FLOOR), (pipelined, PIPELINED_FLOOR))
-    with results(__file__, __doc__) as found, peer() as port:
-        rounds, turns = (500, 3) if found.quick else (3000, 9)
+    with results(__file__, __doc__) as measured, peer() as port:
+        rounds, repeats = (500, 3) if measured.quick else (3000, 9)
         loops = ("asyncio", "uvloop", "trio")
         cases = [case(port, rounds, way, loop, floor) for loop in loops for way, floor in ways]
-        compare(found, "One exchange", "Limit: a bare stream, one at a time.", cases, turns)
+        compare(measured, "One exchange", "Limit: a bare stream, one at a time.", cases, repeats)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,14 @@ author = "The odradek authors"
 copyright = author
 version = release = odradek.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.intersphinx", "generated"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.intersphinx",
+    "generated",
+    "kafka_protocol",
+]
 exclude_patterns = ["_build", "_ext", "topics/performance-results.md"]  # performance.md includes it
 myst_enable_extensions = ["deflist", "fieldlist", "colon_fence"]
 myst_heading_anchors = 3

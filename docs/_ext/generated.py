@@ -1,6 +1,7 @@
 """Directives that generate pages from the code, so that the two cannot differ.
 
-{machine} NAME      a state machine of odradek.core.states: picture and tables
+{machine} NAME      a state machine of odradek.core.states, or module:NAME of odradek.core: picture and tables
+{released}          the events of the lightweight consumer, and what stands for them in the released protocols
 {errors}            every error, its attributes and its docstring
 {options} NAME      the fields of a dataclass of odradek (module:class) with defaults and meaning
 {commands}          the help of every command
@@ -28,13 +29,15 @@ from odradek import errors
 from odradek.cli.app import cli
 from odradek.cli.pipeline.group import pipeline
 from odradek.core import states
+from odradek.core.kafka.lightweight_consumer import RELEASED
 
 
 class Machine(SphinxDirective):
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        machine = getattr(states, self.arguments[0])
+        module, _, name = self.arguments[0].rpartition(":")
+        machine = getattr(importlib.import_module(f"odradek.core.{module or 'states'}"), name)
         drawn = nodes.raw("", draw(machine), format="html")
         return [drawn, *self.parse_text_to_nodes("\n".join(_machine(machine)))]
 
@@ -45,6 +48,13 @@ def _machine(machine: states.Machine) -> Iterator[str]:
     yield from ("", "| in | when | then |", "|---|---|---|")
     for (state, event), target in machine.transitions.items():
         yield f"| {state.name} | {event.value} | {target.name} |"
+
+
+class Released(SphinxDirective):
+    def run(self) -> list[nodes.Node]:
+        lines = ["| event | classic groups | groups of KIP-848 |", "|---|---|---|"]
+        lines += [f"| {event.value} | {now.classic} | {now.consumer_group} |" for event, now in RELEASED.items()]
+        return self.parse_text_to_nodes("\n".join(lines))
 
 
 class Errors(SphinxDirective):
@@ -157,19 +167,38 @@ def _code(text: str) -> str:
     return f"{ticks} {_cell(text)} {ticks}" if "`" in text else f"`{_cell(text)}`"
 
 
+_ATTRIBUTES: dict[str, list[str]] = {}
+
+
 def _literals(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
     """The docstrings mark code with single backticks, as Markdown does."""
     lines[:] = [re.sub(r"(?<![`:\w])`([^`]+)`(?!`)", r"``\1``", line) for line in lines]
+    if what in ("attribute", "data", "property"):
+        _ATTRIBUTES[name] = lines[:]
+
+
+def _attributes(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Undo what napoleon does to the texts of attributes: it takes words before a colon for a type."""
+    lines[:] = _ATTRIBUTES.pop(name, lines)
+
+
+def _skip(app: Sphinx, what: str, name: str, obj: object, skip: bool, options: object) -> bool | None:
+    """Skip fields of named tuples: the section Args of the class describes them."""
+    return True if (getattr(obj, "__doc__", "") or "").startswith("Alias for field number") else None
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", _literals, priority=400)  # before napoleon splits lines at colons
-    for name, directive in [
-        ("machine", Machine),
-        ("errors", Errors),
-        ("options", Options),
-        ("commands", Commands),
-        ("messages", Messages),
-    ]:
+    app.connect("autodoc-process-docstring", _attributes, priority=600)  # after it
+    app.connect("autodoc-skip-member", _skip)
+    directives = {
+        "machine": Machine,
+        "released": Released,
+        "errors": Errors,
+        "options": Options,
+        "commands": Commands,
+        "messages": Messages,
+    }
+    for name, directive in directives.items():
         app.add_directive(name, directive)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -19,6 +19,8 @@
             ConnectionLost                a connection died; says whether the request may have been applied
         ZooKeeperError                    ZooKeeper refused or cannot be reached
             NodeExists, NoNode, BadVersion, NotEmpty, SessionExpired
+        AuthFailed                        the broker did not accept who we are, or did not prove what it is
+        Fenced                            another producer or member took over this one's identity
         GroupError                        the consumer could not get or keep its partitions
         DeliveryError
             Rejected                      one record will never be written, and is not
@@ -45,6 +47,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 __all__ = [
+    "AuthFailed",
     "BadVersion",
     "BrokerError",
     "Closed",
@@ -53,6 +56,7 @@ __all__ = [
     "CorruptMessage",
     "DeadlineError",
     "DeliveryError",
+    "Fenced",
     "GroupError",
     "InternalError",
     "LocalProtocolError",
@@ -87,15 +91,15 @@ class OdradekError(Exception):
     fatal: bool = False
     """The producer or consumer cannot continue."""
     fence: bool = False
-    """What this producer or consumer owned may belong to another one now."""
+    """Another producer or consumer may own now what this one owned."""
     sent: bool = False
     """The failed request may have been applied."""
     hint: str = ""
-    """What to do."""
+    """One sentence on what to do, or an empty string."""
     fatal_to_connection: ClassVar[bool] = False  # until no caller reads it
 
     def message(self) -> str:
-        """What happened, without the hint."""
+        """Return what happened, without the hint."""
         return super().__str__()
 
     def __str__(self) -> str:
@@ -330,6 +334,44 @@ class GroupError(OdradekError):
     """The consumer could not get or keep its partitions."""
 
     fatal = True
+
+
+class AuthFailed(OdradekError):
+    """The broker did not accept who we are, or did not prove what it is.
+
+    Args:
+        mechanism: The SASL mechanism.
+        why: What was wrong, without any secret.
+    """
+
+    fatal = True
+
+    def __init__(self, mechanism: str, why: str) -> None:
+        super().__init__(mechanism, why)
+        self.mechanism, self.why = mechanism, why
+
+    def message(self) -> str:
+        return f"authentication with {self.mechanism} failed: {self.why}"
+
+
+class Fenced(OdradekError):
+    """Another producer or group member took over this one's identity, and this one must stop.
+
+    Args:
+        what: The transactional id, group instance or producer that was fenced.
+        why: What the broker said.
+    """
+
+    fatal = True
+    fence = True
+    hint = "give each running process an id of its own, and stop this one"
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(what, why)
+        self.what, self.why = what, why
+
+    def message(self) -> str:
+        return f"{self.what} is fenced: {self.why}"
 
 
 class DeliveryError(OdradekError):

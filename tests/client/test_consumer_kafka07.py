@@ -18,6 +18,7 @@ from odradek.core.interfaces import PartitionBatch, ProducerRecord
 from odradek.errors import GroupError, Unsupported
 from odradek.io.kafka07.driver import Kafka07Driver, Kafka07Options
 from odradek.io.kafka07.membership import RebalanceOptions
+from odradek.io.zookeeper import ZooKeeper
 from odradek.testing import FaultProxy, Kafka07Broker, ZooKeeperServer
 from odradek.types import EARLIEST, LATEST, Position, TopicPartition
 
@@ -51,7 +52,7 @@ async def write(
         while (broker := driver.metadata.table.brokers.get(partition.broker)) is None:
             await driver.metadata.changed(driver.metadata.table.version)
         part = PartitionBatch(partition, [ProducerRecord(value) for value in values], compression)
-        await driver.broker(broker, purpose="produce").produce([part], confirm=True)
+        await driver.broker(broker, purpose="produce").produce([part], acks=-1)
 
 
 async def create(driver: Kafka07Driver, topic: str, brokers: Sequence[int] = (1,)) -> list[TopicPartition]:
@@ -233,10 +234,77 @@ async def test_a_group_that_cannot_claim_its_partitions_raises_at_entry(
         async with cluster(odradek_chroot) as driver:
             await create(driver, "t")
             odradek_zookeeper.create(chroot + "/consumers/g/owners/t/1-1", b"stranger-0")
-            with pytest.raises(GroupError, match="stranger"):
-                async with consumer(odradek_chroot, "t"):
+            with pytest.raises(GroupError, match="no partitions within 1 s: t/1-1 belongs to stranger-0"):
+                async with consumer(odradek_chroot, "t", join_within=1):
                     pass
             assert nodes(odradek_zookeeper, odradek_chroot, "/consumers/g/ids") == {}
+
+
+async def test_joining_waits_for_the_session_of_a_dead_member(
+    odradek_chroot: str, odradek_zookeeper: ZooKeeperServer
+) -> None:
+    """Longer than four attempts take: until `join_within`."""
+    with brokers(odradek_chroot, 1):
+        async with cluster(odradek_chroot) as driver:
+            await create(driver, "t")
+            async with ZooKeeper(odradek_chroot, connect_timeout=10) as dead:
+                await dead.create("/consumers/g/owners/t/1-1", b"dead-0", ephemeral=True, parents=True)
+                async with anyio.create_task_group() as tasks:
+
+                    async def join() -> None:
+                        async with consumer(odradek_chroot, "t", consumer_id="a") as c:
+                            assert len(c.assignment) == 3
+
+                    tasks.start_soon(join)
+                    await anyio.sleep(4 * OPTIONS.rebalance.backoff + 0.5)
+                    assert nodes(odradek_zookeeper, odradek_chroot, "/consumers/g/owners/t") == {"1-1": b"dead-0"}
+                    await dead.aclose()
+
+
+async def test_after_an_expiry_in_the_middle_of_a_revoke_nothing_is_committed(
+    odradek_chroot: str, odradek_zookeeper: ZooKeeperServer
+) -> None:
+    """The old member's position must not replace that of the new owner, whichever session it has by then."""
+
+    def stored() -> bytes | None:
+        return nodes(odradek_zookeeper, odradek_chroot, "/consumers/g/offsets/t").get("1-2")
+
+    with brokers(odradek_chroot, 1):
+        async with cluster(odradek_chroot) as driver:
+            *_, last = await create(driver, "t")
+            await write(driver, last, numbered(10))
+            async with (
+                cluster(odradek_chroot) as own,
+                Consumer(own, "t", group="g", consumer_id="a", revoke_within=60, tuning=TUNING) as a,
+            ):
+                held = None
+                with anyio.fail_after(30):
+                    async for batch in a.batches(max_records=5):
+                        if batch.partition == last:
+                            held = batch
+                            break
+                assert held is not None
+                async with anyio.create_task_group() as tasks:
+
+                    async def drain() -> None:
+                        async with consumer(odradek_chroot, "t", consumer_id="b") as b:
+                            async for batch in b.batches():
+                                batch.done()
+
+                    tasks.start_soon(drain)
+                    await until(lambda: last not in a.partitions)
+                    ids = f"/{odradek_chroot.split('/', 1)[1]}/consumers/g/ids/g_a"
+                    odradek_zookeeper.expire(odradek_zookeeper.tree(ids)[ids].owner)
+                    end = await driver.broker(driver.metadata.table.brokers[1], purpose="control").positions(
+                        last, LATEST
+                    )
+                    await until(lambda: stored() == str(end[0]).encode())
+                    await until(lambda: last not in a.assignment)
+                    assert not held.done()
+                    await until(lambda: len(a.assignment) == 2)
+                    await a.commit()
+                    assert stored() == str(end[0]).encode()
+                    tasks.cancel_scope.cancel()
 
 
 async def test_two_consumers_and_a_late_third_lose_nothing(odradek_chroot: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -13,9 +14,10 @@ import pytest
 
 from odradek.client.consumer.consumer import Consumer
 from odradek.core.backoff import Backoff
-from odradek.core.states import ConsumerState
-from odradek.errors import ConfigError, Unsupported
+from odradek.core.states import OwnershipState
+from odradek.errors import ConfigError, OdradekError, Unsupported
 from odradek.types import Record, TopicPartition
+from odradek.wire.compression import CompressionType
 
 from ..payloads import payload
 from .consuming import LogEra, tp
@@ -31,7 +33,7 @@ def numbered(count: int, first: int = 0) -> list[bytes]:
     return [b"%06d" % n for n in range(first, first + count)]
 
 
-def make_era(*counts: int) -> LogEra:
+def make_driver(*counts: int) -> LogEra:
     """Partitions with so many records each, numbered through; all of them for the one member."""
     driver = LogEra(t=len(counts))
     first = 0
@@ -50,6 +52,10 @@ def make(driver: LogEra, **options: Any) -> Consumer:
         **options,
     }
     return Consumer(driver, "t", **settings)
+
+
+def revoking(consumer: Consumer) -> bool:
+    return any(progress.state is OwnershipState.REVOKING for progress in consumer._progress.values())
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -101,7 +107,7 @@ async def finished(bench: Bench, count: int) -> None:
 
 
 async def test_every_record_is_handled_and_committed() -> None:
-    driver = make_era(300, 200)
+    driver = make_driver(300, 200)
     seen: list[bytes] = []
 
     async def handle(record: Record) -> None:
@@ -116,7 +122,7 @@ async def test_every_record_is_handled_and_committed() -> None:
 
 async def test_pain_each_parallel_contiguous_commits() -> None:
     """Handlers finish in any order; a position is committed only when everything before it is finished."""
-    driver, bench = make_era(4), Bench()
+    driver, bench = make_driver(4), Bench()
     async with make(driver) as consumer, running(consumer, bench, order="none", parallel=4):
         await until(lambda: len(bench.waiting) == 4)
         bench.finish(3)
@@ -135,7 +141,7 @@ async def test_pain_each_parallel_contiguous_commits() -> None:
 
 
 async def test_no_more_run_at_a_time_than_allowed() -> None:
-    driver, bench = make_era(20), Bench()
+    driver, bench = make_driver(20), Bench()
     async with make(driver) as consumer, running(consumer, bench, order="none", parallel=3):
         for n in range(20):
             await begun(bench, min(20, n + 3))
@@ -146,7 +152,7 @@ async def test_no_more_run_at_a_time_than_allowed() -> None:
 
 
 async def test_by_partition_one_at_a_time_and_partitions_side_by_side() -> None:
-    driver, bench = make_era(3, 3), Bench()
+    driver, bench = make_driver(3, 3), Bench()
     async with make(driver) as consumer, running(consumer, bench):
         await until(lambda: len(bench.waiting) == 2)
         assert sorted(bench.waiting) == [b"000000", b"000003"]
@@ -158,7 +164,7 @@ async def test_by_partition_one_at_a_time_and_partitions_side_by_side() -> None:
 
 
 async def test_by_key_one_at_a_time_across_partitions() -> None:
-    driver, bench = make_era(4, 4), Bench()
+    driver, bench = make_driver(4, 4), Bench()
     async with (
         make(driver) as consumer,
         running(consumer, bench, order="key", key=lambda record: int(record.value) % 2),
@@ -172,20 +178,20 @@ async def test_by_key_one_at_a_time_across_partitions() -> None:
 
 
 async def test_order_by_key_without_keys_says_what_it_needs() -> None:
-    async with make(make_era(3)) as consumer:
+    async with make(make_driver(3)) as consumer:
         with pytest.raises(Unsupported, match="key=lambda record"):
             await consumer.each(Bench(), order="key")
 
 
 @pytest.mark.parametrize("options", [{"parallel": 0}, {"retries": -1}, {"order": "random"}, {"dead_letter": "dlq"}])
 async def test_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
-    async with make(make_era(1)) as consumer:
+    async with make(make_driver(1)) as consumer:
         with pytest.raises(ConfigError):
             await consumer.each(Bench(), **options)
 
 
 async def test_a_slow_partition_does_not_hold_back_the_others_nor_grow_without_bound() -> None:
-    driver = make_era(5000, 500)
+    driver = make_driver(5000, 500)
     bench = Bench()
 
     async def handle(record: Record) -> None:
@@ -228,7 +234,7 @@ async def test_what_waits_is_bounded_in_bytes() -> None:
 
 
 async def test_a_failing_handler_is_tried_again() -> None:
-    driver, attempts = make_era(1), []
+    driver, attempts = make_driver(1), []
 
     async def handle(record: Record) -> None:
         attempts.append(record.value)
@@ -241,7 +247,7 @@ async def test_a_failing_handler_is_tried_again() -> None:
 
 
 async def test_a_handler_that_fails_for_good_ends_each_with_its_error_and_commits_what_came_before() -> None:
-    driver, seen = make_era(5), []
+    driver, seen = make_driver(5), []
 
     async def handle(record: Record) -> None:
         if record.value == b"000003":
@@ -276,7 +282,7 @@ class Letters:
 
 
 async def test_what_cannot_be_handled_goes_to_the_dead_letters() -> None:
-    driver, letters = make_era(5), Letters()
+    driver, letters = make_driver(5), Letters()
 
     async def handle(record: Record) -> None:
         if int(payload(record.value)) % 2:
@@ -291,7 +297,7 @@ async def test_what_cannot_be_handled_goes_to_the_dead_letters() -> None:
 
 
 async def test_a_dead_letter_that_cannot_be_sent_is_not_lost() -> None:
-    driver, letters = make_era(5), Letters()
+    driver, letters = make_driver(5), Letters()
     letters.error = TimeoutError("no broker")
 
     async def handle(record: Record) -> None:
@@ -307,11 +313,11 @@ async def test_a_dead_letter_that_cannot_be_sent_is_not_lost() -> None:
 
 
 async def test_a_revoke_lets_running_handlers_finish_and_drops_the_rest() -> None:
-    driver, bench = make_era(10), Bench()
+    driver, bench = make_driver(10), Bench()
     async with make(driver) as consumer, running(consumer, bench), anyio.create_task_group() as tasks:
         await until(lambda: b"000000" in bench.waiting)
         tasks.start_soon(driver.member.revoke)
-        await until(lambda: consumer.state is ConsumerState.REVOKING)
+        await until(lambda: revoking(consumer))
         assert "released" not in driver.member.steps
         bench.finish(0)
         await until(lambda: "released" in driver.member.steps)
@@ -321,19 +327,19 @@ async def test_a_revoke_lets_running_handlers_finish_and_drops_the_rest() -> Non
 
 
 async def test_a_revoke_cancels_handlers_that_take_too_long(caplog: pytest.LogCaptureFixture) -> None:
-    driver, bench = make_era(10), Bench()
+    driver, bench = make_driver(10), Bench()
     async with make(driver, revoke_within=0.05) as consumer, running(consumer, bench):
         await until(lambda: b"000000" in bench.waiting)
         await driver.member.revoke()
         assert bench.waiting == {} and bench.done == []
         await driver.member.assign(tp())
         await until(lambda: b"000000" in bench.waiting)
-    assert "handler cancelled" in caplog.text
+    assert "cancelled because its partition is revoked: handler " in caplog.text
     assert driver.store.stored == {tp(): 0}
 
 
 async def test_an_expired_session_cancels_handlers_at_once() -> None:
-    driver, bench = make_era(10), Bench()
+    driver, bench = make_driver(10), Bench()
     async with make(driver) as consumer, running(consumer, bench):
         await until(lambda: b"000000" in bench.waiting)
         await driver.member.expire()
@@ -343,23 +349,23 @@ async def test_an_expired_session_cancels_handlers_at_once() -> None:
 
 async def test_pain_a_slow_handler_is_named_before_the_limit(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "odradek.each")
-    driver, bench = make_era(1), Bench()
+    driver, bench = make_driver(1), Bench()
     async with make(driver, revoke_within=0.04) as consumer, running(consumer, bench.__call__):
-        await until(lambda: "slow: Bench.__call__ has had t/1-0 at 0" in caplog.text)
+        await until(lambda: "slow: handler Bench.__call__ has been running for" in caplog.text)
         await anyio.sleep(0.05)
     assert caplog.text.count("slow: ") == 1
 
 
 async def test_the_death_of_the_consumer_ends_each() -> None:
-    async with make(make_era(0)) as consumer:
-        era_error = RuntimeError("out of order")
-        consumer._fetcher.fail(era_error)
+    async with make(make_driver(0)) as consumer:
+        failure = RuntimeError("out of order")
+        consumer._fetcher.fail(failure)
         with pytest.raises(RuntimeError, match="out of order"):
             await consumer.each(Bench())
 
 
 async def test_cancelling_each_commits_only_what_was_finished() -> None:
-    driver, seen, scope = make_era(100), list[TopicPartition](), anyio.CancelScope()
+    driver, seen, scope = make_driver(100), list[TopicPartition](), anyio.CancelScope()
 
     async def handle(record: Record) -> None:
         await anyio.lowlevel.checkpoint()
@@ -372,3 +378,163 @@ async def test_cancelling_each_commits_only_what_was_finished() -> None:
             await consumer.each(handle)
     assert 7 <= len(seen) < 100
     assert driver.store.stored == {tp(): len(seen) * SIZE}
+
+
+# ---- what each leaves behind --------------------------------------------------------------------------------
+
+
+async def handled_by_a_second_each(consumer: Consumer, count: int) -> list[bytes | None]:
+    again: list[bytes | None] = []
+
+    async def handle(record: Record) -> None:
+        again.append(record.value)
+
+    async with running(consumer, handle):
+        await until(lambda: len(again) >= count)
+    return again
+
+
+async def test_after_a_failed_handler_a_second_each_continues_exactly_there() -> None:
+    driver, seen = make_driver(1000), list[bytes | None]()
+
+    async def handle(record: Record) -> None:
+        if record.value == b"000005":
+            raise ValueError("once")
+        seen.append(record.value)
+
+    async with make(driver) as consumer:
+        with pytest.raises(ValueError, match="once"):
+            await consumer.each(handle, parallel=10)
+        assert seen == numbered(5)
+        assert await handled_by_a_second_each(consumer, 995) == numbered(995, 5)
+    assert driver.store.stored == {tp(): 1000 * SIZE}
+
+
+async def test_after_a_timeout_around_each_batches_continue_exactly_there() -> None:
+    driver, seen, scope = make_driver(1000), list[bytes | None](), anyio.CancelScope()
+
+    async def handle(record: Record) -> None:
+        await anyio.lowlevel.checkpoint()
+        seen.append(record.value)
+        if len(seen) == 7:
+            scope.cancel()
+
+    async with make(driver) as consumer:
+        with scope:
+            await consumer.each(handle, parallel=10)
+        done = len(seen)
+        got: list[bytes | None] = []
+        async for batch in consumer.batches():
+            got += batch.values
+            batch.done()
+            if len(got) == 1000 - done:
+                break
+    assert seen + got == numbered(1000)
+    assert driver.store.stored == {tp(): 1000 * SIZE}
+
+
+async def test_inside_a_wrapper_a_second_each_continues_at_the_record_that_failed() -> None:
+    driver, seen = LogEra(t=1), list[bytes | None]()
+    driver.write(tp(), numbered(10), CompressionType.GZIP)
+    driver.initial = {tp(): 0}
+
+    async def handle(record: Record) -> None:
+        if record.value == b"000004":
+            raise ValueError("once")
+        seen.append(record.value)
+
+    async with make(driver) as consumer:
+        with pytest.raises(ValueError, match="once"):
+            await consumer.each(handle)
+        assert seen == numbered(4)
+        assert await handled_by_a_second_each(consumer, 6) == numbered(6, 4)
+
+
+async def test_without_order_everything_from_the_first_unfinished_record_comes_again() -> None:
+    driver, bench = make_driver(6), Bench()
+    async with make(driver) as consumer:
+        async with running(consumer, bench, order="none", parallel=4):
+            await begun(bench, 4)
+            bench.finish(0)
+            bench.finish(2)
+            await finished(bench, 2)
+        assert await handled_by_a_second_each(consumer, 5) == numbered(5, 1)
+    assert driver.store.stored == {tp(): 6 * SIZE}
+
+
+async def test_a_key_function_that_raises_loses_nothing() -> None:
+    driver = make_driver(10)
+
+    def key(record: Record) -> int:
+        raise ValueError("no key")
+
+    async with make(driver) as consumer:
+        with pytest.raises(ValueError, match="no key"):
+            await consumer.each(Bench(), order="key", key=key)
+        assert await handled_by_a_second_each(consumer, 10) == numbered(10)
+
+
+async def test_a_pause_by_the_user_survives_the_end_of_each() -> None:
+    driver, bench = make_driver(10), Bench()
+    async with make(driver) as consumer:
+        async with running(consumer, bench):
+            await begun(bench, 1)
+            consumer.pause()
+        with anyio.move_on_after(0.02) as paused:
+            await anext(consumer)
+        assert paused.cancelled_caught
+        consumer.resume()
+        assert (await anext(consumer)).value == b"000000"
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_handler_that_awaits_something_cancelled_elsewhere_fails(anyio_backend: str) -> None:
+    driver, seen = make_driver(10), list[bytes | None]()
+
+    async def handle(record: Record) -> None:
+        if record.value == b"000005":
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            future.cancel()
+            await future
+        seen.append(record.value)
+
+    async with make(driver) as consumer:
+        with pytest.raises(OdradekError, match="it awaited something that was cancelled elsewhere"):
+            await consumer.each(handle, retries=1, backoff=AT_ONCE)
+    assert seen == numbered(5)
+    assert driver.store.stored == {tp(): 5 * SIZE}
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_native_cancellation_of_each_cancels_it(anyio_backend: str) -> None:
+    driver, bench = make_driver(10), Bench()
+    async with make(driver) as consumer:
+        task = asyncio.ensure_future(consumer.each(bench))
+        await begun(bench, 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert bench.waiting == {}
+        assert await handled_by_a_second_each(consumer, 10) == numbered(10)
+
+
+@pytest.mark.parametrize("order", ["none", "key"])
+async def test_memory_behind_a_handler_that_hangs_is_bounded(order: Any) -> None:
+    driver, seen = make_driver(20_000), list[bytes | None]()
+    gate = anyio.Event()
+
+    async def handle(record: Record) -> None:
+        if record.value == b"000000":
+            await gate.wait()
+        seen.append(record.value)
+
+    async with make(driver) as consumer, running(consumer, handle, order=order, key=lambda record: record.value):
+        await until(lambda: len(seen) == 19_999)
+        progress = consumer._progress[tp()]
+        spans, span = 0, progress._first
+        while span is not None:
+            spans, span = spans + 1, span._next
+        assert progress.outstanding == 20_000 and spans == 2
+        assert len(consumer._pools[0]._queues._queues) == 1
+        gate.set()
+        await until(lambda: progress.position == 20_000 * SIZE)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ import pytest
 
 from odradek.core.interfaces import Assignment, Subscription
 from odradek.core.kafka07.znodes import broker_data
-from odradek.errors import GroupError
 from odradek.io.kafka07.membership import RebalanceOptions, ZooKeeperMembership, ZooKeeperOffsets
 from odradek.io.zookeeper import ZooKeeper
 from odradek.testing import ZooKeeperServer
@@ -77,18 +76,19 @@ class Consumer:
         attempts = int(config.get("rebalance.retries.max", 4))
         self.membership = ZooKeeperMembership(zk, subscription, RebalanceOptions(attempts, 0.1))
         self.generated = subscription.consumer_id is None
-        self.failure: GroupError | None = None
         self._commits_at_exit = config.get("autocommit.enable") != "false"
         self._interval = int(config.get("autocommit.interval.ms", 600_000)) / 1000
         self._offsets = ZooKeeperOffsets(zk, subscription.group)
-        self._mine: list[TopicPartition] = []
+        self._joining: anyio.CancelScope
+        self.blocked = False
+        self._mine: set[TopicPartition] = set()
         self._logs = logs
         self._leave = anyio.Event()
         self.left = anyio.Event()
 
     async def run(self) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._join)
+            tasks.start_soon(self.join)
             tasks.start_soon(self._autocommit)
             await self._leave.wait()
             tasks.cancel_scope.cancel()
@@ -97,21 +97,17 @@ class Consumer:
         await self.membership.leave()
         self.left.set()
 
-    async def _join(self) -> None:
-        try:
+    async def join(self) -> None:
+        """Run the membership. Cancelled when its attempts are used up, where the Scala consumer raises: that claims
+        partitions again at the next event (specification, appendix H.10), and ours as soon as their owner goes."""
+        self.blocked = False
+        with anyio.CancelScope() as self._joining:
             await self.membership.run(self)
-        except GroupError as error:
-            self.failure = error
 
     async def _autocommit(self) -> None:
         while True:
             await anyio.sleep(self._interval)
             await self.commit()
-
-    async def retry(self) -> None:
-        """A consumer whose join failed claims partitions at the next event (specification, appendix H.10)."""
-        self.failure = None
-        await self._join()
 
     async def leave(self) -> None:
         self._leave.set()
@@ -120,19 +116,23 @@ class Consumer:
     async def commit(self) -> None:
         await self._offsets.commit({p: Position(self._logs.ends.get(p, 0)) for p in self._mine})
 
-    async def revoke(self) -> None:
+    async def revoke(self, partitions: Collection[TopicPartition]) -> None:
         await self.commit()
-        self._mine = []
+        self._mine -= set(partitions)
 
     async def assign(self, assignment: Assignment) -> None:
-        self._mine = list(assignment.partitions)
+        await self.commit()  # at every rebalance, as Scala's does, which releases everything
+        self._mine |= assignment.partitions.keys()
 
-    def lost(self) -> None:
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
         raise AssertionError("no session expires here")
 
     @property
     def settled(self) -> bool:
-        return self.left.is_set() or self.failure is not None or " OWNING " in repr(self.membership)
+        if " DEGRADED " in repr(self.membership) and not self.blocked:
+            self.blocked = True
+            self._joining.cancel()
+        return self.left.is_set() or self.blocked or " OWNING " in repr(self.membership)
 
 
 def subscription_of(name: str, streams: str, fixed: int) -> Subscription:
@@ -172,10 +172,10 @@ class Stage:
         self._tasks.start_soon(consumer.run)
         await self._until(lambda: self._registered(consumer))
         for other in earlier:
-            if other.failure is not None:
-                self._tasks.start_soon(other.retry)
+            if other.blocked:
+                self._tasks.start_soon(other.join)
         await self._until(lambda: consumer.settled)
-        return None if consumer.failure is None else f"err {consumer.failure}"
+        return f"err {consumer.membership.problem}" if consumer.blocked else None
 
     def _registered(self, consumer: Consumer) -> bool:
         return bool(self._server.tree(f"{self._root}/consumers/zg/ids/{consumer.membership.consumer_id}"))

@@ -1,4 +1,4 @@
-"""Rules as data: what may follow what, and the pictures drawn from it."""
+"""State machines as data: which state may follow which."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from enum import Enum
 import pytest
 
 from odradek.core.states import (
+    BROKER,
     CONSUMER,
     CURSOR,
-    LINK,
+    OWNERSHIP,
     BrokerEvent,
     BrokerState,
     ConsumerEvent,
@@ -17,6 +18,8 @@ from odradek.core.states import (
     CursorEvent,
     CursorState,
     Machine,
+    OwnershipEvent,
+    OwnershipState,
 )
 from odradek.errors import LocalProtocolError
 
@@ -43,7 +46,7 @@ DOOR = Machine(
         (Door.OPEN, Act.BURN): Door.GONE,
     },
 )
-MACHINES = [CONSUMER, CURSOR, LINK]
+MACHINES = [CONSUMER, OWNERSHIP, CURSOR, BROKER]
 
 
 def test_a_legal_pair_leads_on() -> None:
@@ -63,21 +66,34 @@ def test_every_state_can_be_reached(machine: Machine[Enum, Enum]) -> None:
     assert reached == set(type(machine.start))
 
 
-def test_a_consumer_always_finds_its_way_out() -> None:
+def test_a_consumer_can_leave_from_every_state() -> None:
     for state in set(ConsumerState) - {ConsumerState.NEW, ConsumerState.LEAVING, ConsumerState.CLOSED}:
         assert CONSUMER.after(state, ConsumerEvent.EXIT) is ConsumerState.LEAVING
 
 
-def test_nothing_is_released_by_an_expired_consumer() -> None:
-    for state in (ConsumerState.JOINING, ConsumerState.RUNNING, ConsumerState.REVOKING):
+def test_an_expired_consumer_waits_for_its_next_assignment() -> None:
+    for state in (ConsumerState.JOINING, ConsumerState.RUNNING):
         assert CONSUMER.after(state, ConsumerEvent.EXPIRE) is ConsumerState.JOINING
+    assert CONSUMER.after(ConsumerState.JOINING, ConsumerEvent.ASSIGN) is ConsumerState.RUNNING
 
 
-def test_a_seek_revives_a_partition_in_any_state() -> None:
+def test_a_partition_is_released_only_after_it_was_revoked_and_lost_in_any_state() -> None:
+    with pytest.raises(LocalProtocolError):
+        OWNERSHIP.after(OwnershipState.OWNED, OwnershipEvent.RELEASE)
+    for state in (OwnershipState.OWNED, OwnershipState.REVOKING):
+        assert OWNERSHIP.after(state, OwnershipEvent.LOSE) is OwnershipState.ENDED
+
+
+def test_a_seek_revives_a_partition_in_any_state_while_it_is_assigned() -> None:
+    for state in set(CursorState) - {CursorState.UNASSIGNED}:
+        assert CURSOR.after(state, CursorEvent.SEEK) is CursorState.RESOLVING
+
+
+def test_a_partition_can_be_unassigned_in_any_state() -> None:
     for state in CursorState:
-        assert CURSOR.after(state, CursorEvent.SEEK) is CursorState.SEARCHING
+        assert CURSOR.after(state, CursorEvent.UNASSIGN) is CursorState.UNASSIGNED
 
 
-def test_a_lost_connection_comes_back_by_itself() -> None:
-    state = LINK.after(BrokerState.UP, BrokerEvent.BREAK)
-    assert LINK.after(LINK.after(state, BrokerEvent.BREAK), BrokerEvent.ANSWER) is BrokerState.UP
+def test_a_broker_recovers_from_a_lost_connection() -> None:
+    state = BROKER.after(BrokerState.CONNECTED, BrokerEvent.FAILED)
+    assert BROKER.after(BROKER.after(state, BrokerEvent.FAILED), BrokerEvent.RESPONDED) is BrokerState.CONNECTED

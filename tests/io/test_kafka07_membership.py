@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 from uuid import uuid4
 
 import anyio
 import pytest
 
-from odradek.core.interfaces import Assignment, Membership, OffsetStore, RebalanceListener, Subscription
+from odradek.core.interfaces import Assignment, Membership, RebalanceListener, Subscription
 from odradek.core.kafka07.znodes import StaticRegistration, parse_registration
-from odradek.errors import Closed, ConfigError, GroupError, NodeExists, ZooKeeperError
+from odradek.errors import Closed, ConfigError, GroupError, NodeExists, OdradekError, SessionExpired, ZooKeeperError
 from odradek.io.kafka07.membership import RebalanceOptions, ZooKeeperMembership, ZooKeeperOffsets
 from odradek.io.zookeeper import NodeEvent, ZooKeeper
 from odradek.testing import FaultProxy, ZooKeeperServer
@@ -50,53 +52,67 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class Recorder:
-    """A listener that writes down what it is told, and commits `done` when it is revoked."""
+    """A listener that records its calls, and commits `done` when partitions are revoked."""
 
-    def __init__(self, offsets: ZooKeeperOffsets) -> None:
-        self.offsets = offsets
-        self.story: list[str] = []
-        self.current: Assignment | None = None
+    def __init__(self, membership: ZooKeeperMembership) -> None:
+        self.membership = membership
+        self.calls: list[str] = []
+        self.current: dict[TopicPartition, int] | None = None
+        self.committed: dict[TopicPartition, Position | None] = {}
+        self.generation = 0
         self.done: dict[TopicPartition, Position] = {}
         self.before_commit: Callable[[], Awaitable[None]] | None = None
         self.in_assign: Callable[[], Awaitable[None]] | None = None
-        self._told = anyio.Event()
+        self.revoke_error: OdradekError | None = None
+        self._called = anyio.Event()
 
-    async def revoke(self) -> None:
-        self.story.append("revoke")
+    async def revoke(self, partitions: Collection[TopicPartition]) -> None:
+        self._record("revoke", dict.fromkeys(partitions, 0))
+        assert self.current is not None and self.current.keys() >= set(partitions)
         if self.before_commit is not None:
             await self.before_commit()
-        await self.offsets.commit(self.done)
-        self.current, self.done = None, {}
-        self._tell()
+        try:
+            await self.membership.commit({p: at for p, at in self.done.items() if p in partitions})
+        except OdradekError as error:
+            self.revoke_error = error
+        self._remove(partitions)
 
     async def assign(self, assignment: Assignment) -> None:
-        assert self.current is None, "assigned twice"
-        self.story.append(
-            "assign "
-            + " ".join(
-                f"{p.name}:{s}" for p, s in sorted(assignment.partitions.items(), key=lambda item: by_broker(item[0]))
-            )
-        )
-        self.current = assignment
-        self._tell()
+        current = self.current or {}
+        assert not current.keys() & assignment.partitions.keys(), "assigned twice"
+        self._record("assign", assignment.partitions)
+        assert assignment.generation > self.generation
+        self.generation = assignment.generation
+        self.current = {**current, **assignment.partitions}
+        self.committed = {**self.committed, **assignment.committed}
+        self._notify()
         if self.in_assign is not None:
             await self.in_assign()
 
-    def lost(self) -> None:
-        self.story.append("lost")
-        self.current, self.done = None, {}
-        self._tell()
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
+        self._record("lost", dict.fromkeys(partitions, 0))
+        assert self.current is not None and self.current.keys() == set(partitions)
+        self._remove(partitions)
 
-    def _tell(self) -> None:
-        self._told.set()
-        self._told = anyio.Event()
+    def _record(self, name: str, partitions: Mapping[TopicPartition, int]) -> None:
+        ordered = sorted(partitions.items(), key=lambda item: by_broker(item[0]))
+        self.calls.append(" ".join([name, *(f"{p.name}:{stream}" for p, stream in ordered)]))
 
-    async def owns(self, expected: Mapping[TopicPartition, int]) -> Assignment:
-        """Wait until exactly these are assigned."""
+    def _remove(self, partitions: Collection[TopicPartition]) -> None:
+        self.current = {p: stream for p, stream in (self.current or {}).items() if p not in partitions}
+        self.done = {p: at for p, at in self.done.items() if p not in partitions}
+        self._notify()
+
+    def _notify(self) -> None:
+        self._called.set()
+        self._called = anyio.Event()
+
+    async def owns(self, expected: Mapping[TopicPartition, int]) -> dict[TopicPartition, Position | None]:
+        """Wait until exactly these are assigned. Returns their positions."""
         with anyio.fail_after(20):
-            while self.current is None or dict(self.current.partitions) != expected:
-                await self._told.wait()
-        return self.current
+            while self.current != expected:
+                await self._called.wait()
+        return {p: self.committed[p] for p in expected}
 
 
 class Member:
@@ -122,7 +138,7 @@ async def member(
     async with opened(address) as zk:
         subscription = Subscription("g", wanted, include, consumer_id=name)
         membership = ZooKeeperMembership(zk, subscription, RebalanceOptions(4, BACKOFF))
-        listener = Recorder(ZooKeeperOffsets(zk, "g"))
+        listener = Recorder(membership)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(membership.run, listener)
             with anyio.fail_after(30):
@@ -160,10 +176,9 @@ async def test_case_38_nodes_are_exactly_those_of_the_specification(zookeeper: Z
         await topic(outside, "u", 1)
         async with member(address, "a", {"t": 2, "u": 1}) as a:
             same: Membership = a.membership
-            store: OffsetStore = a.listener.offsets
             listener: RebalanceListener = a.listener
             await a.owns({tp(0): 0, tp(1): 1, tp(0, "u"): 0})
-            await store.commit({tp(0): Position(56), tp(0, "u"): Position(0)})
+            await a.membership.commit({tp(0): Position(56), tp(0, "u"): Position(0)})
             tree = {p.removeprefix(chroot): n for p, n in zookeeper.tree(f"{chroot}/consumers").items()}
             me = a.zk.session_id
         assert {path: (node.data, node.owner) for path, node in tree.items()} == {
@@ -192,20 +207,25 @@ async def test_case_39_a_second_member_takes_its_range_with_the_positions_of_the
         await topic(outside, "t", 3)
         async with member(address, "a", {"t": 2}) as a:
             first = await a.owns({tp(0): 0, tp(1): 0, tp(2): 1})
-            assert set(first.committed.values()) == {None}
-            a.listener.done = {tp(0): Position(10), tp(2): Position(30)}
+            assert set(first.values()) == {None}
+            a.listener.done = {tp(0): Position(10), tp(1): Position(20), tp(2): Position(30)}
             async with member(address, "b") as b:
                 taken = await b.owns({tp(2): 0})
-                assert taken.committed == {tp(2): Position(30)}
+                assert taken == {tp(2): Position(30)}
                 kept = await a.owns({tp(0): 0, tp(1): 1})
-                assert kept.committed == {tp(0): Position(10), tp(1): None}
-                assert kept.generation > first.generation
+                assert kept == {tp(0): None, tp(1): Position(20)}, "1-0 was never interrupted"
                 assert await owners(outside) == {"1-0": "g_a-0", "1-1": "g_a-1", "1-2": "g_b-0"}
                 b.listener.done = {tp(2): Position(31)}
-                await b.listener.offsets.commit(b.listener.done)
+                await b.membership.commit(b.listener.done)
             back = await a.owns({tp(0): 0, tp(1): 0, tp(2): 1})
-            assert back.committed[tp(2)] == Position(31)
-            assert a.listener.story.count("revoke") == 2
+            assert back[tp(2)] == Position(31)
+            assert a.listener.calls == [
+                "assign 1-0:0 1-1:0 1-2:1",
+                "revoke 1-1:0 1-2:0",
+                "assign 1-1:1",
+                "revoke 1-1:0",
+                "assign 1-1:0 1-2:1",
+            ]
 
 
 async def test_case_40_eleven_partitions_over_three_members_sort_as_strings(server: ZooKeeperServer, root: str) -> None:
@@ -218,28 +238,34 @@ async def test_case_40_eleven_partitions_over_three_members_sort_as_strings(serv
             await c.owns(dict.fromkeys(map(tp, (7, 8, 9)), 0))
 
 
-async def test_case_41_a_foreign_owner_fails_the_start_after_four_attempts(server: ZooKeeperServer, root: str) -> None:
+async def test_case_41_a_member_blocked_by_a_foreign_owner_waits_for_it_and_says_so(
+    server: ZooKeeperServer, root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After four attempts it waits for the owner: its node may belong to a dead member with a long session."""
     address = server.address + root
     async with opened(address) as outside, opened(address) as zk:
         await topic(outside, "t", 3)
         await outside.create("/consumers/g/owners/t/1-1", b"stranger-0", parents=True)
         membership = ZooKeeperMembership(zk, Subscription("g", {"t": 1}, consumer_id="a"), RebalanceOptions(4, BACKOFF))
-        listener = Recorder(ZooKeeperOffsets(zk, "g"))
+        listener = Recorder(membership)
         begun = anyio.current_time()
-        with pytest.raises(GroupError, match=r"^g_a got no partitions in 4 attempts: t/1-1 belongs to stranger-0$"):
-            await membership.run(listener)
-        assert 3 * BACKOFF <= anyio.current_time() - begun < 5
-        assert await owners(outside) == {"1-1": "stranger-0"}  # what was claimed in vain is released
-        assert await outside.children("/consumers/g/ids") == ["g_a"]  # and it stays registered
-        assert listener.story == []
-        await outside.delete("/consumers/g/owners/t/1-1")
-        async with anyio.create_task_group() as tasks:  # the node is gone: another try succeeds
+        async with anyio.create_task_group() as tasks:
             tasks.start_soon(membership.run, listener)
+            await until(lambda: "DEGRADED" in repr(membership))
+            assert anyio.current_time() - begun >= 3 * BACKOFF
+            assert membership.problem == "t/1-1 belongs to stranger-0"
+            assert await owners(outside) == {"1-1": "stranger-0"}, "other claims are released"
+            assert await outside.children("/consumers/g/ids") == ["g_a"], "it stays registered"
+            assert listener.calls == []
+            await outside.delete("/consumers/g/owners/t/1-1")
             await listener.owns(dict.fromkeys(map(tp, range(3)), 0))
+            assert membership.problem == ""
             tasks.cancel_scope.cancel()
         await membership.leave()
         await membership.leave()
         assert await outside.children("/consumers/g/ids") == []
+    lines = [r.getMessage() for r in caplog.records if r.name == "odradek.group" and r.levelname == "WARNING"]
+    assert lines == ["g_a cannot get its partitions: t/1-1 belongs to stranger-0"]
 
 
 async def test_case_41_a_foreign_owner_that_goes_in_time_costs_no_back_off(server: ZooKeeperServer, root: str) -> None:
@@ -248,12 +274,12 @@ async def test_case_41_a_foreign_owner_that_goes_in_time_costs_no_back_off(serve
         await topic(outside, "t", 2)
         await outside.create("/consumers/g/owners/t/1-1", b"stranger-0", parents=True)
         membership = ZooKeeperMembership(zk, Subscription("g", {"t": 1}, consumer_id="a"), RebalanceOptions(4, 3600))
-        listener = Recorder(ZooKeeperOffsets(zk, "g"))
+        listener = Recorder(membership)
         with anyio.fail_after(20):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(membership.run, listener)
                 await until(lambda: "BACKING_OFF" in repr(membership))
-                assert await owners(outside) == {"1-1": "stranger-0"}
+                assert await owners(outside) == {"1-0": "g_a-0", "1-1": "stranger-0"}, "claims are kept meanwhile"
                 await outside.delete("/consumers/g/owners/t/1-1")
                 await listener.owns({tp(0): 0, tp(1): 0})
                 tasks.cancel_scope.cancel()
@@ -279,15 +305,15 @@ async def test_case_43_an_expired_session_loses_everything_and_joins_again_under
     async with opened(address) as outside:
         await topic(outside, "t", 2)
         async with member(address, "a") as a:
-            first = await a.owns({tp(0): 0, tp(1): 0})
-            await a.listener.offsets.commit({tp(0): Position(13)})
+            await a.owns({tp(0): 0, tp(1): 0})
+            await a.membership.commit({tp(0): Position(13)})
             a.listener.done = {tp(0): Position(26)}  # processed, not committed
             session = a.zk.session_id
             zookeeper.expire(session)
-            await until(lambda: a.listener.current not in (first, None))
+            await until(lambda: len(a.listener.calls) == 3)
             again = await a.owns({tp(0): 0, tp(1): 0})
-            assert again.committed == {tp(0): Position(13), tp(1): None}  # since then: delivered again
-            assert a.listener.story == ["assign 1-0:0 1-1:0", "lost", "assign 1-0:0 1-1:0"]
+            assert again == {tp(0): Position(13), tp(1): None}  # since then: delivered again
+            assert a.listener.calls == ["assign 1-0:0 1-1:0", "lost 1-0:0 1-1:0", "assign 1-0:0 1-1:0"]
             node = await outside.get("/consumers/g/ids/g_a")
             assert node is not None and node.owner == a.zk.session_id != session
             assert await owners(outside) == {"1-0": "g_a-0", "1-1": "g_a-0"}
@@ -306,28 +332,116 @@ async def test_case_44_a_whitelist_picks_up_a_new_topic(zookeeper: ZooKeeperServ
             assert await owners(outside, "bigger") == {"1-0": "g_a-0", "1-1": "g_a-0"}
 
 
-async def test_a_session_that_expires_during_a_revoke_takes_its_claims_with_it(
+async def test_an_expiry_interrupts_a_revoke_and_nothing_is_committed_in_the_next_session(
     server: ZooKeeperServer, root: str
 ) -> None:
-    """The rest of that rebalance may happen in the next session already: nothing of it is assigned, nor in the way."""
+    """The rest of that rebalance would happen in the next session: none of it is committed, assigned or left behind."""
+    address = server.address + root
+    async with opened(address) as outside:
+        await topic(outside, "t", 2)
+        async with member(address, "a") as a:
+            await a.owns({tp(0): 0, tp(1): 0})
+            session = a.zk.session_id
+            a.listener.done = {tp(1): Position(77)}
+
+            async def expire() -> None:
+                a.listener.before_commit = None
+                await until(lambda: "BACKING_OFF" in repr(b.membership))
+                server.expire(session)
+                await until(lambda: "lost 1-0:0 1-1:0" in a.listener.calls)
+                await until(lambda: a.zk.session_id not in (0, session))
+                a.listener.done = {tp(1): Position(77)}
+
+            a.listener.before_commit = expire
+            async with member(address, "b") as b:
+                assert await b.owns({tp(1): 0}) == {tp(1): None}
+                await a.owns({tp(0): 0})
+                assert isinstance(a.listener.revoke_error, SessionExpired)
+                assert a.listener.calls == ["assign 1-0:0 1-1:0", "revoke 1-1:0", "lost 1-0:0 1-1:0", "assign 1-0:0"]
+                assert await outside.children("/consumers/g/offsets") is None, "nothing was committed"
+                for path, owner in (("ids/g_a", a), ("owners/t/1-0", a), ("owners/t/1-1", b)):
+                    node = await outside.get(f"/consumers/g/{path}")
+                    assert node is not None and node.owner == owner.zk.session_id, path
+
+
+async def test_a_member_commits_only_what_it_owns_and_only_in_its_session(server: ZooKeeperServer, root: str) -> None:
     address = server.address + root
     async with opened(address) as outside:
         await topic(outside, "t", 1)
         async with member(address, "a") as a:
             await a.owns({tp(0): 0})
-            session = a.zk.session_id
+            await a.membership.commit({tp(0): Position(5)})
+            with pytest.raises(GroupError, match="t/1-7 does not belong to g_a"):
+                await a.membership.commit({tp(0): Position(6), tp(7): Position(1)})
+            assert await a.membership.committed([tp(0), tp(7)]) == {tp(0): 5, tp(7): None}
+        with pytest.raises(SessionExpired, match="not committed"):
+            await a.membership.commit({tp(0): Position(6)})
 
-            async def expire() -> None:
-                server.expire(session)
-                await until(lambda: a.zk.session_id not in (0, session))
 
-            a.listener.before_commit = expire
-            await outside.set("/brokers/topics/t/1", b"3")
-            await a.owns(dict.fromkeys(map(tp, range(3)), 0))
-            assert a.listener.story == ["assign 1-0:0", "revoke", "assign 1-0:0 1-1:0 1-2:0"]
-            for path in ("ids/g_a", "owners/t/1-0", "owners/t/1-1", "owners/t/1-2"):
-                node = await outside.get(f"/consumers/g/{path}")
-                assert node is not None and node.owner == a.zk.session_id, path
+async def test_joining_committing_and_leaving_cost_about_one_request_a_partition(
+    server: ZooKeeperServer, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: Counter[str] = Counter()
+    ask = ZooKeeper._ask
+
+    async def counted(self: ZooKeeper, session: int, method: str, *arguments: object) -> object:
+        asked[method] += 1
+        return await ask(self, session, method, *arguments)
+
+    address, count = server.address + root, 200
+    async with opened(address) as outside:
+        await topic(outside, "t", count)
+        monkeypatch.setattr(ZooKeeper, "_ask", counted)
+        async with member(address, "a") as a:
+            everything = dict.fromkeys(map(tp, range(count)), 0)
+            await a.owns(everything)
+            assert asked.total() <= count + 20
+            asked.clear()
+            await a.membership.commit(dict.fromkeys(everything, Position(1)))
+            assert asked.total() <= count + 10
+            asked.clear()
+            await a.membership.commit(dict.fromkeys(everything, Position(2)))
+            assert asked.total() == count
+            asked.clear()
+        assert asked.total() <= 2 * count + 10, "each owners node is checked before it is deleted"
+
+
+async def test_what_leave_could_not_release_is_released_in_the_background(server: ZooKeeperServer, root: str) -> None:
+    """The session lives on with the cluster: without that nobody would get these partitions until it is closed."""
+    with FaultProxy(server.host, server.port) as proxy:
+        async with (
+            opened(server.address + root) as outside,
+            opened(proxy.address + root) as zk,
+            anyio.create_task_group() as background,
+        ):
+            await topic(outside, "t", 3)
+
+            def spawn(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+                background.start_soon(work)
+
+            membership = ZooKeeperMembership(
+                zk, Subscription("g", {"t": 1}, consumer_id="a"), RebalanceOptions(4, BACKOFF), spawn
+            )
+            listener = Recorder(membership)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(membership.run, listener)
+                await listener.owns(dict.fromkeys(map(tp, range(3)), 0))
+                tasks.cancel_scope.cancel()
+            proxy.stall()
+            with anyio.move_on_after(0.1) as budget:
+                await membership.leave()
+            assert budget.cancelled_caught
+            assert membership.problem == (
+                "3 partitions (t/1-0 and 2 more) are not released yet; continuing in the background"
+            )
+            assert len(await owners(outside)) == 3
+            proxy.heal()
+            proxy.cut()
+            with anyio.fail_after(30):
+                events = outside.events()
+                while await outside.children("/consumers/g/ids", watch=True):
+                    await anext(events)
+            assert await owners(outside) == {}, "released before the ids node is deleted"
 
 
 async def test_an_expiry_that_is_noticed_before_it_is_announced_is_one_expiry(
@@ -337,7 +451,7 @@ async def test_an_expiry_that_is_noticed_before_it_is_announced_is_one_expiry(
     async with opened(address) as outside, opened(address) as zk:
         await topic(outside, "t", 1)
         membership = ZooKeeperMembership(zk, Subscription("g", {"t": 1}, consumer_id="a"), RebalanceOptions(4, BACKOFF))
-        listener = Recorder(ZooKeeperOffsets(zk, "g"))
+        listener = Recorder(membership)
         session = zk.session_id
 
         async def change_and_expire() -> None:
@@ -358,12 +472,11 @@ async def test_an_expiry_that_is_noticed_before_it_is_announced_is_one_expiry(
             await topic(outside, "t", 1, broker=2)
             await listener.owns({tp(0): 0, tp(1): 0, tp(0, broker=2): 0})
             tasks.cancel_scope.cancel()
-        assert listener.story == [
+        assert listener.calls == [
             "assign 1-0:0",
-            "lost",
+            "lost 1-0:0",
             "assign 1-0:0 1-1:0",
-            "revoke",
-            "assign 1-0:0 1-1:0 2-0:0",
+            "assign 2-0:0",
         ]
         node = await outside.get("/consumers/g/ids/g_a")
         assert node is not None and node.owner == zk.session_id
@@ -388,7 +501,7 @@ async def test_positions_are_read_after_the_claim_so_that_a_late_commit_is_not_m
             a.listener.before_commit = until_the_other_was_turned_away
             async with member(address, "b") as b:
                 taken = await b.owns({tp(1): 0})
-                assert taken.committed == {tp(1): Position(77)}
+                assert taken == {tp(1): Position(77)}
                 a.listener.before_commit = None
 
 
@@ -415,7 +528,7 @@ async def test_an_event_that_changes_nothing_interrupts_nobody(server: ZooKeeper
             await outside.set("/brokers/topics/t/1", b"1")
             await outside.set("/brokers/topics/t/1", b"2")
             await a.owns({tp(0): 0, tp(1): 0})
-            assert a.listener.story == ["assign 1-0:0", "revoke", "assign 1-0:0 1-1:0"]
+            assert a.listener.calls == ["assign 1-0:0", "assign 1-1:0"]
 
 
 async def test_members_come_and_go_and_every_partition_ends_up_with_one_of_them(
@@ -438,7 +551,7 @@ async def test_two_members_of_one_process_share_a_session_and_nothing_else(serve
     async with opened(address) as outside, opened(address) as zk:
         await topic(outside, "t", 2)
         pair = [ZooKeeperMembership(zk, Subscription("g", {"t": 1}), RebalanceOptions(4, BACKOFF)) for _ in range(2)]
-        listeners = [Recorder(ZooKeeperOffsets(zk, "g")) for _ in pair]
+        listeners = [Recorder(membership) for membership in pair]
         order = sorted(range(2), key=lambda i: pair[i].consumer_id)
         async with anyio.create_task_group() as tasks:
             for membership, listener in zip(pair, listeners, strict=True):
@@ -461,15 +574,12 @@ async def test_a_node_left_by_an_earlier_process_with_the_same_id_is_waited_for(
         async with opened(address) as earlier:
             await earlier.create("/consumers/g/ids/g_a", b'{ "t": 1 }', ephemeral=True, parents=True)
             await earlier.create("/consumers/g/owners/t/1-0", b"g_a-0", ephemeral=True, parents=True)
-            with pytest.raises(ExceptionGroup) as caught:
-                async with member(address, "a") as a:
-                    await anyio.sleep_forever()
-            error = caught.value.exceptions[0]
-            assert isinstance(error, GroupError) and "/consumers/g/ids/g_a belongs to another session" in str(error)
-            assert await earlier.exists("/consumers/g/ids/g_a")  # nobody touched it
-            await earlier.delete("/consumers/g/ids/g_a")
             async with member(address, "a") as a:
-                await until(lambda: "BACKING_OFF" in repr(a.membership))
+                await until(lambda: "DEGRADED" in repr(a.membership))
+                assert a.membership.problem == "/consumers/g/ids/g_a belongs to another session"
+                assert await earlier.exists("/consumers/g/ids/g_a"), "untouched"
+                await earlier.delete("/consumers/g/ids/g_a")
+                await until(lambda: "belongs to g_a-0" in a.membership.problem)
                 await earlier.aclose()  # the old session ends at last
                 await a.owns({tp(0): 0})
 
@@ -484,7 +594,7 @@ async def test_a_later_conflict_leaves_what_could_be_kept_and_is_solved_when_the
             await a.owns({tp(0): 0})
             await outside.create("/consumers/g/owners/t/1-1", b"stranger-0")
             await outside.set("/brokers/topics/t/1", b"3")
-            await until(lambda: "STUCK" in repr(a.membership))
+            await until(lambda: "DEGRADED" in repr(a.membership))
             await a.owns({tp(0): 0})
             assert await owners(outside) == {"1-0": "g_a-0", "1-1": "stranger-0"}
             await outside.delete("/consumers/g/owners/t/1-1")
@@ -506,27 +616,27 @@ async def test_a_member_whose_ids_node_was_deleted_registers_again(server: ZooKe
                 if isinstance(event, NodeEvent):
                     break
             await until(lambda: "OWNING" in repr(a.membership))
-            assert a.listener.story == ["assign 1-0:0"]
+            assert a.listener.calls == ["assign 1-0:0"]
 
 
-async def test_an_unreadable_member_stops_nobody_who_owns_something_and_fails_who_starts(
-    server: ZooKeeperServer, root: str
+async def test_an_unreadable_member_is_left_out_with_a_line_in_the_log(
+    server: ZooKeeperServer, root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """It must not keep anyone from joining. If it claims partitions all the same, its owners nodes protect them."""
     address = server.address + root
     async with opened(address) as outside:
         await topic(outside, "t", 2)
+        await outside.create("/consumers/g/ids/g_z", b"nonsense", parents=True)
         async with member(address, "a") as a:
-            assignment = await a.owns({tp(0): 0, tp(1): 0})
-            await outside.create("/consumers/g/ids/g_z", b"nonsense")
-            await until(lambda: "BACKING_OFF" in repr(a.membership))
-            with pytest.raises(ExceptionGroup) as caught:
-                async with member(address, "b"):
-                    await anyio.sleep_forever()
-            assert "/consumers/g/ids/g_z: not topics and stream counts: 'nonsense'" in str(caught.value.exceptions[0])
-            assert a.listener.current is assignment
-            await outside.delete("/consumers/g/ids/g_z")
-            await until(lambda: "OWNING" in repr(a.membership))
-            assert a.listener.current is assignment
+            await a.owns({tp(0): 0, tp(1): 0})
+            async with member(address, "b") as b:
+                await b.owns({tp(1): 0})
+                await a.owns({tp(0): 0})
+    lines = {r.getMessage() for r in caplog.records if r.name == "odradek.group" and r.levelname == "WARNING"}
+    assert (
+        "group g: ignored a member: /consumers/g/ids/g_z: not topics and stream counts: 'nonsense'; "
+        "delete the node if no consumer uses it"
+    ) in lines
 
 
 async def test_a_lost_connection_interrupts_nobody_while_the_session_lives(server: ZooKeeperServer, root: str) -> None:
@@ -542,7 +652,7 @@ async def test_a_lost_connection_interrupts_nobody_while_the_session_lives(serve
                 await topic(outside, "t", 1, broker=2)  # unheard
                 proxy.accept()
                 await a.owns({tp(0): 0, tp(1): 0, tp(0, broker=2): 0})
-                assert a.listener.story == ["assign 1-0:0 1-1:0", "revoke", "assign 1-0:0 1-1:0 2-0:0"]
+                assert a.listener.calls == ["assign 1-0:0 1-1:0", "assign 2-0:0"]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -569,7 +679,7 @@ async def test_cancellation_anywhere_leaves_what_leave_cleans_up(server: ZooKeep
             subscription = Subscription("g", {"t": 1}, consumer_id=f"m{n}")
             membership = ZooKeeperMembership(zk, subscription, RebalanceOptions(4, BACKOFF))
             with anyio.move_on_after(n / 1000):
-                await membership.run(Recorder(ZooKeeperOffsets(zk, "g")))
+                await membership.run(Recorder(membership))
             await membership.leave()
             assert await owners(outside) == {}
             assert not await outside.children("/consumers/g/ids")
@@ -580,7 +690,7 @@ async def test_a_closed_session_ends_the_membership(server: ZooKeeperServer, roo
     async with opened(address) as outside, opened(address) as zk:
         await topic(outside, "t", 1)
         membership = ZooKeeperMembership(zk, Subscription("g", {"t": 1}))
-        listener = Recorder(ZooKeeperOffsets(zk, "g"))
+        listener = Recorder(membership)
         with pytest.raises(ExceptionGroup) as caught:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(membership.run, listener)
@@ -596,11 +706,11 @@ async def test_chroot_and_digest(zookeeper: ZooKeeperServer, chroot: str) -> Non
     async with opened(address) as outside, ZooKeeper(address, auth=auth, connect_timeout=10) as zk:
         await topic(outside, "t", 1)
         membership = ZooKeeperMembership(zk, Subscription("g", {"t": 1}, consumer_id="a"))
-        listener = Recorder(ZooKeeperOffsets(zk, "g"))
+        listener = Recorder(membership)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(membership.run, listener)
             await listener.owns({tp(0): 0})
-            await listener.offsets.commit({tp(0): Position(5)})
+            await membership.commit({tp(0): Position(5)})
             with pytest.raises(ConfigError, match="credentials"):
                 await outside.set("/consumers/g/offsets/t/1-0", b"6")
             with pytest.raises(NodeExists):

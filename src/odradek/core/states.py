@@ -1,12 +1,13 @@
-"""State machines as data, and the three that make up a consumer.
+"""State machines as data, and those that make up a consumer.
 
-A machine is a dict from (state, event) to the next state; a pair that is not in it is a mistake of ours and raises. The
-code that runs a consumer asks these tables for every step, and the pictures of the documentation are
-drawn from the same dicts, so neither can say something the other does not do.
+A machine is a dict from (state, event) to the next state; a pair that is not in it is a bug and raises. The code that
+runs a consumer asks these tables for every step, and the pictures in the documentation are drawn from the same dicts,
+so the two cannot differ.
 
-    CONSUMER   start-up, rebalances, session expiry, exit           (specification 6.1, 6.2, 5.3)
-    CURSOR     one partition: ask for a position, fetch, end        (specification 6.4)
-    LINK       one broker: the lost-connection procedure            (specification 6.4)
+    CONSUMER   start-up, session expiry, exit                       (specification 6.1, 5.3)
+    OWNERSHIP  one assigned partition: revoke, release, loss        (specification 6.2)
+    CURSOR     one partition: resolve its position, fetch, end      (specification 6.4)
+    BROKER     one broker: the lost-connection procedure            (specification 6.4)
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from typing import Generic, TypeVar
 from odradek.errors import LocalProtocolError
 
 __all__ = [
+    "BROKER",
     "CONSUMER",
     "CURSOR",
-    "LINK",
+    "OWNERSHIP",
     "BrokerEvent",
     "BrokerState",
     "ConsumerEvent",
@@ -28,6 +30,8 @@ __all__ = [
     "CursorEvent",
     "CursorState",
     "Machine",
+    "OwnershipEvent",
+    "OwnershipState",
 ]
 
 S = TypeVar("S", bound=Enum)
@@ -35,19 +39,19 @@ E = TypeVar("E", bound=Enum)
 
 
 class Machine(Generic[S, E]):
-    """The rules of one kind of thing.
+    """The states of one kind of object, and what leads from one to the next.
 
     Args:
-        name: What it is, for errors and pictures.
+        name: What the object is, for errors and pictures.
         start: The first state.
-        transitions: (state, event) -> next state; everything not named is illegal.
+        transitions: (state, event) -> next state; every other pair is illegal.
     """
 
     def __init__(self, name: str, start: S, transitions: Mapping[tuple[S, E], S]) -> None:
         self.name, self.start, self.transitions = name, start, transitions
 
     def after(self, state: S, event: E) -> S:
-        """The state that follows. Raises LocalProtocolError for an illegal pair."""
+        """Return the next state. Raises LocalProtocolError for an illegal pair."""
         try:
             return self.transitions[state, event]
         except KeyError:
@@ -58,15 +62,14 @@ class Machine(Generic[S, E]):
 
 
 class ConsumerState(Enum):
-    """Where a group consumer is in its life."""
+    """The state of a group consumer as a whole. What happens to its partitions one by one is in `OwnershipState`."""
 
     NEW = "not entered"
-    JOINING = "registered, owns nothing"
-    RUNNING = "owns partitions, delivers"
-    REVOKING = "delivers nothing, waits for batches in hand, commits"
-    FAILED = "its background task died; the error waits for the user"
-    LEAVING = "final commit, release"
-    CLOSED = "done"
+    JOINING = "registered, has no assignment yet"
+    RUNNING = "delivers the partitions it owns, possibly none"
+    FAILED = "a background task died; its error is raised to the user"
+    LEAVING = "final commit and release"
+    CLOSED = "left"
 
 
 class ConsumerEvent(Enum):
@@ -74,10 +77,8 @@ class ConsumerEvent(Enum):
 
     ENTER = "async with"
     ASSIGN = "partitions assigned"
-    REVOKE = "rebalance begins"
-    RELEASE = "committed, may be released"
-    EXPIRE = "session expired: nothing may be committed"
-    DIE = "background task died"
+    EXPIRE = "session expired: every partition is lost"
+    DIE = "a background task died"
     EXIT = "end of async with"
     LEFT = "left the group"
 
@@ -89,27 +90,47 @@ CONSUMER: Machine[ConsumerState, ConsumerEvent] = Machine(
     _C.NEW,
     {
         (_C.NEW, _CE.ENTER): _C.JOINING,
-        (_C.JOINING, _CE.ASSIGN): _C.RUNNING,
-        # A failed attempt releases and tries again: there may be revokes without an assignment in between.
-        (_C.JOINING, _CE.REVOKE): _C.REVOKING,
-        (_C.RUNNING, _CE.REVOKE): _C.REVOKING,
-        (_C.REVOKING, _CE.RELEASE): _C.JOINING,
-        (_C.JOINING, _CE.EXPIRE): _C.JOINING,
-        (_C.RUNNING, _CE.EXPIRE): _C.JOINING,
-        (_C.REVOKING, _CE.EXPIRE): _C.JOINING,
-        # The session expired while a revoke was waiting: the revoke ends with nothing to release.
-        (_C.JOINING, _CE.RELEASE): _C.JOINING,
-        (_C.JOINING, _CE.DIE): _C.FAILED,
-        (_C.RUNNING, _CE.DIE): _C.FAILED,
-        (_C.REVOKING, _CE.DIE): _C.FAILED,
-        (_C.FAILED, _CE.DIE): _C.FAILED,
-        (_C.JOINING, _CE.EXIT): _C.LEAVING,
-        (_C.RUNNING, _CE.EXIT): _C.LEAVING,
-        (_C.REVOKING, _CE.EXIT): _C.LEAVING,
-        (_C.FAILED, _CE.EXIT): _C.LEAVING,
-        # What the group did in the moment before it heard of the exit changes nothing.
-        **{(_C.LEAVING, event): _C.LEAVING for event in (_CE.ASSIGN, _CE.REVOKE, _CE.RELEASE, _CE.EXPIRE, _CE.DIE)},
+        **{(state, _CE.ASSIGN): _C.RUNNING for state in (_C.JOINING, _C.RUNNING)},
+        **{(state, _CE.EXPIRE): _C.JOINING for state in (_C.JOINING, _C.RUNNING)},
+        **{(state, _CE.DIE): _C.FAILED for state in (_C.JOINING, _C.RUNNING, _C.FAILED)},
+        **{(state, _CE.EXIT): _C.LEAVING for state in (_C.JOINING, _C.RUNNING, _C.FAILED)},
+        # Events of the group from the moment before its task ended change nothing.
+        **{(_C.LEAVING, event): _C.LEAVING for event in (_CE.ASSIGN, _CE.EXPIRE, _CE.DIE)},
         (_C.LEAVING, _CE.LEFT): _C.CLOSED,
+    },
+)
+
+
+# ---- one partition of a group consumer ----------------------------------------------------------------------
+
+
+class OwnershipState(Enum):
+    """The state of one partition that was assigned to a group consumer."""
+
+    OWNED = "delivered; what is done is committed"
+    REVOKING = "not delivered any more; records being processed may still be done and committed"
+    ENDED = "released, lost or read from elsewhere: marks no longer count"
+
+
+class OwnershipEvent(Enum):
+    """What happens to one assigned partition."""
+
+    REVOKE = "a rebalance takes it away, or the consumer leaves"
+    RELEASE = "committed; another member may claim it"
+    LOSE = "session expired: nothing may be committed"
+    MOVE = "seek or reset: processing starts again elsewhere"
+
+
+_O, _OE = OwnershipState, OwnershipEvent
+
+OWNERSHIP: Machine[OwnershipState, OwnershipEvent] = Machine(
+    "assigned partition",
+    _O.OWNED,
+    {
+        **{(state, _OE.REVOKE): _O.REVOKING for state in (_O.OWNED, _O.REVOKING)},
+        (_O.REVOKING, _OE.RELEASE): _O.ENDED,
+        **{(state, _OE.LOSE): _O.ENDED for state in (_O.OWNED, _O.REVOKING)},
+        **{(state, _OE.MOVE): _O.ENDED for state in (_O.OWNED, _O.REVOKING)},
     },
 )
 
@@ -118,21 +139,36 @@ CONSUMER: Machine[ConsumerState, ConsumerEvent] = Machine(
 
 
 class CursorState(Enum):
-    """Where one partition's reading is."""
+    """What is happening to one partition's reading."""
 
-    SEARCHING = "its position has to be asked for"
-    FETCHING = "part of every fetch of its broker"
-    BROKEN = "stopped by an error of its own; others go on"
+    UNASSIGNED = "not read, or not any more"
+    RESOLVING = "its position has to be asked for"
+    READY = "waits for the next fetch"
+    IN_FLIGHT = "a fetch, or a thread that decompresses, uses its decoder"
+    BACKING_OFF = "the broker had nothing, or a passing error; fetched again later"
+    OUT_OF_QUOTA = "its share of the read-ahead is full"
+    PAUSED = "not fetched while there is a reason to pause"
+    FAILED = "stopped by an error of its own; others continue"
     ENDED = "everything before `until` was read"
 
 
 class CursorEvent(Enum):
-    """What happens to one partition's reading."""
+    """What can happen to one partition's reading."""
 
-    FOUND = "position known"
-    OUT_OF_RANGE = "position no longer in the log, reset by policy"
+    ASSIGN = "reading begins"
+    UNASSIGN = "reading ends"
+    RESOLVE = "position known"
+    SEND = "part of a fetch"
+    FILL = "no space for another request"
+    DRAIN = "the user took records"
+    PAUSE = "paused when its fetch was due"
+    RESUME = "no reason to pause is left"
+    RECEIVE = "response accepted, or connection lost"
+    BACK_OFF = "empty response or passing error"
+    POLL = "back-off over, or served by another broker"
+    OUT_OF_RANGE = "position not in the log; reset by policy"
     FAIL = "corrupt, too large, refused"
-    REACH = "until reached"
+    REACH = "`until` reached"
     SEEK = "seek"
 
 
@@ -140,14 +176,26 @@ _P, _PE = CursorState, CursorEvent
 
 CURSOR: Machine[CursorState, CursorEvent] = Machine(
     "partition",
-    _P.SEARCHING,
+    _P.UNASSIGNED,
     {
-        (_P.SEARCHING, _PE.FOUND): _P.FETCHING,
-        (_P.SEARCHING, _PE.FAIL): _P.BROKEN,
-        (_P.FETCHING, _PE.OUT_OF_RANGE): _P.SEARCHING,
-        (_P.FETCHING, _PE.FAIL): _P.BROKEN,
-        (_P.FETCHING, _PE.REACH): _P.ENDED,
-        **{(state, _PE.SEEK): _P.SEARCHING for state in _P},
+        (_P.UNASSIGNED, _PE.ASSIGN): _P.RESOLVING,
+        (_P.RESOLVING, _PE.RESOLVE): _P.READY,
+        (_P.RESOLVING, _PE.REACH): _P.ENDED,
+        (_P.RESOLVING, _PE.FAIL): _P.FAILED,
+        (_P.READY, _PE.SEND): _P.IN_FLIGHT,
+        (_P.READY, _PE.FILL): _P.OUT_OF_QUOTA,
+        (_P.READY, _PE.PAUSE): _P.PAUSED,
+        (_P.OUT_OF_QUOTA, _PE.DRAIN): _P.READY,
+        (_P.PAUSED, _PE.RESUME): _P.READY,
+        (_P.IN_FLIGHT, _PE.RECEIVE): _P.READY,
+        (_P.IN_FLIGHT, _PE.BACK_OFF): _P.BACKING_OFF,
+        (_P.IN_FLIGHT, _PE.OUT_OF_RANGE): _P.RESOLVING,
+        (_P.IN_FLIGHT, _PE.FAIL): _P.FAILED,
+        (_P.IN_FLIGHT, _PE.REACH): _P.ENDED,
+        (_P.BACKING_OFF, _PE.POLL): _P.READY,
+        # A response to a fetch from before the seek is ignored, so the next fetch need not wait for it.
+        **{(state, _PE.SEEK): _P.RESOLVING for state in _P if state is not _P.UNASSIGNED},
+        **{(state, _PE.UNASSIGN): _P.UNASSIGNED for state in _P},
     },
 )
 
@@ -156,41 +204,41 @@ CURSOR: Machine[CursorState, CursorEvent] = Machine(
 
 
 class BrokerState(Enum):
-    """Where the way to one broker is."""
+    """The state of one broker, as fetching sees it."""
 
-    TRYING = "not asked yet"
-    UP = "answers"
-    LOST = "backing off; resumes at the last message boundary"
-    AWAY = "not in the routing table"
+    UNKNOWN = "no request made yet"
+    CONNECTED = "responds"
+    BACKING_OFF = "connection lost; resumes at the last message boundary"
+    ABSENT = "not in the routing table"
 
 
 class BrokerEvent(Enum):
-    """What happens on the way to one broker."""
+    """What can happen to one broker."""
 
-    ANSWER = "answered"
-    BREAK = "connection lost, no answer, or nonsense"
-    GO = "left the routing table"
-    COME = "in the routing table"
+    RESPONDED = "responded"
+    FAILED = "connection lost, no response, or an invalid one"
+    REMOVED = "removed from the routing table"
+    ADDED = "added to the routing table"
 
 
-_L, _LE = BrokerState, BrokerEvent
+_B, _BE = BrokerState, BrokerEvent
 
-LINK: Machine[BrokerState, BrokerEvent] = Machine(
+BROKER: Machine[BrokerState, BrokerEvent] = Machine(
     "broker",
-    _L.TRYING,
+    _B.UNKNOWN,
     {
-        (_L.TRYING, _LE.ANSWER): _L.UP,
-        (_L.TRYING, _LE.BREAK): _L.LOST,
-        (_L.TRYING, _LE.GO): _L.AWAY,
-        (_L.UP, _LE.ANSWER): _L.UP,
-        (_L.UP, _LE.BREAK): _L.LOST,
-        (_L.UP, _LE.GO): _L.AWAY,
-        (_L.LOST, _LE.ANSWER): _L.UP,
-        (_L.LOST, _LE.BREAK): _L.LOST,
-        (_L.LOST, _LE.GO): _L.AWAY,
-        (_L.AWAY, _LE.COME): _L.TRYING,
-        # What was under way when it left ends in one way or the other.
-        (_L.AWAY, _LE.ANSWER): _L.AWAY,
-        (_L.AWAY, _LE.BREAK): _L.AWAY,
+        (_B.UNKNOWN, _BE.RESPONDED): _B.CONNECTED,
+        (_B.UNKNOWN, _BE.FAILED): _B.BACKING_OFF,
+        (_B.UNKNOWN, _BE.REMOVED): _B.ABSENT,
+        (_B.CONNECTED, _BE.RESPONDED): _B.CONNECTED,
+        (_B.CONNECTED, _BE.FAILED): _B.BACKING_OFF,
+        (_B.CONNECTED, _BE.REMOVED): _B.ABSENT,
+        (_B.BACKING_OFF, _BE.RESPONDED): _B.CONNECTED,
+        (_B.BACKING_OFF, _BE.FAILED): _B.BACKING_OFF,
+        (_B.BACKING_OFF, _BE.REMOVED): _B.ABSENT,
+        (_B.ABSENT, _BE.ADDED): _B.UNKNOWN,
+        # A request that was in flight when it was removed.
+        (_B.ABSENT, _BE.RESPONDED): _B.ABSENT,
+        (_B.ABSENT, _BE.FAILED): _B.ABSENT,
     },
 )

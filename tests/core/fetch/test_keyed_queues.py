@@ -1,4 +1,4 @@
-"""Lanes keep order within, and share the hands between."""
+"""Queues keep the order of a key, and keys are processed in parallel."""
 
 from __future__ import annotations
 
@@ -10,46 +10,58 @@ from hypothesis import strategies as st
 from odradek.core.fetch.keyed_queues import KeyedQueues
 
 
-def test_a_lane_is_worked_one_item_at_a_time() -> None:
-    lanes: KeyedQueues[int] = KeyedQueues()
-    lanes.put("a", 1)
-    lanes.put("a", 2)
-    lanes.put("b", 3)
-    assert lanes.ready == 2
-    assert lanes.take() == ("a", 1) and lanes.take() == ("b", 3) and lanes.take() is None
-    lanes.finish("a")
-    assert lanes.take() == ("a", 2)
+def test_items_of_one_key_are_processed_one_at_a_time() -> None:
+    queues: KeyedQueues[int] = KeyedQueues()
+    queues.put("a", 1)
+    queues.put("a", 2)
+    queues.put("b", 3)
+    assert queues.ready == 2
+    assert queues.pop() == ("a", 1) and queues.pop() == ("b", 3) and queues.pop() is None
+    queues.finish("a")
+    assert queues.pop() == ("a", 2)
 
 
-def test_dropping_leaves_busy_lanes_busy() -> None:
-    lanes: KeyedQueues[int] = KeyedQueues()
+def test_dropping_leaves_busy_keys_busy() -> None:
+    queues: KeyedQueues[int] = KeyedQueues()
     for item in (1, 2):
-        lanes.put("a", item)
-    lanes.put("b", 3)
-    assert lanes.take() == ("a", 1)
-    assert sorted(lanes.drop()) == [2, 3]
-    lanes.put("a", 4)
-    assert lanes.ready == 0
-    lanes.finish("a")
-    assert lanes.take() == ("a", 4)
-    lanes.put("b", 5)
-    assert lanes.take() == ("b", 5)
+        queues.put("a", item)
+    queues.put("b", 3)
+    assert queues.pop() == ("a", 1)
+    assert sorted(queues.drop(lambda item: True)) == [2, 3]
+    queues.put("a", 4)
+    assert queues.ready == 0
+    queues.finish("a")
+    assert queues.pop() == ("a", 4)
+    queues.put("b", 5)
+    assert queues.pop() == ("b", 5)
+
+
+def test_dropping_some_items_keeps_the_order_of_the_others() -> None:
+    queues: KeyedQueues[int] = KeyedQueues()
+    for item in range(6):
+        queues.put("ab"[item % 2], item)
+    queues.put("c", 7)
+    assert queues.drop(lambda item: item in (2, 3, 7)) == [2, 3, 7]
+    assert queues.ready == 2
+    assert [queues.pop(), queues.pop()] == [("a", 0), ("b", 1)]
+    queues.finish("a")
+    assert queues.pop() == ("a", 4)
 
 
 @given(st.lists(st.integers(0, 4)), st.integers(1, 5), st.randoms())
-def test_every_item_comes_once_and_in_the_order_of_its_lane(work: list[int], hands: int, chance: Random) -> None:
-    lanes: KeyedQueues[tuple[int, int]] = KeyedQueues()
-    for number, lane in enumerate(work):
-        lanes.put(lane, (lane, number))
+def test_every_item_comes_once_and_in_the_order_of_its_key(work: list[int], workers: int, chance: Random) -> None:
+    queues: KeyedQueues[tuple[int, int]] = KeyedQueues()
+    for number, key in enumerate(work):
+        queues.put(key, (key, number))
     seen: list[tuple[int, int]] = []
     busy: list[int] = []
     while len(seen) < len(work):
-        while len(busy) < hands and (taken := lanes.take()) is not None:
-            at, item = taken
+        while len(busy) < workers and (popped := queues.pop()) is not None:
+            at, item = popped
             assert isinstance(at, int) and at not in busy
             busy.append(at)
             seen.append(item)
-        lanes.finish(busy.pop(chance.randrange(len(busy))))
-    for lane in range(5):
-        numbers = [number for at, number in seen if at == lane]
-        assert numbers == sorted(numbers) and len(numbers) == work.count(lane)
+        queues.finish(busy.pop(chance.randrange(len(busy))))
+    for key in range(5):
+        numbers = [number for at, number in seen if at == key]
+        assert numbers == sorted(numbers) and len(numbers) == work.count(key)

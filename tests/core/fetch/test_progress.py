@@ -1,4 +1,4 @@
-"""Done marks turn into contiguous positions."""
+"""Marks of done records become contiguous positions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.core.fetch.progress import DeliveredSpan, PartitionProgress
+from odradek.core.states import OwnershipEvent
 from odradek.types import Position
 
 P = Position
@@ -13,7 +14,7 @@ P = Position
 
 def test_only_done_spans_count() -> None:
     progress = PartitionProgress(P(0), P(0))
-    first = progress.hand_out(P(13))
+    first = progress.deliver(P(13))
     assert progress.position == 0 and progress.to_commit is None and progress.in_hand == 1
     assert first.done()
     assert progress.position == 13 == progress.to_commit and progress.in_hand == 0
@@ -21,7 +22,7 @@ def test_only_done_spans_count() -> None:
 
 def test_out_of_order_marks_wait_for_the_gap() -> None:
     progress = PartitionProgress(P(0))
-    spans = [progress.hand_out(P(n)) for n in (10, 20, 30)]
+    spans = [progress.deliver(P(n)) for n in (10, 20, 30)]
     assert spans[2].done() and spans[1].done()
     assert progress.position == 0 and progress.outstanding == 3 and progress.in_hand == 1
     assert spans[0].done()
@@ -30,14 +31,14 @@ def test_out_of_order_marks_wait_for_the_gap() -> None:
 
 def test_a_mark_counts_once() -> None:
     progress = PartitionProgress(P(0))
-    span = progress.hand_out(P(10))
+    span = progress.deliver(P(10))
     assert span.done() and span.done()
     assert progress.in_hand == 0 and progress.position == 10
 
 
-def test_an_abandoned_span_holds_everything_behind_it_back() -> None:
+def test_an_abandoned_span_holds_back_everything_after_it() -> None:
     progress = PartitionProgress(P(0))
-    first, second = progress.hand_out(P(10)), progress.hand_out(P(20))
+    first, second = progress.deliver(P(10)), progress.deliver(P(20))
     first.reach(P(4))
     first.abandon()
     assert second.done() and not first.done()
@@ -53,23 +54,26 @@ def test_the_starting_position_is_worth_storing_when_nothing_is_stored() -> None
 
 def test_what_was_taken_back_is_not_done() -> None:
     progress = PartitionProgress(P(0))
-    span = progress.hand_out(P(30))
+    span = progress.deliver(P(30))
     span.cut(P(20))
     assert span.done() and progress.position == 20
     span.cut(P(10))
     assert span.next_position == 20, "it is over"
 
 
-def test_marks_after_a_revoke_count_for_nothing() -> None:
+def test_marks_after_the_release_do_not_count() -> None:
     progress = PartitionProgress(P(0))
-    span = progress.hand_out(P(10))
-    progress.live = False
-    assert not span.done()
+    span = progress.deliver(P(10))
+    progress.apply(OwnershipEvent.REVOKE)
+    late = progress.deliver(P(20))
+    assert span.done() and progress.to_commit == 10, "done while it is being revoked"
+    progress.apply(OwnershipEvent.RELEASE)
+    assert not late.done() and not late.counts
 
 
-def test_a_restart_moves_the_position_and_disowns_old_spans() -> None:
+def test_a_restart_moves_the_position_and_ends_old_spans() -> None:
     old = PartitionProgress(P(50), P(50))
-    span = old.hand_out(P(60))
+    span = old.deliver(P(60))
     new = old.restart(P(20))
     assert not span.done()
     assert new.position == 20 == new.to_commit and new.in_hand == 0 and new.committed == 50
@@ -78,12 +82,31 @@ def test_a_restart_moves_the_position_and_disowns_old_spans() -> None:
 def test_inside_a_wrapper_the_wrapper_start_is_committed() -> None:
     """first@15 one@15 two@68 of specification 2.3, one record a span, finished in the worst order."""
     progress = PartitionProgress(P(0))
-    first, one, two = (progress.hand_out(P(n)) for n in (15, 15, 68))
+    first, one, two = (progress.deliver(P(n)) for n in (15, 15, 68))
     assert one.done() and progress.position == 0
     assert first.done() and progress.position == 15
     two.reach(P(15))
     assert progress.position == 15 and progress.in_hand == 1
     assert two.done() and progress.position == 68
+
+
+def test_memory_follows_the_spans_being_processed_and_not_the_records_done() -> None:
+    """One record is never finished: a million after it must not be kept one by one."""
+    progress = PartitionProgress(P(0))
+    stuck = progress.deliver(P(1))
+    for n in range(1, 1001):
+        assert progress.deliver(P(n + 1)).done()
+    assert progress.outstanding == 1001 and progress.position == 0
+    assert len(linked(progress)) == 2
+    assert stuck.done() and progress.position == 1001 and progress.outstanding == 0 and linked(progress) == []
+
+
+def linked(progress: PartitionProgress) -> list[DeliveredSpan]:
+    spans, span = [], progress._first
+    while span is not None:
+        spans.append(span)
+        span = span._next
+    return spans
 
 
 @given(
@@ -94,7 +117,7 @@ def test_the_position_is_always_the_longest_done_prefix(steps: list[int], data: 
     """Against the definition, for any growth of positions (0: inside a wrapper) and any order of marks."""
     progress = PartitionProgress(P(0))
     ends = [sum(steps[: n + 1]) for n in range(len(steps))]
-    spans: list[DeliveredSpan] = [progress.hand_out(P(end)) for end in ends]
+    spans: list[DeliveredSpan] = [progress.deliver(P(end)) for end in ends]
     finished: set[int] = set()
     for n in data.draw(st.permutations(range(len(spans)))):
         if data.draw(st.booleans()):
@@ -107,4 +130,5 @@ def test_the_position_is_always_the_longest_done_prefix(steps: list[int], data: 
             prefix += 1
         assert progress.position == (ends[prefix - 1] if prefix else 0)
         assert progress.in_hand == sum(span.open for span in spans)
+        assert len(linked(progress)) <= 2 * (len(spans) - len(finished)) + 1
     assert progress.outstanding == len(spans) - prefix

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from odradek.core.kafka07.range_assignor import range_assignment
+from odradek.core.kafka07.range_assignor import assign_range
 from odradek.types import TopicPartition
 
 
@@ -15,10 +15,10 @@ def partitions(count: int, broker: int = 1) -> list[TopicPartition]:
 
 
 def cut(count: int, threads: int) -> list[list[int]]:
-    """Partition ranks (places in string order) per thread."""
+    """Partition ranks (indexes in string order) per thread."""
     names = [f"c{i:03}" for i in range(threads)]
     ranked = sorted(partitions(count), key=lambda p: p.name)
-    runs = range_assignment(partitions(count), names)
+    runs = assign_range(partitions(count), names)
     return [[ranked.index(p) for p in runs[name]] for name in names]
 
 
@@ -47,16 +47,16 @@ def test_case_40_assignment_equals_the_range_rule(count: int, threads: int, expe
 
 
 def test_case_40_eleven_partitions_of_one_broker_sort_as_strings() -> None:
-    (run,) = range_assignment(partitions(11), ["c"]).values()
+    (run,) = assign_range(partitions(11), ["c"]).values()
     assert [p.name for p in run] == ["1-0", "1-1", "1-10", *(f"1-{n}" for n in range(2, 10))]
 
 
 def test_broker_ten_sorts_before_broker_two_and_thread_ten_before_thread_two() -> None:
-    runs = range_assignment(partitions(1, broker=2) + partitions(1, broker=10), ["c-2", "c-10"])
+    runs = assign_range(partitions(1, broker=2) + partitions(1, broker=10), ["c-2", "c-10"])
     assert {thread: [p.name for p in run] for thread, run in runs.items()} == {"c-10": ["10-0"], "c-2": ["2-0"]}
 
 
-def test_every_partition_is_assigned_once_in_contiguous_runs_of_even_size() -> None:
+def test_every_partition_is_assigned_once_in_contiguous_ranges_of_even_size() -> None:
     for threads in range(1, 40):
         for count in range(120):
             runs = cut(count, threads)
@@ -85,19 +85,19 @@ def test_the_guides_example_loses_partitions_exactly_where_the_specification_say
         (6, 4, [[0, 1], [2, 3], [4], [3]]),
     ],
 )
-def test_the_guides_example_gives_these_cuts(count: int, threads: int, expected: list[list[int]]) -> None:
+def test_the_guides_example_divides_like_this(count: int, threads: int, expected: list[list[int]]) -> None:
     assert guide(count, threads) == expected
     assert cut(count, threads) != expected
 
 
 def test_the_result_does_not_depend_on_the_order_of_the_input() -> None:
     ps, threads = partitions(23), [f"c-{n}" for n in range(7)]
-    expected = range_assignment(ps, threads)
+    expected = assign_range(ps, threads)
     rng = random.Random(0)
     for _ in range(20):
-        assert range_assignment(rng.sample(ps, len(ps)), rng.sample(threads, len(threads))) == expected
+        assert assign_range(rng.sample(ps, len(ps)), rng.sample(threads, len(threads))) == expected
 
 
-def test_nobody_to_assign_to_and_nothing_to_assign() -> None:
-    assert range_assignment(partitions(3), []) == {}
-    assert range_assignment([], ["a", "b"]) == {"a": [], "b": []}
+def test_no_threads_and_no_partitions_are_fine() -> None:
+    assert assign_range(partitions(3), []) == {}
+    assert assign_range([], ["a", "b"]) == {"a": [], "b": []}

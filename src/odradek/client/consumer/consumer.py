@@ -5,83 +5,87 @@
             for record in batch: ...
             batch.done()                    # only what is marked done is ever committed
 
-What is committed is the end of the contiguous run of records that were done, never what was merely delivered: every
-record is delivered at least once. The marks are stored in the background, the latest one, one commit in flight.
+The end of the contiguous run of done records is committed, never what was merely delivered: every record is delivered
+at least once. Positions are stored in the background, one commit at a time, always the latest ones.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import anyio
 
 from odradek.client.consumer.base import PartitionReaderBase
-from odradek.client.consumer.cursor import Cursor
 from odradek.client.consumer.each import HandlerOptions, HandlerPool
-from odradek.client.consumer.fetcher import Fetcher, Notifier, ask_positions, fetch_settings
+from odradek.client.consumer.fetch_settings import fetch_settings
+from odradek.client.consumer.fetcher import Fetcher
 from odradek.client.consumer.group_batches import GroupBatch, GroupStream, GroupTable
-from odradek.client.consumer.streams import Batches
-from odradek.client.consumer.tables import ArrowTables
+from odradek.client.consumer.positions import resolve_positions
+from odradek.client.consumer.streams import ArrowTables, Batches
 from odradek.client.options import Tuning
 from odradek.core.backoff import Backoff
+from odradek.core.fetch.cursor import Cursor
 from odradek.core.fetch.progress import PartitionProgress
-from odradek.core.interfaces import Assignment, Membership, OffsetStore, ProtocolDriver, Subscription
-from odradek.core.states import CONSUMER, ConsumerEvent, ConsumerState
-from odradek.errors import ConfigError, DeadlineError, OdradekError
+from odradek.core.interfaces import Assignment, Membership, ProtocolDriver, Subscription
+from odradek.core.states import CONSUMER, ConsumerEvent, ConsumerState, OwnershipEvent, OwnershipState
+from odradek.errors import ConfigError, DeadlineError, GroupError, OdradekError
+from odradek.io.notifier import Notifier
 from odradek.types import EARLIEST, Columns, MiB, Position, PositionSpec, Record, StartPosition, TopicPartition
 
 __all__ = ["Consumer"]
 
 log = logging.getLogger("odradek.consumer")
 
-MANY = 1000
-"""So many batches of one partition without a commit in between are worth a line in the log."""
+UNCOMMITTED_WARNING = 1000
+"""Batches of one partition after one that is still not done, before a line in the log says so."""
 
 
 class Consumer(PartitionReaderBase):
-    """A member of a consumer group. Made by `Cluster.consumer`; used as `async with`.
+    """A member of a consumer group. Made by `Cluster.consumer`; used as `async with`, once.
 
     Entering joins the group and returns with the first assignment (which may be empty). Iterate it for records, or
-    `batches()` for batches, `arrow()` for Arrow tables, or let `each` call a handler. By record, the record in hand
+    `batches()` for batches, `arrow()` for Arrow tables, or let `each` call a handler. By record, the current record
     counts as done when the next one is asked for, and when the block ends without an exception. By batch and by table,
     when `done()` is called.
 
-    A rebalance stops delivery first, then waits for what is in hand, commits, and only then releases partitions.
-    Afterwards marks for what was in hand count for nothing. After an expired session nothing is committed: everything
-    since the last commit is delivered again.
+    A rebalance interrupts only the partitions that move to another member: it stops delivering them, waits for their
+    records that are being processed, commits, and then releases them. Calling `done()` on their batches afterwards has
+    no effect. After an expired session nothing is committed: everything since the last commit is delivered again.
 
-    Leaving the block stops fetching, commits, and leaves the group, within `exit_within`; what fails then is raised
-    unless the block raises something itself. Whatever kills a background task is raised from the iteration.
+    Leaving the block stops fetching, commits, and leaves the group, within `exit_within`; an error is raised unless the
+    block raises one itself. Partitions that could not be released in time are released in the background while the
+    cluster is open. An error that ends a background task is raised from the iteration.
 
-    Cancelling a wait moves nothing: a record is lost by no cancellation.
+    Cancellation: cancelling a wait never loses records and never advances a position.
 
     Args:
-        era: The cluster.
-        topics: Topic names, or how many streams for each.
-        include: Instead of topics: a regular expression (Java's and Python's common ground) of topics.
-        exclude: Instead of topics: all topics but those.
+        driver: The cluster.
+        topics: Topic names, or topic -> number of streams.
+        include: Instead of topics: a regular expression of topics, within what Java and Python have in common.
+        exclude: Instead of topics: a regular expression of the topics to leave out.
         group: Name of the group.
-        start: Where a partition begins for which the group has no position (auto.offset.reset). That place is stored
-            like a position, so that the next owner begins there too.
-        reset: Where a partition goes on whose position the log no longer has: `start` (as above), a place, or
-            `fail`, which raises BrokerError OffsetOutOfRange. The new position is stored at once.
-        streams: How many streams for each topic; see `streams`.
-        read_ahead_bytes: Bytes of memory for what is read before it is asked for. One fetch in flight and the batches
-            in hand come on top.
-        commit_every: How often marks are stored (s); None: only by `commit`, at rebalances and at the end.
-        revoke_within: How long a rebalance waits for what is in hand (s). Other members give up claiming partitions
-            after 8 s by Scala's defaults (4 attempts, 2 s apart: specification 6.2).
-        join_within: How long entering waits for the first assignment (s).
+        start: Where a partition begins for which the group has no position (auto.offset.reset). That position is
+            stored, so that the next owner begins there too.
+        reset: Where a partition continues whose position the log no longer has: `start` (as above), EARLIEST, LATEST,
+            or `fail`, which raises BrokerError OffsetOutOfRange. The new position is stored at once.
+        streams: Number of streams for each topic; see `streams`.
+        read_ahead_bytes: Memory (bytes) for prefetched records, not counting one in-flight fetch and the batches the
+            caller holds.
+        commit_every: How often positions are stored (s); None: only by `commit`, at rebalances and at the end.
+        revoke_within: How long a rebalance waits for records that are being processed (s). Other members stop claiming
+            partitions after 8 s by Scala's defaults (4 attempts, 2 s apart: specification 6.2).
+        join_within: How long entering waits for the first assignment (s). Partitions whose owner died become free when
+            its session expires.
         exit_within: How long leaving may take (s).
         consumer_id: A fixed name for this member; None makes a unique one.
         corrupt: As for the reader: `fail`, `skip` or `raw`.
         max_message_bytes: A message larger than this raises MessageTooLarge (bytes).
         dead_letter_producer: Makes the producer for `each(dead_letter=...)`.
-        tuning: For experts.
+        tuning: Low-level limits.
     """
 
     def __init__(
@@ -114,36 +118,36 @@ class Consumer(PartitionReaderBase):
             corrupt=corrupt,
             max_message_bytes=max_message_bytes,
             reset=start if reset == "start" else reset,
+            long_poll=driver.long_poll,
         )
         counts = _streams_by_topic(topics, streams)
         self._subscription = Subscription(group, counts, include, exclude, streams, consumer_id)
         self._start, self._commit_every, self._dead_letter_producer = start, commit_every, dead_letter_producer
         self._revoke_within, self._join_within, self._exit_within = revoke_within, join_within, exit_within
-        self._ahead = read_ahead_bytes
+        self._read_ahead_bytes = read_ahead_bytes
         self._state = CONSUMER.start
-        self._assignment = Assignment(0, {}, {})
+        self._assignment: Mapping[TopicPartition, int] = {}
         self._progress: dict[TopicPartition, PartitionProgress] = {}
-        self._marks = Notifier()
+        self._progress_changed = Notifier()
         self._commit_scope: anyio.CancelScope | None = None
-        self._ended = Notifier()
-        self._handlers: list[HandlerPool] = []
-        self._life: anyio.CancelScope
+        self._membership_ended = Notifier()
+        self._pools: list[HandlerPool] = []
+        self._membership_scope: anyio.CancelScope
         self._committing: anyio.Lock
-        self._membership: Membership
-        self._offsets: OffsetStore
-        fetcher = Fetcher(driver, settings, on_found=self._found)
-        self._stream = GroupStream(fetcher, self._hand_out)
+        self._membership: Membership = driver.membership(self._subscription)
+        fetcher = Fetcher(driver, settings, on_resolved=self._on_position_resolved)
+        self._stream = GroupStream(fetcher, self._deliver)
         self.streams = tuple(
-            GroupStream(fetcher, self._hand_out, number=n) for n in range(max((counts or {"": streams}).values()))
+            GroupStream(fetcher, self._deliver, number=n) for n in range(max((counts or {"": streams}).values()))
         )
-        """The streams: each iterates over its own share of the partitions (`async for`, `batches`), for a task of its
-        own. Iterating over the consumer itself takes from all of them."""
+        """The streams: each iterates over its own share of the partitions (`async for`, `batches`), for one task each.
+        Iterating over the consumer itself takes from all of them."""
         super().__init__(driver, fetcher, [self._stream, *self.streams])
 
     # ---- iterating ------------------------------------------------------------------------------------------
 
     def __aiter__(self) -> GroupStream:
-        """Records, one by one."""
+        """Iterate by record."""
         return self._stream
 
     async def __anext__(self) -> Record:
@@ -153,7 +157,7 @@ class Consumer(PartitionReaderBase):
         """Iterate by batch, each of one partition; call `done()` on each.
 
         Args:
-            max_records: Most records of a batch; None: as many as came together.
+            max_records: Maximum records per batch; None: as many as were decoded together.
             max_wait: With `max_records`: how long a batch may wait to be filled after its first record (s).
         """
         return self._stream.batches(max_records=max_records, max_wait=max_wait)
@@ -165,14 +169,14 @@ class Consumer(PartitionReaderBase):
                 write(batch.table)
                 batch.done()
 
-        `odradek.arrow` says what is in a table. Needs pyarrow (`odradek[arrow]`).
+        `odradek.arrow` describes the columns. Needs pyarrow (`odradek[arrow]`).
 
         Args:
-            max_bytes: Most payload of a table (bytes); a single message that is larger makes a table of its own.
-            max_wait: How long a table may wait to be filled after its first row (s); 0: what is there makes a table.
+            max_bytes: Maximum payload of a table (bytes); a larger message makes a table of its own.
+            max_wait: How long a table may wait to be filled after its first row (s); 0: not at all.
 
         Raises:
-            ConfigError: There is no pyarrow, or `max_bytes` is no room.
+            ConfigError: pyarrow is not installed, or `max_bytes` is not positive.
         """
         return self._stream.arrow(max_bytes=max_bytes, max_wait=max_wait)
 
@@ -189,47 +193,73 @@ class Consumer(PartitionReaderBase):
     ) -> None:
         """Call `handle` for every record, many at a time, until cancelled. Commits stay contiguous.
 
-        A rebalance drops what was not begun, waits for handlers that run, and cancels those that take too long.
+        A rebalance drops waiting records of the partitions it takes away, waits for their running handlers, and cancels
+        those that take too long.
+
+        When it ends, by an error or a cancellation, each partition continues at its first record that was not
+        processed: a second `each()`, `batches()` or iteration in the same block gets it next. With `order="partition"`
+        nothing is delivered twice by this.
 
         Args:
             handle: A coroutine function. It may be cancelled, and called again for the same record.
-            parallel: How many run at a time.
-            order: What is kept in order: records of one `key`, of one `partition`, or nothing.
-            key: What the key of a record is; None: its own. Kafka 0.7 has none, so there `order="key"` needs this.
+            parallel: Number of handlers that run at a time.
+            order: What stays in order: records of one `key`, of one `partition`, or nothing (`none`).
+            key: Returns the key of a record; None: its own. Kafka 0.7 has none, so there `order="key"` needs this.
             retries: How often a handler that raised is called again.
-            backoff: Between these calls.
+            backoff: Pause between these calls.
             dead_letter: Topic for records whose handler still raised; None: each() ends and raises that error.
 
         Raises:
             Unsupported: `order="key"` and the records have no keys.
-            Exception: What `handle` raised. Its record and those after it count as not processed.
+            Exception: The error of `handle`. Its record and those after it count as not processed. A CancelledError
+                that the handler raised although nothing cancelled it is raised as OdradekError.
         """
         options = HandlerOptions(parallel, order, key, retries, backoff or Backoff(), dead_letter)
-        work = HandlerPool(
-            handle, options, self._fetcher, self._progress_of, self._marks, self._ahead, self._revoke_within
+        pool = HandlerPool(
+            handle,
+            options,
+            self._fetcher,
+            self._progress.__getitem__,
+            self._progress_changed,
+            self._read_ahead_bytes,
+            self._revoke_within,
         )
-        self._handlers.append(work)
+        self._pools.append(pool)
         try:
-            await work.run(self._dead_letter_producer)
+            await pool.run(self._dead_letter_producer)
         finally:
-            self._handlers.remove(work)
+            self._pools.remove(pool)
+            self._deliver_again(pool.unfinished())
 
-    def _hand_out(self, partition: TopicPartition, columns: Columns) -> GroupBatch:
+    def _deliver(self, partition: TopicPartition, columns: Columns) -> GroupBatch:
         progress = self._progress[partition]
-        span = progress.hand_out(Position(columns.next_positions[-1]))
-        if progress.outstanding == MANY:
-            log.warning("%s: %d batches and the first is still not done(): nothing is committed", partition, MANY)
-        return GroupBatch(partition, columns, span, self._marks)
+        span = progress.deliver(Position(columns.next_positions[-1]))
+        if progress.outstanding == UNCOMMITTED_WARNING:
+            log.warning(
+                "%s: %d batches were delivered after one that is not done(): nothing is committed since",
+                partition,
+                UNCOMMITTED_WARNING,
+            )
+        return GroupBatch(partition, columns, span, self._progress_changed)
 
-    def _progress_of(self, partition: TopicPartition) -> PartitionProgress:
-        return self._progress[partition]
+    def _deliver_again(self, records: Iterable[Record]) -> None:
+        """Continue these partitions at their first record that is not processed: `records` were not."""
+        for record in records:
+            if record.partition not in self._fetcher.cursors:
+                continue  # revoked or lost
+            progress = self._progress[record.partition]
+            position = record.position if progress.position is None else progress.position
+            inside = record.inner_index if position == record.position else 0
+            self._take_back(record.partition)
+            self._fetcher.seek(record.partition, position, inside)
+            self._progress[record.partition] = progress.restart(position)
 
-    # ---- what it is and has ---------------------------------------------------------------------------------
+    # ---- state ----------------------------------------------------------------------------------------------
 
     @property
     def assignment(self) -> Mapping[TopicPartition, int]:
-        """The partitions of this member now, each with its stream's number."""
-        return self._assignment.partitions
+        """The partitions that this member owns now, each with its stream's number."""
+        return self._assignment
 
     @property
     def state(self) -> ConsumerState:
@@ -237,15 +267,15 @@ class Consumer(PartitionReaderBase):
 
     @property
     def consumer_id(self) -> str:
-        """Its name in the group. Known inside the block."""
+        """The name of this member in its group."""
         return self._membership.consumer_id
 
     def __repr__(self) -> str:
         return f"<Consumer of {self._subscription.group} {self._state.name} {len(self.assignment)} partitions>"
 
     def seek(self, partition: TopicPartition, start: StartPosition) -> None:
-        """Go on from `start`, for the whole group: the next commit stores it. Marks for what was handed out before
-        count for nothing any more.
+        """Continue at `start`, for the whole group: the next commit stores it. Calling `done()` on batches delivered
+        before has no effect.
 
         Raises ConfigError for a partition that is not assigned to this member.
         """
@@ -256,39 +286,45 @@ class Consumer(PartitionReaderBase):
     # ---- commits --------------------------------------------------------------------------------------------
 
     async def commit(self) -> dict[TopicPartition, Position]:
-        """Store what is done, now. Returns what was stored; raises what ZooKeeper said, and then it is tried again with
-        the next commit. A record in hand (iterating by record) is not done yet.
+        """Store the positions of everything done, now, and return them. The current record (iterating by record) is
+        not done yet.
 
-        Cancellation: what was on its way may be stored or not, which is safe either way.
+        Nothing is stored for partitions whose session expired meanwhile. After an error the positions are stored by
+        the next commit.
+
+        Raises:
+            ZooKeeperError, DeadlineError, TransportError: Positions that were not stored, and why.
+
+        Cancellation: positions being stored may be stored or not; either is safe.
         """
         self._fetcher.check()
         return await self._commit()
 
-    async def _commit(self) -> dict[TopicPartition, Position]:
+    async def _commit(self, partitions: Collection[TopicPartition] | None = None) -> dict[TopicPartition, Position]:
+        """Store positions, of some partitions or of all."""
         async with self._committing:
-            for stream in (self._stream, *self.streams):
+            for stream in self._all_group_streams:
                 stream.reach()
-            due = {p: at for p, progress in self._progress.items() if (at := progress.to_commit) is not None}
+            chosen = self._progress.keys() if partitions is None else self._progress.keys() & set(partitions)
+            due = {p: at for p in chosen if (at := self._progress[p].to_commit) is not None}
             if not due:
                 return {}
             with anyio.CancelScope() as self._commit_scope:
-                await self._offsets.commit(due)
-            if self._commit_scope.cancelled_caught:  # lost() in between
+                await self._membership.commit(due)
+            if self._commit_scope.cancelled_caught:  # `lost` was called meanwhile
                 return {}
             for partition in due.keys() & self._progress.keys():
                 self._progress[partition].committed = due[partition]
             return due
 
-    async def _commit_quietly(self, when: str) -> bool:
+    async def _commit_quietly(self, when: str, partitions: Collection[TopicPartition]) -> None:
         try:
-            await self._commit()
+            await self._commit(partitions)
         except OdradekError as error:
             log.warning("%s: commit %s failed: %s", self._subscription.group, when, error)
-            return False
-        return True
 
-    async def _commit_marks(self, every: float) -> None:
-        """The latest marks, now and then. One line in the log when it begins to fail, and one when it works again."""
+    async def _commit_periodically(self, every: float) -> None:
+        """Store the latest positions. One line in the log when that begins to fail, and one when it succeeds again."""
         works = True
         while True:
             await anyio.sleep(every)
@@ -296,140 +332,177 @@ class Consumer(PartitionReaderBase):
                 await self._commit()
             except OdradekError as error:
                 if works:
-                    log.warning("%s: commits fail: %s; trying again", self._subscription.group, error)
+                    log.warning("%s: commits fail: %s; retrying", self._subscription.group, error)
                 works = False
             else:
                 if not works:
-                    log.warning("%s: commits work again", self._subscription.group)
+                    log.warning("%s: commits are succeeding again", self._subscription.group)
                 works = True
 
-    async def _found(self, partition: TopicPartition, position: Position) -> None:
-        """The broker named a position (start by meaning, or out of range): the group goes on from there."""
-        if (progress := self._progress.get(partition)) is not None:
-            self._progress[partition] = progress.restart(position)
-            await self._commit_quietly("of a new position")
+    async def _on_position_resolved(self, partition: TopicPartition, position: Position) -> None:
+        """Continue the group at the position that the broker named (EARLIEST or LATEST, or out of range)."""
+        if self._is_delivered(partition):
+            self._progress[partition] = self._progress[partition].restart(position)
+            await self._commit_quietly("of a new position", [partition])
 
-    # ---- the group: core.interfaces.Listener ----------------------------------------------------------------
+    # ---- the group: core.interfaces.RebalanceListener -------------------------------------------------------
 
     async def assign(self, assignment: Assignment) -> None:
-        wanted = {p: self._start for p in assignment.partitions if assignment.committed.get(p) is None}
-        found, _ = await ask_positions(self._driver, wanted)  # those that fail are asked for again by the fetcher
-        positions = {p: found.get(p, assignment.committed.get(p)) for p in assignment.partitions}
-        self._assignment = assignment
-        self._progress = {p: PartitionProgress(at, assignment.committed.get(p)) for p, at in positions.items()}
-        self._on(ConsumerEvent.ASSIGN)
+        """Begin to deliver partitions, in addition to those that are delivered already."""
+        if self._state is ConsumerState.LEAVING:
+            return  # decided before the membership was told to end, which releases them
+        committed = assignment.committed
+        added = {p: PartitionProgress(committed.get(p), committed.get(p)) for p in assignment.partitions}
+        self._progress.update(added)
+        self._assignment = {**self._assignment, **assignment.partitions}
+        unknown = {p: self._start for p, progress in added.items() if progress.position is None}
+        resolved, _ = await resolve_positions(self._driver, unknown)  # the fetcher asks again for those that failed
+        for partition, position in resolved.items():
+            if self._is_delivered(partition):
+                self._progress[partition] = self._progress[partition].restart(position)
+        self._transition(ConsumerEvent.ASSIGN)
+        delivered = {p: self._progress[p].position for p in added if self._is_delivered(p)}  # not lost meanwhile
         self._fetcher.add(
-            Cursor(p, self._start if at is None else at, stream=assignment.partitions[p]) for p, at in positions.items()
+            Cursor(p, self._start if position is None else position, stream=assignment.partitions[p])
+            for p, position in delivered.items()
         )
 
-    async def revoke(self) -> None:
-        """Stop delivering, wait for what is in hand, commit. Bounded by `revoke_within` and one commit."""
-        self._on(ConsumerEvent.REVOKE)
-        self._stop_delivery()
-        if not await self._hands_free(0.8 * self._revoke_within):
-            for work in self._handlers:
-                work.cancel()
-            if not await self._hands_free(0.2 * self._revoke_within):
-                held = [str(p) for p, progress in self._progress.items() if progress.in_hand]
-                log.warning("%s: rebalance goes on without %s", self._subscription.group, ", ".join(held))
-        await self._commit_quietly("before release")
-        self._disown()
-        self._on(ConsumerEvent.RELEASE)
+    async def revoke(self, partitions: Collection[TopicPartition]) -> None:
+        """Stop delivering these, wait for their records being processed, commit. Others are delivered without a pause.
 
-    def lost(self) -> None:
-        """The session expired: the partitions are somebody else's, and nothing may be committed."""
-        self._on(ConsumerEvent.EXPIRE)
-        self._stop_delivery()
-        for work in self._handlers:
-            work.cancel()
+        Bounded by `revoke_within` and one commit.
+        """
+        self._stop_delivery(partitions)
+        if not await self._wait_until_idle(partitions, 0.8 * self._revoke_within):
+            for pool in self._pools:
+                pool.cancel(partitions)
+            if not await self._wait_until_idle(partitions, 0.2 * self._revoke_within):
+                busy = [str(p) for p in partitions if p in self._progress and self._progress[p].in_hand]
+                log.warning("%s: rebalance continues without %s", self._subscription.group, ", ".join(busy))
+        await self._commit_quietly("before release", partitions)
+        self._clear_assignment(partitions, OwnershipEvent.RELEASE)
+
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
+        """Stop at once: the session expired, others own these partitions, and nothing may be committed."""
+        self._transition(ConsumerEvent.EXPIRE)
+        self._stop_delivery(partitions)
+        for pool in self._pools:
+            pool.cancel(partitions)
         if self._commit_scope is not None:
             self._commit_scope.cancel()
-        self._disown()
+        self._clear_assignment(partitions, OwnershipEvent.LOSE)
+        self._progress_changed.notify()
 
-    def _stop_delivery(self) -> None:
-        for stream in (self._stream, *self.streams):
-            stream.recall(tuple(self._progress))
-        self._fetcher.clear()
-        for work in self._handlers:
-            work.drop()
+    def _is_delivered(self, partition: TopicPartition) -> bool:
+        progress = self._progress.get(partition)
+        return progress is not None and progress.state is OwnershipState.OWNED
 
-    async def _hands_free(self, seconds: float) -> bool:
-        """Wait until nobody works on anything of ours."""
+    def _stop_delivery(self, partitions: Collection[TopicPartition]) -> None:
+        for partition in partitions:
+            if (progress := self._progress.get(partition)) is not None:
+                progress.apply(OwnershipEvent.REVOKE)
+        for stream in self._all_group_streams:
+            stream.take_back(partitions)
+        self._fetcher.remove(partitions)
+        for pool in self._pools:
+            pool.drop(partitions)
+
+    async def _wait_until_idle(self, partitions: Collection[TopicPartition], seconds: float) -> bool:
+        """Wait until no record of these is being processed. Returns False if that takes longer than `seconds`."""
         deadline = anyio.current_time() + seconds
-        while any(p.in_hand for p in self._progress.values()) or any(work.busy for work in self._handlers):
+        while True:
+            version = self._progress_changed.version
+            owned = [p for p in partitions if p in self._progress]
+            if not any(self._progress[p].in_hand for p in owned) and not any(pool.busy(owned) for pool in self._pools):
+                return True
             left = deadline - anyio.current_time()
             if left <= 0:
                 return False
-            await self._marks.wait(self._marks.count, left)
-        return True
+            await self._progress_changed.wait(version, left)
 
-    def _disown(self) -> None:
-        for progress in self._progress.values():
-            progress.live = False
-        self._progress = {}
-        self._assignment = Assignment(self._assignment.generation, {}, {})
+    def _clear_assignment(self, partitions: Collection[TopicPartition], event: OwnershipEvent) -> None:
+        for partition in partitions:
+            if (progress := self._progress.pop(partition, None)) is not None:
+                progress.apply(event)
+        self._assignment = {p: stream for p, stream in self._assignment.items() if p in self._progress}
 
-    def _on(self, event: ConsumerEvent) -> None:
+    def _transition(self, event: ConsumerEvent) -> None:
         self._state = CONSUMER.after(self._state, event)
 
-    # ---- coming and going -----------------------------------------------------------------------------------
+    @property
+    def _all_group_streams(self) -> Sequence[GroupStream]:
+        return (self._stream, *self.streams)
+
+    # ---- entering and leaving -------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Join the group. Raises Unsupported when the cluster has no groups, GroupError when the partitions cannot be
-        had, DeadlineError after `join_within`."""
-        self._membership = self._driver.membership(self._subscription)
-        self._offsets = self._driver.offsets(self._subscription.group)
-        self._life, self._committing = anyio.CancelScope(), anyio.Lock()
-        self._on(ConsumerEvent.ENTER)
+        """Join the group.
+
+        Raises:
+            GroupError: Partitions still belong to others after `join_within`; says whose.
+            DeadlineError: There is no assignment after `join_within`.
+        """
+        self._membership_scope, self._committing = anyio.CancelScope(), anyio.Lock()
+        self._transition(ConsumerEvent.ENTER)
         await self._fetcher.__aenter__()
-        self._fetcher.spawn(self._be_a_member)
+        self._fetcher.spawn(self._run_membership)
         if self._commit_every is not None:
-            self._fetcher.spawn(self._commit_marks, self._commit_every)
+            self._fetcher.spawn(self._commit_periodically, self._commit_every)
         try:
-            await self._joined()
+            await self._wait_until_joined()
         except BaseException as error:
             await self.__aexit__(type(error), error, None)
             raise
         return self
 
-    async def _joined(self) -> None:
+    async def _wait_until_joined(self) -> None:
         deadline = anyio.current_time() + self._join_within
-        while self._assignment.generation == 0:
-            count = self._fetcher.news.count
+        while self._state is not ConsumerState.RUNNING:
+            version = self._fetcher.available.version
             self._fetcher.check()
-            if anyio.current_time() >= deadline:
-                raise DeadlineError(f"joining group {self._subscription.group}", self._join_within)
-            await self._fetcher.news.wait(count, deadline - anyio.current_time())
+            left = deadline - anyio.current_time()
+            if left <= 0:
+                raise self._not_joined()
+            await self._fetcher.available.wait(version, left)
 
-    async def _be_a_member(self) -> None:
+    def _not_joined(self) -> OdradekError:
+        group, problem = self._subscription.group, self._membership.problem
+        if problem:
+            return GroupError(f"group {group}: no partitions within {self._join_within:g} s: {problem}")
+        return DeadlineError(f"joining group {group}", self._join_within)
+
+    async def _run_membership(self) -> None:
         try:
-            with self._life:
+            with self._membership_scope:
                 await self._membership.run(self)
         except Exception:
-            self._on(ConsumerEvent.DIE)
+            self._transition(ConsumerEvent.DIE)
             raise
         finally:
-            self._ended.ring()
+            self._membership_ended.notify()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop fetching, commit, leave. Cancellation: none, bounded by `exit_within`."""
-        self._fetcher.close()
-        self._stop_delivery()
-        if kind is None:  # control came back: the record in hand is done
-            for stream in (self._stream, *self.streams):
-                stream.came_back()
+        """Stop fetching, commit, leave. Bounded by `exit_within`, also when the block was cancelled.
+
+        Cancellation while it runs: not by anyio's scopes and trio; a native `Task.cancel` ends the step it interrupts
+        and is raised after the others. Partitions that are not released then are released in the background.
+        """
         errors: list[Exception] = []
-        self._on(ConsumerEvent.EXIT)
-        with anyio.CancelScope(shield=True):
-            with anyio.move_on_after(self._exit_within) as budget:
-                await self._leave(errors)
-        await self._fetcher.__aexit__(kind, error, trace)
-        self._disown()
-        self._on(ConsumerEvent.LEFT)
-        if budget.cancelled_caught:
-            errors.append(DeadlineError(f"leaving group {self._subscription.group}", self._exit_within))
+        try:
+            self._fetcher.close()
+            self._stop_delivery(tuple(self._progress))
+            if kind is None:  # the block ended in order: its current record is done
+                for stream in self._all_group_streams:
+                    stream.finish_current()
+            self._transition(ConsumerEvent.EXIT)
+            await self._leave(errors)
+        finally:
+            await self._fetcher.__aexit__(kind, error, trace)
+            self._stop_delivery(tuple(self._progress))  # of what was assigned before the membership noticed the exit
+            self._clear_assignment(tuple(self._progress), OwnershipEvent.RELEASE)
+            self._transition(ConsumerEvent.LEFT)
         if self._fetcher.failure is not None and not self._fetcher.failure_seen:
             errors.insert(0, self._fetcher.failure)
         if errors and kind is None:
@@ -438,17 +511,40 @@ class Consumer(PartitionReaderBase):
             log.warning("%s: while leaving: %s", self._subscription.group, late)
 
     async def _leave(self, errors: list[Exception]) -> None:
-        self._life.cancel()
-        if not self._ended.count:
-            await self._ended.wait(0)
-        for step in (self._commit, self._membership.leave):
+        """Commit and release, within one budget. Every step is made, even if its time is over: then it only begins,
+        and the membership releases the rest in the background."""
+        deadline = anyio.current_time() + self._exit_within
+        self._membership_scope.cancel()
+        async with AsyncExitStack() as stack:  # every step, also when a native cancellation ends one of them
+            stack.push_async_callback(self._step, errors, deadline, self._membership.leave)
+            stack.push_async_callback(self._step, errors, deadline, self._commit)
+            await self._step(errors, deadline, self._await_membership)
+        if anyio.current_time() >= deadline:
+            errors.insert(
+                0, DeadlineError(f"leaving group {self._subscription.group}{self._left()}", self._exit_within)
+            )
+
+    async def _step(self, errors: list[Exception], deadline: float, step: Callable[[], Awaitable[object]]) -> None:
+        with anyio.CancelScope(shield=True), anyio.CancelScope(deadline=deadline):
             try:
                 await step()
             except OdradekError as error:
                 errors.append(error)
 
+    def _left(self) -> str:
+        """Return in words what is left to be done."""
+        uncommitted = [p for p, progress in self._progress.items() if progress.to_commit is not None]
+        parts = [f"positions of {len(uncommitted)} partitions not stored"] if uncommitted else []
+        if self._membership.problem:
+            parts.append(self._membership.problem)
+        return f" ({'; '.join(parts)})" if parts else ""
+
+    async def _await_membership(self) -> None:
+        while not self._membership_ended.version:
+            await self._membership_ended.wait(0)
+
 
 def _streams_by_topic(topics: str | Iterable[str] | Mapping[str, int] | None, streams: int) -> Mapping[str, int] | None:
     if topics is None or isinstance(topics, Mapping):
         return None if topics is None else dict(topics)
-    return dict.fromkeys((topics,) if isinstance(topics, str) else topics, streams)
+    return dict.fromkeys((topics,) if isinstance(topics, str | bytes) else topics, streams)

@@ -1,12 +1,15 @@
-"""`Consumer.each`: a handler for every record, many at a time, with order where it is wanted and contiguous commits."""
+"""`Consumer.each`: a handler for every record, many at a time, ordered by key or partition, with contiguous commits."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import count
+from math import inf
 from random import random
 from typing import Any, Literal
 
@@ -16,11 +19,11 @@ from anyio.abc import TaskGroup
 from odradek.batch import Batch
 from odradek.client.consumer.fetcher import Fetcher
 from odradek.client.consumer.streams import Stream
-from odradek.client.notifier import Notifier
 from odradek.core.backoff import Backoff
 from odradek.core.fetch.keyed_queues import KeyedQueues
 from odradek.core.fetch.progress import DeliveredSpan, PartitionProgress
-from odradek.errors import ConfigError, Unsupported
+from odradek.errors import ConfigError, OdradekError, Unsupported
+from odradek.io.notifier import Notifier
 from odradek.types import Record, TopicPartition
 
 __all__ = ["HandlerOptions", "HandlerPool"]
@@ -47,28 +50,32 @@ class HandlerOptions:
 
 
 class HandlerJob:
-    """One record on its way through a handler."""
+    """One record that waits for a handler or is being handled. Jobs are numbered in the order of delivery."""
 
-    __slots__ = ("record", "scope", "since", "span", "warned")
+    __slots__ = ("number", "record", "scope", "span", "started_at", "warned")
 
-    def __init__(self, record: Record, span: DeliveredSpan) -> None:
-        self.record, self.span = record, span
+    def __init__(self, number: int, record: Record, span: DeliveredSpan) -> None:
+        self.number, self.record, self.span = number, record, span
         self.scope: anyio.CancelScope
-        self.since = 0.0
+        self.started_at = 0.0
         self.warned = False
+
+    @property
+    def payload_bytes(self) -> int:
+        return len(self.record.value or b"")
 
 
 class HandlerPool:
-    """One call of `Consumer.each`.
+    """One call of `Consumer.each`: takes records from the read-ahead and runs a bounded number of handlers.
 
     Args:
         handle: The user's coroutine function.
-        options: What the user asked for.
-        fetcher: Where records come from.
-        progress: A partition's accounts; each record is handed out as a span of its own.
-        marks: Rung whenever a handler has ended.
-        read_ahead_bytes: Bytes of payload that may wait for a handler, beyond what the fetcher holds.
-        limit_s: What a rebalance waits for a handler: one that takes longer is named in the log.
+        options: The user's choices.
+        fetcher: Delivers the records.
+        progress: Returns a partition's progress; each record is delivered as a span of its own.
+        changed: Notified whenever a handler has ended, and when records were dropped.
+        read_ahead_bytes: Maximum payload that waits for a handler, on top of what the fetcher holds (bytes).
+        limit_s: How long a rebalance waits for a handler: one that takes longer is named in the log (s).
     """
 
     def __init__(
@@ -77,50 +84,59 @@ class HandlerPool:
         options: HandlerOptions,
         fetcher: Fetcher,
         progress: Callable[[TopicPartition], PartitionProgress],
-        marks: Notifier,
+        changed: Notifier,
         read_ahead_bytes: int,
         limit_s: float,
     ) -> None:
         self._handle, self._options, self._fetcher = handle, options, fetcher
-        self._progress, self._marks, self._ahead, self._limit_s = progress, marks, read_ahead_bytes, limit_s
+        self._progress, self._changed = progress, changed
+        self._read_ahead_bytes, self._limit_s = read_ahead_bytes, limit_s
         self._stream: Stream[Batch] = Stream(fetcher, Batch)
-        self._lanes: KeyedQueues[HandlerJob] = KeyedQueues()
+        self._queues: KeyedQueues[HandlerJob] = KeyedQueues()
         self._running: set[HandlerJob] = set()
+        self._unfinished: dict[TopicPartition, HandlerJob] = {}  # by partition the first job that ended undone
+        self._numbers = count()
         self._workers = 0
         self._waiting_bytes = 0
         self._waiting: Counter[TopicPartition] = Counter()
-        self._held: set[TopicPartition] = set()
-        self._enough = 2 * options.parallel
+        self._paused: set[TopicPartition] = set()
+        self._high_water = 2 * options.parallel
         self._failure: Exception | None = None
         self._dead_letter_producer: Any = None
         self._tasks: TaskGroup
 
     # ---- what the consumer needs at a rebalance ----
 
-    @property
-    def busy(self) -> bool:
-        """Handlers run."""
-        return bool(self._running)
+    def busy(self, partitions: Collection[TopicPartition]) -> bool:
+        """Return True while handlers run for one of these partitions."""
+        return any(job.record.partition in partitions for job in self._running)
 
-    def drop(self) -> None:
-        """Forget what no handler has begun. What runs goes on."""
-        for job in self._lanes.drop():
-            job.span.abandon()
-        self._waiting.clear()
-        self._held.clear()
-        self._waiting_bytes = 0
-        self._marks.ring()
+    def drop(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget the waiting records of these partitions. Running handlers continue."""
+        chosen = set(partitions)
+        for job in self._queues.drop(lambda job: job.record.partition in chosen):
+            self._waiting_bytes -= job.payload_bytes
+            self._end_undone(job)
+        for partition in chosen:
+            del self._waiting[partition]
+        self._paused -= chosen
+        self._changed.notify()
 
-    def cancel(self) -> None:
-        """Cancel the handlers that run."""
+    def cancel(self, partitions: Collection[TopicPartition]) -> None:
+        """Cancel the handlers that run for these partitions."""
         for job in self._running:
-            log.warning("handler cancelled, its partition is revoked: %s", self._name(job))
-            job.scope.cancel()
+            if job.record.partition in partitions:
+                log.warning("cancelled because its partition is revoked: %s", self._describe(job))
+                job.scope.cancel()
 
-    # ---- the work ----
+    def unfinished(self) -> list[Record]:
+        """Return the first record of each partition that no handler finished, once `run` has ended."""
+        return [job.record for job in self._unfinished.values() if job.span.counts]
+
+    # ---- running ----
 
     async def run(self, dead_letter_producer: Callable[[], AbstractAsyncContextManager[Any]] | None) -> None:
-        """Until cancelled, or until a handler fails for good."""
+        """Run until cancelled, or until a handler fails for good. Raises its error."""
         producer: AbstractAsyncContextManager[Any] = nullcontext()
         if self._options.dead_letter is not None:
             if dead_letter_producer is None:
@@ -128,126 +144,168 @@ class HandlerPool:
             producer = dead_letter_producer()
         try:
             async with producer as self._dead_letter_producer, anyio.create_task_group() as self._tasks:
-                self._tasks.start_soon(self._watch)
-                await self._deal_guarded()
+                self._tasks.start_soon(self._name_slow_handlers)
+                await self._dispatch()
         finally:
-            self.drop()
+            self._fetcher.resume("handlers", [p for p in self._paused if p in self._fetcher.cursors])
+            self.drop([*self._waiting])
         if self._failure is not None:
             raise self._failure
 
-    async def _deal_guarded(self) -> None:
+    async def _dispatch(self) -> None:
         try:
-            await self._deal()
+            await self._dispatch_loop()
         except Exception as error:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """Errors end the whole, but not as a group of exceptions."""
+        """End the pool with `error`, which is not raised as a group of exceptions."""
         self._failure = self._failure or error
         self._tasks.cancel_scope.cancel()
 
-    async def _deal(self) -> None:
-        """Batches into lanes, as long as there is room."""
+    async def _dispatch_loop(self) -> None:
+        """Take batches from the read-ahead while fewer than `read_ahead_bytes` wait for a handler."""
         while True:
-            count = self._marks.count
-            if self._waiting_bytes >= self._ahead:
-                await self._marks.wait(count)
+            version = self._changed.version
+            if self._waiting_bytes >= self._read_ahead_bytes:
+                await self._changed.wait(version)
                 continue
-            batch = await self._stream.next_batch(self._enough)
+            batch = await self._stream.next_batch(self._high_water)
             if batch is not None:
-                self._spread(batch)
+                self._enqueue(batch)
 
-    def _spread(self, batch: Batch) -> None:
+    def _enqueue(self, batch: Batch) -> None:
+        records = list(batch)
+        try:
+            keys = self._queue_keys(batch, records)
+        except Exception:
+            self._stream.put_back([batch])
+            raise
         progress = self._progress(batch.partition)
-        if self._options.order == "key" and self._options.key is None and batch.columns.keys is None:
-            raise Unsupported("each(order='key')", "records with keys (Kafka 0.8 and later), or key=lambda record: ...")
-        for record in batch:
-            self._lanes.put(self._lane(record), HandlerJob(record, progress.hand_out(record.next_position)))
-            self._waiting_bytes += len(record.value or b"")
-        self._waiting[batch.partition] += len(batch)
-        if self._waiting[batch.partition] >= self._enough:
-            self._held.add(batch.partition)
-            self._fetcher.hold("handlers", [batch.partition])
-        for _ in range(min(self._lanes.ready, self._options.parallel - self._workers)):
+        for key, record in zip(keys, records, strict=True):
+            job = HandlerJob(next(self._numbers), record, progress.deliver(record.next_position))
+            self._queues.put(key, job)
+            self._waiting_bytes += job.payload_bytes
+        self._waiting[batch.partition] += len(records)
+        if self._waiting[batch.partition] >= self._high_water:
+            self._paused.add(batch.partition)
+            self._fetcher.pause("handlers", [batch.partition])
+        for _ in range(min(self._queues.ready, self._options.parallel - self._workers)):
             self._workers += 1
             self._tasks.start_soon(self._work)
 
-    def _lane(self, record: Record) -> Hashable:
+    def _queue_keys(self, batch: Batch, records: Sequence[Record]) -> list[Hashable]:
+        """Return for each record what must be handled one after the other."""
         if self._options.order == "partition":
-            return record.partition
+            return [batch.partition] * len(records)
         if self._options.order == "none":
-            return object()
-        key = record.key if self._options.key is None else self._options.key(record)
-        return record.partition if key is None else ("key", key)
+            return [object() for _ in records]
+        if self._options.key is None and batch.columns.keys is None:
+            raise Unsupported("each(order='key')", "records with keys (Kafka 0.8 and later), or key=lambda record: ...")
+        keys = [record.key if self._options.key is None else self._options.key(record) for record in records]
+        return [batch.partition if key is None else ("key", key) for key in keys]
 
     async def _work(self) -> None:
-        """One pair of hands: works while there is work."""
+        """Handle records one after the other, while a key is ready."""
         try:
-            while self._failure is None and (taken := self._lanes.take()) is not None:
-                lane, job = taken
-                self._begun(job)
+            while self._failure is None and (popped := self._queues.pop()) is not None:
+                key, job = popped
+                self._on_started(job)
                 try:
-                    await self._do(job)
+                    await self._run_job(job)
                 finally:
-                    self._lanes.finish(lane)
-                    self._marks.ring()
+                    self._queues.finish(key)
+                    self._changed.notify()
         finally:
             self._workers -= 1
 
-    def _begun(self, job: HandlerJob) -> None:
+    def _on_started(self, job: HandlerJob) -> None:
         partition = job.record.partition
         self._waiting[partition] -= 1
-        self._waiting_bytes -= len(job.record.value or b"")
-        if partition in self._held and self._waiting[partition] <= self._enough // 2:
-            self._held.discard(partition)
+        self._waiting_bytes -= job.payload_bytes
+        if partition in self._paused and self._waiting[partition] <= self._high_water // 2:
+            self._paused.discard(partition)
             if partition in self._fetcher.cursors:
-                self._fetcher.release("handlers", [partition])
+                self._fetcher.resume("handlers", [partition])
 
-    async def _do(self, job: HandlerJob) -> None:
-        """Handle one record. Its span ends here, whatever happens."""
-        job.since = anyio.current_time()
+    async def _run_job(self, job: HandlerJob) -> None:
+        """Handle one record and end its span: done, or undone."""
+        job.started_at = anyio.current_time()
         self._running.add(job)
         try:
             with anyio.CancelScope() as job.scope:
-                await self._try(job)
+                await self._call_with_retries(job)
                 job.span.done()
         except Exception as error:
             self._fail(error)
         finally:
-            job.span.abandon()
             self._running.discard(job)
+            if job.span.open:
+                self._end_undone(job)
 
-    async def _try(self, job: HandlerJob) -> None:
+    def _end_undone(self, job: HandlerJob) -> None:
+        job.span.abandon()
+        former = self._unfinished.get(job.record.partition)
+        if former is None or job.number < former.number or not former.span.counts:
+            self._unfinished[job.record.partition] = job
+
+    async def _call_with_retries(self, job: HandlerJob) -> None:
         attempt = 0
         while True:
-            try:
-                await self._handle(job.record)
+            error = await self._call(job)
+            if error is None:
                 return
-            except Exception as error:
-                if attempt == self._options.retries:
-                    await self._give_up(job, error)
-                    return
-                log.info("attempt %d of %s failed: %r", attempt + 1, self._name(job), error)
+            if attempt == self._options.retries:
+                await self._give_up(job, error)
+                return
+            log.info("attempt %d failed: %s: %r", attempt + 1, self._describe(job), error)
             await anyio.sleep(self._options.backoff.delay(attempt, random()))
             attempt += 1
+
+    async def _call(self, job: HandlerJob) -> Exception | None:
+        """Call the handler. Returns its error."""
+        try:
+            await self._handle(job.record)
+        except Exception as error:
+            return error
+        except anyio.get_cancelled_exc_class() as cancelled:
+            if is_cancelled():
+                raise
+            failure = OdradekError(f"{self._describe(job)}: it awaited something that was cancelled elsewhere")
+            failure.__cause__ = cancelled
+            return failure
+        return None
 
     async def _give_up(self, job: HandlerJob, error: Exception) -> None:
         topic, record = self._options.dead_letter, job.record
         if topic is None:
             raise error
-        log.warning("%s goes to %s: %r", self._name(job), topic, error)
+        log.warning("sending to %s: %s: %r", topic, self._describe(job), error)
         await self._dead_letter_producer.send(topic, record.value, key=record.key)
 
-    async def _watch(self) -> None:
-        """Name the handlers a rebalance would not wait for."""
+    async def _name_slow_handlers(self) -> None:
+        """Log the handlers that a rebalance would cancel."""
         while True:
             await anyio.sleep(self._limit_s / 4)
-            late = anyio.current_time() - 0.8 * self._limit_s
-            for job in [job for job in self._running if job.since < late and not job.warned]:
+            started_before = anyio.current_time() - 0.8 * self._limit_s
+            for job in [job for job in self._running if job.started_at < started_before and not job.warned]:
                 job.warned = True
-                log.warning("slow: %s; a rebalance waits %g s at most", self._name(job), self._limit_s)
+                log.warning("slow: %s; a rebalance waits at most %g s", self._describe(job), self._limit_s)
 
-    def _name(self, job: HandlerJob) -> str:
+    def _describe(self, job: HandlerJob) -> str:
         name = getattr(self._handle, "__qualname__", repr(self._handle))
-        took = anyio.current_time() - job.since
-        return f"{name} has had {job.record.partition} at {job.record.position} for {took:.1f} s"
+        seconds = anyio.current_time() - job.started_at
+        return f"handler {name} has been running for {seconds:.1f} s on {job.record.partition}@{job.record.position}"
+
+
+def is_cancelled() -> bool:
+    """Return True if the current task is being cancelled, by a scope or natively.
+
+    On asyncio a coroutine can also raise CancelledError without that: it awaited a task or future that was cancelled.
+    """
+    if anyio.current_effective_deadline() == -inf:
+        return True
+    if anyio.get_cancelled_exc_class() is not asyncio.CancelledError:
+        return True
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,4 +1,4 @@
-"""What a consumer of a group hands out: batches and tables whose processing can be marked as done."""
+"""Batches and tables of a group consumer, whose processing can be marked as done."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from odradek.batch import Batch
-from odradek.client.consumer.fetcher import Notifier
-from odradek.client.consumer.streams import Stream
-from odradek.client.consumer.tables import ArrowTables
+from odradek.client.consumer.streams import ArrowTables, Stream
 from odradek.core.fetch.progress import DeliveredSpan
+from odradek.io.notifier import Notifier
 from odradek.types import Columns, MiB, TopicPartition
 
 if TYPE_CHECKING:
@@ -21,20 +20,20 @@ __all__ = ["GroupBatch", "GroupStream", "GroupTable"]
 class GroupBatch(Batch):
     """A batch whose processing can be marked as done."""
 
-    __slots__ = ("_bell", "span")
+    __slots__ = ("_changed", "span")
 
-    def __init__(self, partition: TopicPartition, columns: Columns, span: DeliveredSpan, bell: Notifier) -> None:
+    def __init__(self, partition: TopicPartition, columns: Columns, span: DeliveredSpan, changed: Notifier) -> None:
         super().__init__(partition, columns)
-        self.span, self._bell = span, bell
+        self.span, self._changed = span, changed
 
     def done(self) -> bool:
         """Mark all its records as processed; they are committed soon, once everything before them is done as well.
 
-        Returns False when that counts no more, because the partition was revoked or lost, or sought elsewhere,
-        meanwhile: the records are delivered again, perhaps to another consumer.
+        Returns False if that no longer counts because the partition was revoked, lost or moved by `seek` meanwhile:
+        the records are delivered again, perhaps to another consumer.
         """
         counts = self.span.done()
-        self._bell.ring()
+        self._changed.notify()
         return counts
 
 
@@ -49,8 +48,8 @@ class GroupTable:
     def done(self) -> bool:
         """Mark all its rows as processed, as `GroupBatch.done` does.
 
-        Returns False when that counts no more for some of them, because their partition was revoked or lost, or sought
-        elsewhere, meanwhile: those are delivered again, perhaps to another consumer.
+        Returns False if that no longer counts for some of them because their partition was revoked, lost or moved by
+        `seek` meanwhile: those are delivered again, perhaps to another consumer.
         """
         counts = [batch.done() for batch in self._batches]
         return all(counts)
@@ -69,21 +68,21 @@ class GroupStream(Stream[GroupBatch]):
 
     def put_back(self, batches: Sequence[GroupBatch]) -> None:
         for batch in batches:
-            batch.span.cut(batch.position)  # nothing of it was handed out: no mark is waited for
+            batch.span.cut(batch.position)  # the user got none of it: no mark is waited for
             batch.done()
         super().put_back(batches)
 
-    def came_back(self) -> None:
+    def finish_current(self) -> None:
         if self.batch is not None:
             self.batch.done()
-        super().came_back()
+        super().finish_current()
 
     def reach(self) -> None:
-        """Tell the accounts how far into its batch iterating by record has come."""
+        """Record how far iterating by record has got into its batch."""
         if self.batch is not None and self.last is not None:
             self.batch.span.reach(self.last.position)
 
-    def recall(self, partitions: Iterable[TopicPartition]) -> None:
+    def take_back(self, partitions: Iterable[TopicPartition]) -> None:
         if self.batch is not None and self.last is not None and self.batch.partition in partitions:
             self.batch.span.cut(self.last.next_position)
-        super().recall(partitions)
+        super().take_back(partitions)

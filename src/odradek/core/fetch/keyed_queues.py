@@ -1,9 +1,9 @@
-"""Ordered work for parallel handlers: items of one lane are worked on one after the other, lanes side by side."""
+"""Ordered work for parallel handlers: items with the same key are processed one after the other, keys in parallel."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 __all__ = ["KeyedQueues"]
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class KeyedQueues(Generic[T]):
-    """Queues by lane. A lane is *ready* when it has work and nobody works in it."""
+    """One queue per key. A key is *ready* when items wait in its queue and none of it is being processed."""
 
     def __init__(self) -> None:
         self._queues: dict[Hashable, deque[T]] = {}
@@ -20,38 +20,42 @@ class KeyedQueues(Generic[T]):
 
     @property
     def ready(self) -> int:
-        """Lanes somebody could start working in now."""
+        """The number of keys whose next item can be processed now."""
         return len(self._ready)
 
-    def put(self, lane: Hashable, item: T) -> None:
-        """Queue `item` behind everything in its lane."""
-        queue = self._queues.get(lane)
-        if queue is None:  # neither waiting nor being worked in
-            self._queues[lane] = deque((item,))
-            self._ready.append(lane)
+    def put(self, key: Hashable, item: T) -> None:
+        """Add `item` to the end of the queue of its key."""
+        queue = self._queues.get(key)
+        if queue is None:  # nothing of it waits or is being processed
+            self._queues[key] = deque((item,))
+            self._ready.append(key)
         else:
             queue.append(item)
 
-    def take(self) -> tuple[Hashable, T] | None:
-        """The first item of the lane that has been ready longest, or None. Its lane is busy until `finish`."""
+    def pop(self) -> tuple[Hashable, T] | None:
+        """Return the first item of the key that has been ready longest, or None. Its key is busy until `finish`."""
         if not self._ready:
             return None
-        lane = self._ready.popleft()
-        return lane, self._queues[lane].popleft()
+        key = self._ready.popleft()
+        return key, self._queues[key].popleft()
 
-    def finish(self, lane: Hashable) -> None:
-        """The work in `lane` ended."""
-        if self._queues[lane]:
-            self._ready.append(lane)
+    def finish(self, key: Hashable) -> None:
+        """Make a busy key ready again: the processing of its item ended."""
+        if self._queues[key]:
+            self._ready.append(key)
         else:
-            del self._queues[lane]
+            del self._queues[key]
 
-    def drop(self) -> list[T]:
-        """Give up everything that waits. Lanes being worked in stay busy."""
-        waiting = [item for queue in self._queues.values() for item in queue]
-        for lane in self._ready:
-            del self._queues[lane]
-        self._ready.clear()
+    def drop(self, unwanted: Callable[[T], bool]) -> list[T]:
+        """Remove the waiting items that are `unwanted`, and return them. Busy keys stay busy."""
+        dropped: list[T] = []
         for queue in self._queues.values():
+            items = list(queue)
             queue.clear()
-        return waiting
+            for item in items:
+                (dropped if unwanted(item) else queue).append(item)
+        for key in list(self._ready):
+            if not self._queues[key]:
+                del self._queues[key]
+        self._ready = deque(key for key in self._ready if key in self._queues)
+        return dropped

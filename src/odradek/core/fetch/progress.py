@@ -1,55 +1,65 @@
-"""Done marks -> the position that may be committed. One `PartitionProgress` per partition.
+"""Marks of done records -> the position that may be committed. One `PartitionProgress` per partition.
 
-The rule is contiguity: a position is committable when everything handed out before it is done, in whatever order the
-marks came. Positions are only compared by the order they were handed out in, so compressed wrappers need no special
-case: all but a wrapper's last message resume at the wrapper's start (specification 2.3), which is what gets committed.
+The rule is contiguity: a position may be committed when everything delivered before it is done, in whatever order the
+marks came. Spans are compared only by the order of their delivery, so compressed wrappers need no special case: all but
+a wrapper's last message resume at the wrapper's start (specification 2.3), and that is what gets committed.
+
+Finished spans next to each other are merged, so memory follows the spans being processed, not the records done.
 """
 
 from __future__ import annotations
 
-from collections import deque
-
+from odradek.core.states import OWNERSHIP, OwnershipEvent, OwnershipState
 from odradek.types import Position
 
 __all__ = ["DeliveredSpan", "PartitionProgress"]
 
 
 class DeliveredSpan:
-    """A run of records handed to the user. Ends as done, or abandoned (revoked, dropped unprocessed)."""
+    """A run of records delivered to the user. Ends as done, or abandoned (revoked, or dropped unprocessed)."""
 
-    __slots__ = ("_progress", "next_position", "open", "reached")
+    __slots__ = ("_delivered", "_next", "_previous", "_progress", "next_position", "open", "reached")
 
     def __init__(self, progress: PartitionProgress, next_position: Position) -> None:
         self.next_position = next_position
         self.reached: Position | None = None
-        """Everything in it before this is done."""
+        """Everything in it before this position is done."""
         self.open = True
-        """Somebody still works on it."""
+        """It is being processed."""
         self._progress = progress
+        self._previous: DeliveredSpan | None = None
+        self._next: DeliveredSpan | None = None
+        self._delivered = 1  # spans merged into this one, and itself
 
     @property
     def complete(self) -> bool:
+        """True if all its records are done."""
         return not self.open and self.reached == self.next_position
 
+    @property
+    def counts(self) -> bool:
+        """True while marking it as done may move the committed position."""
+        return self._progress.counts
+
     def reach(self, position: Position) -> None:
-        """Everything in it before `position` is done; `position` itself is not."""
+        """Mark everything in it before `position` as done; the record at `position` is not."""
         if self.open:
             self.reached = position
 
     def cut(self, next_position: Position) -> None:
-        """What lies behind `next_position` was taken back before the user got it."""
+        """End it at `next_position`: the records from there on were taken back before the user got them."""
         if self.open:
             self.next_position = next_position
 
     def done(self) -> bool:
-        """All of it is done. False when that no longer counts: its partition was revoked, lost or sought elsewhere."""
+        """Mark all of it as done. Returns False if that no longer counts: its partition was revoked, lost or moved."""
         if self._close():
             self.reached = self.next_position
-            self._progress.settle()
-        return self._progress.live and self.complete
+            self._progress._merge(self)
+        return self._progress.counts and self.complete
 
     def abandon(self) -> None:
-        """Nobody works on it any more. What was reached stays reached; nothing behind it can be committed."""
+        """End its processing. What was reached stays done; nothing after it can be committed."""
         self._close()
 
     def _close(self) -> bool:
@@ -61,55 +71,90 @@ class DeliveredSpan:
 
 
 class PartitionProgress:
-    """How far one partition has been processed.
+    """How far one assigned partition has been processed, and whether that still counts (`core.states.OWNERSHIP`).
 
     Args:
         position: Where delivery starts; everything before it counts as processed. None: not known yet.
-        committed: What is stored now, or None.
+        committed: The position that is stored now, or None.
     """
 
-    __slots__ = ("_floor", "_spans", "committed", "in_hand", "live")
+    __slots__ = ("_first", "_floor", "_last", "committed", "in_hand", "outstanding", "state")
 
     def __init__(self, position: Position | None, committed: Position | None = None) -> None:
+        self.state = OWNERSHIP.start
         self._floor = position
-        self._spans: deque[DeliveredSpan] = deque()
+        self._first: DeliveredSpan | None = None
+        self._last: DeliveredSpan | None = None
         self.committed = committed
         self.in_hand = 0
-        """Spans somebody still works on."""
-        self.live = True
-        """False: revoked; late marks count for nothing."""
+        """Spans being processed."""
+        self.outstanding = 0
+        """Spans delivered from the first one on that is not done: they hold back a commit."""
 
-    def hand_out(self, next_position: Position) -> DeliveredSpan:
-        """The records up to `next_position` go to the user now."""
+    def apply(self, event: OwnershipEvent) -> None:
+        """Change the state of the partition's ownership."""
+        self.state = OWNERSHIP.after(self.state, event)
+
+    @property
+    def counts(self) -> bool:
+        """True while marks count: the partition was not released, lost or moved."""
+        return self.state is not OwnershipState.ENDED
+
+    def deliver(self, next_position: Position) -> DeliveredSpan:
+        """Record that the records up to `next_position` are delivered to the user now."""
         span = DeliveredSpan(self, next_position)
-        self._spans.append(span)
+        last = self._last
+        if last is None:
+            self._first = span
+        else:
+            span._previous, last._next = last, span
+        self._last = span
         self.in_hand += 1
+        self.outstanding += 1
         return span
 
     @property
-    def outstanding(self) -> int:
-        """Spans that hold back a commit: all from the first that is not done."""
-        return len(self._spans)
-
-    @property
     def position(self) -> Position | None:
-        """Everything before it is processed: what may be committed."""
-        reached = self._spans[0].reached if self._spans else None
+        """Everything before this position is processed: it may be committed."""
+        reached = None if self._first is None else self._first.reached
         return self._floor if reached is None else reached
 
     @property
     def to_commit(self) -> Position | None:
-        """`position` when it is known and not what is stored already, else None."""
+        """`position` if it is known and not stored already, else None."""
         position = self.position
         return None if position == self.committed else position
 
     def restart(self, position: Position | None) -> PartitionProgress:
-        """The processing begins anew elsewhere (seek, reset): marks for what was handed out before count no more."""
-        self.live = False
+        """Return the progress of the same partition from another position (seek, reset). Marks for records delivered
+        before no longer count."""
+        self.apply(OwnershipEvent.MOVE)
         return PartitionProgress(position, self.committed)
 
-    def settle(self) -> None:
-        """Forget the spans that are complete up to the first that is not."""
-        spans = self._spans
-        while spans and spans[0].complete:
-            self._floor = spans.popleft().next_position
+    def _merge(self, span: DeliveredSpan) -> None:
+        """Join a span that is done with its finished neighbours, and forget it when it is the first."""
+        following, previous = span._next, span._previous
+        if following is not None and following.complete:
+            span.next_position = span.reached = following.next_position
+            span._delivered += following._delivered
+            self._unlink(following)
+        if previous is not None and previous.complete:
+            previous.next_position = previous.reached = span.next_position
+            previous._delivered += span._delivered
+            self._unlink(span)
+        elif span is self._first:
+            self._floor = span.next_position
+            self.outstanding -= span._delivered
+            self._unlink(span)
+
+    def _unlink(self, span: DeliveredSpan) -> None:
+        following, previous = span._next, span._previous
+        if previous is None:
+            self._first = following
+        else:
+            previous._next = following
+        if following is None:
+            self._last = previous
+        else:
+            following._previous = previous
+        span._next = span._previous = None

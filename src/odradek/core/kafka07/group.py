@@ -1,15 +1,15 @@
-"""A consumer group's rebalance as pure plans, and the life of a member as a table (specification 6.1, 6.2).
+"""A consumer group's rebalance as pure plans, and the states of a member as a table (specification 6.1, 6.2).
 
 A member reads the group (`GroupSnapshot`), computes its own share, releases what is no longer its own, claims what is
-new,
-and reads the positions only then. Nobody leads: all members come to the same cut by themselves, and the owners nodes
-make sure that two with different views never consume the same partition. Differences to the Scala consumer, none of
-which another member can see except that it is left alone more often:
+new, and only then reads the positions of that. There is no leader: all members compute the same division, and the
+owners nodes prevent two members with different views from consuming the same partition. Differences from the Scala
+consumer, which other members notice only by being interrupted less often:
 
-- What is owned and stays owned keeps its owners node; Scala releases and claims everything anew. No deadlock comes of
-  it, because a member releases what is not its own before and regardless of whether its claims succeed.
-- Positions are read after claiming, so that a last commit of the previous owner is never missed (the race in 6.2).
-- A wait for a foreign owner ends as soon as its nodes are gone.
+- A partition that is owned and stays owned keeps its owners node and is delivered without a pause; Scala releases and
+  claims everything again. This cannot deadlock: a member releases what is not its own before it claims anything, and
+  whether or not its claims succeed.
+- Positions are read after claiming, so the previous owner's last commit is never missed (the race in 6.2).
+- A wait for another owner ends as soon as its nodes are gone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from odradek.core.kafka07.range_assignor import range_assignment
+from odradek.core.kafka07.range_assignor import assign_range
 from odradek.core.kafka07.znodes import Registration, thread_id
 from odradek.core.states import Machine
 from odradek.types import TopicPartition
@@ -29,10 +29,10 @@ __all__ = [
     "MemberEvent",
     "MemberState",
     "RebalancePlan",
-    "blocked_by",
+    "assigned_partitions",
+    "describe_owners",
+    "event_after_attempt",
     "plan",
-    "share",
-    "verdict",
 ]
 
 
@@ -41,12 +41,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class GroupSnapshot:
-    """What a member reads before it rebalances.
+    """The state of the group that a member reads before it rebalances.
 
     Args:
         members: Consumer id -> registration, of all members.
-        topics: Topic -> broker -> number of partitions, at least for the topics this member consumes. As registered:
-            whether the broker lives is not asked.
+        topics: Topic -> broker -> number of partitions, at least for the topics this member consumes. As registered,
+            whether the broker is live or not.
     """
 
     members: Mapping[str, Registration]
@@ -55,12 +55,12 @@ class GroupSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class RebalancePlan:
-    """What to do, in this order: release, then claim. Values are thread ids (owners data) and stream numbers.
+    """The steps of a rebalance, in this order: release, then claim.
 
     Args:
         release: Owners nodes to delete.
         claim: Owners nodes to create: partition -> thread id.
-        target: What is owned when all claims succeeded: partition -> stream number.
+        target: Everything owned when all claims succeed: partition -> stream number.
     """
 
     release: frozenset[TopicPartition]
@@ -68,59 +68,59 @@ class RebalancePlan:
     target: Mapping[TopicPartition, int]
 
 
-def share(consumer: str, view: GroupSnapshot) -> dict[TopicPartition, int]:
-    """The partitions of this member, each with the number of the stream it goes to. Empty for a non-member."""
-    mine: dict[TopicPartition, int] = {}
-    registration = view.members.get(consumer)
+def assigned_partitions(consumer: str, group: GroupSnapshot) -> dict[TopicPartition, int]:
+    """Return the partitions of this member, each with the number of its stream. Empty for a non-member."""
+    assigned: dict[TopicPartition, int] = {}
+    registration = group.members.get(consumer)
     if registration is None:
-        return mine
-    for topic in sorted(registration.wanted(view.topics.keys())):
-        counts = view.topics.get(topic, {})
+        return assigned
+    for topic in sorted(registration.wanted(group.topics.keys())):
+        counts = group.topics.get(topic, {})
         partitions = [TopicPartition(topic, n, broker) for broker, count in counts.items() for n in range(count)]
-        threads = [thread_id(c, k) for c, r in view.members.items() for k in range(r.streams(topic))]
-        runs = range_assignment(partitions, threads)
+        threads = [thread_id(c, k) for c, r in group.members.items() for k in range(r.streams(topic))]
+        ranges = assign_range(partitions, threads)
         for stream in range(registration.streams(topic)):
-            mine.update(dict.fromkeys(runs[thread_id(consumer, stream)], stream))
-    return mine
+            assigned.update(dict.fromkeys(ranges[thread_id(consumer, stream)], stream))
+    return assigned
 
 
-def plan(consumer: str, view: GroupSnapshot, held: Mapping[TopicPartition, str]) -> RebalancePlan:
-    """From what is held (partition -> thread id in its owners node) to this member's share.
+def plan(consumer: str, group: GroupSnapshot, owned: Mapping[TopicPartition, str]) -> RebalancePlan:
+    """Return the steps from what is owned (partition -> thread id in its owners node) to this member's share.
 
-    After an expired session nothing is held, and the plan claims everything anew.
+    After an expired session nothing is owned, and the plan claims everything again. A partition that moves to another
+    stream of the same member is released and claimed: its owners node names the stream.
     """
-    target = share(consumer, view)
+    target = assigned_partitions(consumer, group)
     owners = {partition: thread_id(consumer, stream) for partition, stream in target.items()}
     return RebalancePlan(
-        release=frozenset(p for p, owner in held.items() if owners.get(p) != owner),
-        claim={p: owner for p, owner in owners.items() if held.get(p) != owner},
+        release=frozenset(p for p, owner in owned.items() if owners.get(p) != owner),
+        claim={p: owner for p, owner in owners.items() if owned.get(p) != owner},
         target=target,
     )
 
 
-def blocked_by(owners: Mapping[TopicPartition, str]) -> str:
-    """In words: these partitions of ours belong to others."""
+def describe_owners(owners: Mapping[TopicPartition, str]) -> str:
+    """Return in words which of our partitions belong to others."""
     first = min(owners)
     others = f" and {len(owners) - 1} more" if len(owners) > 1 else ""
     return f"{first} belongs to {owners[first]}{others}"
 
 
-# ---- the life of a member -----------------------------------------------------------------------------------
+# ---- the states of a member ---------------------------------------------------------------------------------
 
 
 class MemberState(Enum):
-    """Where a member is. Delivery stops when balancing finds the group changed, and goes on in OWNING, or in STUCK with
-    what it could keep; losing the connection does not stop it, losing the session does."""
+    """The state of a member. Partitions that it keeps are delivered in every state until the session expires; losing
+    the connection does not stop delivery."""
 
     STARTING = "no session yet"
     JOINING = "makes sure of its ids node"
     BALANCING = "reads the group, releases, claims"
     BACKING_OFF = "between two attempts"
     OWNING = "its share is assigned"
-    STUCK = "out of attempts"
-    SUSPENDED = "the connection is gone, the session perhaps not"
+    DEGRADED = "out of attempts: keeps what it owns, and waits for the owners of the rest"
+    SUSPENDED = "the connection is lost, the session perhaps not"
     EXPIRED = "the session is gone, and everything it owned"
-    FAILED = "could not join; its ids node stays until it leaves"
 
 
 class MemberEvent(Enum):
@@ -131,12 +131,11 @@ class MemberEvent(Enum):
     EXPIRED = "session expired"
     JOINED = "registered"
     BALANCED = "owns its share"
-    BLOCKED = "foreign owners, or ZooKeeper refused"
+    BLOCKED = "owned by others, or ZooKeeper failed"
     CHANGED = "the group or its topics changed"
     FREED = "the blocking nodes are gone"
     RETRY = "back-off has passed"
     EXHAUSTED = "attempts used up"
-    REFUSED = "attempts used up at the start"
 
 
 _S, _E = MemberState, MemberEvent
@@ -150,18 +149,17 @@ MEMBER: Machine[MemberState, MemberEvent] = Machine(
         (_S.JOINING, _E.JOINED): _S.BALANCING,
         (_S.BALANCING, _E.BALANCED): _S.OWNING,
         **{(trying, _E.BLOCKED): _S.BACKING_OFF for trying in (_S.JOINING, _S.BALANCING)},
-        **{(trying, _E.EXHAUSTED): _S.STUCK for trying in (_S.JOINING, _S.BALANCING)},
-        **{(trying, _E.REFUSED): _S.FAILED for trying in (_S.JOINING, _S.BALANCING)},
+        **{(trying, _E.EXHAUSTED): _S.DEGRADED for trying in (_S.JOINING, _S.BALANCING)},
         (_S.BACKING_OFF, _E.RETRY): _S.JOINING,
         **{
             (waiting, event): target
-            for waiting in (_S.BACKING_OFF, _S.OWNING, _S.STUCK)
+            for waiting in (_S.BACKING_OFF, _S.OWNING, _S.DEGRADED)
             for event, target in {
                 _E.CHANGED: _S.JOINING,
                 _E.FREED: _S.JOINING,
                 _E.SUSPENDED: _S.SUSPENDED,
                 _E.EXPIRED: _S.EXPIRED,
-                _E.CONNECTED: _S.JOINING,  # the connection was lost and back before anybody looked
+                _E.CONNECTED: _S.JOINING,  # lost and restored between two events
             }.items()
         },
         (_S.SUSPENDED, _E.CONNECTED): _S.JOINING,
@@ -172,14 +170,10 @@ MEMBER: Machine[MemberState, MemberEvent] = Machine(
 )
 
 
-def verdict(attempt: int, attempts: int, *, owned: bool, conflict: bool) -> MemberEvent:
-    """What a failed attempt (the first is 1) means.
+def event_after_attempt(attempt: int, attempts: int, *, conflict: bool) -> MemberEvent:
+    """Return what follows from a failed attempt (the first is 1).
 
-    A member that never owned anything is refused when its attempts are used up. Later it waits for the next change
-    of the group after a conflict with other owners; trouble with ZooKeeper is tried again for as long as it lasts.
+    After a conflict with other owners a member whose attempts are used up waits until they are gone or the group
+    changes. A failure of ZooKeeper is retried for as long as it lasts.
     """
-    if attempt < attempts:
-        return MemberEvent.BLOCKED
-    if not owned:
-        return MemberEvent.REFUSED
-    return MemberEvent.EXHAUSTED if conflict else MemberEvent.BLOCKED
+    return MemberEvent.EXHAUSTED if conflict and attempt >= attempts else MemberEvent.BLOCKED

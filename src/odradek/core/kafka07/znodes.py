@@ -1,7 +1,7 @@
 """Every znode of a 0.7 cluster: paths and data, both directions (specification 5.1).
 
-What is written is byte for byte what the Scala broker and consumer write. What is read is what they read: malformed
-data raises ZooKeeperError naming the path and the text. Data `None` is a null node; every intermediate node is one.
+Encoding gives byte for byte what the Scala broker and consumer write, parsing accepts what they accept: malformed data
+raises ZooKeeperError naming the path and the text. Data `None` is a null node; every intermediate node is one.
 
 Wildcard subscriptions are Java regular expressions matched against whole topic names. They are matched with `re`,
 which agrees on everything usual in topic filters: literals, `.`, `*`, `+`, `?`, `{n,m}`, `|`, groups, classes, `\\d`,
@@ -34,6 +34,7 @@ __all__ = [
     "check_group",
     "consumer_id",
     "count_path",
+    "has_nested_repeats",
     "member_path",
     "members_path",
     "offset_path",
@@ -52,7 +53,7 @@ BROKERS = "/brokers/ids"
 TOPICS = "/brokers/topics"
 GROUPS = "/consumers"
 
-# Far beyond any real cluster: what a damaged node may make us allocate.
+# Far beyond any real cluster: the most that a damaged node can make us allocate.
 MAX_PARTITIONS = 100_000
 MAX_STREAMS = 10_000
 
@@ -89,9 +90,15 @@ def offset_path(group: str, partition: TopicPartition) -> str:
 
 
 def check_group(group: str) -> str:
-    """The name itself, or ConfigError: it becomes one element of a path."""
-    if not group or group in (".", "..") or not group.isprintable() or "/" in group:
-        raise ConfigError(f"group name {group!r}: must be printable, not empty, '.' or '..', and hold no '/'")
+    """Return the name, or raise ConfigError: it becomes one element of a path, with the rules of ZooKeeper's servers
+    (PathUtils.validatePath), which refuse all of it otherwise."""
+    if not isinstance(group, str) or not group:
+        raise ConfigError(f"group name {group!r}: must be text, and not empty")
+    if group in (".", "..") or "/" in group:
+        raise ConfigError(f"group name {group!r}: must not be '.' or '..', nor contain '/'")
+    if illegal := _NOT_IN_PATHS.search(group):
+        where = f"U+{ord(illegal[0]):04X} at index {illegal.start()}"
+        raise ConfigError(f"group name {group!r}: {where} is not allowed in the name of a ZooKeeper node")
     return group
 
 
@@ -99,12 +106,12 @@ def check_group(group: str) -> str:
 
 
 def broker_data(host: str, port: int, epoch_ms: int) -> bytes:
-    """What a broker writes: creator (`host-epoch ms`), host, port."""
+    """Encode a broker's node: creator (`host-epoch ms`), host, port."""
     return f"{host}-{epoch_ms}:{host}:{port}".encode()
 
 
 def parse_broker(path: str, data: bytes | None) -> Broker:
-    """Fields 1 and 2 between colons are host and port; the creator in field 0 is not looked at."""
+    """Parse a broker's node: fields 1 and 2 between colons are host and port; the creator in field 0 is ignored."""
     broker, text = broker_id(path), text_of(path, data)
     fields = text.split(":")
     if len(fields) < 3 or not fields[1]:
@@ -113,7 +120,7 @@ def parse_broker(path: str, data: bytes | None) -> Broker:
 
 
 def broker_id(path: str) -> int:
-    """The last element of the path of a broker's or a count's node."""
+    """Return the last element of the path of a broker's or a count's node."""
     name = path.rpartition("/")[2]
     if not _DECIMAL.fullmatch(name):
         raise ZooKeeperError(f"{path}: not named by a broker id")
@@ -125,7 +132,7 @@ def parse_count(path: str, data: bytes | None) -> int:
 
 
 def parse_partition(topic: str, name: str) -> TopicPartition:
-    """`B-P` as in owners and offsets nodes; ZooKeeperError when it is not exactly two numbers."""
+    """Parse `B-P` as in owners and offsets nodes. Raises ZooKeeperError when it is not exactly two numbers."""
     broker, dash, partition = name.partition("-")
     if not (dash and _DECIMAL.fullmatch(broker) and _DECIMAL.fullmatch(partition)):
         raise _malformed(f"partition of {topic}", name, "broker-partition")
@@ -133,7 +140,7 @@ def parse_partition(topic: str, name: str) -> TopicPartition:
 
 
 def parse_offset(path: str, data: bytes | None) -> Position:
-    """The decimal text of the next position (specification 5.1)."""
+    """Parse the decimal text of the next position (specification 5.1)."""
     return Position(_integer(path, text_of(path, data), -(1 << 63), (1 << 63) - 1))
 
 
@@ -141,18 +148,18 @@ def parse_offset(path: str, data: bytes | None) -> Position:
 
 
 def consumer_id(group: str, host: str, epoch_ms: int, hex8: str) -> str:
-    """The id the Scala consumer makes: `hex8` is the beginning of a random UUID. Not a UUID, and not sorted by age
-    once the milliseconds gain a digit."""
+    """Return the id that the Scala consumer makes: `hex8` is the beginning of a random UUID. It is not a UUID, and not
+    sorted by age once the milliseconds gain a digit."""
     return f"{group}_{host}-{epoch_ms}-{hex8}"
 
 
 def thread_id(consumer: str, stream: int) -> str:
-    """What an owners node holds; the same number for every topic of the consumer."""
+    """Return the content of an owners node; the number is the same for every topic of the consumer."""
     return f"{consumer}-{stream}"
 
 
 class TopicFilter(NamedTuple):
-    """A whitelist or blacklist: the normalised expression and what it means."""
+    """A whitelist or blacklist of topics: the normalised expression, and whether it excludes."""
 
     pattern: re.Pattern[str]
     exclude: bool
@@ -177,22 +184,23 @@ class StaticRegistration:
     topics: Mapping[str, int]
 
     def streams(self, topic: str) -> int:
-        """How many of its threads share this topic; 0 when it does not consume it."""
+        """Return how many of its threads share this topic; 0 when it does not consume it."""
         return self.topics.get(topic, 0)
 
     def wanted(self, listed: Collection[str]) -> frozenset[str]:
-        """The topics it consumes, given those that exist: all it named, so that they are watched before they exist."""
+        """Return the topics it consumes, given those that exist: all it named, so that they are watched before they
+        exist."""
         return frozenset(self.topics)
 
     def data(self) -> bytes:
-        """Exactly as TopicCount writes it; quotes and backslashes in topic names, which Scala forgets, escaped."""
+        """Encode it exactly as TopicCount does, but escape quotes and backslashes in topics, which Scala forgets."""
         items = ",".join(f"{json.dumps(topic, ensure_ascii=False)}: {n}" for topic, n in self.topics.items())
         return f"{{ {items} }}".encode()
 
 
 @dataclass(frozen=True, slots=True)
 class WildcardRegistration:
-    """A consumer of all topics a filter lets through, with the same number of streams for each."""
+    """A consumer of all topics that a filter accepts, with the same number of streams for each."""
 
     filter: TopicFilter
     count: int
@@ -209,11 +217,11 @@ class WildcardRegistration:
 
 
 Registration = StaticRegistration | WildcardRegistration
-"""What an ids node says its consumer wants."""
+"""The content of an ids node: the topics of its consumer."""
 
 
 def parse_registration(path: str, data: bytes | None) -> Registration:
-    """Either form. Any JSON object with integer values is accepted, as Scala does."""
+    """Parse either form of an ids node. Accepts any JSON object with integer values, as Scala does."""
     text = text_of(path, data)
     wildcard = _WILDCARD.fullmatch(text)
     return _static(path, text) if wildcard is None else _wildcard(path, text, wildcard)
@@ -233,22 +241,49 @@ def _wildcard(path: str, text: str, match: re.Match[str]) -> WildcardRegistratio
     marker, digits, raw = match.groups()
     if not _is_streams(count := int(digits)):
         raise _malformed(path, text, "a number of streams")
+    if has_nested_repeats(raw):
+        raise _malformed(path, text, "a filter that can be matched in bounded time (a repeated group repeats inside)")
     try:
         return WildcardRegistration(TopicFilter.of(raw, exclude=marker == "!"), count)
     except ConfigError as e:
         raise _malformed(path, text, f"usable ({e})") from None
 
 
+def has_nested_repeats(pattern: str) -> bool:
+    """Return True if a repeated group contains a repeat, as in `(a+)+`: matching that can take exponential time.
+
+    Members match each other's filters in their event loops, so such a filter of another member must not be matched.
+    """
+    groups = [False]  # for each open group: whether it contains a repeat
+    unread = _SKIPPED.sub("", pattern)
+    for i, character in enumerate(unread):
+        repeated = unread[i + 1 : i + 2] in ("*", "+", "{")
+        if character == "(":
+            groups.append(False)
+        elif character == ")" and len(groups) > 1:
+            inside = groups.pop()
+            if inside and repeated:
+                return True
+            groups[-1] |= inside
+        elif character in "*+{":
+            groups[-1] = True
+    return False
+
+
 # ---- helpers ------------------------------------------------------------------------------------------------
 
-_JAVA_BLANKS = "".join(map(chr, range(33)))  # what String.trim takes away
+# Beyond U+FFFF a Java string has surrogates, which ZooKeeper refuses as well.
+_NOT_IN_PATHS = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
+_JAVA_BLANKS = "".join(map(chr, range(33)))  # removed by String.trim
+# Escaped characters and character classes: they repeat nothing.
+_SKIPPED = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 _DECIMAL = re.compile(r"[0-9]{1,10}")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _WILDCARD = re.compile(r"([*!])([0-9]{1,10})\1(.*)")
 
 
 def text_of(path: str, data: bytes | None) -> str:
-    """A node's text; ZooKeeperError for a null node or bytes that are not UTF-8."""
+    """Return a node's text. Raises ZooKeeperError for a null node or bytes that are not UTF-8."""
     if data is None:
         raise ZooKeeperError(f"{path}: a null node where text is expected")
     try:
@@ -262,7 +297,7 @@ def _is_streams(n: object) -> bool:
 
 
 def _integer(path: str, text: str, low: int, high: int) -> int:
-    """As Java parses it: no blanks, no underscores, ASCII digits."""
+    """Parse an integer as Java does: no blanks, no underscores, ASCII digits."""
     if not _INTEGER.fullmatch(text) or not low <= (n := int(text)) <= high:
         raise _malformed(path, text, f"a number in {low}..{high}")
     return n

@@ -5,13 +5,21 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from io import BytesIO
 from typing import Protocol
 from zlib import crc32
 
 from odradek import engine
-from odradek.errors import ConfigError, CorruptMessage, LocalProtocolError, MessageTooLarge, OdradekError
+from odradek.errors import (
+    ConfigError,
+    CorruptMessage,
+    LocalProtocolError,
+    MessageTooLarge,
+    OdradekError,
+    RemoteProtocolError,
+)
 from odradek.types import Columns, Position, TopicPartition
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.compression import compress
@@ -27,7 +35,13 @@ from odradek.wire.kafka07.entries import (
     make_entry,
 )
 
+MAX_REPORTS = 1000
+"""Reports of skipped messages that a decoder keeps: a damaged log may have one every few bytes."""
+
 __all__ = ["MessageSetDecoder", "Options", "encode_set", "entry_bytes"]
+
+MAX_POSITION = (1 << 63) - 1
+"""The field is a signed i64."""
 
 # ---- encoding -----------------------------------------------------------------------------------------------
 
@@ -100,7 +114,7 @@ class Options(Protocol):
     def corrupt(self) -> str: ...
 
     @property
-    def defer(self) -> bool: ...
+    def defer_decompression(self) -> bool: ...
 
 
 class MessageSetDecoder:
@@ -120,8 +134,9 @@ class MessageSetDecoder:
     rest of the level-one wrapper (raw: it is handed over whole, behind what could be read of it). On level one a length
     that cannot be is always an error, as is a message that is too large.
 
-    With `defer` compressed messages are left to `open`, which may run in a thread: from the first whole one on, `feed`
-    keeps the bytes without looking at them.
+    With `defer_decompression` compressed messages, and damaged ones unless `corrupt="fail"`, are left to
+    `decompress_deferred`, which may run in a thread: from the first whole one on, `feed` keeps the bytes without
+    looking at them.
 
     Args:
         partition: Named in errors and batches.
@@ -135,8 +150,10 @@ class MessageSetDecoder:
         self.partition = partition
         self._options = options
         self._max_entry = options.max_message_bytes
-        self._deferring = options.defer
-        self._reports: list[CorruptMessage] = []
+        self._deferring = options.defer_decompression
+        self._reports: deque[CorruptMessage] = deque(maxlen=MAX_REPORTS)
+        self.skipped = 0
+        """Messages left out so far (`corrupt="skip"`)."""
         self._error: OdradekError | None = None
         self.reset(position)
 
@@ -151,43 +168,51 @@ class MessageSetDecoder:
 
     @property
     def fetch_position(self) -> Position:
-        """Where the next fetch should start: behind everything decoded, unopened, and the partial tail that is kept."""
-        return Position(self._at + self.unopened_bytes + self._tail_bytes)
+        """Where the next fetch should start: behind everything decoded, deferred, and the partial tail that is kept."""
+        return Position(self._at + self.deferred_bytes + self._tail_bytes)
 
     @property
     def pending_bytes(self) -> int:
-        """Memory held: messages not yet taken, unopened bytes, and the partial tail."""
-        return self._decoded_bytes + self.unopened_bytes + self._tail_bytes
+        """Memory held: messages not yet taken, deferred bytes, and the partial tail."""
+        return self._decoded_bytes + self.deferred_bytes + self._tail_bytes
 
     @property
-    def unopened_bytes(self) -> int:
-        """What waits for `open()`: the first whole compressed message and everything behind it. 0 without `defer`."""
-        return self._unopened.tell()
+    def deferred_bytes(self) -> int:
+        """Bytes from the first whole compressed message on, which wait for `decompress_deferred()`. 0 without
+        `defer_decompression`."""
+        return self._deferred.tell()
 
     @property
     def error(self) -> OdradekError | None:
-        """Set once decoding cannot go on: CorruptMessage or MessageTooLarge. Take what came before it first."""
+        """Set once decoding cannot go on: CorruptMessage, MessageTooLarge, or RemoteProtocolError for a position that
+        cannot be. Take what came before it first."""
         return self._error
 
     def feed(self, data: memoryview) -> None:
         """Take the next bytes, of a buffer that may be used again afterwards. Never raises; what is fed after an error
         is ignored."""
         if self._error is None:
+            if self.fetch_position + len(data) > MAX_POSITION:
+                self._error = RemoteProtocolError(
+                    f"{self.partition}: the broker sent {len(data)} bytes from position {self.fetch_position} on: "
+                    f"no log is longer than {MAX_POSITION}"
+                )
+                return
             self._feed(data)
 
-    def open(self) -> None:
-        """Decode what `feed` has left unopened. Never raises; see `error`.
+    def decompress_deferred(self) -> None:
+        """Decode what `feed` has left deferred. Never raises; see `error`.
 
         Pure: it may run in a thread, while nobody else touches this decoder.
         """
-        if self.unopened_bytes:
-            data = self._unopened.getvalue()
-            self._drop_unopened()
+        if self.deferred_bytes:
+            data = self._deferred.getvalue()
+            self._drop_deferred()
             self._deferring = False
             try:
                 self._feed(memoryview(data))
             finally:
-                self._deferring = self._options.defer
+                self._deferring = self._options.defer_decompression
 
     def take(self) -> Columns:
         """Give up everything decoded since the last take. May be empty."""
@@ -196,8 +221,9 @@ class MessageSetDecoder:
         return taken
 
     def take_reports(self) -> list[CorruptMessage]:
-        """Give up the reports of skipped messages since the last call. A reset keeps them."""
-        reports, self._reports = self._reports, []
+        """Return the reports of messages skipped since the last call, the latest 1000. A reset keeps them."""
+        reports = list(self._reports)
+        self._reports.clear()
         return reports
 
     def reset(self, position: Position) -> None:
@@ -205,15 +231,15 @@ class MessageSetDecoder:
         self._at = int(position)  # the log position behind everything decoded
         self._error = None
         self._drop_tail()
-        self._drop_unopened()
+        self._drop_deferred()
         self._drop_decoded()
 
     def _drop_tail(self) -> None:
         self._head = bytearray()
         self._body = BytesIO()  # holds a payload's pieces and gives them up as one `bytes` without another copy
 
-    def _drop_unopened(self) -> None:
-        self._unopened = BytesIO()  # gives up its bytes without another copy, too
+    def _drop_deferred(self) -> None:
+        self._deferred = BytesIO()  # gives up its bytes without another copy, too
 
     def _drop_decoded(self) -> None:
         self._rows = engine.active.ColumnBuilder()
@@ -230,8 +256,8 @@ class MessageSetDecoder:
     def _feed(self, data: memoryview) -> None:
         try:
             used = self._continue(data) if self._head else 0
-            if self.unopened_bytes:
-                self._unopened.write(data[used:])
+            if self.deferred_bytes:
+                self._deferred.write(data[used:])
             elif not self._head and used < len(data):
                 self._decode(data, used)
         except (CorruptMessage, MessageTooLarge) as error:
@@ -250,9 +276,13 @@ class MessageSetDecoder:
             if isinstance(size, ParseStop):
                 break
             if self._deferring and is_wrapper(data[start:]):
-                self._unopened.write(data[start:])
+                self._deferred.write(data[start:])
                 return
-            self._add_entry(entry_at(data, start, size, base))
+            entry = entry_at(data, start, size, base)
+            if self._deferring and entry.damage and self._options.corrupt != "fail":
+                self._deferred.write(data[start:])  # there may be many, and each takes as long as a hundred good ones
+                return
+            self._add_entry(entry)
             start += size
         if size is not ParseStop.END:
             self._continue(data[start:])
@@ -283,7 +313,7 @@ class MessageSetDecoder:
         """Add the entry in the tail, which is whole now."""
         self._drop_tail()
         if self._deferring and is_wrapper(head):
-            self._unopened.writelines((head, payload))
+            self._deferred.writelines((head, payload))
         else:
             self._add_entry(make_entry(self._at, head, payload))
 
@@ -338,6 +368,7 @@ class MessageSetDecoder:
             self._add_rows(values, range(len(values)), end)
         elif self._options.corrupt == "skip":
             self._reports += map(self._corrupt_message, damaged.values())
+            self.skipped += len(damaged)
             good = [i for i in range(len(values)) if i not in damaged]
             self._add_rows([values[i] for i in good], good, end)
         else:

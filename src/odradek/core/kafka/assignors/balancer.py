@@ -1,0 +1,181 @@
+"""The sticky algorithm for members that subscribed to different topics.
+
+Partitions stay where they are where they may; the others go to the member with the fewest that subscribed; then
+partitions move from members with many to members with few until no move brings the two closer together.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from odradek.core.kafka.assignors.model import Assignment, GroupMember, Topics, all_partitions
+from odradek.core.kafka.assignors.racks import Racks
+from odradek.core.kafka.partitions import java_order
+from odradek.types import TopicPartition
+
+__all__ = ["Balancer"]
+
+
+class Balancer:
+    """One assignment in the making.
+
+    Args:
+        topics: The topics with a subscriber.
+        members: All members.
+        owned: Member id -> what it owned.
+        earlier: Partition -> the member that owned it in an earlier generation.
+        racks: Who is near what.
+    """
+
+    def __init__(
+        self,
+        topics: Topics,
+        members: Collection[GroupMember],
+        owned: Mapping[str, Sequence[TopicPartition]],
+        earlier: Mapping[TopicPartition, str],
+        racks: Racks,
+    ) -> None:
+        self._topics, self._owned, self._earlier, self._racks = topics, owned, earlier, racks
+        self._wants = {member.member_id: member.topics & topics.keys() for member in members}
+        self._subscribers = {
+            topic: [member for member in self._wants if topic in self._wants[member]] for topic in topics
+        }
+        # Topics with few subscribers first: their partitions have the fewest choices.
+        names = sorted(topics, key=lambda topic: (len(self._subscribers[topic]), java_order(topic)))
+        self._partitions = all_partitions(topics, names)
+        self._state = _State(self._wants)
+        self._moves = _Moves()
+
+    def assign(self) -> Assignment:
+        """Return the balanced assignment."""
+        revoked = self._keep_owned()
+        unassigned = [partition for partition in self._partitions if partition not in self._state.owner]
+        self._assign_new(unassigned)
+        for member in self._wants:
+            if not self._can_change(member):
+                self._state.freeze(member)
+        if not revoked:  # moving new partitions alone may be enough
+            self._reassign(unassigned)
+        self._reassign(self._partitions)
+        return self._state.assignment
+
+    def _keep_owned(self) -> bool:
+        """Assign what members owned, want and are near. Return True when a member has to give up one it owned."""
+        revoked = False
+        for member, partitions in self._owned.items():
+            for partition in partitions:
+                if partition.topic in self._wants[member] and not self._racks.far(member, partition):
+                    self._state.add(member, partition)
+                else:
+                    revoked = True
+        return revoked
+
+    def _assign_new(self, partitions: Sequence[TopicPartition]) -> None:
+        if self._racks.in_use:
+            partitions = [partition for partition in partitions if not self._assign_one(partition, near=True)]
+        for partition in partitions:
+            self._assign_one(partition, near=False)
+
+    def _assign_one(self, partition: TopicPartition, *, near: bool) -> bool:
+        """Give the partition to the member with the fewest that subscribed (and is near)."""
+        for member in self._state.fewest_first():
+            if partition.topic in self._wants[member] and not (near and self._racks.far(member, partition)):
+                self._state.add(member, partition)
+                return True
+        return False
+
+    def _can_change(self, member: str) -> bool:
+        """Say whether the member could get another partition, or another member one of its own."""
+        mine = self._state.assignment[member]
+        most = sum(len(self._topics[topic]) for topic in self._wants[member])
+        return len(mine) < most or any(len(self._subscribers[partition.topic]) > 1 for partition in mine)
+
+    def _reassign(self, partitions: Sequence[TopicPartition]) -> None:
+        """Move partitions until no move helps. Ends: every move brings two members closer together."""
+        movable = [partition for partition in partitions if len(self._subscribers[partition.topic]) > 1]
+        moved = True
+        while moved:
+            moved = False
+            for partition in movable:
+                target = self._better_owner(partition)
+                if target is not None:
+                    self._move(partition, target)
+                    moved = True
+
+    def _better_owner(self, partition: TopicPartition) -> str | None:
+        """Return the earlier owner, or else the subscriber with the fewest, if it has at least two fewer."""
+        most = self._state.count(self._state.owner[partition]) - 1
+        earlier = self._earlier.get(partition)
+        if earlier and partition.topic in self._wants[earlier] and self._state.count(earlier) < most:
+            return earlier
+        fewest = next(m for m in self._state.fewest_first() if partition.topic in self._wants[m])
+        return fewest if self._state.count(fewest) < most else None
+
+    def _move(self, partition: TopicPartition, target: str) -> None:
+        source = self._state.owner[partition]
+        partition = self._moves.instead_of(partition, source, target)
+        self._moves.record(partition, source, target)
+        self._state.remove(source, partition)
+        self._state.add(target, partition)
+
+
+class _State:
+    """Who has what, with the members in order of how much they have."""
+
+    def __init__(self, members: Collection[str]) -> None:
+        self.assignment: Assignment = {member: [] for member in members}
+        self.owner: dict[TopicPartition, str] = {}
+        self._order = sorted((0, java_order(member), member) for member in members)
+
+    def count(self, member: str) -> int:
+        return len(self.assignment[member])
+
+    def fewest_first(self) -> Iterator[str]:
+        """Return the members that can still change, those with the fewest partitions first."""
+        return (member for _, _, member in self._order)
+
+    def add(self, member: str, partition: TopicPartition) -> None:
+        self._leave_order(member)
+        self.assignment[member].append(partition)
+        self.owner[partition] = member
+        insort(self._order, self._key(member))
+
+    def remove(self, member: str, partition: TopicPartition) -> None:
+        self._leave_order(member)
+        self.assignment[member].remove(partition)
+        del self.owner[partition]
+        insort(self._order, self._key(member))
+
+    def freeze(self, member: str) -> None:
+        """Take the member out of the order: nothing can move to it or away from it."""
+        self._leave_order(member)
+
+    def _key(self, member: str) -> tuple[int, bytes, str]:
+        return self.count(member), java_order(member), member
+
+    def _leave_order(self, member: str) -> None:
+        del self._order[bisect_left(self._order, self._key(member))]
+
+
+class _Moves:
+    """Which partitions moved from which member to which, so that two members do not swap partitions of one topic."""
+
+    def __init__(self) -> None:
+        self._by_partition: dict[TopicPartition, tuple[str, str]] = {}
+        self._by_pair: dict[tuple[str, str, str], set[TopicPartition]] = {}
+
+    def instead_of(self, partition: TopicPartition, source: str, target: str) -> TopicPartition:
+        """Return the partition to move from `source` to `target`: one of the same topic that moved the other way
+        before, where there is one; then that one goes back, and the number of moves shrinks."""
+        return min(self._by_pair.get((partition.topic, target, source), ()), default=partition)
+
+    def record(self, partition: TopicPartition, source: str, target: str) -> None:
+        """Note a move; two in a row count as one from the first member to the last."""
+        if partition in self._by_partition:
+            first, last = self._by_partition.pop(partition)
+            self._by_pair[partition.topic, first, last].remove(partition)
+            source = first
+        if source != target:
+            self._by_partition[partition] = source, target
+            self._by_pair.setdefault((partition.topic, source, target), set()).add(partition)

@@ -1,0 +1,44 @@
+"""The cooperative sticky assignor: sticky, but a partition changes hands in two rounds (KIP-429)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import ClassVar
+
+from odradek.core.kafka.assignors.model import NO_GENERATION, Assignment, GroupMember, Topics
+from odradek.core.kafka.assignors.sticky import assign_sticky, resolve_claims
+from odradek.core.kafka.assignors.user_data import decode_generation, encode_generation
+from odradek.types import TopicPartition
+
+__all__ = ["CooperativeStickyAssignor"]
+
+
+class CooperativeStickyAssignor:
+    """Sticky assignment under the cooperative protocol: what another member still owns is left out of this round.
+
+    Members keep their partitions while they rejoin. The owner sees that one is missing from its assignment, revokes
+    it and rejoins; the second round hands it over.
+    """
+
+    name: ClassVar[str] = "cooperative-sticky"
+    cooperative: ClassVar[bool] = True
+
+    def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
+        """Return the generation; what is owned stands in the subscription."""
+        return encode_generation(generation)
+
+    def claims(
+        self, owned: Sequence[TopicPartition], generation: int, user_data: bytes | None
+    ) -> tuple[Sequence[TopicPartition], int]:
+        """Return the partitions of the subscription and its generation: from the field, or from the user data of
+        members that have no such field (before 3.4)."""
+        return owned, generation if generation != NO_GENERATION else decode_generation(user_data)
+
+    def assign(self, topics: Topics, members: Collection[GroupMember]) -> Assignment:
+        """Share out the partitions, without those that another member has to give up first."""
+        claims = resolve_claims(topics, members)
+        owner = {partition: member for member, partitions in claims.owned.items() for partition in partitions}
+        return {
+            member: [p for p in partitions if owner.get(p, member) == member and p not in claims.disputed]
+            for member, partitions in assign_sticky(topics, members).items()
+        }

@@ -1,0 +1,109 @@
+"""The sticky assignor: as balanced as can be, and each member keeps what it has as far as that allows (KIP-54).
+
+Claims come first: who owned what. Then one of two algorithms shares out the partitions: `EqualShares` where all
+members subscribed to the same topics, `Balancer` where they differ. Both follow racks as far as balance allows
+(KIP-881).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from odradek.core.kafka.assignors.balancer import Balancer
+from odradek.core.kafka.assignors.equal_shares import EqualShares
+from odradek.core.kafka.assignors.model import NO_GENERATION, Assignment, GroupMember, Topics, subscribed_topics
+from odradek.core.kafka.assignors.racks import Racks
+from odradek.core.kafka.assignors.user_data import decode_sticky, encode_sticky
+from odradek.types import TopicPartition
+
+__all__ = ["Claims", "StickyAssignor", "assign_sticky", "resolve_claims"]
+
+
+class StickyAssignor:
+    """Sticky assignment under the eager protocol: members say in their user data what they owned."""
+
+    name: ClassVar[str] = "sticky"
+    cooperative: ClassVar[bool] = False
+
+    def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
+        """Return what was owned, and in which generation."""
+        return encode_sticky(owned, generation)
+
+    def claims(
+        self, owned: Sequence[TopicPartition], generation: int, user_data: bytes | None
+    ) -> tuple[Sequence[TopicPartition], int]:
+        """Return the claims of the user data. An eager member has given up everything before it joins, so the
+        fields of its subscription say nothing."""
+        return decode_sticky(user_data)
+
+    def assign(self, topics: Topics, members: Collection[GroupMember]) -> Assignment:
+        """Share out the partitions, moving as few as balance allows."""
+        return assign_sticky(topics, members)
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Who owned what before this rebalance.
+
+    Args:
+        owned: Member id -> the partitions it owned, of the newest generation that claims each.
+        disputed: Partitions that two members of one generation claim: neither keeps them.
+        earlier: Partition -> the member that owned it in the newest generation before the last one.
+    """
+
+    owned: Mapping[str, list[TopicPartition]]
+    disputed: Set[TopicPartition]
+    earlier: Mapping[TopicPartition, str]
+
+
+def resolve_claims(topics: Topics, members: Collection[GroupMember]) -> Claims:
+    """Decide between claims: the highest generation wins, and of two equal ones neither does,
+    unless only one of the two members is still subscribed to the topic.
+
+    Claims to partitions that do not exist are dropped.
+    """
+    newest = max((member.generation for member in members), default=NO_GENERATION)
+    claimants: dict[TopicPartition, list[GroupMember]] = {}
+    for member in members:
+        for partition in member.owned:
+            if 0 <= partition.partition < len(topics.get(partition.topic, ())):
+                claimants.setdefault(partition, []).append(member)
+    owned: dict[str, list[TopicPartition]] = {member.member_id: [] for member in members}
+    disputed: set[TopicPartition] = set()
+    earlier: dict[TopicPartition, str] = {}
+    for partition, claiming in claimants.items():
+        claiming.sort(key=partial(_claim_order, partition.topic))
+        if _is_disputed(partition, claiming):
+            disputed.add(partition)
+        else:
+            owned[claiming[0].member_id].append(partition)
+        old = next((member for member in claiming if member.generation < newest), None)
+        if old is not None:
+            earlier[partition] = old.member_id
+    return Claims(owned, disputed, earlier)
+
+
+def _claim_order(topic: str, member: GroupMember) -> tuple[int, bool, str]:
+    """Return the sort key of claims to a partition of the topic: the best claim first."""
+    return -member.generation, topic not in member.topics, member.member_id
+
+
+def _is_disputed(partition: TopicPartition, claiming: Sequence[GroupMember]) -> bool:
+    """Say whether the two best claims are equally good: of one generation, by members that still want the topic."""
+    return (
+        len(claiming) > 1 and claiming[0].generation == claiming[1].generation and partition.topic in claiming[1].topics
+    )
+
+
+def assign_sticky(topics: Topics, members: Collection[GroupMember]) -> Assignment:
+    """Share out the partitions, moving as few as balance allows."""
+    if not members:
+        return {}
+    wanted = {topic: topics[topic] for topic in subscribed_topics(topics, members)}
+    claims, racks = resolve_claims(wanted, members), Racks(wanted, members)
+    if len({member.topics for member in members}) == 1:
+        return EqualShares(wanted, claims.owned, racks).assign()
+    return Balancer(wanted, members, claims.owned, claims.earlier, racks).assign()

@@ -1,0 +1,221 @@
+"""Fetch sessions: what goes into the next Fetch request of a broker (KIP-227; specification 4.7).
+
+In a session the broker remembers what is fetched: a request has only what changed, and an answer only what has news.
+A session belongs to one connection's broker. Whenever anything is in doubt the next request is a full one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from odradek.core.states import Machine
+from odradek.types import TopicPartition
+from odradek.wire.kafka.error_codes import ErrorCode
+from odradek.wire.kafka.messages.data import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+)
+from odradek.wire.kafka.schema import ZERO_UUID
+
+__all__ = ["SESSION", "FetchPosition", "FetchSession", "FetchSettings", "SessionEvent", "SessionState"]
+
+NO_SESSION = 0
+FIRST_EPOCH = 0
+LAST_EPOCH = 0x7FFFFFFF
+WITHOUT_SESSION = -1
+
+
+class SessionState(Enum):
+    """Where a session is."""
+
+    NONE = "the next request is full and asks for a session"
+    OPEN = "the next request has what changed"
+    REPLACING = "the next request is full, closes the session and asks for another"
+    OFF = "every request is full, and asks for none"
+
+
+class SessionEvent(Enum):
+    """What happens to a session."""
+
+    GRANTED = "an answer names a session"
+    REFUSED = "an answer names no session"
+    FORGOTTEN = "the broker does not know the session"
+    DOUBTED = "wrong epoch, no answer, or an answer that does not fit"
+
+
+_S, _E = SessionState, SessionEvent
+
+SESSION: Machine[SessionState, SessionEvent] = Machine(
+    "fetch session",
+    _S.NONE,
+    {
+        **{(state, _E.GRANTED): _S.OPEN for state in (_S.NONE, _S.OPEN, _S.REPLACING)},
+        **{(state, _E.REFUSED): _S.NONE for state in (_S.NONE, _S.OPEN, _S.REPLACING)},
+        **{(state, _E.FORGOTTEN): _S.NONE for state in (_S.NONE, _S.OPEN, _S.REPLACING)},
+        (_S.NONE, _E.DOUBTED): _S.NONE,
+        (_S.OPEN, _E.DOUBTED): _S.REPLACING,
+        (_S.REPLACING, _E.DOUBTED): _S.REPLACING,
+        **{(_S.OFF, event): _S.OFF for event in _E},
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPosition:
+    """What to fetch of one partition.
+
+    Args:
+        offset: Of the first record wanted.
+        max_bytes: Limit of this partition (bytes); the first batch may be larger.
+        leader_epoch: The epoch of the leader as this client knows it; -1 fences nothing.
+        last_fetched_epoch: The epoch of the last record read, to detect truncation; -1 where the broker cannot.
+        topic_id: The topic's id; all zero where it is not known.
+    """
+
+    offset: int
+    max_bytes: int
+    leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+    topic_id: bytes = ZERO_UUID
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSettings:
+    """What holds for a whole request.
+
+    Args:
+        max_wait_ms: How long the broker may wait for `min_bytes` (ms).
+        min_bytes: What an answer should have at least (bytes).
+        max_bytes: Limit of the answer (bytes); the first batch may be larger.
+        read_committed: True leaves out open and aborted transactions.
+        rack: Where the client runs, for fetching from the nearest replica.
+    """
+
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 50 << 20
+    read_committed: bool = False
+    rack: str = ""
+
+
+@dataclass(slots=True)
+class FetchSession:
+    """The session with one broker. One request is out at a time.
+
+    Args:
+        enabled: False for a broker without sessions (`BrokerVersions.has_fetch_sessions`) or to do without.
+    """
+
+    enabled: bool = True
+    state: SessionState = SessionState.NONE
+    session_id: int = NO_SESSION
+    epoch: int = FIRST_EPOCH
+    _remembered: dict[TopicPartition, FetchPosition] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.enabled:
+            self.state = SessionState.OFF
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next request names every partition."""
+        return self.state is not SessionState.OPEN
+
+    def request(self, wanted: Mapping[TopicPartition, FetchPosition], settings: FetchSettings) -> FetchRequest:
+        """Return the request to fetch these partitions, and only them."""
+        if self._uses_ids(self._remembered) != self._uses_ids(wanted) and self._remembered:
+            self._doubt()  # a session is by name or by id
+        full = self.is_full
+        send = wanted if full else {p: pos for p, pos in wanted.items() if self._remembered.get(p) != pos}
+        forget = () if full else [p for p in self._remembered if self._is_forgotten(p, wanted)]
+        request = FetchRequest(
+            max_wait_ms=settings.max_wait_ms,
+            min_bytes=settings.min_bytes,
+            max_bytes=settings.max_bytes,
+            isolation_level=int(settings.read_committed),
+            session_id=self.session_id,
+            session_epoch=WITHOUT_SESSION if self.state is SessionState.OFF else self.epoch,
+            topics=_topics(send),
+            forgotten_topics_data=self._forgotten(forget),
+            rack_id=settings.rack,
+        )
+        self._remembered = dict(wanted)
+        return request
+
+    def answered(self, response: FetchResponse) -> bool:
+        """Take in an answer. Return True when its partitions are to be read, False when they are to be asked again."""
+        if response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
+            self._after(SessionEvent.FORGOTTEN)
+            return False
+        if response.error_code or not self._fits(response):
+            self._doubt()
+            return False
+        if response.session_id == NO_SESSION:
+            self._after(SessionEvent.REFUSED)
+        else:
+            following = 1 if self.epoch == LAST_EPOCH else self.epoch + 1
+            self._after(SessionEvent.GRANTED, response.session_id, following)
+        return True
+
+    def connection_lost(self) -> None:
+        """Take in that a request has no answer: the broker may have counted it or not."""
+        self._doubt()
+
+    # ---- inside ----
+
+    def _doubt(self) -> None:
+        self._after(SessionEvent.DOUBTED, self.session_id)
+
+    def _after(self, event: SessionEvent, session_id: int = NO_SESSION, epoch: int = FIRST_EPOCH) -> None:
+        self.state = SESSION.after(self.state, event)
+        if self.state is not SessionState.OFF:
+            self.session_id, self.epoch = session_id, epoch
+
+    def _fits(self, response: FetchResponse) -> bool:
+        """Say whether the answer has the partitions it must have: in a session, none that was not asked for; else
+        all. A throttled full answer may be empty."""
+        if self.state is SessionState.OFF:
+            return True
+        ids = self._uses_ids(self._remembered)
+        known = {(pos.topic_id if ids else p.topic, p.partition) for p, pos in self._remembered.items()}
+        answered = {
+            (t.topic_id if ids else t.topic, p.partition_index) for t in response.responses for p in t.partitions
+        }
+        if self.is_full:
+            return answered == known or not answered
+        return answered <= known
+
+    @staticmethod
+    def _uses_ids(positions: Mapping[TopicPartition, FetchPosition]) -> bool:
+        return bool(positions) and all(position.topic_id != ZERO_UUID for position in positions.values())
+
+    def _is_forgotten(self, partition: TopicPartition, wanted: Mapping[TopicPartition, FetchPosition]) -> bool:
+        position = wanted.get(partition)
+        return position is None or position.topic_id != self._remembered[partition].topic_id
+
+    def _forgotten(self, partitions: Iterable[TopicPartition]) -> tuple[ForgottenTopic, ...]:
+        topics: dict[tuple[str, bytes], list[int]] = {}
+        for partition in partitions:
+            key = partition.topic, self._remembered[partition].topic_id
+            topics.setdefault(key, []).append(partition.partition)
+        return tuple(ForgottenTopic(topic=t, topic_id=i, partitions=tuple(n)) for (t, i), n in topics.items())
+
+
+def _topics(positions: Mapping[TopicPartition, FetchPosition]) -> tuple[FetchTopic, ...]:
+    topics: dict[tuple[str, bytes], list[FetchPartition]] = {}
+    for partition, position in positions.items():
+        topics.setdefault((partition.topic, position.topic_id), []).append(
+            FetchPartition(
+                partition=partition.partition,
+                current_leader_epoch=position.leader_epoch,
+                fetch_offset=position.offset,
+                last_fetched_epoch=position.last_fetched_epoch,
+                partition_max_bytes=position.max_bytes,
+            )
+        )
+    return tuple(FetchTopic(topic=t, topic_id=i, partitions=tuple(p)) for (t, i), p in topics.items())

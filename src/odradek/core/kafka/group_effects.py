@@ -1,0 +1,87 @@
+"""What group members, classic or of KIP-848, ask of the code that runs them.
+
+A member never waits and sends nothing. `poll` returns effects; what comes of them goes back in: `receive` with an
+answer, `connection_lost` without one, `revoked` when everything a `Revoke` asks for is done. After each of these,
+and at the time that `tick` gives, comes the next `poll`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from odradek.errors import OdradekError
+from odradek.types import TopicPartition
+from odradek.wire.kafka.schema import Request
+
+__all__ = ["Assign", "Compute", "Effect", "Fail", "Lost", "Node", "ResolveTopics", "Revoke", "Send"]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The broker that coordinates a group."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a request and report its answer. One is out at a time.
+
+    Args:
+        request: What to send.
+        node: To whom, on a connection that carries nothing but the group's requests; None is any broker.
+        timeout_s: How long its answer may take (s); None is the usual time of a request.
+    """
+
+    request: Request[Any]
+    node: Node | None = None
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """Stop fetching these partitions, finish what was handed out, commit (the token is still valid), then call
+    `revoked`. Partitions not named go on."""
+
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Read the committed offsets of these partitions and begin to fetch them. Partitions not named go on."""
+
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Stop fetching these partitions at once; nothing of theirs can be committed, others may have them already."""
+
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """This member leads the group: get fresh metadata of these topics and call `assign`."""
+
+    topics: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveTopics:
+    """The assignment names topics by ids that are not known: get metadata by id and call `resolved`."""
+
+    topic_ids: frozenset[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The member has stopped for good; everything it had is lost."""
+
+    error: OdradekError
+
+
+Effect = Send | Revoke | Assign | Lost | Compute | ResolveTopics | Fail

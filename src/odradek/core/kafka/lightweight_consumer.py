@@ -1,0 +1,275 @@
+"""The lightweight consumer of the first coordinator design, as states and events in that document's own words.
+
+In that design ("Kafka 0.9 consumer rewrite", later superseded) the coordinator calls the consumer over a channel that
+the consumer opened: it wants offsets, stops the fetchers, starts them. The released protocol has requests of clients
+only, so each of these calls is the answer to a request that waits or recurs. `RELEASED` says which (specification 6),
+and `event_of` turns what a group member asks for into the document's event.
+
+Components: a coordinator connector (one connection to the coordinator), and a list of fetchers. Kept information: the
+server cluster info with the coordinator, and the consumed partition info.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from odradek.core.kafka.group_effects import Assign, Effect, Fail, Lost, Node, Revoke
+from odradek.core.states import Machine
+from odradek.errors import LocalProtocolError
+from odradek.types import TopicPartition
+
+__all__ = [
+    "LIGHTWEIGHT_CONSUMER",
+    "RELEASED",
+    "Action",
+    "ConsumedPartition",
+    "ConsumerEvent",
+    "ConsumerState",
+    "LightweightConsumer",
+    "Released",
+    "event_of",
+]
+
+
+class ConsumerState(Enum):
+    """Where the consumer is in the document's procedures."""
+
+    NEW = "before onStart"
+    CONSULTING = "onStart 2: consults known brokers, round robin"
+    REGISTERING = "onStart 3: connects to the coordinator and registers"
+    CONNECTED = "the coordinator connector runs, no fetcher does"
+    FETCHING = "the coordinator connector and the fetchers run"
+    STOPPED = "registration refused for good, or shut down"
+
+
+class ConsumerEvent(Enum):
+    """The document's procedures and requests."""
+
+    ON_START = "onStart"
+    CHANNEL_FAILED = "channel cannot be created"
+    CLUSTER_INFO = "cluster metadata received"
+    REGISTRY_ACCEPTED = "registry accepted"
+    REGISTRY_REJECTED = "registry rejected"
+    LOST_CONNECTION = "lost connection"
+    OFFSETS_WANTED = "offsets wanted"
+    STOP_FETCHERS = "stop fetchers"
+    START_FETCHERS = "start fetchers"
+    SHUT_DOWN = "shut down"
+
+
+_S, _E = ConsumerState, ConsumerEvent
+_REGISTERED = (_S.CONNECTED, _S.FETCHING)
+
+LIGHTWEIGHT_CONSUMER: Machine[ConsumerState, ConsumerEvent] = Machine(
+    "lightweight consumer",
+    _S.NEW,
+    {
+        (_S.NEW, _E.ON_START): _S.CONSULTING,
+        (_S.CONSULTING, _E.CHANNEL_FAILED): _S.CONSULTING,
+        (_S.CONSULTING, _E.CLUSTER_INFO): _S.REGISTERING,
+        (_S.REGISTERING, _E.REGISTRY_ACCEPTED): _S.CONNECTED,
+        (_S.REGISTERING, _E.REGISTRY_REJECTED): _S.CONSULTING,
+        (_S.REGISTERING, _E.LOST_CONNECTION): _S.CONSULTING,
+        **{(state, _E.LOST_CONNECTION): _S.CONSULTING for state in _REGISTERED},
+        **{(state, _E.OFFSETS_WANTED): state for state in _REGISTERED},
+        **{(state, _E.STOP_FETCHERS): _S.CONNECTED for state in _REGISTERED},
+        **{(state, _E.START_FETCHERS): _S.FETCHING for state in _REGISTERED},
+        **{(state, _E.SHUT_DOWN): _S.STOPPED for state in _S},
+    },
+)
+
+
+class Action(Enum):
+    """What the document has the consumer do, in the order of its steps."""
+
+    CONSULT_BROKER = "create a channel with the next known broker and send a cluster metadata request"
+    REGISTER = "connect to the coordinator and send a register request"
+    START_CONNECTOR = "start the coordinator connector with the channel"
+    STOP_CONNECTOR = "shut down the coordinator connector"
+    STOP_FETCHERS = "stop the fetchers"
+    CLEAN_QUEUES = "clean the fetchers' queues"
+    SEND_OFFSETS = "send the consumed offsets"
+    REFRESH_PARTITIONS = "refresh the consumed partition info"
+    START_FETCHERS = "start fetchers with the consumed partition info"
+    RESPOND = "send the response"
+
+
+_ACTIONS: Mapping[ConsumerEvent, tuple[Action, ...]] = {
+    _E.ON_START: (Action.CONSULT_BROKER,),
+    _E.CHANNEL_FAILED: (Action.CONSULT_BROKER,),
+    _E.CLUSTER_INFO: (Action.REGISTER,),
+    _E.REGISTRY_ACCEPTED: (Action.START_CONNECTOR,),
+    _E.REGISTRY_REJECTED: (Action.STOP_FETCHERS, Action.CLEAN_QUEUES, Action.STOP_CONNECTOR, Action.CONSULT_BROKER),
+    _E.LOST_CONNECTION: (Action.STOP_FETCHERS, Action.CLEAN_QUEUES, Action.STOP_CONNECTOR, Action.CONSULT_BROKER),
+    _E.OFFSETS_WANTED: (Action.SEND_OFFSETS,),
+    _E.STOP_FETCHERS: (Action.STOP_FETCHERS, Action.CLEAN_QUEUES, Action.SEND_OFFSETS),
+    _E.START_FETCHERS: (Action.REFRESH_PARTITIONS, Action.START_FETCHERS, Action.RESPOND),
+    _E.SHUT_DOWN: (Action.STOP_FETCHERS, Action.CLEAN_QUEUES, Action.STOP_CONNECTOR),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What stands for an event in the released protocols.
+
+    Args:
+        classic: Requests and answers of classic groups (0.9 on).
+        consumer_group: Those of KIP-848 (4.0 on).
+    """
+
+    classic: str
+    consumer_group: str
+
+
+RELEASED: Mapping[ConsumerEvent, Released] = {
+    _E.ON_START: Released("the configured addresses, in random order", "the same"),
+    _E.CHANNEL_FAILED: Released("the next address; a back-off after each round", "the same"),
+    _E.CLUSTER_INFO: Released("Metadata, then FindCoordinator of the group", "the same"),
+    _E.REGISTRY_ACCEPTED: Released("JoinGroup answered with a generation", "ConsumerGroupHeartbeat, epoch 0: answered"),
+    _E.REGISTRY_REJECTED: Released(
+        "JoinGroup answered with 14, 15 or 16; 22, 25, 79 join again; 23, 24, 26, 30, 81, 82 shut down",
+        "14, 15 or 16; 110 and 25 join again; 35, 42, 82, 111, 112 shut down",
+    ),
+    _E.LOST_CONNECTION: Released(
+        "no Heartbeat answered within the session timeout, the connection lost, or 22 or 25",
+        "the connection lost, or 110 or 25",
+    ),
+    _E.OFFSETS_WANTED: Released("OffsetCommit: at intervals, and before each JoinGroup", "OffsetCommit: at intervals"),
+    _E.STOP_FETCHERS: Released(
+        "Heartbeat answered with 27; the OffsetCommit and JoinGroup that follow are the response",
+        "an assignment that lacks partitions; the next heartbeat, with what is owned, is the response",
+    ),
+    _E.START_FETCHERS: Released(
+        "SyncGroup's answer, then OffsetFetch; the first Heartbeat of the generation is the response",
+        "an assignment with new partitions, then OffsetFetch; the next heartbeat is the response",
+    ),
+    _E.SHUT_DOWN: Released("OffsetCommit, LeaveGroup", "OffsetCommit, ConsumerGroupHeartbeat with epoch -1 or -2"),
+}
+"""The document's events in the released protocols. Numbers are error codes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumedPartition:
+    """The consumed partition info.
+
+    Args:
+        fetched_offset: The next offset to fetch.
+        consumed_offset: The next offset to consume: this is what is sent and committed.
+        fetch_size: How much to fetch at once (bytes).
+    """
+
+    fetched_offset: int
+    consumed_offset: int
+    fetch_size: int
+
+
+@dataclass(slots=True)
+class LightweightConsumer:
+    """The consumer of the document. Each method is one of its events, and returns what it says to do.
+
+    Args:
+        unknown_brokers: Addresses to begin with, `host:port`.
+        fetch_size: Of each partition (bytes).
+    """
+
+    unknown_brokers: Sequence[str]
+    fetch_size: int = 1 << 20
+    state: ConsumerState = ConsumerState.NEW
+    coordinator: Node | None = None
+    partitions: dict[TopicPartition, ConsumedPartition] = field(default_factory=dict)
+    _known_brokers: tuple[str, ...] = ()
+    _consulted: int = -1
+
+    def on_start(self) -> tuple[Action, ...]:
+        """Construct the initial cluster info from the unknown brokers, and begin to consult them."""
+        if not self.unknown_brokers:
+            raise LocalProtocolError("the lightweight consumer needs at least one broker to begin with")
+        self._known_brokers = tuple(self.unknown_brokers)
+        return self._after(_E.ON_START)
+
+    def channel_failed(self) -> tuple[Action, ...]:
+        """Try another broker; after the last one, the first again."""
+        return self._after(_E.CHANNEL_FAILED)
+
+    def cluster_info(self, brokers: Iterable[str], coordinator: Node) -> tuple[Action, ...]:
+        """Update the server cluster info, with the current coordinator."""
+        self._known_brokers, self.coordinator = tuple(brokers) or self._known_brokers, coordinator
+        return self._after(_E.CLUSTER_INFO)
+
+    def registry_accepted(self) -> tuple[Action, ...]:
+        """Start the coordinator connector with the channel."""
+        return self._after(_E.REGISTRY_ACCEPTED)
+
+    def registry_rejected(self) -> tuple[Action, ...]:
+        """Take the lost-connection procedure: the coordinator may be another one by now."""
+        return self._lose(_E.REGISTRY_REJECTED)
+
+    def lost_connection(self) -> tuple[Action, ...]:
+        """Close all fetchers, shut down the connector, and begin again with step 2 of onStart."""
+        return self._lose(_E.LOST_CONNECTION)
+
+    def offsets_wanted(self) -> tuple[Action, ...]:
+        """Send the consumed offsets; the fetchers go on."""
+        return self._after(_E.OFFSETS_WANTED)
+
+    def stop_fetchers(self) -> tuple[Action, ...]:
+        """Stop, and send the consumed offsets. What was fetched and not consumed is fetched again later."""
+        self.partitions = {
+            where: replace(info, fetched_offset=info.consumed_offset) for where, info in self.partitions.items()
+        }
+        return self._after(_E.STOP_FETCHERS)
+
+    def start_fetchers(self, assigned: Mapping[TopicPartition, int]) -> tuple[Action, ...]:
+        """Refresh the consumed partition info: partition -> offset to begin with."""
+        actions = self._after(_E.START_FETCHERS)
+        self.partitions = {where: ConsumedPartition(o, o, self.fetch_size) for where, o in assigned.items()}
+        return actions
+
+    def shut_down(self) -> tuple[Action, ...]:
+        """Close all fetchers and the connector, for good."""
+        return self._after(_E.SHUT_DOWN)
+
+    def next_broker(self) -> str:
+        """Return the broker to consult now, in a circle over the known ones."""
+        self._consulted = (self._consulted + 1) % len(self._known_brokers)
+        return self._known_brokers[self._consulted]
+
+    def fetched(self, where: TopicPartition, next_offset: int) -> None:
+        """Note how far a partition is fetched."""
+        self.partitions[where] = replace(self.partitions[where], fetched_offset=next_offset)
+
+    def consumed(self, where: TopicPartition, next_offset: int) -> None:
+        """Note how far a partition is consumed. Raises LocalProtocolError beyond what was fetched."""
+        info = self.partitions[where]
+        if next_offset > info.fetched_offset:
+            raise LocalProtocolError(f"{where}: consumed up to {next_offset}, fetched up to {info.fetched_offset} only")
+        self.partitions[where] = replace(info, consumed_offset=next_offset)
+
+    def consumed_offsets(self) -> dict[TopicPartition, int]:
+        """Return the consumed offsets of all partitions: the response to "offsets wanted"."""
+        return {where: info.consumed_offset for where, info in self.partitions.items()}
+
+    def _lose(self, event: ConsumerEvent) -> tuple[Action, ...]:
+        actions = self._after(event)
+        self.coordinator, self.partitions = None, {}
+        return actions
+
+    def _after(self, event: ConsumerEvent) -> tuple[Action, ...]:
+        self.state = LIGHTWEIGHT_CONSUMER.after(self.state, event)
+        return _ACTIONS[event]
+
+
+def event_of(effect: Effect) -> ConsumerEvent | None:
+    """Return the document's event for what a group member asks for; None for what the document does not have."""
+    match effect:
+        case Revoke():
+            return _E.STOP_FETCHERS
+        case Assign():
+            return _E.START_FETCHERS
+        case Lost():
+            return _E.LOST_CONNECTION
+        case Fail():
+            return _E.SHUT_DOWN
+    return None

@@ -1,0 +1,127 @@
+"""The states of a member of a classic consumer group, and what errors ask of it (specification 5.2, 5.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from odradek.core.states import Machine
+from odradek.errors import ConfigError
+from odradek.wire.kafka.error_codes import ErrorCode
+
+__all__ = ["MEMBER", "REACTIONS", "MemberEvent", "MemberSettings", "MemberState", "Reaction"]
+
+
+class MemberState(Enum):
+    """Where a member is."""
+
+    UNJOINED = "joins as soon as the coordinator is known"
+    REVOKING = "waits until partitions are given up"
+    JOINING = "JoinGroup is out"
+    ASSIGNING = "leads, and waits for metadata to share out the partitions"
+    SYNCING = "SyncGroup is to be sent or out"
+    STABLE = "has its assignment"
+    LEAVING = "LeaveGroup is to be sent or out"
+    LEFT = "done"
+    FAILED = "stopped by an error"
+
+
+class MemberEvent(Enum):
+    """What happens to a member."""
+
+    JOIN = "JoinGroup sent"
+    RETRY = "not accepted, to be tried again"
+    LEAD = "joined as leader"
+    FOLLOW = "joined as follower"
+    COMPUTED = "partitions shared out"
+    SYNCED = "assignment received"
+    REVOKE = "partitions to be given up"
+    REVOKED = "partitions given up"
+    REJOIN = "the group or the subscription changed"
+    LOST = "the generation is gone"
+    LEAVE = "leave"
+    LEFT = "left, or not worth waiting for"
+    FAIL = "an error that does not pass"
+
+
+_S, _E = MemberState, MemberEvent
+ACTIVE = (_S.UNJOINED, _S.REVOKING, _S.JOINING, _S.ASSIGNING, _S.SYNCING, _S.STABLE)
+
+MEMBER: Machine[MemberState, MemberEvent] = Machine(
+    "group member",
+    _S.UNJOINED,
+    {
+        (_S.UNJOINED, _E.JOIN): _S.JOINING,
+        (_S.JOINING, _E.RETRY): _S.UNJOINED,
+        (_S.JOINING, _E.LEAD): _S.ASSIGNING,
+        (_S.JOINING, _E.FOLLOW): _S.SYNCING,
+        (_S.ASSIGNING, _E.COMPUTED): _S.SYNCING,
+        (_S.SYNCING, _E.RETRY): _S.UNJOINED,
+        (_S.SYNCING, _E.SYNCED): _S.STABLE,
+        (_S.STABLE, _E.REVOKE): _S.REVOKING,
+        (_S.STABLE, _E.REJOIN): _S.UNJOINED,
+        (_S.REVOKING, _E.REVOKED): _S.UNJOINED,
+        **{(state, _E.LOST): _S.UNJOINED for state in ACTIVE},
+        **{(state, _E.LEAVE): _S.LEAVING for state in ACTIVE},
+        (_S.FAILED, _E.LEAVE): _S.LEFT,
+        (_S.LEAVING, _E.LEFT): _S.LEFT,
+        **{(state, _E.FAIL): _S.FAILED for state in (*ACTIVE, _S.LEAVING)},
+    },
+)
+
+
+class Reaction(Enum):
+    """What an error asks of a member."""
+
+    RETRY = "send it again after a back-off"
+    FIND_COORDINATOR = "ask who the coordinator is, then send it again"
+    TAKE_ID = "join again at once with the id in the answer"
+    REJOIN = "join again, same id and generation"
+    NEW_GENERATION = "everything is lost; join again with the same id"
+    NEW_MEMBER = "everything is lost; join again without an id"
+    FENCED = "another process has the instance id"
+    FAIL = "stop"
+
+
+REACTIONS: Mapping[int, Reaction] = {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: Reaction.RETRY,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: Reaction.FIND_COORDINATOR,
+    ErrorCode.NOT_COORDINATOR: Reaction.FIND_COORDINATOR,
+    ErrorCode.NETWORK_EXCEPTION: Reaction.FIND_COORDINATOR,
+    ErrorCode.REQUEST_TIMED_OUT: Reaction.FIND_COORDINATOR,
+    ErrorCode.REBALANCE_IN_PROGRESS: Reaction.REJOIN,
+    ErrorCode.ILLEGAL_GENERATION: Reaction.NEW_GENERATION,
+    ErrorCode.UNKNOWN_MEMBER_ID: Reaction.NEW_MEMBER,
+    ErrorCode.MEMBER_ID_REQUIRED: Reaction.TAKE_ID,
+    ErrorCode.FENCED_INSTANCE_ID: Reaction.FENCED,
+}
+"""What errors of coordinator requests ask for; those not named stop the member (specification 5.3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSettings:
+    """How a member takes part.
+
+    Args:
+        group: The group's id.
+        instance_id: The name of a static member: its partitions wait for it while it restarts (KIP-345).
+        rack: Where it runs, for assignors and brokers that mind.
+        session_timeout_s: After this without a heartbeat the coordinator removes the member (s).
+        rebalance_timeout_s: How long members may take to give up their partitions and join (s).
+        heartbeat_interval_s: Time between heartbeats (s); at most a third of the session timeout.
+    """
+
+    group: str
+    instance_id: str | None = None
+    rack: str | None = None
+    session_timeout_s: float = 45.0
+    rebalance_timeout_s: float = 300.0
+    heartbeat_interval_s: float = 3.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.heartbeat_interval_s * 3 <= self.session_timeout_s:
+            raise ConfigError(
+                f"heartbeat interval {self.heartbeat_interval_s:g} s: at most a third of the session timeout, "
+                f"{self.session_timeout_s:g} s"
+            )

@@ -1,0 +1,172 @@
+"""Committing and fetching a group's offsets: requests, answers, and what errors mean (specification 5.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from odradek.core.kafka.partitions import by_topic
+from odradek.core.kafka.transaction_requests import GroupMetadata, Offset
+from odradek.core.kafka.versions import BrokerVersions
+from odradek.types import TopicPartition
+from odradek.wire.kafka.error_codes import ErrorCode
+from odradek.wire.kafka.messages.groups import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+)
+
+__all__ = ["Committed", "OffsetStep", "commit_request", "fetch_request", "read_commit", "read_fetch"]
+
+NO_OFFSET = -1
+
+
+class OffsetStep(Enum):
+    """What to do about one partition after an answer."""
+
+    DONE = "committed, or fetched"
+    RETRY = "send it again after a back-off"
+    FIND_COORDINATOR = "ask who the coordinator is, then send it again"
+    REJOIN = "not committed; the member has to join again first"
+    REFRESH_EPOCH = "not committed; repeat with the epoch of the next heartbeat"
+    LOST = "not committed; the partitions belong to others now"
+    FENCED = "not committed; another process has the instance id"
+    FAIL = "report the error"
+
+
+_STEPS: Mapping[int, OffsetStep] = {
+    ErrorCode.NONE: OffsetStep.DONE,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: OffsetStep.RETRY,
+    ErrorCode.REQUEST_TIMED_OUT: OffsetStep.FIND_COORDINATOR,
+    ErrorCode.NETWORK_EXCEPTION: OffsetStep.FIND_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: OffsetStep.FIND_COORDINATOR,
+    ErrorCode.NOT_COORDINATOR: OffsetStep.FIND_COORDINATOR,
+    ErrorCode.REBALANCE_IN_PROGRESS: OffsetStep.REJOIN,
+    ErrorCode.STALE_MEMBER_EPOCH: OffsetStep.REFRESH_EPOCH,
+    ErrorCode.ILLEGAL_GENERATION: OffsetStep.LOST,
+    ErrorCode.UNKNOWN_MEMBER_ID: OffsetStep.LOST,
+    ErrorCode.FENCED_MEMBER_EPOCH: OffsetStep.LOST,
+    ErrorCode.FENCED_INSTANCE_ID: OffsetStep.FENCED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What the coordinator says of one partition.
+
+    Args:
+        step: What to do.
+        offset: What was committed; None when nothing was.
+        error_code: The error behind `step`.
+    """
+
+    step: OffsetStep
+    offset: Offset | None = None
+    error_code: int = 0
+
+
+def step_of(code: int) -> OffsetStep:
+    """Return what an error means; retriable ones that are not special are tried again."""
+    return _STEPS.get(code, OffsetStep.RETRY if ErrorCode(code).retriable else OffsetStep.FAIL)
+
+
+def commit_request(offsets: Mapping[TopicPartition, Offset], token: GroupMetadata) -> OffsetCommitRequest:
+    """Return the request to commit.
+
+    Args:
+        offsets: What to commit.
+        token: Who commits: `Member.fence` or `ConsumerGroupMember.fence` as it was when the partitions were assigned.
+            A group without members, whose partitions the user assigned, commits with the bare group.
+    """
+    return OffsetCommitRequest(
+        group_id=token.group,
+        generation_id_or_member_epoch=token.generation,
+        member_id=token.member_id,
+        group_instance_id=token.instance_id,
+        topics=tuple(
+            OffsetCommitRequestTopic(
+                name=topic,
+                partitions=tuple(_committed(n, offsets[TopicPartition(topic, n)]) for n in numbers),
+            )
+            for topic, numbers in by_topic(offsets).items()
+        ),
+    )
+
+
+def _committed(partition: int, offset: Offset) -> OffsetCommitRequestPartition:
+    return OffsetCommitRequestPartition(
+        partition_index=partition,
+        committed_offset=offset.offset,
+        committed_leader_epoch=offset.leader_epoch,
+        committed_metadata=offset.metadata,
+    )
+
+
+def read_commit(response: OffsetCommitResponse) -> dict[TopicPartition, Committed]:
+    """Return what became of each partition."""
+    return {
+        TopicPartition(topic.name, p.partition_index): Committed(step_of(p.error_code), None, p.error_code)
+        for topic in response.topics
+        for p in topic.partitions
+    }
+
+
+def fetch_request(
+    partitions: Iterable[TopicPartition], token: GroupMetadata, versions: BrokerVersions, *, stable: bool = False
+) -> OffsetFetchRequest:
+    """Return the request for committed offsets.
+
+    Args:
+        partitions: Of which; none at all asks for nothing.
+        token: Who asks.
+        versions: Of the coordinator.
+        stable: True to be told to wait while a transaction commits offsets, where the coordinator can.
+    """
+    topics = by_topic(partitions)
+    stable = stable and versions.has_stable_offsets
+    if not versions.has_group_lists:
+        names = tuple(OffsetFetchRequestTopic(name=t, partition_indexes=tuple(n)) for t, n in topics.items())
+        return OffsetFetchRequest(group_id=token.group, topics=names, require_stable=stable)
+    group = OffsetFetchRequestGroup(
+        group_id=token.group,
+        member_id=token.member_id or None,
+        member_epoch=token.generation if token.member_id else -1,
+        topics=tuple(OffsetFetchRequestTopics(name=t, partition_indexes=tuple(n)) for t, n in topics.items()),
+    )
+    return OffsetFetchRequest(groups=(group,), require_stable=stable)
+
+
+def read_fetch(response: OffsetFetchResponse, asked: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
+    """Return what is committed for each partition that was asked for. An error of the whole group counts for all."""
+    failed = next((group.error_code for group in response.groups if group.error_code), response.error_code)
+    if failed:
+        return dict.fromkeys(asked, Committed(step_of(failed), None, failed))
+    return dict(_fetched(response))
+
+
+def _fetched(response: OffsetFetchResponse) -> Iterator[tuple[TopicPartition, Committed]]:
+    for topic in response.topics:
+        for p in topic.partitions:
+            yield TopicPartition(topic.name, p.partition_index), _read(p)
+    for group in response.groups:
+        for listed in group.topics:
+            for q in listed.partitions:
+                yield TopicPartition(listed.name, q.partition_index), _read(q)
+
+
+def _read(answer: OffsetFetchResponsePartition | OffsetFetchResponsePartitions) -> Committed:
+    # Version 0, which asks ZooKeeper, says "unknown partition" where nothing was committed.
+    if answer.error_code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+        known = not answer.error_code and answer.committed_offset != NO_OFFSET
+        offset = Offset(answer.committed_offset, answer.committed_leader_epoch, answer.metadata)
+        return Committed(OffsetStep.DONE, offset if known else None, answer.error_code)
+    return Committed(step_of(answer.error_code), None, answer.error_code)

@@ -1,0 +1,321 @@
+"""The idempotent producer: its id and epoch, a sequence per partition, and what an error of Produce means.
+
+A batch gets its producer id, epoch and base sequence when it is first sent (a `Stamp`), and keeps them however often
+it is sent again: that is what lets a broker recognise it. The broker remembers five batches per partition, so no more
+than five may be on their way. What is on its way is ordered; a new attempt must not overtake an older batch.
+
+Source: specification 4.4 and 5.3; KIP-98, KIP-360; sequence arithmetic of section 3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from odradek.errors import LocalProtocolError
+from odradek.types import TopicPartition
+from odradek.wire.kafka.error_codes import ErrorCode
+
+__all__ = [
+    "MAX_IN_FLIGHT",
+    "Decision",
+    "NextStep",
+    "ProducerIdentity",
+    "ProducerState",
+    "Stamp",
+    "next_sequence",
+    "step_without_sequences",
+]
+
+MAX_IN_FLIGHT = 5  # what a broker remembers per producer and partition
+LAST_EPOCH = 0x7FFF
+_SEQUENCES = 1 << 31
+
+
+def next_sequence(sequence: int, count: int) -> int:
+    """Return the sequence `count` records after `sequence`; 2^31 - 1 is followed by 0."""
+    return (sequence + count) % _SEQUENCES
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdentity:
+    """The id that the cluster gave to a producer, and the epoch that tells its incarnations apart."""
+
+    producer_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What makes a batch recognisable: fixed when it is first sent.
+
+    Args:
+        partition: Where the batch goes.
+        producer: Who sends it.
+        base_sequence: The sequence of its first record.
+        count: How many records it has.
+    """
+
+    partition: TopicPartition
+    producer: ProducerIdentity
+    base_sequence: int
+    count: int
+
+    @property
+    def following(self) -> int:
+        """The base sequence of the batch after this one."""
+        return next_sequence(self.base_sequence, self.count)
+
+
+class NextStep(Enum):
+    """What to do with a batch after an answer."""
+
+    DONE = "written"
+    DUPLICATE = "written before, its offset is not known"
+    RETRY = "send it again after a back-off"
+    REFRESH = "refresh the metadata, then send it again"
+    SPLIT = "cut it in two and send both"
+    FAIL = "report the error for its records"
+    ABORT = "fail it; the transaction can only be aborted"
+    REINITIALIZE = "get a new producer id, then send it again"
+    FENCED = "fail everything: another producer has the identity"
+    FATAL = "fail everything: the producer cannot go on"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do with a batch.
+
+    Args:
+        step: What to do.
+        restamped: Old stamp -> new stamp, for this batch and for others of the partition that must go with new
+            sequences from now on.
+    """
+
+    step: NextStep
+    restamped: Mapping[Stamp, Stamp] = field(default_factory=dict)
+
+
+_STEPS: Mapping[int, NextStep] = {
+    ErrorCode.NONE: NextStep.DONE,
+    ErrorCode.DUPLICATE_SEQUENCE_NUMBER: NextStep.DUPLICATE,
+    ErrorCode.MESSAGE_TOO_LARGE: NextStep.SPLIT,
+    ErrorCode.INVALID_PRODUCER_EPOCH: NextStep.FENCED,
+    ErrorCode.PRODUCER_FENCED: NextStep.FENCED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: NextStep.FATAL,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: NextStep.FATAL,
+    ErrorCode.INVALID_TXN_STATE: NextStep.FATAL,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: NextStep.ABORT,
+    ErrorCode.TRANSACTION_ABORTABLE: NextStep.ABORT,
+}
+"""What the errors ask for that are special to producing; the others go by their properties."""
+
+
+def _step(code: int) -> NextStep:
+    error = ErrorCode(code)
+    general = NextStep.REFRESH if error.refresh_metadata else NextStep.RETRY if error.retriable else NextStep.FAIL
+    return _STEPS.get(code, general)
+
+
+def step_without_sequences(code: int, count: int) -> NextStep:
+    """Return what an error means for a batch of a producer that is not idempotent."""
+    step = _step(code)
+    if step is NextStep.SPLIT:
+        return NextStep.SPLIT if count > 1 else NextStep.FAIL
+    return step if step not in (NextStep.FENCED, NextStep.FATAL, NextStep.ABORT) else NextStep.FAIL
+
+
+@dataclass(slots=True)
+class _Sequences:
+    """One partition. `pending` has every batch with a stamp whose fate is not known, in order of sequence."""
+
+    producer: ProducerIdentity
+    following: int = 0
+    acked: int = -1
+    acked_offset: int = -1
+    pending: list[Stamp] = field(default_factory=list)
+    gap: bool = False
+
+
+class ProducerState:
+    """The identity of one producer and the sequences of its partitions.
+
+    Args:
+        transactional: True for a producer with a transactional id: what may have left a gap then aborts the
+            transaction; else the producer raises its epoch by itself.
+    """
+
+    def __init__(self, *, transactional: bool = False) -> None:
+        self._transactional = transactional
+        self._partitions: dict[TopicPartition, _Sequences] = {}
+        self.identity: ProducerIdentity | None = None
+
+    def __repr__(self) -> str:
+        return f"<ProducerState {self.identity}, {len(self._partitions)} partitions>"
+
+    def identify(self, producer_id: int, epoch: int) -> None:
+        """Take in the answer to InitProducerId (or to EndTxn of transactions v2): sequences begin at 0."""
+        self.identity = ProducerIdentity(producer_id, epoch)
+        self._partitions = {where: state for where, state in self._partitions.items() if state.pending}
+
+    def can_send(self, partition: TopicPartition) -> bool:
+        """Say whether a batch that was not sent before may be sent now."""
+        state = self._partitions.get(partition)
+        if self.identity is None:
+            return False
+        if state is None:
+            return True
+        if state.producer != self.identity or state.gap:
+            return not state.pending  # what has the old epoch, or is behind the gap, must be decided first
+        return len(state.pending) < MAX_IN_FLIGHT
+
+    def stamp(self, partition: TopicPartition, count: int) -> Stamp:
+        """Return the stamp of a batch that is sent for the first time. Raises LocalProtocolError where it must not
+        be sent now."""
+        if self.identity is None or not self.can_send(partition):
+            raise LocalProtocolError(f"{partition}: no batch may be sent now: wait for a producer id or for answers")
+        state = self._partitions.get(partition)
+        if state is None or state.producer != self.identity:
+            state = self._partitions[partition] = _Sequences(self.identity)
+        stamp = Stamp(partition, state.producer, state.following, count)
+        state.following = stamp.following
+        state.pending.append(stamp)
+        return stamp
+
+    def is_first(self, stamp: Stamp) -> bool:
+        """Say whether no older batch of the partition is undecided: a new attempt must wait until then."""
+        state = self._partitions.get(stamp.partition)
+        return state is not None and state.pending[:1] == [stamp]
+
+    def answered(self, stamp: Stamp, code: int, offset: int = -1, log_start_offset: int = -1) -> Decision:
+        """Decide what an answer means for a batch.
+
+        Args:
+            stamp: The stamp it was sent with.
+            code: The error code of its partition.
+            offset: The offset of its first record, where it was written.
+            log_start_offset: Where the broker's log begins; -1 where the answer does not say.
+        """
+        state = self._partitions.get(stamp.partition)
+        if state is None or stamp not in state.pending:
+            return Decision(_step(code))  # decided before: given up, or sent anew with another stamp
+        decision = self._decide(state, stamp, code, offset, log_start_offset)
+        self._close_gap(state)
+        return decision
+
+    def expire(self, stamp: Stamp) -> None:
+        """Give up on a batch that may have been written: whether its sequences are used is not known.
+
+        No further batch of the partition is stamped until the ones before are decided; then a gap that did remain is
+        closed by a higher epoch. Of a transactional producer the caller aborts the transaction.
+        """
+        state = self._partitions.get(stamp.partition)
+        if state is not None and stamp in state.pending:
+            state.pending.remove(stamp)
+            state.gap = True
+            self._close_gap(state)
+
+    def withdraw(self, stamp: Stamp) -> Mapping[Stamp, Stamp]:
+        """Take back the stamp of a batch that was surely not written and will not be sent again.
+
+        Returns:
+            Old stamp -> new stamp of the batches after it, which close up.
+        """
+        state = self._partitions.get(stamp.partition)
+        if state is None or stamp not in state.pending:
+            return {}
+        restamped = self._remove(state, stamp)
+        self._close_gap(state)
+        return restamped
+
+    # ---- inside ----
+
+    def _decide(self, state: _Sequences, stamp: Stamp, code: int, offset: int, log_start_offset: int) -> Decision:
+        step = _step(code)
+        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            return self._out_of_order(state, stamp)
+        if code == ErrorCode.UNKNOWN_PRODUCER_ID:
+            return self._unknown_producer(state, stamp, log_start_offset)
+        if step is NextStep.SPLIT:
+            return Decision(NextStep.SPLIT, self._remove(state, stamp)) if stamp.count > 1 else self._fail(state, stamp)
+        if step in (NextStep.DONE, NextStep.DUPLICATE):
+            self._acknowledge(state, stamp, offset)
+        elif step is NextStep.ABORT and not self._transactional:
+            return self._raise_epoch(state)
+        elif step is NextStep.FAIL:
+            return self._fail(state, stamp)
+        return Decision(step)
+
+    def _acknowledge(self, state: _Sequences, stamp: Stamp, offset: int) -> None:
+        state.pending.remove(stamp)
+        state.acked = next_sequence(stamp.base_sequence, stamp.count - 1)
+        if offset >= 0:
+            state.acked_offset = max(state.acked_offset, offset + stamp.count - 1)
+
+    def _fail(self, state: _Sequences, stamp: Stamp) -> Decision:
+        """Give up a batch that is refused and not written. A transaction that misses it can only be aborted."""
+        step = NextStep.ABORT if self._transactional else NextStep.FAIL
+        return Decision(step, self._remove(state, stamp))
+
+    def _out_of_order(self, state: _Sequences, stamp: Stamp) -> Decision:
+        """Wait for the batches before this one, or, when there is none, take it that there is a gap for good."""
+        if state.pending[0] != stamp:
+            return Decision(NextStep.RETRY)
+        if self._transactional:
+            return Decision(NextStep.ABORT)
+        return self._raise_epoch(state)
+
+    def _unknown_producer(self, state: _Sequences, stamp: Stamp, log_start_offset: int) -> Decision:
+        """Find out why the broker has forgotten the producer: with its records, by retention, or for a worse reason."""
+        if log_start_offset < 0:
+            return Decision(NextStep.RETRY)  # an answer from a broker that knows more will come
+        if state.acked_offset < log_start_offset:
+            return Decision(NextStep.RETRY, self._restart(state, state.producer))
+        if self._transactional:
+            return Decision(NextStep.ABORT)
+        return self._raise_epoch(state)
+
+    def _raise_epoch(self, state: _Sequences) -> Decision:
+        """Go on with a higher epoch, in which the sequences of this partition begin at 0 (KIP-360). Other partitions
+        follow when nothing of theirs is on its way."""
+        identity = self.identity
+        if identity is None:
+            return Decision(NextStep.REINITIALIZE)
+        if state.producer == identity:  # else it was raised before, for another partition
+            if identity.epoch >= LAST_EPOCH:
+                self.identity = None
+                return Decision(NextStep.REINITIALIZE)
+            identity = self.identity = ProducerIdentity(identity.producer_id, identity.epoch + 1)
+        return Decision(NextStep.RETRY, self._restart(state, identity))
+
+    def _restart(self, state: _Sequences, producer: ProducerIdentity) -> dict[Stamp, Stamp]:
+        state.producer, state.acked, state.acked_offset, state.gap = producer, -1, -1, False
+        return self._renumber(state, state.pending, 0)
+
+    def _remove(self, state: _Sequences, stamp: Stamp) -> dict[Stamp, Stamp]:
+        """Remove a batch whose sequences are free again, so that the ones after it close up."""
+        index = state.pending.index(stamp)
+        later = state.pending[index + 1 :]
+        del state.pending[index:]
+        return self._renumber(state, later, stamp.base_sequence, keep=state.pending)
+
+    @staticmethod
+    def _renumber(
+        state: _Sequences, stamps: Sequence[Stamp], sequence: int, keep: Sequence[Stamp] = ()
+    ) -> dict[Stamp, Stamp]:
+        restamped = {}
+        for stamp in stamps:
+            restamped[stamp] = Stamp(stamp.partition, state.producer, sequence, stamp.count)
+            sequence = next_sequence(sequence, stamp.count)
+        state.pending = [*keep, *restamped.values()]
+        state.following = sequence
+        return restamped
+
+    def _close_gap(self, state: _Sequences) -> None:
+        """Decide, once nothing is on its way, whether everything was written after all or the gap is real."""
+        if not state.gap or state.pending:
+            return
+        state.gap = False
+        if next_sequence(state.acked, 1) != state.following and not self._transactional:
+            self._raise_epoch(state)

@@ -1,0 +1,80 @@
+"""How the tokens of an exchange travel, and when to authenticate again (specification 4.3; KIP-152, KIP-368)."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from odradek.core.kafka.sasl.exchange import Exchange
+from odradek.errors import AuthFailed, RemoteProtocolError
+from odradek.wire.kafka.error_codes import ErrorCode
+from odradek.wire.kafka.messages.security import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+
+__all__ = ["Authentication", "Outgoing", "authenticate", "authenticate_again_at"]
+
+Outgoing = SaslHandshakeRequest | SaslAuthenticateRequest | bytes
+"""A request, or a raw token: a frame of a size and the bytes, and nothing else."""
+
+Authentication = Generator[Outgoing, SaslHandshakeResponse | SaslAuthenticateResponse | bytes, int]
+
+
+def authenticate(mechanism: str, exchange: Exchange, *, sasl_requests: bool) -> Authentication:
+    """Run an exchange: choose the mechanism, then send token after token.
+
+    Nothing else may be on the connection meanwhile, and the correlation ids must not be used again: an answer that
+    comes late must not be taken for another.
+
+    Args:
+        mechanism: Its name.
+        exchange: The exchange, not started.
+        sasl_requests: `BrokerVersions.has_sasl_requests`: tokens travel in SaslAuthenticate, and SaslHandshake goes out
+            in version 1; else tokens are raw frames, and it goes out in version 0.
+
+    Returns:
+        For how long the broker accepts the connection (ms); 0 without end. Goes to `authenticate_again_at`.
+
+    Raises:
+        AuthFailed: The broker refused, or did not prove what it is.
+    """
+    chosen = yield SaslHandshakeRequest(mechanism=mechanism)
+    if not isinstance(chosen, SaslHandshakeResponse):
+        raise RemoteProtocolError(f"{type(chosen).__name__} in answer to SaslHandshake")
+    if chosen.error_code:
+        names = ", ".join(chosen.mechanisms) or "none"
+        raise AuthFailed(mechanism, f"{ErrorCode(chosen.error_code).name}; the broker has {names}")
+    lifetime_ms = 0
+    token = next(exchange)
+    while True:
+        if sasl_requests:
+            answer, lifetime_ms = _answer(mechanism, (yield SaslAuthenticateRequest(auth_bytes=token)))
+        else:
+            received = yield token
+            answer = received if isinstance(received, bytes) else b""
+        try:
+            token = exchange.send(answer)
+        except StopIteration:
+            return lifetime_ms
+
+
+def _answer(mechanism: str, response: object) -> tuple[bytes, int]:
+    if not isinstance(response, SaslAuthenticateResponse):
+        raise RemoteProtocolError(f"{type(response).__name__} in answer to SaslAuthenticate")
+    if response.error_code:
+        name = ErrorCode(response.error_code).name
+        raise AuthFailed(mechanism, f"{name}: {response.error_message}" if response.error_message else name)
+    return bytes(response.auth_bytes), response.session_lifetime_ms
+
+
+def authenticate_again_at(now: float, lifetime_ms: int, jitter: float) -> float | None:
+    """Return when to begin to authenticate again on the live connection; None for never.
+
+    Args:
+        now: When the broker answered (s).
+        lifetime_ms: What `authenticate` returned.
+        jitter: In [0, 1): spreads the clients between 85 and 95 % of the lifetime.
+    """
+    return now + lifetime_ms / 1000 * (0.85 + 0.1 * jitter) if lifetime_ms > 0 else None

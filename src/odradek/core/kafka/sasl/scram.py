@@ -1,0 +1,217 @@
+"""SCRAM-SHA-256 and SCRAM-SHA-512: both sides prove that they know the password (RFC 5802, RFC 7677).
+
+The password is used as its UTF-8 bytes, without SASLprep, as Kafka does.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import new as new_hash
+from hashlib import pbkdf2_hmac
+
+from odradek.core.kafka.sasl.exchange import Exchange, decode_text, escape_name, unescape_name
+from odradek.errors import AuthFailed, ConfigError
+
+__all__ = [
+    "MAX_ITERATIONS",
+    "MIN_ITERATIONS",
+    "Keys",
+    "Scram",
+    "parse_client_final",
+    "parse_client_first",
+    "parse_server_final",
+    "parse_server_first",
+]
+
+MIN_ITERATIONS = 4096  # RFC 7677 and Kafka's own client refuse fewer
+MAX_ITERATIONS = 1_000_000  # Kafka's tools write at most 16384; a hostile server must not buy seconds of CPU
+HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+
+_BASE64 = r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
+_EXTENSIONS = r"(?:,[A-Za-z]+=[^,\0]+)*"
+_RESERVED = r"(?:m=[^,\0]+,)?"
+_NAME = r"(?:[^=,\0]|=2C|=3D)+"
+_NONCE = r"[!-+\--~]+"  # printable ASCII without the comma
+_CLIENT_FIRST = re.compile(
+    rf"n,(?:a=(?P<authzid>{_NAME}))?,(?P<bare>{_RESERVED}n=(?P<name>{_NAME}),r=(?P<nonce>{_NONCE})"
+    rf"(?P<extensions>{_EXTENSIONS}))"
+)
+_SERVER_FIRST = re.compile(
+    rf"{_RESERVED}r=(?P<nonce>{_NONCE}),s=(?P<salt>{_BASE64}),i=(?P<iterations>[0-9]{{1,10}}){_EXTENSIONS}"
+)
+_CLIENT_FINAL = re.compile(
+    rf"(?P<bare>c=(?P<binding>{_BASE64}),r=(?P<nonce>{_NONCE}){_EXTENSIONS}),p=(?P<proof>{_BASE64})"
+)
+_SERVER_FINAL = re.compile(rf"(?:e=(?P<error>[^=,\0]+)|v=(?P<signature>{_BASE64})){_EXTENSIONS}")
+
+_NO_CHANNEL_BINDING = "biws"  # base64 of the GS2 header "n,,"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFirst:
+    """The client's first message: who it is, and its nonce."""
+
+    user: str
+    nonce: str
+    bare: str
+    authorize_as: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFirst:
+    """The server's first message: the joint nonce, and how to hash the password."""
+
+    nonce: str
+    salt: bytes
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFinal:
+    """The client's last message: the proof that it knows the password."""
+
+    channel_binding: bytes
+    nonce: str
+    proof: bytes
+    without_proof: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFinal:
+    """The server's last message: its signature, or why it refuses."""
+
+    signature: bytes | None
+    error: str | None
+
+
+def _match(pattern: re.Pattern[str], text: str, name: str, mechanism: str) -> re.Match[str]:
+    matched = pattern.fullmatch(text)
+    if matched is None:
+        raise AuthFailed(mechanism, f"the {name} message of {len(text)} characters is malformed")
+    return matched
+
+
+def parse_client_first(text: str, mechanism: str = "SCRAM") -> ClientFirst:
+    """Parse the client's first message. Raises AuthFailed where it is malformed."""
+    m = _match(_CLIENT_FIRST, text, "first client", mechanism)
+    authorize_as = unescape_name(m["authzid"]) if m["authzid"] else ""
+    return ClientFirst(unescape_name(m["name"]), m["nonce"], m["bare"], authorize_as)
+
+
+def parse_server_first(text: str, mechanism: str = "SCRAM") -> ServerFirst:
+    """Parse the server's first message. Raises AuthFailed where it is malformed or has no iterations."""
+    m = _match(_SERVER_FIRST, text, "first server", mechanism)
+    if int(m["iterations"]) < 1:
+        raise AuthFailed(mechanism, "the server asks for 0 iterations")
+    return ServerFirst(m["nonce"], b64decode(m["salt"]), int(m["iterations"]))
+
+
+def parse_client_final(text: str, mechanism: str = "SCRAM") -> ClientFinal:
+    """Parse the client's last message. Raises AuthFailed where it is malformed."""
+    m = _match(_CLIENT_FINAL, text, "last client", mechanism)
+    return ClientFinal(b64decode(m["binding"]), m["nonce"], b64decode(m["proof"]), m["bare"])
+
+
+def parse_server_final(text: str, mechanism: str = "SCRAM") -> ServerFinal:
+    """Parse the server's last message. Raises AuthFailed where it is malformed."""
+    m = _match(_SERVER_FINAL, text, "last server", mechanism)
+    return ServerFinal(None if m["signature"] is None else b64decode(m["signature"]), m["error"])
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Keys:
+    """What both sides derive from the password. Has no repr: these are secrets."""
+
+    hash_name: str
+    salted_password: bytes
+    client_key: bytes
+    stored_key: bytes
+    server_key: bytes
+
+    @classmethod
+    def derive(cls, mechanism: str, password: str, salt: bytes, iterations: int) -> Keys:
+        """Derive the keys; the time this takes grows with `iterations` (PBKDF2)."""
+        name = HASHES[mechanism]
+        salted = pbkdf2_hmac(name, password.encode(), salt, iterations)
+        client_key = hmac.digest(salted, b"Client Key", name)
+        stored_key = new_hash(name, client_key).digest()
+        return cls(name, salted, client_key, stored_key, hmac.digest(salted, b"Server Key", name))
+
+    def client_proof(self, auth_message: str) -> bytes:
+        """Return what the client sends to prove that it has the client key."""
+        signature = hmac.digest(self.stored_key, auth_message.encode(), self.hash_name)
+        return bytes(a ^ b for a, b in zip(self.client_key, signature, strict=True))
+
+    def server_signature(self, auth_message: str) -> bytes:
+        """Return what the server sends to prove that it has the server key."""
+        return hmac.digest(self.server_key, auth_message.encode(), self.hash_name)
+
+
+@dataclass(frozen=True, slots=True)
+class Scram:
+    """Credentials of a SCRAM mechanism.
+
+    Args:
+        mechanism: `SCRAM-SHA-256` or `SCRAM-SHA-512`.
+        user: The name to authenticate; of a delegation token, its id.
+        password: The password; of a delegation token, its HMAC in base64. Never shown.
+        delegation_token: True to say that this is a delegation token (KIP-48).
+    """
+
+    mechanism: str
+    user: str
+    password: str = field(repr=False)
+    delegation_token: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mechanism not in HASHES:
+            raise ConfigError(f"{self.mechanism}: not a SCRAM mechanism; use one of {', '.join(HASHES)}")
+        if not self.user or "\0" in self.user:
+            raise ConfigError(f"{self.mechanism}: the user name must not be empty or contain a NUL character")
+
+    @property
+    def extensions(self) -> Mapping[str, str]:
+        return {"tokenauth": "true"} if self.delegation_token else {}
+
+    def client_first(self, nonce: str) -> ClientFirst:
+        """Return the first message for this nonce."""
+        extensions = "".join(f",{name}={value}" for name, value in self.extensions.items())
+        return ClientFirst(self.user, nonce, f"n={escape_name(self.user)},r={nonce}{extensions}")
+
+    def exchange(self, nonce: str) -> Exchange:
+        """Run the exchange.
+
+        Args:
+            nonce: Printable ASCII without a comma, at least 20 characters, unpredictable, and never used twice.
+
+        Raises:
+            AuthFailed: The broker refused, made no sense, or did not prove that it knows the password.
+        """
+        first = self.client_first(nonce)
+        server_first = decode_text((yield f"n,,{first.bare}".encode()), self.mechanism)
+        challenge = parse_server_first(server_first, self.mechanism)
+        self._check(challenge, nonce)
+        keys = Keys.derive(self.mechanism, self.password, challenge.salt, challenge.iterations)
+        without_proof = f"c={_NO_CHANNEL_BINDING},r={challenge.nonce}"
+        auth_message = f"{first.bare},{server_first},{without_proof}"
+        proof = b64encode(keys.client_proof(auth_message)).decode()
+        answer = decode_text((yield f"{without_proof},p={proof}".encode()), self.mechanism)
+        final = parse_server_final(answer, self.mechanism)
+        if final.signature is None:
+            raise AuthFailed(self.mechanism, f"the broker refused: {final.error}")
+        if not hmac.compare_digest(final.signature, keys.server_signature(auth_message)):
+            raise AuthFailed(self.mechanism, "the broker did not prove that it knows the password: wrong signature")
+
+    def _check(self, challenge: ServerFirst, nonce: str) -> None:
+        if not challenge.nonce.startswith(nonce) or len(challenge.nonce) == len(nonce):
+            raise AuthFailed(self.mechanism, "the broker's nonce does not continue the client's")
+        if not MIN_ITERATIONS <= challenge.iterations <= MAX_ITERATIONS:
+            raise AuthFailed(
+                self.mechanism,
+                f"the broker asks for {challenge.iterations} iterations; "
+                f"from {MIN_ITERATIONS} to {MAX_ITERATIONS} are accepted",
+            )

@@ -1,0 +1,149 @@
+"""Which versions an unknown broker has: the first requests on a connection, without a long wait (specification 1.4).
+
+Brokers from 0.10 on answer ApiVersions. 0.9 drops a request that it does not know and serves the next one; 0.8
+closes the connection. So two requests are written back to back, and which of them is answered first tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from odradek.core.kafka.broker_errors import broker_error
+from odradek.core.kafka.versions import BrokerVersions
+from odradek.errors import RemoteProtocolError, Unsupported
+from odradek.wire.kafka.error_codes import ErrorCode
+from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, ListGroupsRequest, OffsetFetchRequest
+from odradek.wire.kafka.messages.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+    MetadataRequestTopic,
+)
+from odradek.wire.kafka.schema import Request, Response
+
+__all__ = ["Closed", "Probe", "ProbeOutcome", "Received", "Silent", "probe_behind_sasl", "probe_versions"]
+
+FIRST_VERSION = 3  # of ApiVersions: the first with a client's name and features; 2.4 and later have it
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Write these requests back to back and report the first thing that happens.
+
+    Args:
+        requests: Each with the version to write it in.
+        reconnect: True to do it on a new connection; else on the one of the probe before. Answers to requests of
+            earlier probes that arrive late are dropped.
+    """
+
+    requests: tuple[tuple[Request[Any], int], ...]
+    reconnect: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """The first answer: to which of the requests, and what it says."""
+
+    index: int
+    response: Response
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The broker closed the connection before it answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """No answer and no close within the deadline of a request."""
+
+
+ProbeOutcome = Received | Closed | Silent
+ProbeFlow = Generator[Probe, ProbeOutcome, BrokerVersions]
+
+
+def probe_versions(
+    software: str, software_version: str, topic: str | None, at_most: Mapping[int, int] | None = None
+) -> ProbeFlow:
+    """Find out on a plaintext or TLS listener.
+
+    Args:
+        software: The client's name for the broker's log and metrics: letters, digits, `-` and `.`.
+        software_version: Its version, of the same characters.
+        topic: A topic that the user asked for, to keep the answer of the second request small; brokers may create
+            it. None asks for all topics.
+        at_most: API key -> highest version to use, as set by the user.
+
+    Raises:
+        Unsupported: What answers is no broker, or expects another security protocol.
+    """
+    topics = (MetadataRequestTopic(name=topic),) if topic is not None else ()
+    metadata = MetadataRequest(topics=topics)
+    ask = ApiVersionsRequest(client_software_name=software, client_software_version=software_version)
+    outcome = yield Probe(((ask, FIRST_VERSION), (metadata, 0)), reconnect=True)
+    match outcome:
+        case Received(0, response):
+            return (yield from _negotiate(ask, response, at_most))
+        case Received():
+            return (yield from _confirm_09(at_most))
+        case Closed():
+            return (yield from _probe_08(metadata, at_most))
+        case _:
+            raise Unsupported("this address", "a Kafka broker on a plaintext or TLS listener: nothing was answered")
+
+
+def probe_behind_sasl(software: str, software_version: str, at_most: Mapping[int, int] | None = None) -> ProbeFlow:
+    """Find out on a listener with SASL, where nothing but ApiVersions may precede authentication.
+
+    Raises:
+        Unsupported: The broker did not answer: 0.9 and older have no SASL but raw GSSAPI tokens.
+    """
+    ask = ApiVersionsRequest(client_software_name=software, client_software_version=software_version)
+    outcome = yield Probe(((ask, FIRST_VERSION),), reconnect=True)
+    if isinstance(outcome, Received):
+        return (yield from _negotiate(ask, outcome.response, at_most))
+    raise Unsupported("SASL", "a broker of 0.10 or later; ApiVersions was not answered on this listener")
+
+
+def _negotiate(ask: ApiVersionsRequest, response: Response, at_most: Mapping[int, int] | None) -> ProbeFlow:
+    """Read the answer; after error 35 ask again in the version that it names, or else in version 0 (KIP-511)."""
+    answer = _versions(response)
+    if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
+        last = max((a.max_version for a in answer.api_keys if a.api_key == ApiVersionsRequest.SPEC.key), default=0)
+        outcome = yield Probe(((ask, min(last, FIRST_VERSION - 1)),))
+        if not isinstance(outcome, Received):
+            raise Unsupported("ApiVersions", "a broker that answers it in the version it named")
+        answer = _versions(outcome.response)
+    if answer.error_code:
+        raise broker_error(answer.error_code, "ApiVersions")
+    return BrokerVersions.from_response(answer, at_most)
+
+
+def _versions(response: Response) -> ApiVersionsResponse:
+    if not isinstance(response, ApiVersionsResponse):
+        raise RemoteProtocolError(f"{type(response).__name__} in answer to ApiVersions")
+    return response
+
+
+def _confirm_09(at_most: Mapping[int, int] | None) -> ProbeFlow:
+    """Make sure: ListGroups is answered by 0.9 and later only."""
+    outcome = yield Probe(((ListGroupsRequest(), 0),))
+    if isinstance(outcome, Received):
+        return BrokerVersions.of_release("0.9.0", at_most)
+    raise Unsupported("this address", "a Kafka broker: it answers Metadata, but neither ApiVersions nor ListGroups")
+
+
+def _probe_08(metadata: MetadataRequest, at_most: Mapping[int, int] | None) -> ProbeFlow:
+    """Tell the releases apart that close on a key they do not know, the newest first."""
+    steps: tuple[tuple[str, Request[Any]], ...] = (
+        ("0.8.2", FindCoordinatorRequest(key="odradek")),
+        ("0.8.1", OffsetFetchRequest(group_id="odradek")),
+        ("0.8.0", metadata),
+    )
+    for release, request in steps:
+        outcome = yield Probe(((request, 0),), reconnect=True)
+        if isinstance(outcome, Received):
+            return BrokerVersions.of_release(release, at_most)
+    raise Unsupported("this listener", "another security protocol: the broker closed every connection")

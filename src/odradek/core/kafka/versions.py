@@ -1,0 +1,353 @@
+"""Which version of each API to use with a broker, and what the broker can do.
+
+A broker's answer to ApiVersions, or what is known of brokers too old to answer, becomes one immutable
+`BrokerVersions` per connection. All questions of the kind "may I ..." are properties of it, so that nothing else
+compares versions.
+
+Source: specification 1, 4.1, 4.2, 4.7; KIP-35, KIP-511, KIP-584, KIP-896.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from odradek.errors import ConfigError, Unsupported
+from odradek.wire.kafka.messages.data import FetchRequest, ListOffsetsRequest, ProduceRequest
+from odradek.wire.kafka.messages.groups import (
+    ConsumerGroupHeartbeatRequest,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+)
+from odradek.wire.kafka.messages.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest
+from odradek.wire.kafka.messages.security import SaslHandshakeRequest
+from odradek.wire.kafka.messages.share_groups import ShareFetchRequest
+from odradek.wire.kafka.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+)
+from odradek.wire.kafka.schema import Request
+
+__all__ = ["OLD_RELEASES", "BrokerVersions", "VersionRange", "choose", "needs_client_wait"]
+
+AnyRequest = type[Request[Any]]
+
+
+class VersionRange(NamedTuple):
+    """The versions from `first` to `last`, both included."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
+
+
+# Versions that are never chosen although both sides know them: AddPartitionsToTxn from 4 on is for brokers, and
+# FindCoordinator from 4 on asks for several keys at once, which nothing here needs.
+_ALWAYS_AT_MOST = {AddPartitionsToTxnRequest.SPEC.key: 3, FindCoordinatorRequest.SPEC.key: 3}
+# Above these, topics are named by id only.
+_WITHOUT_TOPIC_IDS = {
+    ProduceRequest.SPEC.key: 12,
+    FetchRequest.SPEC.key: 12,
+    OffsetCommitRequest.SPEC.key: 9,
+    OffsetFetchRequest.SPEC.key: 9,
+}
+# Above these, the transaction protocol is that of KIP-890, part 2.
+_TRANSACTIONS_V1 = {ProduceRequest.SPEC.key: 11, TxnOffsetCommitRequest.SPEC.key: 4, EndTxnRequest.SPEC.key: 4}
+# From these on a broker answers a throttled request at once, and the client has to wait.
+_CLIENT_WAITS_FROM = {0: 6, 1: 8, 2: 3, 3: 6, 8: 4, 9: 4, 10: 2, 11: 3, 12: 2, 13: 2, 14: 2, 15: 2, 16: 2, 18: 2}
+_CLIENT_WAITS_FROM |= {19: 3, 20: 2, 32: 2}
+
+OLD_RELEASES: Mapping[str, Mapping[int, VersionRange]] = {
+    "0.8.0": {key: VersionRange(0, 0) for key in (0, 1, 2, 3)},
+    "0.8.1": {key: VersionRange(0, 0) for key in (0, 1, 2, 3, 8, 9)},
+    "0.8.2": {
+        **{key: VersionRange(0, 0) for key in (0, 1, 2, 3, 10)},
+        **{key: VersionRange(0, 1) for key in (8, 9)},
+    },
+    "0.9.0": {
+        **{key: VersionRange(0, 0) for key in (2, 3, 10, 11, 12, 13, 14, 15, 16)},
+        **{key: VersionRange(0, 1) for key in (0, 1, 9)},
+        8: VersionRange(0, 2),
+    },
+}
+"""What the releases offer that do not answer ApiVersions: release -> API key -> versions (specification 1.2)."""
+
+
+def choose(api: AnyRequest, offered: VersionRange | None, supported: VersionRange, at_most: int | None = None) -> int:
+    """Return the highest version that both sides know.
+
+    Args:
+        api: The request, for errors.
+        offered: What the broker knows; None when it does not have the API.
+        supported: What this library knows.
+        at_most: A version set by the user, or the highest one that a condition allows.
+
+    Raises:
+        Unsupported: There is no such version. Says which side is too old.
+    """
+    name = api.SPEC.name
+    if offered is None:
+        raise Unsupported(name, "a broker that has this API")
+    limit = supported.last if at_most is None else min(supported.last, at_most)
+    version = min(offered.last, limit)
+    if version >= max(offered.first, supported.first):
+        return version
+    ranges = f"the broker has versions {offered}, this client uses {VersionRange(supported.first, limit)}"
+    if offered.last < supported.first:
+        raise Unsupported(name, f"a newer broker: {ranges}")
+    raise Unsupported(name, f"a newer client, or fewer restrictions on versions: {ranges}")
+
+
+def needs_client_wait(api: AnyRequest, version: int) -> bool:
+    """Say whether after a `throttle_time_ms` the client has to wait itself; else the broker has done so (KIP-219)."""
+    return version >= _CLIENT_WAITS_FROM.get(api.SPEC.key, 1)
+
+
+class BrokerVersions:
+    """What one broker offers, as answered on one connection, and what follows from it.
+
+    Args:
+        offered: API key -> versions.
+        finalized: Feature name -> finalized level, of the cluster (KIP-584).
+        at_most: API key -> highest version to use, as set by the user.
+        release: The release, where it is known only because the broker does not answer ApiVersions.
+    """
+
+    def __init__(
+        self,
+        offered: Mapping[int, VersionRange],
+        finalized: Mapping[str, int] | None = None,
+        at_most: Mapping[int, int] | None = None,
+        release: str | None = None,
+    ) -> None:
+        self.offered, self.finalized, self.release = _repair(offered), dict(finalized or {}), release
+        self._at_most = dict(at_most or {})
+
+    @classmethod
+    def from_response(cls, response: ApiVersionsResponse, at_most: Mapping[int, int] | None = None) -> BrokerVersions:
+        """Read an answer without an error."""
+        offered = {api.api_key: VersionRange(api.min_version, api.max_version) for api in response.api_keys}
+        finalized = {feature.name: feature.max_version_level for feature in response.finalized_features}
+        return cls(offered, finalized, at_most)
+
+    @classmethod
+    def of_release(cls, release: str, at_most: Mapping[int, int] | None = None) -> BrokerVersions:
+        """Return what a release offers that does not answer ApiVersions. Raises ConfigError for any other."""
+        for known, offered in OLD_RELEASES.items():
+            if release == known or release.startswith(f"{known}."):
+                return cls(offered, None, at_most, known)
+        raise ConfigError(
+            f"broker version {release!r}: only {', '.join(OLD_RELEASES)} can be set; newer brokers say it themselves"
+        )
+
+    def __repr__(self) -> str:
+        return f"<BrokerVersions {self.release or f'{len(self.offered)} APIs'}>"
+
+    def version(self, api: AnyRequest, *, topic_ids: bool = False, transactions_v2: bool = False) -> int:
+        """Return the version to use for a request.
+
+        Args:
+            api: The type of the request.
+            topic_ids: True when the id of every topic in it is known.
+            transactions_v2: True inside a transaction of the protocol of KIP-890.
+
+        Raises:
+            Unsupported: The broker does not have the API, or no version in common.
+        """
+        key = api.SPEC.key
+        limits = [self._at_most.get(key), _ALWAYS_AT_MOST.get(key)]
+        if not topic_ids:
+            limits.append(_WITHOUT_TOPIC_IDS.get(key))
+        if not transactions_v2:
+            limits.append(_TRANSACTIONS_V1.get(key))
+        at_most = min((limit for limit in limits if limit is not None), default=None)
+        return choose(api, self.offered.get(key), _supported(api), at_most)
+
+    def has(self, api: AnyRequest, version: int = 0) -> bool:
+        """Say whether the broker and this library both have the API, in this version or a later one."""
+        offered, supported = self.offered.get(api.SPEC.key), _supported(api)
+        limit = self._at_most.get(api.SPEC.key, supported.last)
+        return offered is not None and max(offered.first, supported.first, version) <= min(offered.last, limit)
+
+    # ---- records ----
+
+    @property
+    def produce_magic(self) -> int:
+        """The record format to write: 0, 1 or 2."""
+        return _magic(self.version(ProduceRequest), timestamps=2, batches=3)
+
+    @property
+    def fetch_magic(self) -> int:
+        """The newest record format that answers to Fetch can hold; older ones may come too."""
+        return _magic(self.version(FetchRequest), timestamps=2, batches=4)
+
+    @property
+    def has_record_batches(self) -> bool:
+        """Format 2 both ways: headers, sequences, transactions."""
+        return self.has(ProduceRequest, 3) and self.has(FetchRequest, 4)
+
+    @property
+    def has_headers(self) -> bool:
+        return self.has_record_batches
+
+    @property
+    def has_timestamps(self) -> bool:
+        return self.has(ProduceRequest, 2) and self.has(FetchRequest, 2)
+
+    @property
+    def has_time_index(self) -> bool:
+        """ListOffsets finds records by their time, not segments by that of their file."""
+        return self.has(ListOffsetsRequest, 1)
+
+    @property
+    def has_lz4(self) -> bool:
+        return self.release not in ("0.8.0", "0.8.1")
+
+    @property
+    def has_zstd(self) -> bool:
+        return self.has(ProduceRequest, 7) and self.has(FetchRequest, 10)
+
+    @property
+    def has_whole_first_message(self) -> bool:
+        """Fetch returns the first message whole even above the limit; else the limit must be raised to get it."""
+        return self.has(FetchRequest, 3)
+
+    @property
+    def has_read_committed(self) -> bool:
+        return self.has(FetchRequest, 4)
+
+    @property
+    def has_fetch_sessions(self) -> bool:
+        return self.has(FetchRequest, 7)
+
+    @property
+    def has_rack_aware_fetch(self) -> bool:
+        return self.has(FetchRequest, 11)
+
+    # ---- metadata ----
+
+    @property
+    def has_null_topics(self) -> bool:
+        """Metadata tells "all topics" from "no topics"."""
+        return self.has(MetadataRequest, 1)
+
+    @property
+    def has_leader_epochs(self) -> bool:
+        """Leader epochs in Metadata can be relied on: before version 9 they may be stale (KAFKA-9212)."""
+        return self.has(MetadataRequest, 9)
+
+    @property
+    def has_topic_ids(self) -> bool:
+        """Metadata can be asked by topic id."""
+        return self.has(MetadataRequest, 12)
+
+    # ---- producers ----
+
+    @property
+    def has_idempotence(self) -> bool:
+        return self.has(InitProducerIdRequest) and self.has_record_batches
+
+    @property
+    def has_epoch_bump(self) -> bool:
+        """A producer may raise its own epoch after an error (KIP-360)."""
+        return self.has(InitProducerIdRequest, 3)
+
+    @property
+    def has_transactions(self) -> bool:
+        """Hidden by brokers whose message format is older than 0.11 (specification 1.1, note 3)."""
+        apis = (AddPartitionsToTxnRequest, AddOffsetsToTxnRequest, EndTxnRequest, TxnOffsetCommitRequest)
+        return self.has_idempotence and all(self.has(api) for api in apis)
+
+    @property
+    def has_transactions_v2(self) -> bool:
+        """Partitions are added by producing to them, and the epoch grows with every transaction (KIP-890)."""
+        return self.finalized.get("transaction.version", 0) >= 2 and self.has(EndTxnRequest, 5)
+
+    @property
+    def has_group_fencing(self) -> bool:
+        """Offsets in a transaction are fenced by the group's generation (KIP-447)."""
+        return self.has(TxnOffsetCommitRequest, 3)
+
+    # ---- groups ----
+
+    @property
+    def has_coordinator(self) -> bool:
+        return self.has(FindCoordinatorRequest)
+
+    @property
+    def has_groups(self) -> bool:
+        return self.has(JoinGroupRequest) and self.has(HeartbeatRequest)
+
+    @property
+    def has_static_members(self) -> bool:
+        return self.has(JoinGroupRequest, 5)
+
+    @property
+    def has_member_lists(self) -> bool:
+        """LeaveGroup names members in a list, static ones included."""
+        return self.has(LeaveGroupRequest, 3)
+
+    @property
+    def has_group_lists(self) -> bool:
+        """OffsetFetch asks for several groups, and says which member asks."""
+        return self.has(OffsetFetchRequest, 8)
+
+    @property
+    def has_stable_offsets(self) -> bool:
+        """OffsetFetch can say that a transaction is about to commit offsets (KIP-447)."""
+        return self.has(OffsetFetchRequest, 7)
+
+    @property
+    def has_consumer_protocol(self) -> bool:
+        """Groups of KIP-848. Brokers of 3.7 to 3.9 may list the API and yet refuse it with error 35."""
+        return self.has(ConsumerGroupHeartbeatRequest) and (
+            self.finalized.get("group.version", 0) >= 1 or not self.has(ConsumerGroupHeartbeatRequest, 1)
+        )
+
+    @property
+    def has_share_groups(self) -> bool:
+        return self.has(ShareFetchRequest) and self.finalized.get("share.version", 1) >= 1
+
+    @property
+    def has_offsets_in_kafka(self) -> bool:
+        """Offsets can be committed to Kafka itself; else to ZooKeeper only."""
+        return self.has(OffsetCommitRequest, 1)
+
+    # ---- connections ----
+
+    @property
+    def has_sasl_requests(self) -> bool:
+        """SASL tokens travel inside requests, and errors have a text (KIP-152)."""
+        return self.has(SaslHandshakeRequest, 1)
+
+    @property
+    def answers_api_versions(self) -> bool:
+        return self.has(ApiVersionsRequest)
+
+
+def _supported(api: AnyRequest) -> VersionRange:
+    """Return what this library speaks: every version that a release called final."""
+    return VersionRange(*api.SPEC.stable)
+
+
+def _repair(offered: Mapping[int, VersionRange]) -> dict[int, VersionRange]:
+    """Correct the one range that is advertised wrong: 4.x lists Produce from 0 on, for the sake of old clients, and
+    refuses versions below 3. Fetch from 4 on is the sign of 4.x (KAFKA-18659)."""
+    ranges = dict(offered)
+    produce, fetch = ranges.get(ProduceRequest.SPEC.key), ranges.get(FetchRequest.SPEC.key)
+    if produce is not None and fetch is not None and fetch.first >= 4:
+        ranges[ProduceRequest.SPEC.key] = VersionRange(max(produce.first, 3), produce.last)
+    return ranges
+
+
+def _magic(version: int, *, timestamps: int, batches: int) -> int:
+    return (version >= timestamps) + (version >= batches)

@@ -1,0 +1,122 @@
+"""Decoders of messages: one function for each message and version, made when it is first asked for.
+
+Every length and count is compared with the bytes that are left before anything is made of it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from odradek.engine import Buffer
+from odradek.errors import RemoteProtocolError
+from odradek.wire.kafka.decoder_source import DecoderSource
+from odradek.wire.kafka.primitives import Malformed
+from odradek.wire.kafka.schema import Message, Struct, title
+from odradek.wire.kafka.source import Failure
+
+__all__ = [
+    "DECODE_ERRORS",
+    "decode",
+    "decoder",
+    "decoder_text",
+    "head_decoder",
+    "problem_of",
+    "section_decoder",
+    "tail_decoder",
+]
+
+M = TypeVar("M", bound=Message)
+T = TypeVar("T", bound=Struct)
+
+DECODE_ERRORS = (struct.error, IndexError, UnicodeDecodeError, Malformed)
+"""What generated functions raise."""
+
+_DECODERS: dict[tuple[type[Message], int], Callable[[Buffer, int], tuple[Any, int]]] = {}
+
+
+def decode(cls: type[M], version: int, data: Buffer, start: int = 0) -> M:
+    """Decode a message that ends where `data` ends.
+
+    Raises:
+        RemoteProtocolError: The bytes are not this message in this version, or more of them follow.
+    """
+    value, end = decoder(cls, version)(data, start)
+    if end != len(data):
+        raise RemoteProtocolError(f"{title(cls, version)}: {len(data) - end} bytes follow it at byte {end}")
+    return value
+
+
+def decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]]:
+    """Return the function that decodes a message at a position, and also returns the position behind it.
+
+    It raises RemoteProtocolError. Fields that the version lacks get their defaults. What is not bytes is copied first.
+
+    Raises:
+        ValueError: There is no such version.
+    """
+    made = _DECODERS.get((cls, version))
+    if made is None:
+        made = _DECODERS[cls, version] = _decoder(cls, version)
+    return made
+
+
+def decoder_text(cls: type[Message], version: int) -> str:
+    """Return the text of the generated function."""
+    return DecoderSource(cls, version).message(cls).text
+
+
+def head_decoder(message: type[Message], cls: type[T], version: int) -> Callable[[Buffer, int], tuple[T, int, int]]:
+    """Return the function that decodes a struct of a message up to the content of its last field without a tag.
+
+    It returns the struct, with that field's default, the length or count of the field (-1: null) and the position
+    behind that. It raises one of DECODE_ERRORS.
+    """
+    return DecoderSource(message, version).head(cls).compile()
+
+
+def tail_decoder(message: type[Message], cls: type[T], version: int) -> Callable[[Buffer, int, T], int]:
+    """Return the function that decodes the tagged fields of a struct of a message, and returns the position behind
+    them. It raises one of DECODE_ERRORS."""
+    return DecoderSource(message, version, "read(data, p, value)").tail(cls).compile()
+
+
+def section_decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]]:
+    """Return a decoder that raises one of DECODE_ERRORS, so that the caller can tell where it was."""
+    return DecoderSource(cls, version).message(cls).compile()
+
+
+def problem_of(error: Exception) -> str:
+    """Say what one of DECODE_ERRORS means."""
+    if isinstance(error, Malformed):
+        return str(error)
+    return "not UTF-8" if isinstance(error, UnicodeDecodeError) else "the bytes end too early"
+
+
+def _decoder(cls: type[Message], version: int) -> Callable[[Buffer, int], tuple[Any, int]]:
+    cls.SPEC.check(version)
+    source = DecoderSource(cls, version).message(cls)
+    read: Callable[[bytes, int], tuple[Any, int]] = source.compile()
+
+    def decode(data: Buffer, start: int) -> tuple[Any, int]:
+        data = bytes(data)  # no copy of what is bytes already
+        try:
+            return read(data, start)
+        except DECODE_ERRORS as error:
+            assert error.__traceback__ is not None
+            where = _where(source.failure(error.__traceback__.tb_next))
+            raise RemoteProtocolError(f"{title(cls, version)}: {where}: {problem_of(error)}") from None
+
+    return decode
+
+
+def _where(failure: Failure) -> str:
+    """Name the field and the byte; of a run, the first field that does not fit."""
+    position: int = failure.variables["p"]
+    for path, code in zip(failure.paths[:-1], failure.codes, strict=False):
+        behind = position + struct.calcsize(f">{code}")
+        if behind > failure.variables["end"]:
+            return f"{path} at byte {position}"
+        position = behind
+    return f"{failure.paths[-1] or 'the message'} at byte {position}"

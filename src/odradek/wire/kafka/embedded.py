@@ -1,0 +1,198 @@
+"""Schemas inside of messages and records: the consumer protocol, user data of assignors, control records.
+
+None of them has a header. What the consumer protocol and the transaction markers hold begins with their version, which
+`encode_versioned` and `decode_versioned` add and read; the others carry it as a field or not at all.
+"""
+
+from __future__ import annotations
+
+import struct as binary
+from typing import Annotated, TypeVar
+
+from odradek.engine import Buffer
+from odradek.errors import RemoteProtocolError
+from odradek.wire.kafka.decode import decoder
+from odradek.wire.kafka.encode import encode
+from odradek.wire.kafka.messages.common import KRaftVersionFeature, TopicPartitions
+from odradek.wire.kafka.schema import (
+    I16,
+    I32,
+    I64,
+    IGNORABLE,
+    U16,
+    ZERO_UUID,
+    Bytes,
+    Message,
+    Str,
+    Struct,
+    Uuid,
+    message,
+    nullable,
+    since,
+    struct,
+)
+
+__all__ = [
+    "ConsumerProtocolAssignment",
+    "ConsumerProtocolSubscription",
+    "ControlRecordTypeSchema",
+    "CooperativeStickyUserData",
+    "EndTxnMarker",
+    "KRaftVersionRecord",
+    "LeaderChangeMessage",
+    "SnapshotFooterRecord",
+    "SnapshotHeaderRecord",
+    "StickyUserData",
+    "VotersRecord",
+    "decode_versioned",
+    "encode_versioned",
+]
+
+M = TypeVar("M", bound=Message)
+
+_VERSION = binary.Struct(">h")
+
+
+def encode_versioned(value: Message, version: int) -> bytes:
+    """Encode a value with its version, an int16, in front.
+
+    Raises:
+        LocalProtocolError: The version has no bytes for the value.
+        ValueError: There is no such version.
+    """
+    return _VERSION.pack(version) + encode(value, version)
+
+
+def decode_versioned(cls: type[M], data: Buffer) -> tuple[M, int]:
+    """Decode a value that its version precedes; also return that version.
+
+    A version above those that are declared is read as the highest of them, and what follows is ignored: newer versions
+    only add fields at the end (specification 5.1).
+
+    Raises:
+        RemoteProtocolError: The bytes are not such a value.
+    """
+    if len(data) < _VERSION.size:
+        raise RemoteProtocolError(f"{cls.__name__}: {len(data)} bytes are no version")
+    (version,) = _VERSION.unpack_from(data)
+    first, last = cls.SPEC.versions
+    if version < first:
+        raise RemoteProtocolError(f"{cls.__name__} has no version {version}")
+    value, _ = decoder(cls, min(version, last))(data, _VERSION.size)
+    return value, version
+
+
+# ---- consumer groups ----------------------------------------------------------------------------------------
+
+
+@message(versions=(0, 3), flexible=None)
+class ConsumerProtocolSubscription(Message):
+    """What a member of a classic group wants; `metadata` of JoinGroup."""
+
+    topics: tuple[Str, ...] = ()
+    user_data: Annotated[Bytes | None, nullable()] = None
+    owned_partitions: Annotated[tuple[TopicPartitions, ...], since(1), IGNORABLE] = ()
+    generation_id: Annotated[I32, since(2), IGNORABLE] = -1
+    rack_id: Annotated[Str | None, since(3), nullable(), IGNORABLE] = None
+
+
+@message(versions=(0, 3), flexible=None)
+class ConsumerProtocolAssignment(Message):
+    """What a member of a classic group gets; `assignment` of SyncGroup."""
+
+    assigned_partitions: tuple[TopicPartitions, ...] = ()
+    user_data: Annotated[Bytes | None, nullable()] = None
+
+
+@message(versions=(0, 1), flexible=None)
+class StickyUserData(Message):
+    """What the sticky assignor puts into its subscription. No version precedes it: readers try 1, then 0."""
+
+    previous_assignment: tuple[TopicPartitions, ...] = ()
+    generation: Annotated[I32, since(1), IGNORABLE] = -1
+
+
+@message(versions=(0, 0), flexible=None)
+class CooperativeStickyUserData(Message):
+    """What the cooperative sticky assignor puts into its subscription."""
+
+    generation: I32 = -1
+
+
+# ---- control records ----------------------------------------------------------------------------------------
+
+
+@struct
+class LeaderChangeMessageVoter(Struct):
+    voter_id: I32 = 0
+    voter_directory_id: Annotated[Uuid, since(1)] = ZERO_UUID
+
+
+@message(versions=(0, 1), flexible=0)
+class LeaderChangeMessage(Message):
+    """Value of a control record of type 2: a new leader of a KRaft log."""
+
+    version: I16 = 0
+    leader_id: I32 = 0
+    voters: tuple[LeaderChangeMessageVoter, ...] = ()
+    granting_voters: tuple[LeaderChangeMessageVoter, ...] = ()
+
+
+@message(versions=(0, 0), flexible=0)
+class SnapshotHeaderRecord(Message):
+    """Value of a control record of type 3."""
+
+    version: I16 = 0
+    last_contained_log_timestamp: I64 = 0
+
+
+@message(versions=(0, 0), flexible=0)
+class SnapshotFooterRecord(Message):
+    """Value of a control record of type 4."""
+
+    version: I16 = 0
+
+
+@message(versions=(0, 0), flexible=0)
+class KRaftVersionRecord(Message):
+    """Value of a control record of type 5."""
+
+    version: I16 = 0
+    k_raft_version: I16 = 0
+
+
+@struct
+class VotersRecordEndpoint(Struct):
+    name: Str = ""
+    host: Str = ""
+    port: U16 = 0
+
+
+@struct
+class VotersRecordVoter(Struct):
+    voter_id: I32 = 0
+    voter_directory_id: Uuid = ZERO_UUID
+    endpoints: tuple[VotersRecordEndpoint, ...] = ()
+    k_raft_version_feature: KRaftVersionFeature = KRaftVersionFeature()
+
+
+@message(versions=(0, 0), flexible=0)
+class VotersRecord(Message):
+    """Value of a control record of type 6: the voters of a KRaft log."""
+
+    version: I16 = 0
+    voters: tuple[VotersRecordVoter, ...] = ()
+
+
+@message(versions=(0, 0), flexible=None)
+class EndTxnMarker(Message):
+    """Value of a control record of type 0 (abort) or 1 (commit)."""
+
+    coordinator_epoch: I32 = 0
+
+
+@message(versions=(0, 0), flexible=None)
+class ControlRecordTypeSchema(Message):
+    """Key of a control record."""
+
+    type: I16 = 0

@@ -1,0 +1,79 @@
+"""Encoders of messages: one function for each message and version, made when it is first asked for."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from odradek.engine import Buffer
+from odradek.errors import LocalProtocolError
+from odradek.wire.kafka.encoder_source import EncoderSource
+from odradek.wire.kafka.primitives import Unwritable
+from odradek.wire.kafka.schema import Message, title
+from odradek.wire.kafka.source import Failure
+
+__all__ = ["encode", "encoder", "encoder_text"]
+
+M = TypeVar("M", bound=Message)
+
+Append = Callable[[Buffer], None]
+
+_ENCODERS: dict[tuple[type[Message], int], Callable[[Any, Append], None]] = {}
+_ENCODE_ERRORS = (struct.error, AttributeError, TypeError, UnicodeEncodeError, Unwritable)
+
+
+def encode(value: Message, version: int) -> bytes:
+    """Encode a message.
+
+    Raises:
+        LocalProtocolError: The version has no bytes for the value: a field that it lacks is set, or a field has null or
+            a number that it cannot have.
+        ValueError: There is no such version.
+    """
+    parts: list[Buffer] = []
+    encoder(type(value), version)(value, parts.append)
+    return b"".join(parts)
+
+
+def encoder(cls: type[M], version: int) -> Callable[[M, Append], None]:
+    """Return the function that hands the parts of an encoded message to `append`, in order; see `encode`."""
+    made = _ENCODERS.get((cls, version))
+    if made is None:
+        made = _ENCODERS[cls, version] = _encoder(cls, version)
+    return made
+
+
+def encoder_text(cls: type[Message], version: int) -> str:
+    """Return the text of the generated function."""
+    return EncoderSource(cls, version).source.text
+
+
+def _encoder(cls: type[Message], version: int) -> Callable[[Message, Append], None]:
+    cls.SPEC.check(version)
+    source = EncoderSource(cls, version).source
+    write = source.compile()
+
+    def encode(value: Message, append: Append) -> None:
+        try:
+            write(value, append)
+        except _ENCODE_ERRORS as error:
+            assert error.__traceback__ is not None
+            where = _where(source.failure(error.__traceback__.tb_next))
+            raise LocalProtocolError(f"{title(cls, version)}: {where}: {_problem(error)}") from None
+
+    return encode
+
+
+def _where(failure: Failure) -> str:
+    """Name the field; of a run, the first one whose value does not fit its type."""
+    for path, code, value in zip(failure.paths[:-1], failure.codes, failure.values, strict=False):
+        try:
+            struct.pack(f">{code}", eval(value, {}, failure.variables))
+        except (struct.error, TypeError):
+            return path
+    return failure.paths[-1] or "the message"
+
+
+def _problem(error: Exception) -> str:
+    return "null, which is not legal" if "NoneType" in str(error) else str(error)

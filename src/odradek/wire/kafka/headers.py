@@ -1,0 +1,149 @@
+"""Frames: the header and the body of a request or a response, and which version of the header goes with which message.
+
+Source: KIP-482, KIP-511, specification 1.3 and 4.5.
+"""
+
+from __future__ import annotations
+
+import struct as binary
+from collections.abc import Iterable
+from typing import Annotated, Any, TypeVar
+
+from odradek.engine import Buffer
+from odradek.errors import RemoteProtocolError
+from odradek.wire.kafka.decode import decode, decoder
+from odradek.wire.kafka.encode import encoder
+from odradek.wire.kafka.error_codes import ErrorCode
+from odradek.wire.kafka.messages.metadata import ApiVersionsResponse
+from odradek.wire.kafka.schema import (
+    I16,
+    I32,
+    IGNORABLE,
+    Message,
+    PlainStr,
+    Request,
+    Response,
+    message,
+    nullable,
+    since,
+)
+
+__all__ = [
+    "RequestHeader",
+    "ResponseHeader",
+    "decode_response",
+    "encode_request",
+    "encode_response",
+    "header_version",
+]
+
+R = TypeVar("R", bound=Response)
+
+CONTROLLED_SHUTDOWN = 7  # its key
+WHOLE_BYTES = 4096  # parts of at least this size are passed on, not copied
+
+_SIZE = binary.Struct(">i")
+_NO_KEYS = bytes(4)
+_UNSUPPORTED_VERSION = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
+
+
+@message(versions=(0, 2), flexible=2)
+class RequestHeader(Message):
+    request_api_key: I16 = 0
+    request_api_version: I16 = 0
+    correlation_id: I32 = 0
+    client_id: Annotated[PlainStr | None, since(1), nullable(), IGNORABLE] = ""
+
+
+@message(versions=(0, 1), flexible=1)
+class ResponseHeader(Message):
+    correlation_id: I32 = 0
+
+
+def header_version(cls: type[Message], version: int) -> int:
+    """Return the version of the header that goes with a version of a request or response."""
+    spec = cls.SPEC
+    if cls is ApiVersionsResponse:
+        return 0  # the client does not know yet what the broker speaks (KIP-511)
+    if (spec.key, spec.side, version) == (CONTROLLED_SHUTDOWN, "request", 0):
+        return 0  # without a client id (specification 1.1, note 9)
+    return spec.is_flexible(version) + (spec.side == "request")
+
+
+# ---- the client's side --------------------------------------------------------------------------------------
+
+
+def encode_request(
+    request: Request[Any], version: int, correlation_id: int, client_id: str | None = None
+) -> list[Buffer]:
+    """Encode a request with its header and the size of both in front, as buffers to send in order.
+
+    Large record bytes are among the buffers as they are, not copied: they must not change until they are sent.
+
+    Raises:
+        LocalProtocolError: The version has no bytes for the request.
+        ValueError: There is no such version.
+    """
+    header = RequestHeader(
+        request_api_key=request.SPEC.key,
+        request_api_version=version,
+        correlation_id=correlation_id,
+        client_id=client_id,
+    )
+    return _frame(header, request, version)
+
+
+def decode_response(cls: type[R], version: int, frame: Buffer) -> tuple[R, int]:
+    """Decode the answer to a request of this version; also return its correlation id.
+
+    Args:
+        frame: Without the size.
+
+    Raises:
+        RemoteProtocolError: The bytes are not such an answer.
+    """
+    header, start = decoder(ResponseHeader, header_version(cls, version))(frame, 0)
+    if cls is ApiVersionsResponse and frame[start : start + 2] == _UNSUPPORTED_VERSION:
+        return _refused_version(cls, frame, start), header.correlation_id
+    return decode(cls, version, frame, start), header.correlation_id
+
+
+def _refused_version(cls: type[R], frame: Buffer, start: int) -> R:
+    """Decode the answer to a version of ApiVersions that the broker does not know: it comes in version 0 (KIP-511),
+    and from some servers with nothing sound behind the error code (specification 1.3)."""
+    try:
+        return decode(cls, 0, frame, start)
+    except RemoteProtocolError:
+        return decode(cls, 0, _UNSUPPORTED_VERSION + _NO_KEYS)
+
+
+# ---- the broker's side --------------------------------------------------------------------------------------
+
+
+def encode_response(response: Response, version: int, correlation_id: int) -> list[Buffer]:
+    """Encode a response like `encode_request` does a request."""
+    return _frame(ResponseHeader(correlation_id=correlation_id), response, version)
+
+
+# ---- frames -------------------------------------------------------------------------------------------------
+
+
+def _frame(header: Message, body: Request[Any] | Response, version: int) -> list[Buffer]:
+    parts: list[Buffer] = []
+    encoder(type(header), header_version(type(body), version))(header, parts.append)
+    encoder(type(body), version)(body, parts.append)
+    size = _SIZE.pack(sum(map(len, parts)))
+    return _joined([size, *parts])
+
+
+def _joined(parts: Iterable[Buffer]) -> list[Buffer]:
+    """Join neighbours that are small."""
+    joined: list[Buffer] = []
+    small: list[Buffer] = []
+    for part in parts:
+        if len(part) < WHOLE_BYTES:
+            small.append(part)
+            continue
+        joined += [b"".join(small), part]
+        small = []
+    return [*joined, b"".join(small)] if small else joined

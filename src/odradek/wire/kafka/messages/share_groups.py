@@ -1,0 +1,744 @@
+"""Share groups (KIP-932) and streams groups (KIP-1071)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from odradek.wire.kafka.messages.common import (
+    DescribedTopicPartitions,
+    NodeEndpoint,
+    TopicIdPartitions,
+    TopicPartitions,
+)
+from odradek.wire.kafka.schema import (
+    I8,
+    I16,
+    I32,
+    I64,
+    IGNORABLE,
+    U16,
+    ZERO_UUID,
+    Bool,
+    Records,
+    Request,
+    Response,
+    Str,
+    Struct,
+    Uuid,
+    message,
+    nullable,
+    since,
+    struct,
+    until,
+)
+
+
+@message(key=76, side="request", versions=(0, 1), flexible=0, stable=(1, 1))
+class ShareGroupHeartbeatRequest(Request["ShareGroupHeartbeatResponse"]):
+    """Join, stay in or leave a share group (KIP-932)."""
+
+    group_id: Str = ""
+    member_id: Str = ""
+    member_epoch: I32 = 0
+    rack_id: Annotated[Str | None, nullable()] = None
+    subscribed_topic_names: Annotated[tuple[Str, ...] | None, nullable()] = None
+
+
+@struct
+class ShareGroupHeartbeatAssignment(Struct):
+    topic_partitions: tuple[TopicIdPartitions, ...] = ()
+
+
+@message(key=76, side="response", versions=(0, 1), flexible=0, stable=(1, 1))
+class ShareGroupHeartbeatResponse(Response):
+    throttle_time_ms: I32 = 0
+    error_code: I16 = 0
+    error_message: Annotated[Str | None, nullable()] = None
+    member_id: Annotated[Str | None, nullable()] = None
+    member_epoch: I32 = 0
+    heartbeat_interval_ms: I32 = 0
+    assignment: Annotated[ShareGroupHeartbeatAssignment | None, nullable()] = None
+
+
+@message(key=77, side="request", versions=(0, 1), flexible=0, stable=(1, 1))
+class ShareGroupDescribeRequest(Request["ShareGroupDescribeResponse"]):
+    """Describe share groups."""
+
+    group_ids: tuple[Str, ...] = ()
+    include_authorized_operations: Bool = False
+
+
+@struct
+class ShareGroupDescribeAssignment(Struct):
+    topic_partitions: tuple[DescribedTopicPartitions, ...] = ()
+
+
+@struct
+class ShareGroupMember(Struct):
+    member_id: Str = ""
+    rack_id: Annotated[Str | None, nullable()] = None
+    member_epoch: I32 = 0
+    client_id: Str = ""
+    client_host: Str = ""
+    subscribed_topic_names: tuple[Str, ...] = ()
+    assignment: ShareGroupDescribeAssignment = ShareGroupDescribeAssignment()
+
+
+@struct
+class DescribedShareGroup(Struct):
+    error_code: I16 = 0
+    error_message: Annotated[Str | None, nullable()] = None
+    group_id: Str = ""
+    group_state: Str = ""
+    group_epoch: I32 = 0
+    assignment_epoch: I32 = 0
+    assignor_name: Str = ""
+    members: tuple[ShareGroupMember, ...] = ()
+    authorized_operations: I32 = -(2**31)
+
+
+@message(key=77, side="response", versions=(0, 1), flexible=0, stable=(1, 1))
+class ShareGroupDescribeResponse(Response):
+    throttle_time_ms: I32 = 0
+    groups: tuple[DescribedShareGroup, ...] = ()
+
+
+@struct
+class AcknowledgementBatch(Struct):
+    first_offset: I64 = 0
+    last_offset: I64 = 0
+    acknowledge_types: tuple[I8, ...] = ()
+
+
+@struct
+class ShareFetchPartition(Struct):
+    partition_index: I32 = 0
+    partition_max_bytes: Annotated[I32, until(0)] = 0
+    acknowledgement_batches: tuple[AcknowledgementBatch, ...] = ()
+
+
+@struct
+class ShareFetchTopic(Struct):
+    topic_id: Uuid = ZERO_UUID
+    partitions: tuple[ShareFetchPartition, ...] = ()
+
+
+@struct
+class ShareFetchForgottenTopic(Struct):
+    topic_id: Uuid = ZERO_UUID
+    partitions: tuple[I32, ...] = ()
+
+
+@message(key=78, side="request", versions=(0, 2), flexible=0, stable=(1, 2))
+class ShareFetchRequest(Request["ShareFetchResponse"]):
+    """Acquire records for a member of a share group, and acknowledge former ones."""
+
+    group_id: Annotated[Str | None, nullable()] = None
+    member_id: Annotated[Str | None, nullable()] = ""
+    share_session_epoch: I32 = 0
+    max_wait_ms: I32 = 0
+    min_bytes: I32 = 0
+    max_bytes: I32 = 2**31 - 1
+    max_records: Annotated[I32, since(1)] = 0
+    batch_size: Annotated[I32, since(1)] = 0
+    share_acquire_mode: Annotated[I8, since(2), IGNORABLE] = 0
+    is_renew_ack: Annotated[Bool, since(2)] = False
+    topics: tuple[ShareFetchTopic, ...] = ()
+    forgotten_topics_data: tuple[ShareFetchForgottenTopic, ...] = ()
+
+
+@struct
+class ShareLeaderIdAndEpoch(Struct):
+    leader_id: I32 = 0
+    leader_epoch: I32 = 0
+
+
+@struct
+class AcquiredRecords(Struct):
+    first_offset: I64 = 0
+    last_offset: I64 = 0
+    delivery_count: I16 = 0
+
+
+@struct
+class ShareFetchPartitionData(Struct):
+    partition_index: I32 = 0
+    error_code: I16 = 0
+    error_message: Annotated[Str | None, nullable()] = None
+    acknowledge_error_code: I16 = 0
+    acknowledge_error_message: Annotated[Str | None, nullable()] = None
+    current_leader: ShareLeaderIdAndEpoch = ShareLeaderIdAndEpoch()
+    records: Annotated[Records | None, nullable(0, 0)] = None
+    acquired_records: tuple[AcquiredRecords, ...] = ()
+
+
+@struct
+class ShareFetchableTopicResponse(Struct):
+    topic_id: Uuid = ZERO_UUID
+    partitions: tuple[ShareFetchPartitionData, ...] = ()
+
+
+@message(key=78, side="response", versions=(0, 2), flexible=0, stable=(1, 2))
+class ShareFetchResponse(Response):
+    throttle_time_ms: I32 = 0
+    error_code: I16 = 0
+    error_message: Annotated[Str | None, nullable()] = None
+    acquisition_lock_timeout_ms: Annotated[I32, since(1)] = 0
+    responses: tuple[ShareFetchableTopicResponse, ...] = ()
+    node_endpoints: tuple[NodeEndpoint, ...] = ()
+
+
+@struct
+class AcknowledgePartition(Struct):
+    partition_index: I32 = 0
+    acknowledgement_batches: tuple[AcknowledgementBatch, ...] = ()
+
+
+@struct
+class AcknowledgeTopic(Struct):
+    topic_id: Uuid = ZERO_UUID
+    partitions: tuple[AcknowledgePartition, ...] = ()
+
+
+@message(key=79, side="request", versions=(0, 2), flexible=0, stable=(1, 2))
+class ShareAcknowledgeRequest(Request["ShareAcknowledgeResponse"]):
+    """Acknowledge records of a share group."""
+
+    group_id: Annotated[Str | None, nullable()] = None
+    member_id: Annotated[Str | None, nullable()] = ""
+    share_session_epoch: I32 = 0
+    is_renew_ack: Annotated[Bool, since(2)] = False
+    topics: tuple[AcknowledgeTopic, ...] = ()
+
+
+@struct
+class ShareAcknowledgePartitionData(Struct):
+    partition_index: I32 = 0
+    error_code: I16 = 0
+    error_message: Annotated[Str | None, nullable()] = None
+    current_leader: ShareLeaderIdAndEpoch = ShareLeaderIdAndEpoch()
+
+
+@struct
+class ShareAcknowledgeTopicResponse(Struct):
+    topic_id: Uuid = ZERO_UUID
+    partitions: tuple[ShareAcknowledgePartitionData, ...] = ()
+
+
+@message(key=79, side="response", versions=(0, 2), flexible=0, stable=(1, 2))
+class ShareAcknowledgeResponse(Response):
+    throttle_time_ms: I32 = 0
+    error_code: I16 = 0
+    error_message: Annotated[Str | None, nullable()] = None
+    acquisition_lock_timeout_ms: Annotated[I32, since(2), IGNORABLE] = 0
+    responses: tuple[ShareAcknowledgeTopicResponse, ...] = ()
+    node_endpoints: tuple[NodeEndpoint, ...] = ()
+
+
+@struct
+class InitializeShareGroupStatePartitionData(Struct):
+    partition: I32 = 0
+    state_epoch: I32 = 0
+    start_offset: I64 = 0
+
+
+@struct
+class InitializeStateData(Struct):
+    topic_id: Uuid = ZERO_UUID
+    partitions: tuple[InitializeShareGroupStatePartitionData, ...] = ()
+
+
+@message(key=83, side="request", versions=(0, 0), flexible=0)
+class InitializeShareGroupStateRequest(Request["InitializeShareGroupStateResponse"]):
+    """Initialise the state of share partitions."""
+
+    group_id: Str = ""
+    topics: tuple[InitializeStateData, ...] = ()
+
+
+@struct
+class InitializeShareGroupStatePartitionResult(Struct):
+    partition: I32 = 0
+    error_code: I16 = 0
+    error_message: Annotated[Str | None, nullable()] = None
+
+
+@struct
+class InitializeStateResult(Struct):
+    topic_id: Uuid = ZERO_UUID
+    partitions: tuple[InitializeShareGroupStatePartitionResult, ...] = ()
+
+
+@message(key=83, side="response", versions=(0, 0), flexible=0)
+class InitializeShareGroupStateResponse(Response):
+    results: tuple[InitializeStateResult, ...] = ()
+
+
+@struct
+class ReadShareGroupStatePartitionData(Struct):
+    partition: I32 = 0
+    leader_epoch: I32 = 0
+
+
+@struct
+class ReadStateData(Struct):
+    topic_id: Uuid = ZERO_UUID
+    partitions: tuple[ReadShareGroupStatePartitionData, ...] = ()
+
+
+@message(key=84, side="request", versions=(0, 0), flexible=0)
+class ReadShareGroupStateRequest(Request["ReadShareGroupStateResponse"]):
+    """Read the state of share partitions."""
+
+    group_id: Str = ""
+    topics: tuple[ReadStateData, ...] = ()
+
+
+@struct
+class StateBatch(Struct):
+    first_offset: I64 = 0
+    last_offset: I64 = 0
+    delivery_state: I8 = 0
+    delivery_count: I16 = 0
+
+
+@struct
+class ReadShareGroupStatePartitionResult(Struct):
+    partition: I32 = 0
+    error_code: I16 = 0
+    error_message: Annotated[Str | None, nullable()] = None
+    state_epoch: I32 = 0
+    start_offset: I64 = 0
+    state_batches: tuple[StateBatch, ...] = ()
+
+
+@struct
+class ReadStateResult(Struct):
+    topic_id: Uuid = ZERO_UUID
+    partitions: tuple[ReadShareGroupStatePartitionResult, ...] = ()
+
+
+@message(key=84, side="response", versions=(0, 0), flexible=0)
+class ReadShareGroupStateResponse(Response):
+    results: tuple[ReadStateResult, ...] = ()
+
+
+@struct
+class WriteShareGroupStatePartitionData(Struct):
+    partition: I32 = 0
+    state_epoch: I32 = 0
+    leader_epoch: I32 = 0
+    start_offset: I64 = 0
+    delivery_complete_count: Annotated[I32, since(1), IGNORABLE] = -1
+    state_batches: tuple[StateBatch, ...] = ()
+
+
+@struct
+class WriteStateData(Struct):
+    topic_id: Uuid = ZERO_UUID
+    partitions: tuple[WriteShareGroupStatePartitionData, ...] = ()
+
+
+@message(key=85, side="request", versions=(0, 1), flexible=0)
+class WriteShareGroupStateRequest(Request["WriteShareGroupStateResponse"]):
+    """Write the state of share partitions."""
+
+    group_id: Str = ""
+    topics: tuple[WriteStateData, ...] = ()
+
+
+@struct
+class WriteShareGroupStatePartitionResult(Struct):
+    partition: I32 = 0
+    error_code: I16 = 0
+    error_message: Annotated[Str | None, nullable()] = None
+
+
+@struct
+class WriteStateResult(Struct):
+    topic_id: Uuid = ZERO_UUID
+    partitions: tuple[WriteShareGroupStatePartitionResult, ...] = ()
+
+
+@message(key=85, side="response", versions=(0, 1), flexible=0)
+class WriteShareGroupStateResponse(Response):
+    results: tuple[WriteStateResult, ...] = ()
+
+
+@struct
+class DeleteShareGroupStatePartitionData(Struct):
+    partition: I32 = 0
+
+
+@struct
+class DeleteStateData(Struct):
+    topic_id: Uuid = ZERO_UUID
+    partitions: tuple[DeleteShareGroupStatePartitionData, ...] = ()
+
+
+@message(key=86, side="request", versions=(0, 0), flexible=0)
+class DeleteShareGroupStateRequest(Request["DeleteShareGroupStateResponse"]):
+    """Delete the state of share partitions."""
+
+    group_id: Str = ""
+    topics: tuple[DeleteStateData, ...] = ()
+
+
+@struct
+class DeleteShareGroupStatePartitionResult(Struct):
+    partition: I32 = 0
+    error_code: I16 = 0
+    error_message: Annotated[Str | None, nullable()] = None
+
+
+@struct
+class DeleteStateResult(Struct):
+    topic_id: Uuid = ZERO_UUID
+    partitions: tuple[DeleteShareGroupStatePartitionResult, ...] = ()
+
+
+@message(key=86, side="response", versions=(0, 0), flexible=0)
+class DeleteShareGroupStateResponse(Response):
+    results: tuple[DeleteStateResult, ...] = ()
+
+
+@struct
+class ReadShareGroupStateSummaryPartitionData(Struct):
+    partition: I32 = 0
+    leader_epoch: I32 = 0
+
+
+@struct
+class ReadStateSummaryData(Struct):
+    topic_id: Uuid = ZERO_UUID
+    partitions: tuple[ReadShareGroupStateSummaryPartitionData, ...] = ()
+
+
+@message(key=87, side="request", versions=(0, 1), flexible=0)
+class ReadShareGroupStateSummaryRequest(Request["ReadShareGroupStateSummaryResponse"]):
+    """Read a summary of the state of share partitions."""
+
+    group_id: Str = ""
+    topics: tuple[ReadStateSummaryData, ...] = ()
+
+
+@struct
+class ReadShareGroupStateSummaryPartitionResult(Struct):
+    partition: I32 = 0
+    error_code: I16 = 0
+    error_message: Annotated[Str | None, nullable()] = None
+    state_epoch: I32 = 0
+    leader_epoch: I32 = 0
+    start_offset: I64 = 0
+    delivery_complete_count: Annotated[I32, since(1), IGNORABLE] = -1
+
+
+@struct
+class ReadStateSummaryResult(Struct):
+    topic_id: Uuid = ZERO_UUID
+    partitions: tuple[ReadShareGroupStateSummaryPartitionResult, ...] = ()
+
+
+@message(key=87, side="response", versions=(0, 1), flexible=0)
+class ReadShareGroupStateSummaryResponse(Response):
+    results: tuple[ReadStateSummaryResult, ...] = ()
+
+
+@struct
+class KeyValue(Struct):
+    key: Str = ""
+    value: Str = ""
+
+
+@struct
+class TopicInfo(Struct):
+    name: Str = ""
+    partitions: I32 = 0
+    replication_factor: I16 = 0
+    topic_configs: tuple[KeyValue, ...] = ()
+
+
+@struct
+class CopartitionGroup(Struct):
+    source_topics: tuple[I16, ...] = ()
+    source_topic_regex: tuple[I16, ...] = ()
+    repartition_source_topics: tuple[I16, ...] = ()
+
+
+@struct
+class StreamsGroupHeartbeatSubtopology(Struct):
+    subtopology_id: Str = ""
+    source_topics: tuple[Str, ...] = ()
+    source_topic_regex: tuple[Str, ...] = ()
+    state_changelog_topics: tuple[TopicInfo, ...] = ()
+    repartition_sink_topics: tuple[Str, ...] = ()
+    repartition_source_topics: tuple[TopicInfo, ...] = ()
+    copartition_groups: tuple[CopartitionGroup, ...] = ()
+
+
+@struct
+class StreamsGroupHeartbeatTopology(Struct):
+    epoch: I32 = 0
+    subtopologies: tuple[StreamsGroupHeartbeatSubtopology, ...] = ()
+
+
+@struct
+class TaskIds(Struct):
+    subtopology_id: Str = ""
+    partitions: tuple[I32, ...] = ()
+
+
+@struct
+class StreamsEndpoint(Struct):
+    host: Str = ""
+    port: U16 = 0
+
+
+@struct
+class TaskOffset(Struct):
+    subtopology_id: Str = ""
+    partition: I32 = 0
+    offset: I64 = 0
+
+
+@message(key=88, side="request", versions=(0, 0), flexible=0)
+class StreamsGroupHeartbeatRequest(Request["StreamsGroupHeartbeatResponse"]):
+    """Join, stay in or leave a streams group (KIP-1071)."""
+
+    group_id: Str = ""
+    member_id: Str = ""
+    member_epoch: I32 = 0
+    endpoint_information_epoch: I32 = 0
+    instance_id: Annotated[Str | None, nullable()] = None
+    rack_id: Annotated[Str | None, nullable()] = None
+    rebalance_timeout_ms: I32 = -1
+    topology: Annotated[StreamsGroupHeartbeatTopology | None, nullable()] = None
+    active_tasks: Annotated[tuple[TaskIds, ...] | None, nullable()] = None
+    standby_tasks: Annotated[tuple[TaskIds, ...] | None, nullable()] = None
+    warmup_tasks: Annotated[tuple[TaskIds, ...] | None, nullable()] = None
+    process_id: Annotated[Str | None, nullable()] = None
+    user_endpoint: Annotated[StreamsEndpoint | None, nullable()] = None
+    client_tags: Annotated[tuple[KeyValue, ...] | None, nullable()] = None
+    task_offsets: Annotated[tuple[TaskOffset, ...] | None, nullable()] = None
+    task_end_offsets: Annotated[tuple[TaskOffset, ...] | None, nullable()] = None
+    shutdown_application: Bool = False
+
+
+@struct
+class StreamsGroupHeartbeatStatus(Struct):
+    status_code: I8 = 0
+    status_detail: Str = ""
+
+
+@struct
+class EndpointToPartitions(Struct):
+    user_endpoint: StreamsEndpoint = StreamsEndpoint()
+    active_partitions: tuple[TopicPartitions, ...] = ()
+    standby_partitions: tuple[TopicPartitions, ...] = ()
+
+
+@message(key=88, side="response", versions=(0, 0), flexible=0)
+class StreamsGroupHeartbeatResponse(Response):
+    throttle_time_ms: I32 = 0
+    error_code: I16 = 0
+    error_message: Annotated[Str | None, nullable()] = None
+    member_id: Str = ""
+    member_epoch: I32 = 0
+    heartbeat_interval_ms: I32 = 0
+    acceptable_recovery_lag: I32 = 0
+    task_offset_interval_ms: I32 = 0
+    status: Annotated[tuple[StreamsGroupHeartbeatStatus, ...] | None, nullable()] = ()
+    active_tasks: Annotated[tuple[TaskIds, ...] | None, nullable()] = None
+    standby_tasks: Annotated[tuple[TaskIds, ...] | None, nullable()] = None
+    warmup_tasks: Annotated[tuple[TaskIds, ...] | None, nullable()] = None
+    endpoint_information_epoch: I32 = 0
+    partitions_by_user_endpoint: Annotated[tuple[EndpointToPartitions, ...] | None, nullable()] = None
+
+
+@message(key=89, side="request", versions=(0, 0), flexible=0)
+class StreamsGroupDescribeRequest(Request["StreamsGroupDescribeResponse"]):
+    """Describe streams groups."""
+
+    group_ids: tuple[Str, ...] = ()
+    include_authorized_operations: Bool = False
+
+
+@struct
+class StreamsGroupDescribeSubtopology(Struct):
+    subtopology_id: Str = ""
+    source_topics: tuple[Str, ...] = ()
+    repartition_sink_topics: tuple[Str, ...] = ()
+    state_changelog_topics: tuple[TopicInfo, ...] = ()
+    repartition_source_topics: tuple[TopicInfo, ...] = ()
+
+
+@struct
+class StreamsGroupDescribeTopology(Struct):
+    epoch: I32 = 0
+    subtopologies: Annotated[tuple[StreamsGroupDescribeSubtopology, ...] | None, nullable()] = None
+
+
+@struct
+class StreamsGroupDescribeAssignment(Struct):
+    active_tasks: tuple[TaskIds, ...] = ()
+    standby_tasks: tuple[TaskIds, ...] = ()
+    warmup_tasks: tuple[TaskIds, ...] = ()
+
+
+@struct
+class StreamsGroupMember(Struct):
+    member_id: Str = ""
+    member_epoch: I32 = 0
+    instance_id: Annotated[Str | None, nullable()] = None
+    rack_id: Annotated[Str | None, nullable()] = None
+    client_id: Str = ""
+    client_host: Str = ""
+    topology_epoch: I32 = 0
+    process_id: Str = ""
+    user_endpoint: Annotated[StreamsEndpoint | None, nullable()] = None
+    client_tags: tuple[KeyValue, ...] = ()
+    task_offsets: tuple[TaskOffset, ...] = ()
+    task_end_offsets: tuple[TaskOffset, ...] = ()
+    assignment: StreamsGroupDescribeAssignment = StreamsGroupDescribeAssignment()
+    target_assignment: StreamsGroupDescribeAssignment = StreamsGroupDescribeAssignment()
+    is_classic: Bool = False
+
+
+@struct
+class DescribedStreamsGroup(Struct):
+    error_code: I16 = 0
+    error_message: Annotated[Str | None, nullable()] = None
+    group_id: Str = ""
+    group_state: Str = ""
+    group_epoch: I32 = 0
+    assignment_epoch: I32 = 0
+    topology: Annotated[StreamsGroupDescribeTopology | None, nullable()] = None
+    members: tuple[StreamsGroupMember, ...] = ()
+    authorized_operations: I32 = -(2**31)
+
+
+@message(key=89, side="response", versions=(0, 0), flexible=0)
+class StreamsGroupDescribeResponse(Response):
+    throttle_time_ms: I32 = 0
+    groups: tuple[DescribedStreamsGroup, ...] = ()
+
+
+@struct
+class DescribeShareGroupOffsetsRequestTopic(Struct):
+    topic_name: Str = ""
+    partitions: tuple[I32, ...] = ()
+
+
+@struct
+class DescribeShareGroupOffsetsRequestGroup(Struct):
+    group_id: Str = ""
+    topics: Annotated[tuple[DescribeShareGroupOffsetsRequestTopic, ...] | None, nullable()] = ()
+
+
+@message(key=90, side="request", versions=(0, 1), flexible=0)
+class DescribeShareGroupOffsetsRequest(Request["DescribeShareGroupOffsetsResponse"]):
+    """Ask for the offsets of share groups."""
+
+    groups: tuple[DescribeShareGroupOffsetsRequestGroup, ...] = ()
+
+
+@struct
+class DescribeShareGroupOffsetsResponsePartition(Struct):
+    partition_index: I32 = 0
+    start_offset: I64 = 0
+    leader_epoch: I32 = 0
+    lag: Annotated[I64, since(1), IGNORABLE] = -1
+    error_code: I16 = 0
+    error_message: Annotated[Str | None, nullable()] = None
+
+
+@struct
+class DescribeShareGroupOffsetsResponseTopic(Struct):
+    topic_name: Str = ""
+    topic_id: Uuid = ZERO_UUID
+    partitions: tuple[DescribeShareGroupOffsetsResponsePartition, ...] = ()
+
+
+@struct
+class DescribeShareGroupOffsetsResponseGroup(Struct):
+    group_id: Str = ""
+    topics: tuple[DescribeShareGroupOffsetsResponseTopic, ...] = ()
+    error_code: I16 = 0
+    error_message: Annotated[Str | None, nullable()] = None
+
+
+@message(key=90, side="response", versions=(0, 1), flexible=0)
+class DescribeShareGroupOffsetsResponse(Response):
+    throttle_time_ms: I32 = 0
+    groups: tuple[DescribeShareGroupOffsetsResponseGroup, ...] = ()
+
+
+@struct
+class AlterShareGroupOffsetsRequestPartition(Struct):
+    partition_index: I32 = 0
+    start_offset: I64 = 0
+
+
+@struct
+class AlterShareGroupOffsetsRequestTopic(Struct):
+    topic_name: Str = ""
+    partitions: tuple[AlterShareGroupOffsetsRequestPartition, ...] = ()
+
+
+@message(key=91, side="request", versions=(0, 0), flexible=0)
+class AlterShareGroupOffsetsRequest(Request["AlterShareGroupOffsetsResponse"]):
+    """Change the offsets of a share group."""
+
+    group_id: Str = ""
+    topics: tuple[AlterShareGroupOffsetsRequestTopic, ...] = ()
+
+
+@struct
+class AlterShareGroupOffsetsResponsePartition(Struct):
+    partition_index: I32 = 0
+    error_code: I16 = 0
+    error_message: Annotated[Str | None, nullable()] = None
+
+
+@struct
+class AlterShareGroupOffsetsResponseTopic(Struct):
+    topic_name: Str = ""
+    topic_id: Uuid = ZERO_UUID
+    partitions: tuple[AlterShareGroupOffsetsResponsePartition, ...] = ()
+
+
+@message(key=91, side="response", versions=(0, 0), flexible=0)
+class AlterShareGroupOffsetsResponse(Response):
+    throttle_time_ms: I32 = 0
+    error_code: I16 = 0
+    error_message: Annotated[Str | None, nullable()] = None
+    responses: tuple[AlterShareGroupOffsetsResponseTopic, ...] = ()
+
+
+@struct
+class DeleteShareGroupOffsetsRequestTopic(Struct):
+    topic_name: Str = ""
+
+
+@message(key=92, side="request", versions=(0, 0), flexible=0)
+class DeleteShareGroupOffsetsRequest(Request["DeleteShareGroupOffsetsResponse"]):
+    """Delete the offsets of a share group."""
+
+    group_id: Str = ""
+    topics: tuple[DeleteShareGroupOffsetsRequestTopic, ...] = ()
+
+
+@struct
+class DeleteShareGroupOffsetsResponseTopic(Struct):
+    topic_name: Str = ""
+    topic_id: Uuid = ZERO_UUID
+    error_code: I16 = 0
+    error_message: Annotated[Str | None, nullable()] = None
+
+
+@message(key=92, side="response", versions=(0, 0), flexible=0)
+class DeleteShareGroupOffsetsResponse(Response):
+    throttle_time_ms: I32 = 0
+    error_code: I16 = 0
+    error_message: Annotated[Str | None, nullable()] = None
+    responses: tuple[DeleteShareGroupOffsetsResponseTopic, ...] = ()

@@ -1,0 +1,61 @@
+"""What Fetch and ListOffsets answer for one partition."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.core.kafka.fetch_results import FetchStep, ListedOffset, fetch_step, list_offsets_step
+from odradek.wire.kafka.messages.data import FetchEpochEndOffset, FetchPartitionData, ListOffsetsPartitionResponse
+
+
+@pytest.mark.parametrize(
+    ("code", "step"),
+    [
+        (0, FetchStep.READ),
+        (1, FetchStep.OUT_OF_RANGE),
+        (2, FetchStep.RAISE),
+        *((code, FetchStep.REFRESH) for code in (3, 5, 6, 9, 56, 74, 78, 100, 103)),
+        (75, FetchStep.RETRY),
+        (-1, FetchStep.RETRY),
+        (29, FetchStep.RAISE),
+        (35, FetchStep.RAISE),
+        (76, FetchStep.RAISE),
+        (12345, FetchStep.RAISE),
+    ],
+)
+def test_what_an_error_of_fetch_means(code: int, step: FetchStep) -> None:
+    assert fetch_step(FetchPartitionData(error_code=code)) is step
+
+
+def test_an_offset_that_a_replica_does_not_have_is_asked_of_the_leader() -> None:
+    partition = FetchPartitionData(error_code=1)
+    assert fetch_step(partition, from_replica=True) is FetchStep.BACK_TO_LEADER
+
+
+def test_a_preferred_replica_is_followed_once() -> None:
+    partition = FetchPartitionData(preferred_read_replica=3)
+    assert fetch_step(partition) is FetchStep.READ_FROM_REPLICA
+    assert fetch_step(partition, from_replica=True) is FetchStep.READ
+
+
+def test_a_diverging_epoch_means_truncation() -> None:
+    partition = FetchPartitionData(diverging_epoch=FetchEpochEndOffset(epoch=3, end_offset=100))
+    assert fetch_step(partition) is FetchStep.TRUNCATED
+
+
+@pytest.mark.parametrize(
+    ("partition", "step"),
+    [
+        (ListOffsetsPartitionResponse(offset=5), ListedOffset.OFFSET),
+        (ListOffsetsPartitionResponse(old_style_offsets=(7, 3)), ListedOffset.OFFSET),
+        (ListOffsetsPartitionResponse(), ListedOffset.NONE),
+        (ListOffsetsPartitionResponse(error_code=43), ListedOffset.NONE),
+        (ListOffsetsPartitionResponse(error_code=6), ListedOffset.REFRESH),
+        (ListOffsetsPartitionResponse(error_code=78), ListedOffset.REFRESH),
+        (ListOffsetsPartitionResponse(error_code=75), ListedOffset.RETRY),
+        (ListOffsetsPartitionResponse(error_code=7), ListedOffset.RETRY),
+        (ListOffsetsPartitionResponse(error_code=29), ListedOffset.RAISE),
+    ],
+)
+def test_what_list_offsets_answers(partition: ListOffsetsPartitionResponse, step: ListedOffset) -> None:
+    assert list_offsets_step(partition) is step

@@ -1,0 +1,148 @@
+"""Fetch sessions: what is sent, what an answer changes, and that doubt leads to a full request."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.core.kafka.fetch_session import FetchPosition, FetchSession, FetchSettings, SessionState
+from odradek.types import TopicPartition
+from odradek.wire.kafka.messages.data import (
+    FetchableTopicResponse,
+    FetchPartitionData,
+    FetchRequest,
+    FetchResponse,
+)
+
+SETTINGS = FetchSettings(max_wait_ms=100, min_bytes=1, max_bytes=1000, read_committed=True, rack="r1")
+A, B, C = (TopicPartition("t", n) for n in range(3))
+ID_1, ID_2 = b"1" * 16, b"2" * 16
+
+
+def at(offset: int, topic_id: bytes = bytes(16)) -> FetchPosition:
+    return FetchPosition(offset, 100, 3, topic_id=topic_id)
+
+
+def sent(request: FetchRequest) -> dict[int, int]:
+    return {p.partition: p.fetch_offset for t in request.topics for p in t.partitions}
+
+
+def forgotten(request: FetchRequest) -> list[int]:
+    return [n for t in request.forgotten_topics_data for n in t.partitions]
+
+
+def answer(
+    *partitions: int, session: int = 7, error: int = 0, topic: str = "t", topic_id: bytes = bytes(16)
+) -> FetchResponse:
+    data = tuple(FetchPartitionData(partition_index=n) for n in partitions)
+    topics = (FetchableTopicResponse(topic=topic, topic_id=topic_id, partitions=data),) if data else ()
+    return FetchResponse(error_code=error, session_id=session, responses=topics)
+
+
+def opened() -> FetchSession:
+    session = FetchSession()
+    session.request({A: at(1), B: at(2)}, SETTINGS)
+    assert session.answered(answer(0, 1))
+    return session
+
+
+def test_the_first_request_is_full_and_asks_for_a_session() -> None:
+    request = FetchSession().request({A: at(1), B: at(2)}, SETTINGS)
+    assert (request.session_id, request.session_epoch, sent(request)) == (0, 0, {0: 1, 1: 2})
+    assert (request.max_wait_ms, request.min_bytes, request.max_bytes) == (100, 1, 1000)
+    assert (request.isolation_level, request.rack_id) == (1, "r1")
+    assert request.topics[0].partitions[0].current_leader_epoch == 3
+
+
+def test_a_session_sends_only_what_changed() -> None:
+    session = opened()
+    request = session.request({A: at(5), B: at(2), C: at(0)}, SETTINGS)
+    assert (request.session_id, request.session_epoch) == (7, 1)
+    assert sent(request) == {0: 5, 2: 0} and forgotten(request) == []
+    assert session.answered(answer(0))
+    request = session.request({A: at(5), C: at(0)}, SETTINGS)
+    assert (request.session_epoch, sent(request), forgotten(request)) == (2, {}, [1])
+
+
+def test_without_a_session_every_request_is_full() -> None:
+    session = FetchSession(enabled=False)
+    for _ in range(2):
+        request = session.request({A: at(1)}, SETTINGS)
+        assert (request.session_id, request.session_epoch, sent(request)) == (0, -1, {0: 1})
+        assert session.answered(answer(0, session=0))
+    session.connection_lost()
+    assert session.state is SessionState.OFF and session.request({A: at(1)}, SETTINGS).session_epoch == -1
+
+
+def test_a_refused_session_is_asked_for_again() -> None:
+    session = FetchSession()
+    session.request({A: at(1)}, SETTINGS)
+    assert session.answered(answer(0, session=0))
+    request = session.request({A: at(1)}, SETTINGS)
+    assert (request.session_id, request.session_epoch, sent(request)) == (0, 0, {0: 1})
+
+
+def test_a_forgotten_session_is_replaced_by_a_new_one() -> None:
+    session = opened()
+    session.request({A: at(1)}, SETTINGS)
+    assert not session.answered(answer(session=0, error=70))
+    request = session.request({A: at(1), B: at(2)}, SETTINGS)
+    assert (request.session_id, request.session_epoch, sent(request)) == (0, 0, {0: 1, 1: 2})
+
+
+@pytest.mark.parametrize("error", [71, 106, 29])
+def test_an_error_closes_the_session_and_asks_for_another(error: int) -> None:
+    session = opened()
+    session.request({A: at(1)}, SETTINGS)
+    assert not session.answered(answer(session=0, error=error))
+    request = session.request({A: at(1), B: at(2)}, SETTINGS)
+    assert (request.session_id, request.session_epoch, sent(request)) == (7, 0, {0: 1, 1: 2})
+    assert session.answered(answer(0, 1, session=8))
+    assert session.request({A: at(1), B: at(2)}, SETTINGS).session_id == 8
+
+
+def test_after_a_lost_connection_the_next_request_is_full() -> None:
+    session = opened()
+    session.connection_lost()
+    assert session.is_full
+    request = session.request({A: at(1)}, SETTINGS)
+    assert (request.session_id, request.session_epoch, sent(request)) == (7, 0, {0: 1})
+    session.connection_lost()
+    assert session.state is SessionState.REPLACING
+
+
+def test_an_answer_with_other_partitions_than_asked_for_is_not_read() -> None:
+    session = opened()
+    session.request({A: at(1), B: at(2)}, SETTINGS)
+    assert not session.answered(answer(2))
+    assert session.is_full
+
+
+def test_a_full_answer_must_have_all_partitions_unless_it_is_throttled() -> None:
+    session = FetchSession()
+    session.request({A: at(1), B: at(2)}, SETTINGS)
+    assert not session.answered(answer(0))
+    assert session.answered(answer(session=0))
+    assert session.state is SessionState.NONE
+
+
+def test_a_topic_with_another_id_is_forgotten_and_sent_anew() -> None:
+    session = FetchSession()
+    session.request({A: at(1, ID_1)}, SETTINGS)
+    assert session.answered(answer(0, topic="", topic_id=ID_1))
+    request = session.request({A: at(0, ID_2)}, SETTINGS)
+    assert request.forgotten_topics_data[0].topic_id == ID_1
+    assert request.topics[0].topic_id == ID_2
+
+
+def test_a_session_is_by_name_or_by_id() -> None:
+    session = opened()
+    request = session.request({A: at(1, ID_1)}, SETTINGS)
+    assert (request.session_id, request.session_epoch, sent(request)) == (7, 0, {0: 1})
+
+
+def test_the_epoch_goes_from_its_last_number_to_1() -> None:
+    session = opened()
+    session.epoch = 0x7FFFFFFF
+    session.request({A: at(1), B: at(2)}, SETTINGS)
+    assert session.answered(answer())
+    assert session.epoch == 1

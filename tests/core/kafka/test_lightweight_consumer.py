@@ -1,0 +1,132 @@
+"""The lightweight consumer: the document's procedures, step by step, and what stands for them today."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.core.kafka.group_effects import Assign, Compute, Effect, Fail, Lost, Node, Revoke
+from odradek.core.kafka.lightweight_consumer import (
+    RELEASED,
+    Action,
+    ConsumedPartition,
+    ConsumerEvent,
+    ConsumerState,
+    LightweightConsumer,
+    event_of,
+)
+from odradek.errors import ConfigError, LocalProtocolError
+from odradek.types import TopicPartition
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+COORDINATOR = Node(1, "b1", 9092)
+
+
+def registered() -> LightweightConsumer:
+    consumer = LightweightConsumer(["b1:9092", "b2:9092"], fetch_size=100)
+    assert consumer.on_start() == (Action.CONSULT_BROKER,)
+    assert consumer.cluster_info(["b1:9092", "b3:9092"], COORDINATOR) == (Action.REGISTER,)
+    assert consumer.registry_accepted() == (Action.START_CONNECTOR,)
+    return consumer
+
+
+def fetching() -> LightweightConsumer:
+    consumer = registered()
+    assert consumer.start_fetchers({A: 5, B: 0}) == (Action.REFRESH_PARTITIONS, Action.START_FETCHERS, Action.RESPOND)
+    return consumer
+
+
+def test_unknown_brokers_are_consulted_round_robin_until_one_answers() -> None:
+    consumer = LightweightConsumer(["b1:9092", "b2:9092"])
+    consumer.on_start()
+    consulted = []
+    for _ in range(5):
+        consulted.append(consumer.next_broker())
+        assert consumer.channel_failed() == (Action.CONSULT_BROKER,)
+    assert consulted == ["b1:9092", "b2:9092", "b1:9092", "b2:9092", "b1:9092"]
+    assert consumer.state is ConsumerState.CONSULTING
+
+
+def test_an_accepted_registry_starts_the_connector() -> None:
+    consumer = registered()
+    assert consumer.state is ConsumerState.CONNECTED and consumer.coordinator == COORDINATOR
+
+
+def test_a_rejected_registry_takes_the_lost_connection_procedure() -> None:
+    consumer = LightweightConsumer(["b1:9092"])
+    consumer.on_start()
+    consumer.cluster_info([], COORDINATOR)
+    assert consumer.registry_rejected() == (
+        Action.STOP_FETCHERS,
+        Action.CLEAN_QUEUES,
+        Action.STOP_CONNECTOR,
+        Action.CONSULT_BROKER,
+    )
+    assert consumer.state is ConsumerState.CONSULTING and consumer.coordinator is None
+    assert consumer.next_broker() == "b1:9092"
+
+
+def test_lost_connection_closes_all_fetchers_and_begins_again() -> None:
+    consumer = fetching()
+    assert consumer.lost_connection()[-1] is Action.CONSULT_BROKER
+    assert consumer.partitions == {} and consumer.state is ConsumerState.CONSULTING
+
+
+def test_offsets_wanted_are_the_consumed_ones() -> None:
+    consumer = fetching()
+    consumer.fetched(A, 9)
+    consumer.consumed(A, 7)
+    assert consumer.offsets_wanted() == (Action.SEND_OFFSETS,)
+    assert consumer.consumed_offsets() == {A: 7, B: 0}
+    assert consumer.state is ConsumerState.FETCHING
+
+
+def test_stop_fetchers_sends_the_consumed_offsets_and_forgets_what_was_only_fetched() -> None:
+    consumer = fetching()
+    consumer.fetched(A, 9)
+    assert consumer.stop_fetchers() == (Action.STOP_FETCHERS, Action.CLEAN_QUEUES, Action.SEND_OFFSETS)
+    assert consumer.partitions[A] == ConsumedPartition(5, 5, 100)
+    assert consumer.state is ConsumerState.CONNECTED
+
+
+def test_start_fetchers_replaces_the_consumed_partition_info() -> None:
+    consumer = fetching()
+    consumer.stop_fetchers()
+    consumer.start_fetchers({B: 3})
+    assert consumer.partitions == {B: ConsumedPartition(3, 3, 100)}
+    assert consumer.state is ConsumerState.FETCHING
+
+
+def test_nothing_is_consumed_before_it_is_fetched() -> None:
+    with pytest.raises(LocalProtocolError, match="fetched up to 5 only"):
+        fetching().consumed(A, 6)
+
+
+def test_shutting_down_ends_it() -> None:
+    consumer = fetching()
+    assert consumer.shut_down() == (Action.STOP_FETCHERS, Action.CLEAN_QUEUES, Action.STOP_CONNECTOR)
+    with pytest.raises(LocalProtocolError, match="START_FETCHERS cannot happen in STOPPED"):
+        consumer.start_fetchers({})
+
+
+def test_it_needs_a_broker_to_begin_with() -> None:
+    with pytest.raises(LocalProtocolError, match="at least one broker"):
+        LightweightConsumer([]).on_start()
+
+
+@pytest.mark.parametrize(
+    ("effect", "event"),
+    [
+        (Revoke(frozenset({A})), ConsumerEvent.STOP_FETCHERS),
+        (Assign(frozenset({A})), ConsumerEvent.START_FETCHERS),
+        (Lost(frozenset({A})), ConsumerEvent.LOST_CONNECTION),
+        (Fail(ConfigError("x")), ConsumerEvent.SHUT_DOWN),
+        (Compute(frozenset()), None),
+    ],
+)
+def test_what_a_member_asks_for_is_an_event_of_the_document(effect: Effect, event: ConsumerEvent | None) -> None:
+    assert event_of(effect) is event
+
+
+def test_every_event_of_the_document_has_its_place_in_the_released_protocols() -> None:
+    assert RELEASED.keys() == set(ConsumerEvent)
+    assert all(released.classic and released.consumer_group for released in RELEASED.values())

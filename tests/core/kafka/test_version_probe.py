@@ -1,0 +1,122 @@
+"""Which versions an unknown broker has: every release's way of answering, or not."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.core.kafka.version_probe import (
+    Closed,
+    Probe,
+    ProbeFlow,
+    ProbeOutcome,
+    Received,
+    Silent,
+    probe_behind_sasl,
+    probe_versions,
+)
+from odradek.core.kafka.versions import BrokerVersions
+from odradek.errors import BrokerError, RemoteProtocolError, Unsupported
+from odradek.wire.kafka.messages.groups import FindCoordinatorResponse, ListGroupsResponse, OffsetFetchResponse
+from odradek.wire.kafka.messages.metadata import ApiVersion, ApiVersionsResponse, MetadataResponse
+
+MODERN = ApiVersionsResponse(api_keys=(ApiVersion(api_key=3, max_version=12),))
+METADATA = MetadataResponse()
+
+
+def run(flow: ProbeFlow, *outcomes: ProbeOutcome) -> tuple[BrokerVersions | None, list[Probe]]:
+    """Drive the flow with these outcomes; return what it found out, or None where it wants more."""
+    probes = [next(flow)]
+    for outcome in outcomes:
+        try:
+            probes.append(flow.send(outcome))
+        except StopIteration as stop:
+            return stop.value, probes
+    return None, probes
+
+
+def described(probes: list[Probe]) -> list[tuple[bool, list[str]]]:
+    return [(p.reconnect, [f"{type(r).__name__} {version}" for r, version in p.requests]) for p in probes]
+
+
+def plaintext(topic: str | None = "orders") -> ProbeFlow:
+    return probe_versions("odradek", "1.0", topic)
+
+
+def test_a_modern_broker_is_known_after_one_answer() -> None:
+    versions, probes = run(plaintext(), Received(0, MODERN))
+    assert versions is not None and versions.offered == {3: (0, 12)}
+    assert described(probes) == [(True, ["ApiVersionsRequest 3", "MetadataRequest 0"])]
+    assert "orders" in repr(probes[0].requests[1][0])
+
+
+def test_without_a_topic_all_are_asked_for() -> None:
+    _, probes = run(plaintext(None))
+    assert "orders" not in repr(probes[0].requests[1][0])
+
+
+@pytest.mark.parametrize(("listed", "version"), [((), 0), ((ApiVersion(api_key=18, max_version=2),), 2)])
+def test_error_35_is_asked_again_in_the_version_it_names(listed: tuple[ApiVersion, ...], version: int) -> None:
+    refused = ApiVersionsResponse(error_code=35, api_keys=listed)
+    versions, probes = run(plaintext(), Received(0, refused), Received(0, MODERN))
+    assert versions is not None and versions.offered == {3: (0, 12)}
+    assert described(probes)[1] == (False, [f"ApiVersionsRequest {version}"])
+
+
+def test_a_second_refusal_is_an_error() -> None:
+    refused = ApiVersionsResponse(error_code=35)
+    with pytest.raises(BrokerError, match="UNSUPPORTED_VERSION"):
+        run(plaintext(), Received(0, refused), Received(0, refused))
+    with pytest.raises(Unsupported, match="ApiVersions"):
+        run(plaintext(), Received(0, refused), Closed())
+
+
+def test_an_answer_to_another_api_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match="MetadataResponse in answer to ApiVersions"):
+        run(plaintext(), Received(0, METADATA))
+
+
+def test_0_9_drops_the_first_request_and_answers_the_second() -> None:
+    versions, probes = run(plaintext(), Received(1, METADATA), Received(0, ListGroupsResponse()))
+    assert versions is not None and versions.release == "0.9.0"
+    assert described(probes)[1] == (False, ["ListGroupsRequest 0"])
+
+
+def test_what_answers_metadata_alone_is_refused() -> None:
+    with pytest.raises(Unsupported, match="neither ApiVersions nor ListGroups"):
+        run(plaintext(), Received(1, METADATA), Closed())
+
+
+def test_0_8_closes_and_is_told_apart_by_its_keys() -> None:
+    versions, probes = run(plaintext(), Closed(), Received(0, FindCoordinatorResponse()))
+    assert versions is not None and versions.release == "0.8.2"
+    versions, _ = run(plaintext(), Closed(), Closed(), Received(0, OffsetFetchResponse()))
+    assert versions is not None and versions.release == "0.8.1"
+    versions, probes = run(plaintext(), Closed(), Closed(), Closed(), Received(0, METADATA))
+    assert versions is not None and versions.release == "0.8.0"
+    assert described(probes)[1:] == [
+        (True, ["FindCoordinatorRequest 0"]),
+        (True, ["OffsetFetchRequest 0"]),
+        (True, ["MetadataRequest 0"]),
+    ]
+
+
+def test_a_listener_that_always_closes_wants_another_security_protocol() -> None:
+    with pytest.raises(Unsupported, match="another security protocol"):
+        run(plaintext(), Closed(), Closed(), Closed(), Closed())
+
+
+def test_a_silent_address_is_no_broker() -> None:
+    with pytest.raises(Unsupported, match="nothing was answered"):
+        run(plaintext(), Silent())
+
+
+def test_behind_sasl_only_api_versions_is_asked() -> None:
+    versions, probes = run(probe_behind_sasl("odradek", "1.0", {3: 4}), Received(0, MODERN))
+    assert versions is not None and versions.offered == {3: (0, 12)}
+    assert described(probes) == [(True, ["ApiVersionsRequest 3"])]
+
+
+@pytest.mark.parametrize("outcome", [Closed(), Silent()])
+def test_no_answer_behind_sasl_is_an_error(outcome: ProbeOutcome) -> None:
+    with pytest.raises(Unsupported, match="SASL"):
+        run(probe_behind_sasl("odradek", "1.0"), outcome)
