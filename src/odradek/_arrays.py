@@ -6,6 +6,7 @@ Needs pyarrow; `odradek.arrow` is where its absence is reported.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from odradek.types import NO_TIMESTAMP
 
 __all__ = [
     "HEADERS",
+    "TIMESTAMP",
     "Array",
     "binaries",
     "header_lists",
@@ -32,6 +34,10 @@ _HEADER_FIELDS: list[pa.Field[Any]] = [pa.field("key", pa.string(), nullable=Fal
 
 HEADERS = pa.list_(pa.struct(_HEADER_FIELDS))
 """The type of a column of headers."""
+
+
+TIMESTAMP = pa.timestamp("ms", tz="UTC")
+"""The type of a column of timestamps."""
 
 
 def binaries(values: Sequence[bytes | None], kind: pa.DataType | None = None) -> Array:
@@ -65,14 +71,13 @@ def integers(numbers: Sequence[int], kind: pa.DataType) -> Array:
 
 def timestamps(times: Sequence[int] | None, rows: int) -> Array:
     """Return milliseconds since the epoch as `timestamp[ms, UTC]`, null for `NO_TIMESTAMP`."""
-    kind = pa.timestamp("ms", tz="UTC")
     if times is None:
-        return nulls(kind, rows)
+        return nulls(TIMESTAMP, rows)
     milliseconds = integers(times, pa.int64())
     known = pc.not_equal(milliseconds, pa.scalar(NO_TIMESTAMP, pa.int64()))
     if not pc.all(known).as_py():
         milliseconds = pc.if_else(known, milliseconds, pa.scalar(None, pa.int64()))
-    return milliseconds.cast(kind)
+    return milliseconds.cast(TIMESTAMP)
 
 
 def timestamp_types(types: Sequence[int] | None, rows: int) -> Array:
@@ -85,8 +90,7 @@ def timestamp_types(types: Sequence[int] | None, rows: int) -> Array:
 def header_lists(columns: Sequence[Headers] | None, rows: int) -> Array:
     """Return the headers of each row as `HEADERS`; all lists are empty if there is no such column."""
     if columns is None:
-        none: Array = pa.array([], HEADERS.value_type)
-        return pa.Array.from_buffers(HEADERS, rows, [None, _zero_bytes(4 * (rows + 1))], children=[none])
+        return pa.Array.from_buffers(HEADERS, rows, [None, _zero_bytes(4 * (rows + 1))], children=[_none(HEADERS)])
     if not isinstance(columns, HeaderColumns):
         return pa.array(columns, HEADERS)
     arrays = [binaries(columns.names, pa.string()), binaries(columns.values)]
@@ -106,9 +110,15 @@ def nulls(kind: pa.DataType, rows: int) -> Array:
     """Return an array of nulls: of strings, of lists, or of a type of up to 8 bytes."""
     buffer = _zero_bytes(8 * (rows + 1))
     if isinstance(kind, pa.ListType):
-        none: Array = pa.array([], kind.value_type)
-        return pa.Array.from_buffers(kind, rows, [buffer, buffer], null_count=rows, children=[none])
+        return pa.Array.from_buffers(kind, rows, [buffer, buffer], null_count=rows, children=[_none(kind)])
     return pa.Array.from_buffers(kind, rows, [buffer] * kind.num_buffers, null_count=rows)
+
+
+@cache  # making one costs 20 us
+def _none(kind: pa.ListType[Any]) -> Array:
+    """Return no items for a column of lists."""
+    none: Array = pa.array([], kind.value_type)
+    return none
 
 
 _shared = {0x00: pa.py_buffer(b""), 0xFF: pa.py_buffer(b"")}

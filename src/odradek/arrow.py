@@ -36,6 +36,7 @@ except ImportError as error:
 
 from odradek._arrays import (
     HEADERS,
+    TIMESTAMP,
     Array,
     binaries,
     header_lists,
@@ -65,7 +66,7 @@ _FIELDS: list[pa.Field[Any]] = [
     _not_null("topic", pa.dictionary(pa.int32(), pa.string())),
     _not_null("partition", pa.dictionary(pa.int32(), pa.int32())),
     _not_null("offset", pa.int64()),
-    pa.field("timestamp", pa.timestamp("ms", tz="UTC")),
+    pa.field("timestamp", TIMESTAMP),
     _not_null("timestampType", pa.int32()),
     pa.field("broker", pa.dictionary(pa.int32(), pa.int32())),
     _not_null("index", pa.int32()),

@@ -19,7 +19,7 @@ from odradek.core.interfaces import ProducerRecord
 from odradek.core.produce.batch import PACKED_OVERHEAD_BYTES
 from odradek.core.produce.partitioners import KeyHash, RoundRobin
 from odradek.engine import PackedBytes
-from odradek.errors import ConfigError, DeadlineError, MessageTooLarge, OutcomeUnknown, Rejected
+from odradek.errors import ConfigError, DeadlineError, MessageTooLarge, OutcomeUnknown, Rejected, Unsupported
 from odradek.types import KiB, TopicPartition
 
 if TYPE_CHECKING:
@@ -336,3 +336,18 @@ async def test_times_of_every_kind_become_milliseconds(times: Any) -> None:
 async def test_one_null_value_makes_records_of_all_rows() -> None:
     rows = [row for run in arrow_input.runs(pa.chunked_array([[b"x"], [b"y", None]])) for row in run]
     assert rows == [ProducerRecord(b"x"), ProducerRecord(b"y"), ProducerRecord(None)]
+
+
+async def test_rows_that_the_cluster_cannot_store_fail_alone(driver: FakeDriver) -> None:
+    headers = pa.array([[], [("h", b"1")], None, []], HEADERS)
+    times = pa.array([None, None, 5, None], pa.int64())
+    data = pa.table({"value": [b"a", b"b", b"c", None], "headers": headers, "time": times})
+    async with Producer(driver) as out:
+        acks = await out.send_arrow("t", data, headers="headers", timestamp="time", partition=PLACE)
+    assert driver.log[PLACE] == [b"a"]
+    assert [failed.record for failed in acks.failed] == [
+        ProducerRecord(b"b", None, (("h", b"1"),)),
+        ProducerRecord(b"c", None, (), 5),
+        ProducerRecord(None),
+    ]
+    assert all(isinstance(failed.error, Unsupported) for failed in acks.failed)

@@ -102,7 +102,7 @@ def _old_entry(value: bytes) -> bytes:
 
 
 class Options(Protocol):
-    """How to decode: `core.interfaces.DecoderOptions`, by shape."""
+    """The options of a decoder: `core.interfaces.DecoderOptions`, by shape."""
 
     @property
     def max_message_bytes(self) -> int: ...
@@ -163,12 +163,12 @@ class MessageSetDecoder:
 
     @property
     def position(self) -> Position:
-        """Where the first message not yet taken starts: what a reset or a new connection resumes from."""
+        """The start of the first message not yet taken: what a reset or a new connection resumes from."""
         return Position(self._first if len(self._rows) else self._at)
 
     @property
     def fetch_position(self) -> Position:
-        """Where the next fetch should start: behind everything decoded, deferred, and the partial tail that is kept."""
+        """The start of the next fetch: after everything decoded, deferred, and the partial tail that is kept."""
         return Position(self._at + self.deferred_bytes + self._tail_bytes)
 
     @property
