@@ -21,7 +21,7 @@ from odradek.client.tasks import ShieldedTaskGroup
 from odradek.core.interfaces import Assignment, RebalanceListener, Subscription
 from odradek.types import Position, TopicPartition
 
-from .conftest import FakeEra
+from .conftest import FakeDriver
 from .consuming import LogEra, tp
 
 STEPS = range(11)
@@ -89,7 +89,7 @@ def make_log_driver() -> LogEra:
 BLOCKS: dict[str, Callable[[], AbstractAsyncContextManager[Any]]] = {
     "tasks": Group,
     "cluster": lambda: od.connect("kafka07://127.0.0.1:1"),
-    "producer": lambda: Producer(FakeEra(), exit_within=1),
+    "producer": lambda: Producer(FakeDriver(), exit_within=1),
     "reader": lambda: Reader(make_log_driver(), "t"),
     "reader of positions": lambda: Reader(make_log_driver(), {tp(): od.Position(0)}),
     "consumer": lambda: Consumer(make_log_driver(), "t", group="g", exit_within=1, tuning=Tuning(fetch_idle=0.001)),
@@ -190,7 +190,7 @@ async def test_a_scope_cancelled_at_any_step_ends(block: Callable[[], AbstractAs
 
 
 @pytest.mark.anyio
-async def test_clean_up_code_of_a_cancelled_task_can_use_a_block(driver: FakeEra) -> None:
+async def test_clean_up_code_of_a_cancelled_task_can_use_a_block(driver: FakeDriver) -> None:
     with anyio.fail_after(10, shield=True), anyio.CancelScope() as scope:
         scope.cancel()
         try:

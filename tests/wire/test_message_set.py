@@ -292,7 +292,7 @@ def test_no_buffer_is_held_after_feed(options: DecoderOptions, entry: MakeEntry)
     for odd in (b"", entry(b"bad", crc=1), entry(b"", attributes=1), encode_set([b"a"], GZIP), b"\xff\xff\xff\xff"):
         for defer in (False, True):
             buffer = bytearray(plain + odd + plain[:-1])
-            d = decoder(replace(options, defer=defer))
+            d = decoder(replace(options, defer_decompression=defer))
             d.feed(memoryview(buffer))
             buffer.clear()  # a BufferError while there is a view
 
@@ -347,7 +347,7 @@ def test_interrupted_runs_are_linear(entry: MakeEntry) -> None:
         d = decoder(SKIP)
         d.feed(data)
         took = time.perf_counter() - began
-        assert len(d.take_reports()) == count
+        assert d.skipped == count and len(d.take_reports()) <= 1000
         return took
 
     best_small, best_large = (min(seconds(count) for _ in range(3)) for count in (500, 8000))

@@ -13,21 +13,24 @@ from typing import Any, Self
 import anyio
 from anyio.abc import TaskGroup
 
-from odradek.core.interfaces import ClusterMetadata, DecoderOptions, PartitionBatch, ProducerRecord, Subscription
+from odradek.core.interfaces import ClusterMetadata, DecoderOptions, PartitionFetch, ProducerRecord, Subscription
+from odradek.core.kafka07.refusal import ClosingBrokerPolicy
 from odradek.core.kafka07.znodes import GROUPS, MAX_PARTITIONS
 from odradek.errors import (
+    BrokerError,
     Closed,
     ConfigError,
     InternalError,
     LocalProtocolError,
     MessageTooLarge,
+    OffsetOutOfRange,
     Rejected,
     RemoteProtocolError,
     Unsupported,
     UsageError,
 )
 from odradek.io.connection import Connection, ConnectionOptions
-from odradek.io.kafka07.broker_client import BrokerClientOptions, Kafka07BrokerClient, encode_part
+from odradek.io.kafka07.broker_client import BrokerClientOptions, Kafka07BrokerClient
 from odradek.io.kafka07.membership import RebalanceOptions, ZooKeeperMembership, ZooKeeperOffsets
 from odradek.io.kafka07.metadata import StaticMetadata, ZooKeeperMetadata, broker_list
 from odradek.io.zookeeper import ZooKeeper
@@ -78,6 +81,9 @@ class Kafka07Driver:
     """
 
     name = "kafka07"
+    long_poll = False
+    compressions = frozenset({"none", "gzip", "snappy"})
+    numbers_by_broker = True
 
     def __init__(
         self,
@@ -184,22 +190,29 @@ class Kafka07Driver:
         client = self.broker(broker, purpose="control")
         for first in range(0, MAX_PARTITIONS, PROBE_PARTITIONS):
             asked = [TopicPartition(topic, n, broker.id) for n in range(first, first + PROBE_PARTITIONS)]
-            results = await client.fetch([(client.decoder(p, Position(0), DecoderOptions()), 0) for p in asked])
-            for partition, result in zip(asked, results, strict=True):
-                if result.error is not None and result.error.code == Kafka07ErrorCode.WRONG_PARTITION:
+            fetches = [PartitionFetch(client.decoder(p, Position(0), DecoderOptions()), 0) for p in asked]
+            await client.fetch(fetches)
+            for partition, error in zip(asked, [fetch.error for fetch in fetches], strict=True):
+                if isinstance(error, BrokerError) and error.code == Kafka07ErrorCode.WRONG_PARTITION:
                     return partition.partition
-                if result.error is not None and result.error.code != Kafka07ErrorCode.OFFSET_OUT_OF_RANGE:
-                    raise result.error
+                if error is not None and not isinstance(error, OffsetOutOfRange):
+                    raise error
         raise RemoteProtocolError(f"{broker.address} claims to have more than {MAX_PARTITIONS} partitions of {topic}")
 
     # ---- the rules ------------------------------------------------------------------------------------------
 
-    def check(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
-        """See Era. Keys are welcome: they choose the partition, and do not travel."""
+    def refusal_policy(self) -> ClosingBrokerPolicy:
+        """See ProtocolDriver: a 0.7 broker refuses a produce by closing the connection."""
+        return ClosingBrokerPolicy()
+
+    def validate_record(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
+        """See ProtocolDriver. Keys are allowed: they choose the partition, and are not stored."""
         if record.headers:
             raise Unsupported("a header", "Kafka 0.11")
-        if record.time is not None:
-            raise Unsupported("a time of one's own", "Kafka 0.10")
+        if record.timestamp is not None:
+            raise Unsupported("a timestamp", "Kafka 0.10")
+        if record.value is None:
+            raise Unsupported("a null value", "Kafka 0.8.1")
         try:
             check_topic(topic)
         except LocalProtocolError as error:
@@ -208,11 +221,9 @@ class Kafka07Driver:
             too_large = MessageTooLarge(topic, -1, len(record.value), max_message_bytes, "max_message_bytes")
             raise Rejected([record], str(too_large)) from too_large
 
-    def record_bytes(self, record: ProducerRecord) -> int:
-        return entry_bytes(len(record.value))
-
-    def encode(self, part: PartitionBatch, max_message_bytes: int) -> PartitionBatch:
-        return PartitionBatch(part.partition, part.records, part.compression, encode_part(part, max_message_bytes))
+    def record_size(self, record: ProducerRecord) -> int:
+        """See ProtocolDriver."""
+        return entry_bytes(len(record.value or b""))
 
     # ---- groups ---------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from io import BytesIO
 from typing import Protocol
@@ -33,6 +34,9 @@ from odradek.wire.kafka07.entries import (
     is_wrapper,
     make_entry,
 )
+
+MAX_REPORTS = 1000
+"""Reports of skipped messages that a decoder keeps: a damaged log may have one every few bytes."""
 
 __all__ = ["MessageSetDecoder", "Options", "encode_set", "entry_bytes"]
 
@@ -108,7 +112,7 @@ class Options(Protocol):
     def corrupt(self) -> str: ...
 
     @property
-    def defer(self) -> bool: ...
+    def defer_decompression(self) -> bool: ...
 
 
 class MessageSetDecoder:
@@ -128,8 +132,9 @@ class MessageSetDecoder:
     rest of the level-one wrapper (raw: it is handed over whole, behind what could be read of it). On level one a length
     that cannot be is always an error, as is a message that is too large.
 
-    With `defer` compressed messages are left to `open`, which may run in a thread: from the first whole one on, `feed`
-    keeps the bytes without looking at them.
+    With `defer_decompression` compressed messages, and damaged ones unless `corrupt="fail"`, are left to
+    `decompress_deferred`, which may run in a thread: from the first whole one on, `feed` keeps the bytes without
+    looking at them.
 
     Args:
         partition: Named in errors and batches.
@@ -143,8 +148,10 @@ class MessageSetDecoder:
         self.partition = partition
         self._options = options
         self._max_entry = options.max_message_bytes
-        self._deferring = options.defer
-        self._reports: list[CorruptMessage] = []
+        self._deferring = options.defer_decompression
+        self._reports: deque[CorruptMessage] = deque(maxlen=MAX_REPORTS)
+        self.skipped = 0
+        """Messages left out so far (`corrupt="skip"`)."""
         self._error: OdradekError | None = None
         self.reset(position)
 
@@ -159,18 +166,19 @@ class MessageSetDecoder:
 
     @property
     def fetch_position(self) -> Position:
-        """Where the next fetch should start: behind everything decoded, unopened, and the partial tail that is kept."""
-        return Position(self._at + self.unopened_bytes + self._tail_bytes)
+        """Where the next fetch should start: behind everything decoded, deferred, and the partial tail that is kept."""
+        return Position(self._at + self.deferred_bytes + self._tail_bytes)
 
     @property
     def pending_bytes(self) -> int:
-        """Memory held: messages not yet taken, unopened bytes, and the partial tail."""
-        return self._decoded_bytes + self.unopened_bytes + self._tail_bytes
+        """Memory held: messages not yet taken, deferred bytes, and the partial tail."""
+        return self._decoded_bytes + self.deferred_bytes + self._tail_bytes
 
     @property
-    def unopened_bytes(self) -> int:
-        """What waits for `open()`: the first whole compressed message and everything behind it. 0 without `defer`."""
-        return self._unopened.tell()
+    def deferred_bytes(self) -> int:
+        """Bytes from the first whole compressed message on, which wait for `decompress_deferred()`. 0 without
+        `defer_decompression`."""
+        return self._deferred.tell()
 
     @property
     def error(self) -> OdradekError | None:
@@ -190,19 +198,19 @@ class MessageSetDecoder:
                 return
             self._feed(data)
 
-    def open(self) -> None:
-        """Decode what `feed` has left unopened. Never raises; see `error`.
+    def decompress_deferred(self) -> None:
+        """Decode what `feed` has left deferred. Never raises; see `error`.
 
         Pure: it may run in a thread, while nobody else touches this decoder.
         """
-        if self.unopened_bytes:
-            data = self._unopened.getvalue()
-            self._drop_unopened()
+        if self.deferred_bytes:
+            data = self._deferred.getvalue()
+            self._drop_deferred()
             self._deferring = False
             try:
                 self._feed(memoryview(data))
             finally:
-                self._deferring = self._options.defer
+                self._deferring = self._options.defer_decompression
 
     def take(self) -> Columns:
         """Give up everything decoded since the last take. May be empty."""
@@ -211,8 +219,9 @@ class MessageSetDecoder:
         return taken
 
     def take_reports(self) -> list[CorruptMessage]:
-        """Give up the reports of skipped messages since the last call. A reset keeps them."""
-        reports, self._reports = self._reports, []
+        """Return the reports of messages skipped since the last call, the latest 1000. A reset keeps them."""
+        reports = list(self._reports)
+        self._reports.clear()
         return reports
 
     def reset(self, position: Position) -> None:
@@ -220,15 +229,15 @@ class MessageSetDecoder:
         self._at = int(position)  # the log position behind everything decoded
         self._error = None
         self._drop_tail()
-        self._drop_unopened()
+        self._drop_deferred()
         self._drop_decoded()
 
     def _drop_tail(self) -> None:
         self._head = bytearray()
         self._body = BytesIO()  # holds a payload's pieces and gives them up as one `bytes` without another copy
 
-    def _drop_unopened(self) -> None:
-        self._unopened = BytesIO()  # gives up its bytes without another copy, too
+    def _drop_deferred(self) -> None:
+        self._deferred = BytesIO()  # gives up its bytes without another copy, too
 
     def _drop_decoded(self) -> None:
         self._rows = engine.active.ColumnBuilder()
@@ -245,8 +254,8 @@ class MessageSetDecoder:
     def _feed(self, data: memoryview) -> None:
         try:
             used = self._continue(data) if self._head else 0
-            if self.unopened_bytes:
-                self._unopened.write(data[used:])
+            if self.deferred_bytes:
+                self._deferred.write(data[used:])
             elif not self._head and used < len(data):
                 self._decode(data, used)
         except (CorruptMessage, MessageTooLarge) as error:
@@ -265,9 +274,13 @@ class MessageSetDecoder:
             if isinstance(size, ParseStop):
                 break
             if self._deferring and is_wrapper(data[start:]):
-                self._unopened.write(data[start:])
+                self._deferred.write(data[start:])
                 return
-            self._settle(entry_at(data, start, size, base))
+            entry = entry_at(data, start, size, base)
+            if self._deferring and entry.damage and self._options.corrupt != "fail":
+                self._deferred.write(data[start:])  # there may be many, and each takes as long as a hundred good ones
+                return
+            self._settle(entry)
             start += size
         if size is not ParseStop.END:
             self._continue(data[start:])
@@ -297,7 +310,7 @@ class MessageSetDecoder:
         """The entry that was in the tail is whole."""
         self._drop_tail()
         if self._deferring and is_wrapper(head):
-            self._unopened.writelines((head, payload))
+            self._deferred.writelines((head, payload))
         else:
             self._settle(make_entry(self._at, head, payload))
 
@@ -352,6 +365,7 @@ class MessageSetDecoder:
             self._add_rows(values, range(len(values)), end)
         elif self._options.corrupt == "skip":
             self._reports += map(self._corrupt_message, damaged.values())
+            self.skipped += len(damaged)
             good = [i for i in range(len(values)) if i not in damaged]
             self._add_rows([values[i] for i in good], good, end)
         else:
