@@ -13,19 +13,19 @@ import trio
 
 __all__ = ["exchanges"]
 
-ROOM_BYTES = 1 << 20
+BUFFER_BYTES = 1 << 20
 
 
 class Bare(asyncio.BufferedProtocol):
     """Waits for so many bytes at a time."""
 
     def __init__(self, size: int) -> None:
-        self._room, self._size, self._got = memoryview(bytearray(ROOM_BYTES)), size, 0
+        self._buffer, self._size, self._got = memoryview(bytearray(BUFFER_BYTES)), size, 0
         self._loop = asyncio.get_running_loop()
         self._answered: asyncio.Future[None] | None = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._room
+        return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         self._got += nbytes
@@ -73,6 +73,6 @@ async def _on_trio(address: tuple[str, int], hello: bytes, request: bytes, answe
             begin, left = perf_counter(), answer
             await stream.send_all(request)
             while left:
-                left -= len(await stream.receive_some(ROOM_BYTES))
+                left -= len(await stream.receive_some(BUFFER_BYTES))
             times.append(perf_counter() - begin)
     return times

@@ -27,7 +27,7 @@ import anyio
 
 ROOT = Path(__file__).parent.parent
 BEFORE = "41cedb1"
-TURNS, SIZE, TOTAL = 7, 100, 32 << 20
+ROUNDS, SIZE, TOTAL = 7, 100, 32 << 20
 
 
 # ---- in each of the two: nothing here that one of them does not have ----------------------------------------
@@ -118,12 +118,12 @@ async def _send(cluster: str, values: list[bytes]) -> None:
 @contextmanager
 def checked_out(commit: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as directory:
-        place = Path(directory) / "before"
-        subprocess.run(["git", "worktree", "add", "--detach", "--quiet", place, commit], cwd=ROOT, check=True)
+        checkout = Path(directory) / "before"
+        subprocess.run(["git", "worktree", "add", "--detach", "--quiet", checkout, commit], cwd=ROOT, check=True)
         try:
-            yield place
+            yield checkout
         finally:
-            subprocess.run(["git", "worktree", "remove", "--force", place], cwd=ROOT, check=True)
+            subprocess.run(["git", "worktree", "remove", "--force", checkout], cwd=ROOT, check=True)
 
 
 def measured(tree: Path, cluster: str) -> dict[str, float]:
@@ -146,14 +146,14 @@ def main() -> None:
 
     with checked_out(options.commit) as before, broker({"num.partitions": 2, "log.flush.interval": 1}) as cluster:
         anyio.run(_fill, cluster.cluster)
-        turns = []
-        for _ in range(TURNS):
-            turns.append((measured(before, cluster.cluster), measured(ROOT, cluster.cluster)))
+        rounds = []
+        for _ in range(ROUNDS):
+            rounds.append((measured(before, cluster.cluster), measured(ROOT, cluster.cluster)))
             cluster.wipe("sent")
     print(f"{'':20} {'before, ms':>10} {'now, ms':>10} {'ratio':>8} {'spread':>8}")
-    for name in turns[0][0]:
-        ratios = [old[name] / new[name] for old, new in turns]
-        old, new = (1000 * median(turn[which][name] for turn in turns) for which in (0, 1))
+    for name in rounds[0][0]:
+        ratios = [old[name] / new[name] for old, new in rounds]
+        old, new = (1000 * median(one[which][name] for one in rounds) for which in (0, 1))
         print(f"{name:20} {old:10,.1f} {new:10,.1f} {median(ratios):8.2f} {spread(ratios):>8}")
 
 

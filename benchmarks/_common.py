@@ -22,7 +22,7 @@ from typing import NamedTuple, Self
 
 import psutil
 
-from _peer import HEAD, PIECE_BYTES
+from _peer import CHUNK_BYTES, HEAD
 from _results import Bar, Results
 
 __all__ = ["Broker", "Case", "Stopwatch", "broker", "compare", "peer", "pull", "push", "spread"]
@@ -72,7 +72,7 @@ class Case(NamedTuple):
 
 
 def compare(
-    results: Results, title: str, note: str, cases: Sequence[Case], turns: int, *, computing: bool = False
+    results: Results, title: str, note: str, cases: Sequence[Case], rounds: int, *, computing: bool = False
 ) -> None:
     """Run every case and its limit in turns, make a table and a chart of them, and check the ratios.
 
@@ -86,7 +86,7 @@ def compare(
     """
     ratios: list[list[float]] = [[] for _ in cases]
     runs: list[list[Stopwatch]] = [[] for _ in cases]
-    for _ in range(turns):
+    for _ in range(rounds):
         for number, case in enumerate(cases):
             limit, run = case.limit(), case.run()
             ratios[number].append(limit.cpu / run.cpu if computing else limit.seconds / run.seconds)
@@ -138,25 +138,25 @@ def peer() -> Iterator[int]:
 
 def push(port: int, size: int) -> Stopwatch:
     """So many bytes to the peer, over a blocking socket, until it has them."""
-    piece = memoryview(bytes(PIECE_BYTES))
+    chunk = memoryview(bytes(CHUNK_BYTES))
     with socket.create_connection(("127.0.0.1", port)) as bare:
         bare.sendall(HEAD.pack(size, 1))
         with Stopwatch() as watch:
-            for start in range(0, size, PIECE_BYTES):
-                bare.sendall(piece[: size - start])
+            for start in range(0, size, CHUNK_BYTES):
+                bare.sendall(chunk[: size - start])
             assert bare.recv(1)
     return watch
 
 
 def pull(port: int, size: int) -> Stopwatch:
     """So many bytes from the peer, over a blocking socket, into a reused buffer."""
-    piece = bytearray(PIECE_BYTES)
+    chunk = bytearray(CHUNK_BYTES)
     with socket.create_connection(("127.0.0.1", port)) as bare:
         bare.sendall(HEAD.pack(1, size))
         with Stopwatch() as watch:
             bare.sendall(b"1")
             while size > 0:
-                received = bare.recv_into(piece)
+                received = bare.recv_into(chunk)
                 assert received
                 size -= received
     return watch

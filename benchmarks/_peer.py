@@ -11,23 +11,23 @@ import struct
 import threading
 
 HEAD = struct.Struct(">II")
-PIECE_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 20
 
 
 def serve(peer: socket.socket) -> None:
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     up, down = HEAD.unpack(peer.recv(HEAD.size, socket.MSG_WAITALL))
-    piece = memoryview(bytearray(PIECE_BYTES))
+    chunk = memoryview(bytearray(CHUNK_BYTES))
     while True:
         left = up
         while left:
-            received = peer.recv_into(piece[: min(left, PIECE_BYTES)])
+            received = peer.recv_into(chunk[: min(left, CHUNK_BYTES)])
             if not received:
                 return
             left -= received
         left = down
         while left:
-            left -= peer.send(piece[: min(left, PIECE_BYTES)])
+            left -= peer.send(chunk[: min(left, CHUNK_BYTES)])
 
 
 def main() -> None:

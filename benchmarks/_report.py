@@ -20,14 +20,13 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from _quiet import QUIET_SHARE
 from _results import Bar, Chart, Goal, Line, Table
 from _svg import svg
 
 ROOT = Path(__file__).parent.parent
 FIGURES = "figures"
 
-QUIET = 1.5
-"""A file leaves a load of about 1 to the next one."""
 
 BUSY = """.
 **Others used the machine as well**: ratios of elapsed time, all but those of decoding, encoding, memory and partitions,
@@ -36,9 +35,9 @@ are lower and less certain than they would be"""
 
 def machine() -> str:
     model = platform.processor() or platform.machine()
-    told = Path("/proc/cpuinfo")
-    if told.exists() and (found := re.search(r"^model name\s*:\s*(.+)$", told.read_text(), re.MULTILINE)):
-        model = found[1]
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists() and (match := re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)):
+        model = match[1]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return f"{model}, {cores} cores, {platform.system()} {platform.release().split('-')[0]}"
 
@@ -56,9 +55,9 @@ def commit() -> str:
 def page(kept: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     python = f"{platform.python_implementation()} {platform.python_version()}"
     engine = " and ".join(sorted({file["engine"] for file in kept}))
-    yield f"Measured on {date.today()} at commit {commit()}, {engine} codec: {python}, {machine()}."
-    load = max(file["load"] for file in kept)
-    yield f"Load average before each file: at most {load:.1f}{BUSY if load > QUIET else ''}.\n"
+    yield f"Measured on {date.today()} at commit {commit()}, {engine} engine: {python}, {machine()}."
+    busy = max(file["busy"] for file in kept)
+    yield f"Processors before each file: at most {busy:.0%} busy{BUSY if busy >= QUIET_SHARE else ''}.\n"
     goals = [Goal(**goal) for file in kept for goal in file["goals"]]
     yield "### Goals\n"
     yield from _markdown(("", "measured", "goal", ""), [(g.name, _short(g.value), g.wanted, _met(g)) for g in goals])
@@ -91,9 +90,9 @@ def _slug(title: str) -> str:
 
 def figures(kept: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
     for file in kept:
-        for given in file["charts"]:
-            bars, lines = [Bar(**bar) for bar in given["bars"]], [Line(**line) for line in given["lines"]]
-            yield _slug(given["title"]), svg(Chart(given["title"], given["unit"], bars, lines, given["across"]))
+        for chart in file["charts"]:
+            bars, lines = [Bar(**bar) for bar in chart["bars"]], [Line(**line) for line in chart["lines"]]
+            yield _slug(chart["title"]), svg(Chart(chart["title"], chart["unit"], bars, lines, chart["across"]))
 
 
 def main() -> None:

@@ -1,18 +1,18 @@
-"""What a benchmark has to say: tables, charts and goals, printed as they come and kept for `_report.py`.
+"""Results of a benchmark: tables, charts and goals, printed as they come and kept for `_report.py`.
 
-Goals and floors are those of the compiled codec; with the pure one everything runs, and nothing is judged.
+Goals and floors are those of the compiled engine; with the pure one everything runs, and nothing is judged.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from _quiet import wait_until_quiet
 from odradek import engine
 
 __all__ = ["Bar", "Chart", "Goal", "Line", "Results", "Table", "results"]
@@ -80,13 +80,21 @@ class Chart:
 
 @dataclass
 class Results:
-    """Of one file. `quick`: a few seconds, to see that it runs and is not far off. `load`: how many processes wanted a
-    core in the minute before."""
+    """Results of one file.
+
+    Args:
+        name: The file's name.
+        quick: A run of a few seconds, to see that it works and is not far off.
+        engine: The engine in use.
+        busy: Busy share of all processors before it began, 0 to 1.
+        tables, charts, goals: What was measured.
+        faults: Results that are wrong on any machine.
+    """
 
     name: str
     quick: bool
     engine: str
-    load: float
+    busy: float
     tables: list[Table] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
     goals: list[Goal] = field(default_factory=list)
@@ -133,10 +141,11 @@ def results(file: str, doc: str | None) -> Iterator[Results]:
     parser.add_argument("--quick", action="store_true", help="a few seconds, to see that it runs and is not far off")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to keep tables and charts, for _report.py")
     options = parser.parse_args()
-    found = Results(Path(file).stem, options.quick, engine.active.NAME, os.getloadavg()[0])
-    print(f"{found.name}, with the {found.engine} codec\n")
-    yield found
+    busy = 0.0 if options.quick else wait_until_quiet()
+    measured = Results(Path(file).stem, options.quick, engine.active.NAME, busy)
+    print(f"{measured.name}, with the {measured.engine} engine\n")
+    yield measured
     if options.json is not None:
-        options.json.write_text(json.dumps(asdict(found)))
-    if found.faults:
-        raise SystemExit("\n".join(found.faults))
+        options.json.write_text(json.dumps(asdict(measured)))
+    if measured.faults:
+        raise SystemExit("\n".join(measured.faults))

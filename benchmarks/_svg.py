@@ -52,15 +52,15 @@ def _rule(x1: float, y1: float, x2: float, y2: float, colour: str, width: float 
 
 
 def _bars(chart: Chart) -> tuple[int, list[str]]:
-    left, room = MARGIN + NAMES, WIDTH - 2 * MARGIN - NAMES - NUMBERS
+    left, width = MARGIN + NAMES, WIDTH - 2 * MARGIN - NAMES - NUMBERS
     most = max(max(bar.value, bar.goal or 0.0) for bar in chart.bars)
     bottom = TITLE + ROW * len(chart.bars)
     body = []
     for tick in _ticks(0, most):
-        x = left + room * tick / most
+        x = left + width * tick / most
         body += [_rule(x, TITLE, x, bottom, FAINT), _text(x, bottom + 16, f"{tick:g}", "middle")]
     for number, bar in enumerate(chart.bars):
-        body += _bar(bar, TITLE + ROW * number, left, room / most)
+        body += _bar(bar, TITLE + ROW * number, left, width / most)
     key = "mark: the goal" if any(bar.goal is not None for bar in chart.bars) else ""
     return bottom + 28, [*body, _text(WIDTH - MARGIN, 22, key, "end", fill=GOAL)]
 
@@ -114,9 +114,9 @@ def _lines(chart: Chart) -> tuple[int, list[str]]:
     return bottom + 48, [*body, _text(WIDTH - MARGIN, 22, key, "end", fill=GOAL)]
 
 
-def _apart(places: Sequence[float]) -> list[float]:
+def _apart(positions: Sequence[float]) -> list[float]:
     """The same, moved until none is less than a line's height from the next."""
-    moved = list(places)
+    moved = list(positions)
     order = sorted(range(len(moved)), key=moved.__getitem__, reverse=True)
     for below, above in pairwise(order):
         moved[above] = min(moved[above], moved[below] - 15)

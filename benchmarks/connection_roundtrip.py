@@ -95,11 +95,11 @@ def case(port: int, rounds: int, way: Way, loop: str, floor: float) -> Case:
 
 def main() -> None:
     ways = ((one_at_a_time, ONE_FLOOR), (pipelined, PIPELINED_FLOOR))
-    with results(__file__, __doc__) as outcome, peer() as port:
-        rounds, repeats = (500, 3) if outcome.quick else (3000, 9)
+    with results(__file__, __doc__) as measured, peer() as port:
+        rounds, repeats = (500, 3) if measured.quick else (3000, 9)
         loops = ("asyncio", "uvloop", "trio")
         cases = [case(port, rounds, way, loop, floor) for loop in loops for way, floor in ways]
-        compare(outcome, "One exchange", "Limit: a bare stream, one at a time.", cases, repeats)
+        compare(measured, "One exchange", "Limit: a bare stream, one at a time.", cases, repeats)
 
 
 if __name__ == "__main__":

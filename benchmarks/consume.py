@@ -83,11 +83,11 @@ async def group_records(cluster: Broker, k: Cluster, topic: str, rows: int) -> t
 
 async def add_tables(tables: AsyncIterator[Any], rows: int) -> int:
     size = 0
-    async for given in tables:
-        table = given.table if isinstance(given, GroupTable) else given
+    async for part in tables:
+        table = part.table if isinstance(part, GroupTable) else part
         size += pc.sum(pc.binary_length(table["value"])).as_py()
-        if isinstance(given, GroupTable):
-            given.done()
+        if isinstance(part, GroupTable):
+            part.done()
         rows -= table.num_rows
         if rows <= 0:
             break
@@ -138,7 +138,7 @@ def consume(cluster: Broker, way: Way, topic: str, size: int, rows: int) -> Stop
 
 
 def cases(cluster: Broker, port: int, total: int) -> list[Case]:
-    found = []
+    cases = []
     for size in SIZES:
         topic, rows = f"of-{size}", total // size
         anyio.run(fill, cluster, topic, size, rows)
@@ -147,19 +147,19 @@ def cases(cluster: Broker, port: int, total: int) -> list[Case]:
             who, how = way.__name__.split("_")
             run, limit = partial(consume, cluster, way, topic, size, rows), partial(pull, port, width)
             goal = GOALS.get(way.__name__) if size == 100 or how == "batches" else None
-            found.append(Case(f"{who}, {how}, {size} B", rows, width, run, limit, FLOORS[how], goal))
-    return found
+            cases.append(Case(f"{who}, {how}, {size} B", rows, width, run, limit, FLOORS[how], goal))
+    return cases
 
 
 def main() -> None:
     with (
-        results(__file__, __doc__) as found,
+        results(__file__, __doc__) as measured,
         peer() as port,
         broker({"num.partitions": 2, "log.flush.interval": 1}, zookeeper=True) as cluster,
     ):
-        total, turns = (4 * MiB, 3) if found.quick else (64 * MiB, 9)
+        total, rounds = (4 * MiB, 3) if measured.quick else (64 * MiB, 9)
         compare(
-            found, "Consume", "Limit: a bare socket that copies the same bytes.", cases(cluster, port, total), turns
+            measured, "Consume", "Limit: a bare socket that copies the same bytes.", cases(cluster, port, total), rounds
         )
 
 

@@ -11,7 +11,7 @@ The decoder that a consumer uses takes a fetch response as it arrives and hands 
 kafka-python decoding the whole, and, for what a partition costs among many, with itself: 10,000 partitions in one
 response against 1,000 responses of 10.
 
-To compare two branches run it on each, in turns, and compare ratios; differences within the spread are noise.
+To compare two branches run it on each, in rounds, and compare ratios; differences within the spread are noise.
 """
 
 from __future__ import annotations
@@ -215,13 +215,13 @@ def flat_cases(rounds: int) -> Iterator[Case]:
 
 def main() -> None:
     with results(__file__, __doc__) as report:
-        rounds, turns = (10, 3) if report.quick else (100, 9)
+        rounds, rounds = (10, 3) if report.quick else (100, 9)
         limit = "Limit: kafka-python's codec. A record is a message."
-        compare(report, "Messages", limit, list(message_cases(rounds)), turns, computing=True)
+        compare(report, "Messages", limit, list(message_cases(rounds)), rounds, computing=True)
         limit = "Limit: kafka-python decodes the whole response. A record is a message."
-        compare(report, "Fetch as it arrives", limit, list(arriving_cases(rounds)), turns, computing=True)
+        compare(report, "Fetch as it arrives", limit, list(arriving_cases(rounds)), rounds, computing=True)
         limit = "Limit: 1,000 responses of 10 partitions. A record is a partition."
-        compare(report, "Cost of a partition", limit, list(flat_cases(max(1, rounds // 50))), turns, computing=True)
+        compare(report, "Cost of a partition", limit, list(flat_cases(max(1, rounds // 50))), rounds, computing=True)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ PAUSE_S = 0.02
 READ_BYTES = MiB
 """The buffer of a connection."""
 
-SPARE_BYTES = 8 * MiB
+SLACK_BYTES = 8 * MiB
 """What the compiled codec keeps for columns to come (rust/engine/src/spare.rs)."""
 
 FLAT = 1.1
@@ -109,7 +109,7 @@ async def read_slowly(batches: AsyncIterator[Batch], records: int) -> Levels:
     gc.collect()
     base, levels, largest = resident(), [], 0
     async for batch in batches:
-        levels.append(await settled() - base)
+        levels.append(await level() - base)
         if isinstance(batch, GroupBatch):
             batch.done()
         largest = max(largest, batch.columns.payload_bytes + len(batch) * batch.columns.row_bytes)
@@ -119,7 +119,7 @@ async def read_slowly(batches: AsyncIterator[Batch], records: int) -> Levels:
     return Levels(levels, base, largest)
 
 
-async def settled() -> int:
+async def level() -> int:
     """The level, once it does not grow any more."""
     level, now = 0, resident()
     while now > level:
@@ -137,7 +137,7 @@ async def fill(cluster: Broker, topic: str, compression: str, size: int, records
             (await out.send_many(topic, values[: records - start])).check()
 
 
-def slow_user(found: Results, read_ahead_bytes: int, times: int) -> None:
+def slow_user(measured: Results, read_ahead_bytes: int, times: int) -> None:
     records = read_ahead_bytes * times // (SLOW_SIZE + PACKED_ROW_BYTES)
     rows = []
     with broker({"num.partitions": 2, "log.flush.interval": 1}, zookeeper=True) as cluster:
@@ -150,32 +150,32 @@ def slow_user(found: Results, read_ahead_bytes: int, times: int) -> None:
                     levels = apart(way, cluster, compression, read_ahead_bytes, records)
                 peak, most = max(levels.levels), bound(levels, read_ahead_bytes)
                 numbers = (read_ahead_bytes * times, read_ahead_bytes, peak, *levels.halves)
-                goal = found.goal(f"Slow user: {name}, peak over its bound", peak / most, 1.0, at_most=True)
+                goal = measured.goal(f"Slow user: {name}, peak over its bound", peak / most, 1.0, at_most=True)
                 ratios = (f"{peak / read_ahead_bytes:.2f}", f"{as_is / read_ahead_bytes:.2f}", goal)
                 rows.append((name, *(f"{number / MiB:,.1f}" for number in numbers), *ratios))
-                check_slow(found, name, levels, read_ahead_bytes)
-                found.check(as_is <= 2 * most, f"{name}: {as_is:,} bytes as it is, the bound is {most:,}")
+                check_slow(measured, name, levels, read_ahead_bytes)
+                measured.check(as_is <= 2 * most, f"{name}: {as_is:,} bytes as it is, the bound is {most:,}")
     note = (
         "Limit: the read-ahead asked for. Goal: not more than that, two batches, two buffers of a connection, "
-        f"and {SPARE_BYTES // MiB} MiB to spare."
+        f"and {SLACK_BYTES // MiB} MiB to spare."
     )
     head = ("MiB", "passed", "ahead", "peak", "1st half", "2nd half", "ratio", "as is", "goal")
-    found.table("Slow user", note, head, rows)
+    measured.table("Slow user", note, head, rows)
 
 
 def bound(levels: Levels, read_ahead_bytes: int) -> int:
-    return read_ahead_bytes + 2 * levels.batch + 2 * READ_BYTES + SPARE_BYTES
+    return read_ahead_bytes + 2 * levels.batch + 2 * READ_BYTES + SLACK_BYTES
 
 
-def check_slow(found: Results, name: str, levels: Levels, read_ahead_bytes: int) -> None:
+def check_slow(measured: Results, name: str, levels: Levels, read_ahead_bytes: int) -> None:
     first, second = levels.halves
-    found.check(
+    measured.check(
         second <= bound(levels, read_ahead_bytes),
         f"{name}: {second:,} bytes, the bound is {bound(levels, read_ahead_bytes):,}",
     )
-    found.check(second >= read_ahead_bytes / 2, f"{name}: {second:,} bytes: never full, this measures nothing")
-    found.check(
-        second <= 1.1 * first + levels.batch + SPARE_BYTES, f"{name}: it grows: {first:,}, then {second:,} bytes"
+    measured.check(second >= read_ahead_bytes / 2, f"{name}: {second:,} bytes: never full, this measures nothing")
+    measured.check(
+        second <= 1.1 * first + levels.batch + SLACK_BYTES, f"{name}: it grows: {first:,}, then {second:,} bytes"
     )
 
 
@@ -234,7 +234,7 @@ async def write_on(cluster: Broker, topic: str, rows: int, total: int, by: str) 
     return Levels(levels, base)
 
 
-def much(found: Results, total: int, rows: int) -> None:
+def much(measured: Results, total: int, rows: int) -> None:
     ways = [("read", read_on, by) for by in ("arrow", "batches", "records")]
     ways += [("write", write_on, by) for by in ("send_many", "put")]
     table, lines = [], []
@@ -243,21 +243,21 @@ def much(found: Results, total: int, rows: int) -> None:
         for topic, way, by in ways:
             name, levels = f"{topic}, {by}", apart(way, cluster, topic, rows, total, by)
             first, second = (level + levels.base for level in levels.halves)
-            goal = found.goal(f"Passing through: {name}", second / first, FLAT, at_most=True)
+            goal = measured.goal(f"Passing through: {name}", second / first, FLAT, at_most=True)
             numbers = (levels.base, levels.levels[0], *levels.halves)
             cells = tuple(f"{number / MiB:,.1f}" for number in numbers)
             table.append((name, f"{total / 1e9:.3g}", *cells, f"{second / first:.3f}", goal))
             lines.append(Line(name, [((i + 1) * total / TENTHS / 1e9, v / MiB) for i, v in enumerate(levels.levels)]))
-            found.check(second <= 1.5 * first, f"{name}: it grows: {levels.levels}")
+            measured.check(second <= 1.5 * first, f"{name}: it grows: {levels.levels}")
     head = ("MiB", "GB", "before", "first tenth", "1st half", "2nd half", "ratio", "goal")
-    found.table("Passing through", "Limit: the highest level of the first half.", head, table)
-    found.chart("Passing through", "MiB over what was there before", lines=lines, across="GB")
+    measured.table("Passing through", "Limit: the highest level of the first half.", head, table)
+    measured.chart("Passing through", "MiB over what was there before", lines=lines, across="GB")
 
 
 def main() -> None:
-    with results(__file__, __doc__) as found:
-        slow_user(found, *((8 * MiB, 4) if found.quick else (32 * MiB, 8)))
-        much(found, *((100_000_000, 10_000) if found.quick else (10_000_000_000, 250_000)))
+    with results(__file__, __doc__) as measured:
+        slow_user(measured, *((8 * MiB, 4) if measured.quick else (32 * MiB, 8)))
+        much(measured, *((100_000_000, 10_000) if measured.quick else (10_000_000_000, 250_000)))
 
 
 if __name__ == "__main__":

@@ -51,10 +51,8 @@ Cost = Callable[[int], float]
 def fill(cluster: Broker, topic: str, partitions: int, records: int) -> None:
     """Past odradek's producer, to be quick."""
     rows = min(records // partitions, ROWS)
-    piece = encode_set([VALUE] * rows)
-    parts = (
-        Produce(topic, number, piece) for number in range(partitions) for _ in range(records // partitions // rows)
-    )
+    part = encode_set([VALUE] * rows)
+    parts = (Produce(topic, number, part) for number in range(partitions) for _ in range(records // partitions // rows))
     with socket.create_connection(cluster.address) as bare:
         while several := tuple(islice(parts, max(1, ROWS // rows))):
             bare.sendall(b"".join(encode_request(MultiProduce(several)) + CONFIRM))
@@ -135,10 +133,10 @@ def producing(cluster: Broker, way: Write, records: int, partitions: int) -> flo
 # ---- all of it ----------------------------------------------------------------------------------------------
 
 
-def flatness(found: Results, title: str, counts: Sequence[int], ways: Mapping[str, Cost], turns: int) -> None:
+def flatness(measured: Results, title: str, counts: Sequence[int], ways: Mapping[str, Cost], rounds: int) -> None:
     """Each way with each number of partitions, in turns."""
     costs: dict[tuple[str, int], list[float]] = {(name, number): [] for name in ways for number in counts}
-    for _ in range(turns):
+    for _ in range(rounds):
         for (name, number), seen in costs.items():
             seen.append(ways[name](number))
     rows, lines = [], []
@@ -149,14 +147,14 @@ def flatness(found: Results, title: str, counts: Sequence[int], ways: Mapping[st
             ratios = [cost / one for cost, one in zip(costs[name, number], costs[name, counts[0]], strict=True)]
             who, ratio, goal = f"{name}, {number:,}", median(ratios), ""
             if number > counts[0]:
-                goal = found.goal(f"{title}: {who}", ratio, FLAT, at_most=True)
+                goal = measured.goal(f"{title}: {who}", ratio, FLAT, at_most=True)
             rows.append((who, f"{median(ns):,.0f}", f"{ratio:.2f}", spread(ratios), goal))
             points.append((float(number), median(ns)))
-            found.check(min(ratios) <= AT_MOST, f"{title}: {who}: at best {min(ratios):.1f} times the cost with one")
+            measured.check(min(ratios) <= AT_MOST, f"{title}: {who}: at best {min(ratios):.1f} times the cost with one")
         lines.append(Line(name, points, FLAT * points[0][1]))
     note = "Limit: the same with one partition. Processor time of this process, set-up left out."
-    found.table(title, note, ("way, partitions", "ns a record", "ratio", "spread", "goal"), rows)
-    found.chart(title, "ns a record", lines=lines, across="partitions")
+    measured.table(title, note, ("way, partitions", "ns a record", "ratio", "spread", "goal"), rows)
+    measured.chart(title, "ns a record", lines=lines, across="partitions")
 
 
 @contextmanager
@@ -168,19 +166,19 @@ def topics(counts: Sequence[int]) -> Iterator[Broker]:
 
 
 def main() -> None:
-    with results(__file__, __doc__) as found:
-        counts = (1, 100) if found.quick else (1, 10, 100, 1000, 10_000)
-        records, turns = (200_000, 3) if found.quick else (2_000_000, 5)
+    with results(__file__, __doc__) as measured:
+        counts = (1, 100) if measured.quick else (1, 10, 100, 1000, 10_000)
+        records, rounds = (200_000, 3) if measured.quick else (2_000_000, 5)
         with topics(counts) as cluster:
             for number in counts:
                 fill(cluster, f"of-{number}", number, records)
             reads: dict[str, Read] = {"arrow": arrow, "batches": batches, "records": by_record}
             ways = {name: partial(consuming, cluster, way, records) for name, way in reads.items()}
-            flatness(found, "Consuming from many partitions", counts, ways, turns)
+            flatness(measured, "Consuming from many partitions", counts, ways, rounds)
         with topics(counts) as cluster:
             writes: dict[str, Write] = {"send_many": send_many, "put": put, "put with keys": put_with_keys}
             ways = {name: partial(producing, cluster, way, records) for name, way in writes.items()}
-            flatness(found, "Producing to many partitions", counts, ways, turns)
+            flatness(measured, "Producing to many partitions", counts, ways, rounds)
 
 
 if __name__ == "__main__":

@@ -89,17 +89,17 @@ def produce(cluster: Broker, way: Way, values: Any, size: int) -> Stopwatch:
 
 
 def cases(cluster: Broker, port: int, total: int) -> list[Case]:
-    found = []
-    for place, size in enumerate(SIZES):
+    cases = []
+    for column, size in enumerate(SIZES):
         values = [bytes(size)] * (total // size)
         table = pa.table({"value": pa.array(values, pa.binary())})
         width = len(values) * entry_bytes(size)
-        for way, given in ((send_many, values), (send_arrow, table), (put, values)):
+        for way, payload in ((send_many, values), (send_arrow, table), (put, values)):
             name = way.__name__
-            run, goal = partial(produce, cluster, way, given, size), MANY_GOAL if way is send_many else None
-            floor, limit = FLOORS[name][place], partial(push, port, width)
-            found.append(Case(f"{name}, {size} B", len(values), width, run, limit, floor, goal))
-    return found
+            run, goal = partial(produce, cluster, way, payload, size), MANY_GOAL if way is send_many else None
+            floor, limit = FLOORS[name][column], partial(push, port, width)
+            cases.append(Case(f"{name}, {size} B", len(values), width, run, limit, floor, goal))
+    return cases
 
 
 # ---- one at a time ------------------------------------------------------------------------------------------
@@ -116,39 +116,41 @@ async def send_times(cluster: Broker, topic: str, value: bytes, rounds: int) -> 
     return times
 
 
-def latency(found: Results, cluster: Broker, port: int, rounds: int, turns: int) -> None:
+def latency(measured: Results, cluster: Broker, port: int, rounds: int, repeats: int) -> None:
     """`send` against the two bare exchanges, in turns."""
     value = bytes(100)
     request = b"".join(encode_request(Produce("bare", 0, encode_set([value]))) + CONFIRM)
-    hello, nobody = HEAD.pack(len(request), ANSWER_BYTES), ("127.0.0.1", port)
+    hello, address = HEAD.pack(len(request), ANSWER_BYTES), ("127.0.0.1", port)
     ways: dict[str, Callable[[], Any]] = {
         "send": partial(send_times, cluster, "sent", value, rounds),
         "bare, to the broker": partial(exchanges, cluster.address, b"", request, ANSWER_BYTES, rounds),
-        "bare, to a counter": partial(exchanges, nobody, hello, request, ANSWER_BYTES, rounds),
+        "bare, to a counter": partial(exchanges, address, hello, request, ANSWER_BYTES, rounds),
     }
     halves: dict[str, list[float]] = {name: [] for name in ways}
     tails: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(turns):
+    for _ in range(repeats):
         for name, way in ways.items():
             times = anyio.run(way)
             halves[name].append(median(times))
             tails[name].append(quantiles(times, n=100)[-1])
     rows, ratios = [], [ours / bare for ours, bare in zip(halves["send"], halves["bare, to the broker"], strict=True)]
-    goal = found.goal("send: p50, times a bare request and response", median(ratios), SEND_GOAL, at_most=True)
+    goal = measured.goal("send: p50, times a bare request and response", median(ratios), SEND_GOAL, at_most=True)
     for name in ways:
         p50, p99 = median(halves[name]), median(tails[name])
         mine = (f"{median(ratios):.3g}", spread(ratios), goal) if name == "send" else ("", "", "")
         rows.append((name, f"{1 / p50:,.0f}", f"{p50 * 1e6:,.0f}", f"{p99 * 1e6:,.0f}", *mine))
     note = "Limit: a bare request and response with the broker, over the same kind of stream. `ratio` is that of p50."
-    found.table("Send, one at a time", note, ("100 B", "1/s", "p50, us", "p99, us", "ratio", "spread", "goal"), rows)
-    found.check(min(ratios) <= SEND_AT_MOST, f"send: at best {min(ratios):.3g} times a bare exchange")
+    measured.table("Send, one at a time", note, ("100 B", "1/s", "p50, us", "p99, us", "ratio", "spread", "goal"), rows)
+    measured.check(min(ratios) <= SEND_AT_MOST, f"send: at best {min(ratios):.3g} times a bare exchange")
 
 
 def main() -> None:
-    with results(__file__, __doc__) as found, peer() as port, broker({"num.partitions": 2}) as cluster:
-        total, sends, turns = (4 * MiB, 300, 3) if found.quick else (64 * MiB, 5000, 9)
-        compare(found, "Produce", "Limit: a bare socket that moves the same bytes.", cases(cluster, port, total), turns)
-        latency(found, cluster, port, sends, turns)
+    with results(__file__, __doc__) as measured, peer() as port, broker({"num.partitions": 2}) as cluster:
+        total, sends, repeats = (4 * MiB, 300, 3) if measured.quick else (64 * MiB, 5000, 9)
+        compare(
+            measured, "Produce", "Limit: a bare socket that moves the same bytes.", cases(cluster, port, total), repeats
+        )
+        latency(measured, cluster, port, sends, repeats)
 
 
 if __name__ == "__main__":

@@ -68,23 +68,23 @@ def write_logs(log_dir: Path, topic: str, rows: int, compression: CompressionTyp
     words = (b"the quick brown fox " * VALUE_BYTES)[: VALUE_BYTES // 2]
     noise = [chance.randbytes(VALUE_BYTES // 2) + words for _ in range(5000)]
     for number in range(PARTITIONS):
-        place = log_dir / f"{topic}-{number}"
-        place.mkdir(parents=True)
-        with (place / f"{0:020}.kafka").open("wb") as file:
+        workload = log_dir / f"{topic}-{number}"
+        workload.mkdir(parents=True)
+        with (workload / f"{0:020}.kafka").open("wb") as file:
             for first in range(0, rows // PARTITIONS, TOGETHER):
                 chosen = [noise[(first + step) % len(noise)] for step in range(TOGETHER)]
                 file.write(encode_set(chosen, compression))
 
 
-def write_batches(log_dir: Path, topic: str, place: Path) -> None:
+def write_batches(log_dir: Path, topic: str, workload: Path) -> None:
     """The batches that our source yields of it."""
-    place.mkdir()
+    workload.mkdir()
     projection = Projection(COLUMNS)
     for log in segments.logs(log_dir):
         if log.partition.topic == topic:
             named = log.partition._replace(broker=1)
             made = (one for batch in log.batches() for one in projection.batches(named, batch.columns))
-            with pa.ipc.new_file(str(place / f"{named.partition}.arrow"), projection.schema) as file:
+            with pa.ipc.new_file(str(workload / f"{named.partition}.arrow"), projection.schema) as file:
                 for batch in join_small(made):
                     file.write_batch(batch)
 
@@ -97,36 +97,36 @@ class Peaks(NamedTuple):
 
 
 def resident() -> Peaks:
-    found = Peaks()
+    peaks = Peaks()
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
             size = process.memory_info().rss
             if process.name() == "java":
-                found = found._replace(java=max(found.java, size))
+                peaks = peaks._replace(java=max(peaks.java, size))
             elif "pyspark" in " ".join(process.cmdline()):
-                found = found._replace(worker=max(found.worker, size))
-    return found
+                peaks = peaks._replace(worker=max(peaks.worker, size))
+    return peaks
 
 
 @contextmanager
 def peaks() -> Iterator[list[Peaks]]:
     """What is resident again and again, while the block runs."""
-    found, done = [Peaks()], threading.Event()
+    peaks, done = [Peaks()], threading.Event()
 
     def watch() -> None:
         while not done.wait(0.05):
-            found.append(resident())
+            peaks.append(resident())
 
     thread = threading.Thread(target=watch)
     thread.start()
     try:
-        yield found
+        yield peaks
     finally:
         done.set()
         thread.join()
 
 
-class PartitionPosition(NamedTuple):
+class Workload(NamedTuple):
     """Where everything is: Spark, the broker, and a directory with the broker's logs in it."""
 
     spark: Any
@@ -170,49 +170,49 @@ class PartitionPosition(NamedTuple):
         return watch
 
 
-def measure_rates(found: Results, place: PartitionPosition, rows: int, turns: int) -> None:
+def measure_rates(peaks: Results, workload: Workload, rows: int, rounds: int) -> None:
     noop, parquet, flow = [], [], []
     for topic in ("plain", "snappy"):
-        batches = {"path": str(place.root / f"{topic}.batches")}
-        write_batches(place.logs, topic, Path(batches["path"]))
-        for way, options in place.ways.items():
+        batches = {"path": str(workload.root / f"{topic}.batches")}
+        write_batches(workload.logs, topic, Path(batches["path"]))
+        for way, options in workload.ways.items():
             options = {**options, "subscribe": topic, "minPartitions": str(PARTITIONS)}
-            assert place.rows("odradek", options).count() == rows
+            assert workload.rows("odradek", options).count() == rows
             name, size = f"{way}, {topic}", rows * (VALUE_BYTES + 10)
             for into, sink, goals in (
-                (noop, place.into_noop, INTO_NOOP),
-                (parquet, place.into_parquet, INTO_PARQUET),
+                (noop, workload.into_noop, INTO_NOOP),
+                (parquet, workload.into_parquet, INTO_PARQUET),
             ):
                 run, limit = partial(sink, "odradek", options), partial(sink, "memory", batches)
                 into.append(Case(name, rows, size, run, limit, 0.05, goals[name]))
-        limit = partial(place.into_parquet, "memory", batches)
-        flow.append(Case(f"directories, {topic}", rows, size, partial(place.through_flow, topic, rows), limit, 0.02))
-        place.into_noop("memory", batches)  # from now on its batches are in memory
-    compare(found, "Into Spark, to `noop`", NOTE, noop, turns)
-    compare(found, "Into Spark, to Parquet", f"{NOTE} Both write Parquet with zstd.", parquet, turns)
-    compare(found, "Through a flow of the pipeline", FLOW_NOTE, flow, turns)
+        limit = partial(workload.into_parquet, "memory", batches)
+        flow.append(Case(f"directories, {topic}", rows, size, partial(workload.through_flow, topic, rows), limit, 0.02))
+        workload.into_noop("memory", batches)  # from now on its batches are in memory
+    compare(peaks, "Into Spark, to `noop`", NOTE, noop, rounds)
+    compare(peaks, "Into Spark, to Parquet", f"{NOTE} Both write Parquet with zstd.", parquet, rounds)
+    compare(peaks, "Through a flow of the pipeline", FLOW_NOTE, flow, rounds)
 
 
-def measure_memory(found: Results, place: PartitionPosition, sizes: Sequence[int]) -> None:
+def measure_memory(peaks: Results, workload: Workload, sizes: Sequence[int]) -> None:
     table = []
-    for way, options in place.ways.items():
+    for way, options in workload.ways.items():
         for compression in (CompressionType.NONE, CompressionType.SNAPPY):
             most = []
             for size in sizes:
                 topic = f"{way}-{compression.name}-{size}".lower()
                 rows = size // (VALUE_BYTES + 10)
-                write_logs(place.logs, topic, rows, compression)
+                write_logs(workload.logs, topic, rows, compression)
                 with peaks() as seen:
-                    place.into_noop("odradek", {**options, "subscribe": topic, "minPartitions": str(PARTITIONS)})
+                    workload.into_noop("odradek", {**options, "subscribe": topic, "minPartitions": str(PARTITIONS)})
                 most.append(Peaks(*map(max, zip(*seen, strict=True))))
-                for log in place.logs.glob(f"{topic}-*"):
+                for log in workload.logs.glob(f"{topic}-*"):
                     shutil.rmtree(log)
             name, ratio = f"{way}, {compression.name.lower()}", most[-1].worker / most[0].worker
-            goal = found.goal(f"Memory of an executor: {name}", ratio, FLAT, at_most=True)
+            goal = peaks.goal(f"Memory of an executor: {name}", ratio, FLAT, at_most=True)
             sizes_seen = [f"{each / MiB:.0f} MiB" for peak in most for each in peak]
             table.append((name, *sizes_seen, f"{ratio:.2f}", goal))
     head = [f"{what}, {size / MiB:.0f} MiB" for size in sizes for what in ("worker", "Java")]
-    found.table("Memory of an executor", MEMORY_NOTE, ("", *head, "ratio", "goal"), table)
+    peaks.table("Memory of an executor", MEMORY_NOTE, ("", *head, "ratio", "goal"), table)
 
 
 NOTE = "Rows of 100 bytes with all columns, local[2]; the limit yields the same batches out of memory."
@@ -227,8 +227,8 @@ FLAT = 1.15
 
 
 def main() -> None:
-    with results(__file__, __doc__) as found, tempfile.TemporaryDirectory() as scratch:
-        rows = 200_000 if found.quick else 4_000_000
+    with results(__file__, __doc__) as peaks, tempfile.TemporaryDirectory() as scratch:
+        rows = 200_000 if peaks.quick else 4_000_000
         logs = Path(scratch, "logs")
         write_logs(logs, "plain", rows, CompressionType.NONE)
         write_logs(logs, "snappy", rows, CompressionType.SNAPPY)
@@ -239,10 +239,10 @@ def main() -> None:
         ):
             spark.sparkContext.setLogLevel("ERROR")
             spark.dataSource.register(MemorySource)
-            place = PartitionPosition(spark, served, Path(scratch))
-            most = (64 if found.quick else 1024) * MiB
-            measure_memory(found, place, (most // 8, most))
-            measure_rates(found, place, rows, 2 if found.quick else 5)
+            workload = Workload(spark, served, Path(scratch))
+            most = (64 if peaks.quick else 1024) * MiB
+            measure_memory(peaks, workload, (most // 8, most))
+            measure_rates(peaks, workload, rows, 2 if peaks.quick else 5)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def write(served: Broker, frame: Any, options: dict[str, str], topic: str) -> St
     return watch
 
 
-def measure(results: Results, spark: Any, served: Broker, rows: int, turns: int) -> None:
+def measure(results: Results, spark: Any, served: Broker, rows: int, rounds: int) -> None:
     host, port = served.address
     words, noise = (
         "rpad(cast(id as string), 50, 'the quick brown fox ')",
@@ -60,25 +60,25 @@ def measure(results: Results, spark: Any, served: Broker, rows: int, turns: int)
     cases = []
     for name, (columns, options) in CASES.items():
         topic = "many*" if name == "100 topics" else "one"
-        given = {"kafka.broker.list": f"1:{host}:{port}", **options, **({"topic": topic} if topic == "one" else {})}
+        chosen = {"kafka.broker.list": f"1:{host}:{port}", **options, **({"topic": topic} if topic == "one" else {})}
         frame = every.selectExpr(*columns)
-        work, limit = partial(write, served, frame, given, topic), partial(run, frame, "drop", {})
+        work, limit = partial(write, served, frame, chosen, topic), partial(run, frame, "drop", {})
         work()
         limit()
         cases.append(Case(name, rows, rows * (VALUE_BYTES + 10), work, limit, 0.02, None))
-    compare(results, "Out of Spark, from data frames to topics", NOTE, cases, turns)
+    compare(results, "Out of Spark, from data frames to topics", NOTE, cases, rounds)
 
 
 def main() -> None:
-    with results(__file__, __doc__) as found:
-        rows = 100_000 if found.quick else 2_000_000
+    with results(__file__, __doc__) as measured:
+        rows = 100_000 if measured.quick else 2_000_000
         os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
         with (
             broker({"num.partitions": PARTITIONS, "brokerid": 1}) as served,
             local_session("benchmark") as spark,
         ):
             spark.dataSource.register(DropSink)
-            measure(found, spark, served, rows, 2 if found.quick else 5)
+            measure(measured, spark, served, rows, 2 if measured.quick else 5)
 
 
 if __name__ == "__main__":

@@ -167,13 +167,30 @@ def _code(text: str) -> str:
     return f"{ticks} {_cell(text)} {ticks}" if "`" in text else f"`{_cell(text)}`"
 
 
+_ATTRIBUTES: dict[str, list[str]] = {}
+
+
 def _literals(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
     """The docstrings mark code with single backticks, as Markdown does."""
     lines[:] = [re.sub(r"(?<![`:\w])`([^`]+)`(?!`)", r"``\1``", line) for line in lines]
+    if what in ("attribute", "data", "property"):
+        _ATTRIBUTES[name] = lines[:]
+
+
+def _attributes(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Undo what napoleon does to the texts of attributes: it takes words before a colon for a type."""
+    lines[:] = _ATTRIBUTES.pop(name, lines)
+
+
+def _skip(app: Sphinx, what: str, name: str, obj: object, skip: bool, options: object) -> bool | None:
+    """Skip fields of named tuples: the section Args of the class describes them."""
+    return True if (getattr(obj, "__doc__", "") or "").startswith("Alias for field number") else None
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", _literals, priority=400)  # before napoleon splits lines at colons
+    app.connect("autodoc-process-docstring", _attributes, priority=600)  # after it
+    app.connect("autodoc-skip-member", _skip)
     directives = {
         "machine": Machine,
         "released": Released,

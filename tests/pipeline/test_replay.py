@@ -134,7 +134,7 @@ async def test_a_rate_is_kept(tmp_path: Path, url: str, monkeypatch: pytest.Monk
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     table = made_table(tmp_path).table
-    with pytest.raises(ConfigError, match=r"no column .id.; choose from"):
+    with pytest.raises(ConfigError, match="no column 'id'"):
         plan_replay(table, value="id")
     with pytest.raises(ConfigError, match="none of the requested batches"):
         plan_replay(table, batches={7})

@@ -359,7 +359,7 @@ def test_interrupted_runs_are_linear(entry: MakeEntry) -> None:
 SKIPPABLE: dict[str, tuple[Callable[[MakeEntry], bytes], str]] = {
     "crc": (lambda entry: entry(b"bad", crc=1), "CRC mismatch"),
     "crc, magic 0": (lambda entry: entry(b"bad", magic=0, crc=1), "CRC mismatch"),
-    "codec 3": (lambda entry: entry(b"bad", attributes=3), "unknown codec 3"),
+    "codec 3": (lambda entry: entry(b"bad", attributes=3), "unknown compression type 3"),
     "magic 2": (lambda entry: entry(b"bad", magic=2), "unknown magic 2"),
     "magic 255, shortest": (lambda entry: b"\0\0\0\5\xff1234", "unknown magic 255"),
     "empty gzip": (lambda entry: entry(b"", attributes=1), "not in gzip format"),

@@ -1,4 +1,4 @@
-"""Message sets: entries one behind the other, as they stand in the log (specification section 2).
+"""Message sets: consecutive entries, as they are in the log (specification section 2).
 
 `MessageSetDecoder` turns the bytes of one partition's log into columns, incrementally; `encode_set` is its inverse.
 """
@@ -47,31 +47,33 @@ MAX_POSITION = (1 << 63) - 1
 
 
 def entry_bytes(payload_bytes: int, magic: int = 1) -> int:
-    """Bytes an entry takes in the log: 10 more than its payload, 9 in magic 0."""
+    """Return the bytes of an entry in the log: 10 more than its payload, 9 in magic 0."""
     return payload_bytes + 9 + magic
 
 
 def encode_set(
     values: Sequence[bytes | None], compression: CompressionType = CompressionType.NONE, magic: int = 1
 ) -> bytes:
-    """A message set of these payloads; compressed, it is one wrapper around them.
+    """Return a message set of these payloads; compressed, it is one wrapper around them.
 
-    No payloads give no bytes, whatever the codec (specification 2.2).
+    No payloads give no bytes, whatever the compression (specification 2.2).
 
     Args:
         values: Payloads.
         compression: How to compress them together.
-        magic: 1, as every 0.7 writer emits; 0 is what older ones did, and has no compression.
+        magic: 1, as every 0.7 writer emits; 0 as older writers did, which has no compression.
 
     Raises:
-        LocalProtocolError: Magic 0 with a codec, another magic, or a length that does not fit into its field.
+        LocalProtocolError: Magic 0 with compression, another magic, a payload that is None, or a length that does not
+            fit into its field.
+        ConfigError: A compression type that 0.7 does not have.
     """
     if magic == 1:
         if not compression or not values:
             return _plain(values)
         return _plain([compress(compression, _plain(values))], compression)
     if magic or compression:
-        raise LocalProtocolError(f"there is no magic {magic} message with codec {compression}: use magic 1")
+        raise LocalProtocolError(f"magic {magic} has no compression type {compression}: use magic 1")
     if None in values:
         raise _null_payload()
     return b"".join([_old_entry(value or b"") for value in values])
@@ -81,7 +83,7 @@ def _plain(values: Sequence[bytes | None], attributes: int = 0) -> bytes:
     try:
         return engine.active.encode_run(values, attributes)
     except OverflowError:
-        raise LocalProtocolError("a message of 2 GiB or more has no length that fits: send it in pieces") from None
+        raise LocalProtocolError("a message of 2 GiB or more does not fit into its length field: split it") from None
     except TypeError:
         if None not in values:
             raise
@@ -263,7 +265,7 @@ class MessageSetDecoder:
             self._error = error.with_traceback(None)  # whose frames hold on to the buffer
 
     def _decode(self, data: memoryview, start: int) -> None:
-        """Decode everything from `start` on, where an entry begins, and keep the tail."""
+        """Decode everything from `start`, where an entry begins, and keep the tail."""
         base = self._at - start
         while True:
             self._mark_first()
@@ -280,47 +282,48 @@ class MessageSetDecoder:
             if self._deferring and entry.damage and self._options.corrupt != "fail":
                 self._deferred.write(data[start:])  # there may be many, and each takes as long as a hundred good ones
                 return
-            self._settle(entry)
+            self._add_entry(entry)
             start += size
         if size is not ParseStop.END:
             self._continue(data[start:])
 
     def _continue(self, data: memoryview) -> int:
-        """Begin or go on with an entry that spans feeds, and settle it when it is whole: then `_head` is empty again.
+        """Collect an entry that spans feeds, and add it when it is whole: then `_head` is empty again.
 
-        Returns how many bytes belonged to it.
+        Returns:
+            How many bytes belong to it.
         """
         used = 0
         while len(self._head) < (want := self._head_wanted()):
-            piece = data[used : used + want - len(self._head)]
-            if not piece:
+            part = data[used : used + want - len(self._head)]
+            if not part:
                 return used
-            self._head += piece
-            used += len(piece)
+            self._head += part
+            used += len(part)
             if len(self._head) == want:
                 self._check_head()
         length = int.from_bytes(self._head[:4], "big")
-        piece = data[used : used + 4 + length - self._tail_bytes]
-        self._body.write(piece)
+        part = data[used : used + 4 + length - self._tail_bytes]
+        self._body.write(part)
         if self._tail_bytes == 4 + length:
             self._complete(bytes(self._head), self._body.getvalue())
-        return used + len(piece)
+        return used + len(part)
 
     def _complete(self, head: bytes, payload: bytes) -> None:
-        """The entry that was in the tail is whole."""
+        """Add the entry in the tail, which is whole now."""
         self._drop_tail()
         if self._deferring and is_wrapper(head):
             self._deferred.writelines((head, payload))
         else:
-            self._settle(make_entry(self._at, head, payload))
+            self._add_entry(make_entry(self._at, head, payload))
 
     def _head_wanted(self) -> int:
-        """How much of the head to read next: its length field, its magic, and what that makes of the rest."""
+        """Return how much of the head to collect: its length field, its magic, and as much as that requires."""
         known = len(self._head)
         return 4 if known < 4 else 5 if known < 5 else head_bytes(self._head[4])
 
     def _check_head(self) -> None:
-        """Refuse a length that cannot be before waiting for more."""
+        """Refuse an impossible length before waiting for more."""
         length = int.from_bytes(self._head[:4], "big", signed=True)
         bad = check_length(length, self._max_entry, self._head[4:5])
         if bad is ParseStop.TOO_LARGE:
@@ -336,12 +339,12 @@ class MessageSetDecoder:
             self._first = self._at
 
     def _advance(self, size: int) -> None:
-        """Behind plain messages that were taken."""
+        """Move past plain messages that were decoded."""
         self._decoded_bytes += size
         self._at += size
 
-    def _settle(self, entry: LogEntry) -> None:
-        """One whole entry of any kind, good or bad."""
+    def _add_entry(self, entry: LogEntry) -> None:
+        """Add one whole entry of any kind, sound or damaged."""
         self._mark_first()
         if entry.damage:
             self._add_damaged([entry.raw], {0: entry.damage}, entry.end)
@@ -349,16 +352,16 @@ class MessageSetDecoder:
             self._rows.append(entry.payload, self._at, entry.end)
             self._advance(entry.size)
         else:
-            opened = WrapperContents(entry, self._options.max_decompressed_bytes)
-            if opened.damaged:
-                self._add_damaged(opened.values.tolist(), opened.damaged, entry.end)
+            contents = WrapperContents(entry, self._options.max_decompressed_bytes)
+            if contents.damaged:
+                self._add_damaged(contents.values.tolist(), contents.damaged, entry.end)
             else:
-                self._rows.add_wrapper(opened.values, self._at, entry.end)
-                self._decoded_bytes += opened.values.payload_bytes
+                self._rows.add_wrapper(contents.values, self._at, entry.end)
+                self._decoded_bytes += contents.values.payload_bytes
                 self._at = entry.end
 
     def _add_damaged(self, values: list[bytes], damaged: dict[int, str], end: int) -> None:
-        """The rows of one entry, some of which are damaged: that is what `corrupt` is about."""
+        """Add the rows of one entry, some of which are damaged, as the option `corrupt` says."""
         if self._options.corrupt == "raw":
             row = len(self._rows)
             self._corrupt.update((row + i, self._corrupt_message(reason)) for i, reason in damaged.items())
@@ -374,7 +377,7 @@ class MessageSetDecoder:
             raise self._corrupt_message(damaged[first])
 
     def _add_rows(self, values: list[bytes], inner: Sequence[int], end: int) -> None:
-        """Some messages of one entry: they share its start; the last one resumes at `end`."""
+        """Add messages of one entry: they share its start; the last one resumes at `end`."""
         for left, value, index in zip(range(len(values) - 1, -1, -1), values, inner, strict=True):
             self._rows.append(value, self._at, self._at if left else end, index)
         self._decoded_bytes += sum(map(len, values))

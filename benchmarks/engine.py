@@ -1,6 +1,6 @@
-"""Decode and encode rates of the 0.7 codec: bytes of a log to columns, payloads to a message set.
+"""Decode and encode rates of the 0.7 engine: bytes of a log to columns, payloads to a message set.
 
-    python benchmarks/codec.py [--quick]
+    python benchmarks/engine.py [--quick]
 
 The codec in use; where that is the compiled one, the pure one as well. A log is fed to a MessageSetDecoder as a
 connection
@@ -108,10 +108,10 @@ def bare_library(compression: CompressionType) -> tuple[Callable[[bytes], bytes]
     return (lambda data: bytes(raw.compress_raw(data))), (lambda data: bytes(raw.decompress_raw(data)))
 
 
-def each(work: Callable[[bytes], object], pieces: list[bytes]) -> Stopwatch:
+def each(work: Callable[[bytes], object], parts: list[bytes]) -> Stopwatch:
     with Stopwatch() as watch:
-        for piece in pieces:
-            work(piece)
+        for part in parts:
+            work(part)
     return watch
 
 
@@ -230,9 +230,9 @@ def encode_cases(total: int, size: int) -> Iterator[Case]:
     count, width = sum(map(len, runs)), len(b"".join(map(bare_encode, runs)))
     least = partial(each_list, bare_encode, runs)
     for engine, floor in floors(COMPILED_FLOOR, PURE_FLOOR):
-        for source, given in (("list", runs), ("arrow", list(map(packed, runs)))):
+        for source, rows in (("list", runs), ("arrow", list(map(packed, runs)))):
             goal = ENCODE_GOAL if (engine, source) == ("compiled", "arrow") else None
-            run = partial(encode, engine, given, CompressionType.NONE, width)
+            run = partial(encode, engine, rows, CompressionType.NONE, width)
             yield Case(f"{engine}, from {source}, {size} B", count, width, run, least, floor, goal)
 
 
@@ -262,24 +262,24 @@ def thread_cases(total: int, size: int) -> Iterator[Case]:
 
 
 def main() -> None:
-    with results(__file__, __doc__) as found:
-        total, turns = (2 * MiB, 3) if found.quick else (32 * MiB, 9)
+    with results(__file__, __doc__) as measured:
+        total, rounds = (2 * MiB, 3) if measured.quick else (32 * MiB, 9)
         plain = [case for size in SIZES for case in plain_cases(total, size)]
-        compare(found, "Decode", "Limit: an optimised loop of pure Python.", plain, turns, computing=True)
+        compare(measured, "Decode", "Limit: an optimised loop of pure Python.", plain, rounds, computing=True)
         sets = [case for size in SIZES for case in encode_cases(total, size)]
-        compare(found, "Encode", "Limit: an optimised loop of pure Python.", sets, turns, computing=True)
+        compare(measured, "Encode", "Limit: an optimised loop of pure Python.", sets, rounds, computing=True)
         packs = [
             case
             for compression in (CompressionType.GZIP, CompressionType.SNAPPY)
             for size in SIZES
             for case in compressed_cases(total, size, compression)
         ]
-        compare(found, "Compressed", "Limit: the compression library alone.", packs, turns, computing=True)
+        compare(measured, "Compressed", "Limit: the compression library alone.", packs, rounds, computing=True)
         if IN_USE != "compiled":
             return
         engines.use("compiled")
         pairs = [case for size in SIZES for case in thread_cases(total, size)]
-        compare(found, "Two threads", "Limit: one thread that does the same.", pairs, turns)
+        compare(measured, "Two threads", "Limit: one thread that does the same.", pairs, rounds)
 
 
 if __name__ == "__main__":
