@@ -29,6 +29,8 @@ EXAMPLES: list[errors.OdradekError] = [
     errors.ConnectionLost("b1:9092", "reset", True),
     errors.SessionExpired("gone"),
     errors.GroupError("no partitions"),
+    errors.AuthFailed("SCRAM-SHA-256", "the broker refused the password"),
+    errors.Fenced("transactional id t1", "ProducerFenced"),
     errors.Rejected([b"v"], "too large"),
     errors.NotWritten([b"v"], "no broker"),
     errors.OutcomeUnknown([b"v"], "lost"),
@@ -66,5 +68,5 @@ def test_errors_of_zookeeper_nodes_are_not_among_the_front_names() -> None:
     assert set(errors.__all__) - set(odradek.__all__) == hidden
 
 
-def test_only_an_expired_session_fences_without_a_broker() -> None:
-    assert [name for name in errors.__all__ if getattr(errors, name).fence] == ["SessionExpired"]
+def test_an_expired_session_and_a_taken_identity_fence() -> None:
+    assert [name for name in errors.__all__ if getattr(errors, name).fence] == ["Fenced", "SessionExpired"]

@@ -15,6 +15,7 @@ from odradek.core.backoff import Backoff
 from odradek.core.interfaces import ProducerRecord
 from odradek.core.produce.partitioners import JavaHash, KeyHash, RandomPartitioner, RoundRobin
 from odradek.errors import (
+    AuthFailed,
     BrokerError,
     Closed,
     ConfigError,
@@ -22,6 +23,7 @@ from odradek.errors import (
     CorruptMessage,
     DeadlineError,
     DeliveryError,
+    Fenced,
     GroupError,
     InternalError,
     LocalProtocolError,
@@ -59,6 +61,7 @@ __all__ = [
     "Ack",
     "Acks",
     "AtTime",
+    "AuthFailed",
     "Backoff",
     "Batch",
     "Broker",
@@ -72,6 +75,7 @@ __all__ = [
     "DeadlineError",
     "DeliveryError",
     "Failed",
+    "Fenced",
     "GiB",
     "GroupBatch",
     "GroupError",

@@ -19,7 +19,7 @@
             ConnectionLost                a connection died; says whether the request may have been applied
         ZooKeeperError                    ZooKeeper refused or cannot be reached
             NodeExists, NoNode, BadVersion, NotEmpty, SessionExpired
-        AuthFailed                        the broker did not accept who we are, or did not prove what it is
+        AuthFailed                        the broker refused the credentials, or did not prove its own
         Fenced                            another producer or member took over this one's identity
         GroupError                        the consumer could not get or keep its partitions
         DeliveryError
@@ -96,7 +96,6 @@ class OdradekError(Exception):
     """The failed request may have been applied."""
     hint: str = ""
     """One sentence on what to do, or an empty string."""
-    fatal_to_connection: ClassVar[bool] = False  # until no caller reads it
 
     def message(self) -> str:
         """Return what happened, without the hint."""
@@ -337,7 +336,7 @@ class GroupError(OdradekError):
 
 
 class AuthFailed(OdradekError):
-    """The broker did not accept who we are, or did not prove what it is.
+    """The broker refused the credentials, or did not prove its own identity.
 
     Args:
         mechanism: The SASL mechanism.

@@ -35,7 +35,7 @@ from odradek.errors import (
     Rejected,
     Unsupported,
 )
-from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
+from odradek.types import EARLIEST, AtTime, Broker, Position, PositionSpec, TopicPartition
 
 Log = dict[TopicPartition, list[bytes]]
 
@@ -245,7 +245,7 @@ class FakeBroker:
         raise NotImplementedError
 
     async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
-        return (await self.positions(partition, at))[0]
+        return (await self.positions(partition, at) or await self.positions(partition, EARLIEST))[0]
 
     async def positions(
         self, partition: TopicPartition, at: PositionSpec | AtTime, count: int = 1

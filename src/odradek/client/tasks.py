@@ -15,7 +15,7 @@ from odradek.errors import UsageError
 from odradek.io.notifier import Notifier
 from odradek.io.transport import on_asyncio
 
-__all__ = ["ShieldedTaskGroup", "Signal"]
+__all__ = ["ShieldedTaskGroup"]
 
 
 class ShieldedTaskGroup:
@@ -138,19 +138,3 @@ class ShieldedTaskGroup:
 
 def _current_task() -> object:
     return asyncio.current_task() if on_asyncio() else anyio.get_current_task()
-
-
-class Signal:
-    """A former wake-up primitive, until every caller uses `Notifier`."""
-
-    def __init__(self) -> None:
-        self._notifier = Notifier()
-        self._seen = 0
-
-    def set(self) -> None:
-        self._notifier.notify()
-
-    async def wait(self, seconds: float | None) -> None:
-        """Return once it was set since the last wait, or after `seconds`."""
-        await self._notifier.wait(self._seen, float("inf") if seconds is None else seconds)
-        self._seen = self._notifier.version

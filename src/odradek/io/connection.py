@@ -225,11 +225,6 @@ class Connection:
         s = self.statistics()
         return f"<Connection {self.address} {s.state.value}, {s.in_flight} in flight, {s.queued} queued>"
 
-    @property
-    def epoch(self) -> int:
-        """The former name of `incarnation`, until every caller uses the new one."""
-        return self.incarnation
-
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Work until closed or cancelled; at the end everything outstanding fails with ConnectionLost. Runs once.
 

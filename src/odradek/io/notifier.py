@@ -47,12 +47,3 @@ class Notifier:
             return
         with anyio.move_on_after(seconds):
             await self._event.wait()
-
-    # Former names, until every caller uses the new ones.
-
-    def ring(self) -> None:
-        self.notify()
-
-    @property
-    def count(self) -> int:
-        return self.version

@@ -154,8 +154,6 @@ class InFlightRequest(Generic[T]):
         else:
             self._callbacks = (*self._callbacks, callback)
 
-    then = add_done_callback  # the former name, until every caller uses the new one
-
     def resolve(self, value: T | None, error: OdradekError | None) -> None:
         """Set the result; the first one counts. Only the connection calls this.
 
@@ -207,9 +205,6 @@ def wake_waiter(waiter: asyncio.Future[None]) -> None:
     """Let the task continue that awaits `waiter`."""
     if not waiter.done():  # it was cancelled
         waiter.set_result(None)
-
-
-wake = wake_waiter  # the former name, until every caller uses the new one
 
 
 def coalesce(buffers: Iterable[Buffer]) -> Iterator[Buffer]:
