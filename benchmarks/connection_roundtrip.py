@@ -6,7 +6,7 @@
 limit is a bare stream of the same kind (asyncio's BufferedProtocol, or trio's stream) that sends and receives them one
 at a time, so that the ratio of the lines with 100 in flight says what pipelining saves.
 
-To compare two branches run it on each, in turns, and compare ratios; differences within the spread are noise.
+To compare two branches run it on each, alternately, and compare ratios; differences within the spread are noise.
 """
 
 from __future__ import annotations

@@ -337,7 +337,7 @@ def test_verify_finds_what_decoding_finds(
     with using(engine), pytest.MonkeyPatch.context() as patch:
         expected = decoded(log)
         assert log.verify() == expected
-        patch.setattr(segments, "_LOOK_BYTES", chunk)
+        patch.setattr(segments.kafka07, "_CHECK_BYTES", chunk)
         assert log.verify() == expected
 
 
@@ -380,7 +380,7 @@ def test_all_logs_of_a_broker_sorted_by_partition(tmp_path: Path) -> None:
 
 def test_a_broker_s_directory_is_not_a_log_and_the_error_says_what_to_open(tmp_path: Path) -> None:
     write(tmp_path / "t-1", FIRST)
-    with pytest.raises(ConfigError, match=r"1 logs in directories below.*logs\(\)"):
+    with pytest.raises(ConfigError, match=r"1 logs in its subdirectories.*logs\(\)"):
         segments.open(tmp_path)
     with pytest.raises(ConfigError, match=r"no \*\.kafka files"):
         segments.logs(write(tmp_path / "nothing"))

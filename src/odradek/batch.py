@@ -43,7 +43,7 @@ class Batch:
 
     @property
     def next_position(self) -> Position:
-        """Where to resume after the last message."""
+        """The position to resume at after the last message."""
         return Position(self.columns.next_positions[-1])
 
     @property

@@ -91,15 +91,15 @@ class OdradekError(Exception):
     fatal: bool = False
     """The producer or consumer cannot continue."""
     fence: bool = False
-    """What this producer or consumer owned may belong to another one now."""
+    """Another producer or consumer may own now what this one owned."""
     sent: bool = False
     """The failed request may have been applied."""
     hint: str = ""
-    """What to do."""
+    """One sentence on what to do, or an empty string."""
     fatal_to_connection: ClassVar[bool] = False  # until no caller reads it
 
     def message(self) -> str:
-        """What happened, without the hint."""
+        """Return what happened, without the hint."""
         return super().__str__()
 
     def __str__(self) -> str:

@@ -37,16 +37,16 @@ __all__ = [
 ]
 
 ROW_BYTES = 120
-"""What CPython adds to a payload: a bytes object (33), two ints (2 x 28..32) and a pointer in each of three lists."""
+"""Memory that CPython adds to a payload: a bytes object (33), two ints (2 x 28..32) and three pointers in lists."""
 
 COLUMN_BYTES = 48
-"""What each further column adds to a row of lists: an object and a pointer to it."""
+"""Memory that each further column adds to a row of lists: an object and a pointer to it."""
 
 PACKED_ROW_BYTES = 24
-"""What packed columns add to a payload: an offset, two positions and an inner index."""
+"""Memory that packed columns add to a payload: an offset, two positions and an inner index."""
 
 PACKED_COLUMN_BYTES = 9
-"""What each further column adds to a packed row: an offset or an integer, and a byte for the validity or the type."""
+"""Memory that each further column adds to a packed row: an offset or integer, and a byte for its validity or type."""
 
 KiB, MiB, GiB = 1 << 10, 1 << 20, 1 << 30
 
@@ -79,7 +79,7 @@ class AtTime(NamedTuple):
 
 
 StartPosition = Position | int | PositionSpec | AtTime
-"""Where to start or stop reading."""
+"""A position to start or stop reading at."""
 
 
 class Broker(NamedTuple):
@@ -121,7 +121,7 @@ def by_broker(partition: TopicPartition) -> tuple[str, int, int]:
 
 
 class TimestampType(IntEnum):
-    """What a record's timestamp means. Numbers as in record batches and in Spark's `timestampType`."""
+    """The meaning of a record's timestamp. Numbers as in record batches and in Spark's `timestampType`."""
 
     CREATE_TIME = 0
     """The producer set it."""
@@ -162,7 +162,7 @@ class Record(NamedTuple):
 
 
 NO_TIMESTAMP = -1
-"""In `Columns.timestamps`: this row has none. In `Columns.timestamp_types`: its message format has none."""
+"""The number for no timestamp in `Columns.timestamps`, and for a message format without any in `timestamp_types`."""
 
 
 class Columns(NamedTuple):

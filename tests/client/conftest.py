@@ -14,20 +14,21 @@ import pytest
 
 from odradek.core.interfaces import (
     DecoderOptions,
-    FetchResult,
     LogDecoder,
     Membership,
     OffsetStore,
     PartitionBatch,
-    ProduceResult,
+    PartitionFetch,
+    PartitionResult,
     ProducerRecord,
+    RefusalPolicy,
     Subscription,
 )
+from odradek.core.kafka07.refusal import ClosingBrokerPolicy
 from odradek.core.kafka07.routing import BrokersChanged, Kafka07RoutingTable, TopicChanged
 from odradek.core.produce.batch import as_record
 from odradek.errors import (
     Closed,
-    ConfigError,
     ConnectionLost,
     MessageTooLarge,
     OdradekError,
@@ -39,7 +40,7 @@ from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
 Log = dict[TopicPartition, list[bytes]]
 
 
-class FakeCoordination:
+class FakeMetadata:
     """A routing table the test edits."""
 
     def __init__(self) -> None:
@@ -103,13 +104,15 @@ class FakeCoordination:
 
 
 @dataclass(eq=False)
-class Exchange:
-    """A produce on its way. `applied` says whether it is in the log."""
+class FakeRequest:
+    """A produce request on its way. `applied` says whether it is in the log."""
 
     parts: Sequence[PartitionBatch]
-    confirm: bool
+    acks: int
+    broker: FakeBroker
     applied: bool = False
     error: OdradekError | None = None
+    results: Sequence[PartitionResult] = ()
     done: bool = False
     callback: Callable[[], None] | None = None
 
@@ -122,57 +125,81 @@ class Exchange:
         if self.callback is not None:
             self.callback()
 
-    def result(self) -> ProduceResult:
+    def result(self) -> Sequence[PartitionResult]:
         if self.error is not None:
             raise self.error
-        return ProduceResult([None] * len(self.parts), self.confirm)
+        return self.results or [PartitionResult(part.partition) for part in self.parts]
 
-    def then(self, callback: Callable[[], None]) -> None:
+    def add_done_callback(self, callback: Callable[[], None]) -> None:
         self.callback = callback
         if self.done:
             callback()
 
-    def __await__(self) -> Generator[Any, Any, ProduceResult]:
+    def withdraw(self) -> bool:
+        if self.done or self not in self.broker.unsent:
+            return False
+        self.broker.unsent.remove(self)
+        if self.parts:
+            self.broker.requests.remove(self)
+        return True
+
+    def __await__(self) -> Generator[Any, Any, Sequence[PartitionResult]]:
         raise NotImplementedError
 
 
 def values(part: PartitionBatch) -> list[bytes]:
     """What the records of a part are, as far as 0.7 can store it."""
-    return [record.value for record in map(as_record, part.records)]
+    return [record.value or b"" for record in map(as_record, part.records)]
 
 
 class FakeBroker:
     """One broker: appends at once and answers at once, unless told otherwise."""
 
-    def __init__(self, broker: Broker, log: Log) -> None:
-        self.broker, self.log = broker, log
-        self.requests: list[Exchange] = []
+    def __init__(self, broker: Broker, log: Log, driver: FakeDriver) -> None:
+        self.broker, self.log, self.driver = broker, log, driver
+        self.requests: list[FakeRequest] = []
         """Everything it was ever sent, but for probes, which have no parts."""
-        self.pending: list[Exchange] = []
+        self.pending: list[FakeRequest] = []
+        self.unsent: list[FakeRequest] = []
+        """While `connecting`: requests of which no byte has left."""
         self._arrived = anyio.Event()
-        self.epoch = 0
-        self.holding = False
+        self.incarnation = 0
+        self.holding = self.connecting = False
         self.down: OdradekError | None = None
         """Every request fails with this at once."""
         self.refuses: Callable[[PartitionBatch], bool] = lambda part: False
         """The broker closes the connection on such a part."""
+        self.answers: Callable[[PartitionBatch], OdradekError | None] = lambda part: None
+        """The broker answers this error for such a part, and does not append it."""
         self.positions_found: dict[tuple[TopicPartition, PositionSpec | AtTime], list[Position]] = {}
 
-    def produce(self, parts: Sequence[PartitionBatch], *, confirm: bool) -> Exchange:
-        assert all(part.partition.broker == self.broker.id for part in parts)
-        exchange = Exchange(tuple(parts), confirm)
+    def encode(self, batch: PartitionBatch, max_message_bytes: int) -> None:
+        if batch.encoded is None:
+            batch.encoded = self.driver.encode(batch, max_message_bytes)
+
+    def produce(self, parts: Sequence[PartitionBatch], *, acks: int) -> FakeRequest:
+        assert all(part.partition.broker == self.broker.id and part.encoded is not None for part in parts)
+        request = FakeRequest(tuple(parts), acks, self)
         if parts:
-            self.requests.append(exchange)
+            self.requests.append(request)
             self._arrived.set()
-        self.pending.append(exchange)
+        (self.unsent if self.connecting else self.pending).append(request)
         if self.down is not None:
             self.lose(self.down)
-        elif not self.holding:
+        elif not self.holding and not self.connecting:
             self.answer()
-        return exchange
+        return request
+
+    def connect(self) -> None:
+        """The connection is there: what waited for it is sent and, unless held, answered."""
+        self.connecting = False
+        self.pending += self.unsent
+        self.unsent = []
+        if not self.holding:
+            self.answer()
 
     async def sent(self, count: int) -> None:
-        """Wait until it was sent so many requests in all."""
+        """Wait until it was sent this many requests in all."""
         while len(self.requests) < count:
             self._arrived = anyio.Event()
             await self._arrived.wait()
@@ -180,14 +207,17 @@ class FakeBroker:
     def answer(self, count: int | None = None) -> None:
         """Serve what is pending, in order; a refused part ends the connection and everything on it."""
         left = len(self.pending) if count is None else count
-        while left and self.pending:  # who is told of an answer may send something at once, which is answered here
-            exchange = self.pending[0]
-            for part in exchange.parts:
+        while left and self.pending:  # a callback may send something at once, which is answered here
+            request = self.pending[0]
+            errors = list(map(self.answers, request.parts))
+            for part, error in zip(request.parts, errors, strict=True):
                 if self.refuses(part):
                     self.cut()
                     return
-                self.log[part.partition] += values(part)
-            exchange.applied = True
+                if error is None:
+                    self.log[part.partition] += values(part)
+            request.applied = True
+            request.results = [PartitionResult(p.partition, e) for p, e in zip(request.parts, errors, strict=True)]
             left -= 1
             self.pending.pop(0).end()
 
@@ -197,22 +227,25 @@ class FakeBroker:
         self.answer()
 
     def cut(self, applied: int = 0, sent: bool = True) -> None:
-        """The connection dies. So many of the pending requests had been appended already."""
-        for exchange in self.pending[:applied]:
-            exchange.applied = True
-            for part in exchange.parts:
+        """The connection dies. This many of the pending requests had been appended already."""
+        for request in self.pending[:applied]:
+            request.applied = True
+            for part in request.parts:
                 self.log[part.partition] += values(part)
         self.lose(ConnectionLost(self.broker.address, "reset", sent))
 
     def lose(self, error: OdradekError) -> None:
         pending, self.pending = self.pending, []
-        self.epoch += 1
-        for exchange in pending:
-            exchange.error = error
-            exchange.end()
+        self.incarnation += 1
+        for request in pending:
+            request.error = error
+            request.end()
 
-    async def fetch(self, wants: Sequence[tuple[LogDecoder, int]]) -> Sequence[FetchResult]:
+    async def fetch(self, fetches: Sequence[PartitionFetch], *, max_wait: float = 0.0, min_bytes: int = 1) -> None:
         raise NotImplementedError
+
+    async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
+        return (await self.positions(partition, at))[0]
 
     async def positions(
         self, partition: TopicPartition, at: PositionSpec | AtTime, count: int = 1
@@ -226,13 +259,16 @@ class FakeBroker:
         raise NotImplementedError
 
 
-class FakeEra:
+class FakeDriver:
     """Two brokers, 1 and 2, and topic `t` with two partitions on each."""
 
     name = "fake"
+    long_poll = False
+    compressions = frozenset({"none", "gzip"})
+    numbers_by_broker = True
 
     def __init__(self) -> None:
-        self.metadata = FakeCoordination()
+        self.metadata = FakeMetadata()
         self.metadata.brokers(1, 2)
         self.metadata.publish("t", b1=2, b2=2)
         self.log: Log = defaultdict(list)
@@ -254,7 +290,7 @@ class FakeEra:
 
     def __getitem__(self, number: int) -> FakeBroker:
         broker = Broker(number, f"b{number}", 9092)
-        return self._brokers.setdefault(number, FakeBroker(broker, self.log))
+        return self._brokers.setdefault(number, FakeBroker(broker, self.log, self))
 
     def hold(self) -> None:
         for number in (1, 2):
@@ -264,21 +300,22 @@ class FakeEra:
         """Everything written to a topic, sorted: partition after partition would be chance."""
         return sorted(value for partition, values in self.log.items() if partition.topic == topic for value in values)
 
-    def check(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
+    def refusal_policy(self) -> RefusalPolicy:
+        return ClosingBrokerPolicy()
+
+    def validate_record(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
         if not topic or "/" in topic:
             raise Rejected([record], f"{topic!r} is no topic name")
-        if len(record.value) > max_message_bytes:
-            too_large = MessageTooLarge(topic, -1, len(record.value), max_message_bytes, "max_message_bytes")
+        if len(record.value or b"") > max_message_bytes:
+            too_large = MessageTooLarge(topic, -1, len(record.value or b""), max_message_bytes, "max_message_bytes")
             raise Rejected([record], str(too_large)) from too_large
-        if record.headers or record.time is not None:
-            raise Unsupported("a header or a time", "Kafka 0.11")
+        if record.headers or record.timestamp is not None or record.value is None:
+            raise Unsupported("a header, a timestamp or a null value", "Kafka 0.11")
 
-    def record_bytes(self, record: ProducerRecord) -> int:
-        return 10 + len(record.value)
+    def record_size(self, record: ProducerRecord) -> int:
+        return 10 + len(record.value or b"")
 
-    def encode(self, part: PartitionBatch, max_message_bytes: int) -> PartitionBatch:
-        if part.compression not in ("none", "gzip"):
-            raise ConfigError(f"codec {part.compression!r} is not known")
+    def encode(self, part: PartitionBatch, max_message_bytes: int) -> bytes:
         payloads = values(part)
         data = b"".join(bytes(10) + value for value in payloads)
         if part.compression == "gzip":
@@ -286,7 +323,7 @@ class FakeEra:
         for payload in payloads:
             if len(payload) > max_message_bytes:
                 raise MessageTooLarge(str(part.partition), -1, len(payload), max_message_bytes, "max_message_bytes")
-        return part._replace(encoded=data)
+        return data
 
     def membership(self, subscription: Subscription) -> Membership:
         raise NotImplementedError
@@ -299,15 +336,15 @@ class FakeEra:
 
 
 @pytest.fixture
-def driver() -> FakeEra:
+def driver() -> FakeDriver:
     """A cluster in memory."""
-    return FakeEra()
+    return FakeDriver()
 
 
 @pytest.fixture(scope="session")
-def make_era() -> type[FakeEra]:
+def make_driver() -> type[FakeDriver]:
     """For who needs many."""
-    return FakeEra
+    return FakeDriver
 
 
 class Clock:

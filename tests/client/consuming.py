@@ -13,23 +13,28 @@ import anyio.lowlevel
 from odradek.core.interfaces import (
     Assignment,
     DecoderOptions,
-    FetchResult,
     LogDecoder,
     PartitionBatch,
+    PartitionFetch,
+    PartitionResult,
     PendingResult,
-    ProduceResult,
     ProducerRecord,
     RebalanceListener,
+    RefusalPolicy,
     Subscription,
 )
 from odradek.core.kafka07.routing import BrokersChanged, Kafka07RoutingTable, TopicChanged
 from odradek.errors import BrokerError, ConnectionLost, OdradekError, SessionExpired, Unreachable, Unsupported
 from odradek.io.notifier import Notifier
-from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
+from odradek.types import EARLIEST, AtTime, Broker, Position, PositionSpec, TopicPartition
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
+from odradek.wire.kafka07.responses import broker_error
 
 CHUNK_BYTES = 4096
+
+BACKOFF_S = 0.001
+"""What a connection waits before it tries again."""
 
 
 def tp(number: int = 0, topic: str = "t", broker: int = 1) -> TopicPartition:
@@ -87,52 +92,64 @@ class LogBroker:
         """Bytes asked for, by fetch and partition."""
         self.errors: dict[TopicPartition, BrokerError] = {}
         self.fatal: Exception | None = None
-        self.epoch = 0
+        self.incarnation = 0
 
-    def produce(self, parts: Sequence[PartitionBatch], *, confirm: bool) -> PendingResult[ProduceResult]:
+    def encode(self, batch: PartitionBatch, max_message_bytes: int) -> None:
         raise NotImplementedError
 
-    def check(self) -> None:
+    def produce(self, batches: Sequence[PartitionBatch], *, acks: int) -> PendingResult[Sequence[PartitionResult]]:
+        raise NotImplementedError
+
+    async def respond(self) -> None:
+        """Fail if the test says so; like a connection, not before a back-off."""
         if self.fatal is not None:
             raise self.fatal
         if self.down:
+            await anyio.sleep(BACKOFF_S)
             raise Unreachable("tcp", self.broker.address, "Connection refused")
 
-    async def fetch(self, wants: Sequence[tuple[LogDecoder, int]]) -> Sequence[FetchResult]:
-        self.fetches.append({decoder.partition: size for decoder, size in wants})
+    async def fetch(self, fetches: Sequence[PartitionFetch], *, max_wait: float = 0.0, min_bytes: int = 1) -> None:
+        self.fetches.append({fetch.decoder.partition: fetch.max_bytes for fetch in fetches})
         await anyio.lowlevel.checkpoint()
         await self.gate.wait()
-        self.check()
-        return [await self._part(decoder, size) for decoder, size in wants]
+        await self.respond()
+        for fetch in fetches:
+            await self._fill(fetch)
 
-    async def _part(self, decoder: LogDecoder, size: int) -> FetchResult:
-        at, log = decoder.fetch_position, self._driver.logs[decoder.partition]
-        if decoder.partition in self.errors:
-            return FetchResult(decoder, 0, self.errors[decoder.partition])
-        if not self._driver.starts.get(decoder.partition, 0) <= at <= len(log):
-            return FetchResult(decoder, 0, BrokerError(1, "OffsetOutOfRange"))
-        data = bytes(log[at : at + size])
+    async def _fill(self, fetch: PartitionFetch) -> None:
+        partition = fetch.decoder.partition
+        at, log = fetch.start(), self._driver.logs[partition]
+        if partition in self.errors:
+            fetch.error = self.errors[partition]
+            return
+        if not self._driver.starts.get(partition, 0) <= at <= len(log):
+            fetch.error = broker_error(1)
+            return
+        data = bytes(log[at : at + fetch.max_bytes])
         for n in range(0, len(data), CHUNK_BYTES):
             chunk = data[n : n + CHUNK_BYTES]
             if self.cut_after is not None:
                 chunk, self.cut_after = chunk[: self.cut_after], self.cut_after - len(chunk)
-            decoder.feed(memoryview(chunk))
+            fetch.feed(memoryview(chunk))
             await anyio.lowlevel.checkpoint()
             if self.cut_after is not None and self.cut_after <= 0:
                 self.cut_after = None
                 raise ConnectionLost(self.broker.address, "reset", True)
-        return FetchResult(decoder, len(data), None)
+        fetch.received = len(data)
 
     async def positions(
         self, partition: TopicPartition, at: PositionSpec | AtTime, count: int = 1
     ) -> Sequence[Position]:
         await anyio.lowlevel.checkpoint()
-        self.check()
+        await self.respond()
         first, last = self._driver.starts.get(partition, 0), len(self._driver.logs[partition])
         if isinstance(at, PositionSpec):
             return [Position(first if at is PositionSpec.EARLIEST else last)]
         segments = [Position(p) for time, p in self._driver.segments.get(partition, []) if time <= at.seconds]
         return segments[-1:]
+
+    async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
+        return (await self.positions(partition, at) or await self.positions(partition, EARLIEST))[0]
 
     def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> LogDecoder:
         return MessageSetDecoder(partition, position, options)
@@ -262,6 +279,7 @@ class LogEra:
     """One broker (1) with topic `t`, two partitions, unless the test says otherwise."""
 
     name = "logs"
+    long_poll = False
 
     def __init__(self, **counts: int) -> None:
         self.metadata = LogCoordination()
@@ -314,13 +332,16 @@ class LogEra:
     def broker(self, broker: Broker, *, purpose: str) -> LogBroker:
         return self.brokers.setdefault(broker, LogBroker(broker, self))
 
-    def check(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
+    compressions = frozenset({"none"})
+    numbers_by_broker = True
+
+    def refusal_policy(self) -> RefusalPolicy:
         raise NotImplementedError
 
-    def record_bytes(self, record: ProducerRecord) -> int:
+    def validate_record(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
         raise NotImplementedError
 
-    def encode(self, part: PartitionBatch, max_message_bytes: int) -> PartitionBatch:
+    def record_size(self, record: ProducerRecord) -> int:
         raise NotImplementedError
 
     def membership(self, subscription: Subscription) -> Any:

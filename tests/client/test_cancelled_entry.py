@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -19,8 +19,9 @@ from odradek.client.options import Tuning
 from odradek.client.producer.producer import Producer
 from odradek.client.tasks import ShieldedTaskGroup
 from odradek.core.interfaces import Assignment, RebalanceListener, Subscription
+from odradek.types import Position, TopicPartition
 
-from .conftest import FakeEra
+from .conftest import FakeDriver
 from .consuming import LogEra, tp
 
 STEPS = range(11)
@@ -61,6 +62,10 @@ class OnlyMember:
     """A membership that is assigned one partition, once."""
 
     consumer_id = "g_me"
+    problem = ""
+
+    async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
+        await anyio.lowlevel.checkpoint()
 
     async def run(self, listener: RebalanceListener) -> None:
         await listener.assign(Assignment(1, {tp(): 0}, {tp(): None}))
@@ -84,7 +89,7 @@ def make_log_driver() -> LogEra:
 BLOCKS: dict[str, Callable[[], AbstractAsyncContextManager[Any]]] = {
     "tasks": Group,
     "cluster": lambda: od.connect("kafka07://127.0.0.1:1"),
-    "producer": lambda: Producer(FakeEra(), exit_within=1),
+    "producer": lambda: Producer(FakeDriver(), exit_within=1),
     "reader": lambda: Reader(make_log_driver(), "t"),
     "reader of positions": lambda: Reader(make_log_driver(), {tp(): od.Position(0)}),
     "consumer": lambda: Consumer(make_log_driver(), "t", group="g", exit_within=1, tuning=Tuning(fetch_idle=0.001)),
@@ -128,7 +133,7 @@ def test_a_cancelled_task_of_asyncio_ends(block: Callable[[], AbstractAsyncConte
     asyncio.run(cancel_at_every_step(block, again=False))
 
 
-@pytest.mark.parametrize("name", ["tasks", "cluster", "producer", "reader"])
+@pytest.mark.parametrize("name", BLOCKS)
 def test_a_task_of_asyncio_that_is_cancelled_twice_ends(name: str) -> None:
     asyncio.run(cancel_at_every_step(BLOCKS[name], again=True))
 
@@ -185,7 +190,7 @@ async def test_a_scope_cancelled_at_any_step_ends(block: Callable[[], AbstractAs
 
 
 @pytest.mark.anyio
-async def test_clean_up_code_of_a_cancelled_task_can_use_a_block(driver: FakeEra) -> None:
+async def test_clean_up_code_of_a_cancelled_task_can_use_a_block(driver: FakeDriver) -> None:
     with anyio.fail_after(10, shield=True), anyio.CancelScope() as scope:
         scope.cancel()
         try:

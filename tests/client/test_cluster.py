@@ -17,23 +17,23 @@ from odradek.client.consumer.reader import Reader
 from odradek.client.options import Tuning
 from odradek.client.producer.producer import Producer
 from odradek.errors import ConfigError, Unreachable, Unsupported, UsageError, ZooKeeperError
-from odradek.io.kafka07 import driver as era_module
+from odradek.io.kafka07 import driver as driver_module
 from odradek.types import EARLIEST, LATEST, AtTime, Position, TopicPartition
 
 if TYPE_CHECKING:
-    from tests.client.conftest import FakeEra
+    from tests.client.conftest import FakeDriver
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 def arguments(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What `connect` makes the era with."""
+    """The arguments with which `connect` makes the driver."""
     seen: dict[str, Any] = {}
 
     def make(**options: Any) -> object:
         seen.update(options)
-        return era_module.Kafka07Driver(**options)
+        return driver_module.Kafka07Driver(**options)
 
     monkeypatch.setattr("odradek.io.kafka07.urls.Kafka07Driver", make)
     return seen
@@ -70,7 +70,7 @@ async def test_broker_urls(url: str, brokers: list[str], arguments: dict[str, An
     assert arguments["brokers"] == brokers
 
 
-async def test_tuning_reaches_the_era(arguments: dict[str, Any]) -> None:
+async def test_tuning_reaches_the_driver(arguments: dict[str, Any]) -> None:
     connect("kafka07://b1", tuning=Tuning(request_timeout=3, connect_timeout=2, session_timeout=1))
     options = arguments["options"]
     assert (options.api.request_timeout_s, options.connection.connect_timeout_s, options.session_timeout_s) == (3, 2, 1)
@@ -133,7 +133,7 @@ async def test_the_cluster_offers_every_option_of_what_it_makes(made: type) -> N
 # ---- lifetimes ------------------------------------------------------------------------------------------------
 
 
-async def test_the_block_opens_and_closes_the_era(driver: FakeEra) -> None:
+async def test_the_block_opens_and_closes_the_driver(driver: FakeDriver) -> None:
     async with Cluster(driver, Tuning()) as k:
         assert (driver.opened, driver.closed) == (1, 0)
         assert repr(k).startswith("<Cluster <")
@@ -141,14 +141,14 @@ async def test_the_block_opens_and_closes_the_era(driver: FakeEra) -> None:
     assert driver.closed == 1
 
 
-async def test_what_the_block_raises_comes_out_as_it_is(driver: FakeEra) -> None:
+async def test_what_the_block_raises_comes_out_as_it_is(driver: FakeDriver) -> None:
     with pytest.raises(ValueError, match="mine"):
         async with Cluster(driver, Tuning()):
             raise ValueError("mine")
     assert driver.closed == 1
 
 
-async def test_a_cluster_that_cannot_be_opened_raises_why(driver: FakeEra, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cluster_that_cannot_be_opened_raises_why(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(self: object) -> None:
         raise Unreachable("zookeeper", "zk1:2181", "nobody there")
 
@@ -159,7 +159,7 @@ async def test_a_cluster_that_cannot_be_opened_raises_why(driver: FakeEra, monke
     assert driver.closed == 0
 
 
-async def test_opening_can_be_cancelled(driver: FakeEra, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_opening_can_be_cancelled(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(driver), "__aenter__", lambda self: anyio.sleep_forever())
     with anyio.move_on_after(0.01) as scope:
         async with Cluster(driver, Tuning()):
@@ -169,7 +169,7 @@ async def test_opening_can_be_cancelled(driver: FakeEra, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("block_fails", [False, True])
 async def test_an_error_of_closing_is_raised_unless_the_block_raises(
-    driver: FakeEra, monkeypatch: pytest.MonkeyPatch, block_fails: bool
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, block_fails: bool
 ) -> None:
     async def fail(self: object, *exception: object) -> None:
         raise ZooKeeperError("the session is gone")
@@ -181,7 +181,7 @@ async def test_an_error_of_closing_is_raised_unless_the_block_raises(
                 raise ValueError("mine")
 
 
-async def test_pain_ctrl_c_a_cancelled_block_flushes_before_the_era_closes(driver: FakeEra) -> None:
+async def test_pain_ctrl_c_a_cancelled_block_flushes_before_the_driver_closes(driver: FakeDriver) -> None:
     with anyio.CancelScope() as scope:
         async with Cluster(driver, Tuning()) as k, k.producer() as out:
             await out.put("t", b"v")
@@ -206,7 +206,7 @@ async def test_a_cluster_is_entered_once(url: str) -> None:
 # ---- listings -------------------------------------------------------------------------------------------------
 
 
-async def test_topics_and_partitions(driver: FakeEra) -> None:
+async def test_topics_and_partitions(driver: FakeDriver) -> None:
     driver.metadata.publish("u", b2=1)
     async with Cluster(driver, Tuning()) as k:
         assert await k.topics() == {"t", "u"}
@@ -214,12 +214,12 @@ async def test_topics_and_partitions(driver: FakeEra) -> None:
         assert await k.partitions("nobody published this") == ()
 
 
-async def test_positions_by_meaning(driver: FakeEra) -> None:
+async def test_positions_by_meaning(driver: FakeDriver) -> None:
     driver.metadata.publish("t", b1=1, b2=1)
     first, second = TopicPartition("t", 0, 1), TopicPartition("t", 0, 2)
-    for place, start, end in ((first, 0, 100), (second, 50, 70)):
-        found = driver[place.broker].positions_found
-        found[place, EARLIEST], found[place, LATEST] = [Position(start)], [Position(end)]
+    for partition, start, end in ((first, 0, 100), (second, 50, 70)):
+        positions = driver[partition.broker].positions_found
+        positions[partition, EARLIEST], positions[partition, LATEST] = [Position(start)], [Position(end)]
     driver[1].positions_found[first, AtTime(5.0)] = [Position(30)]
     async with Cluster(driver, Tuning()) as k:
         assert await k.positions("t", LATEST) == {first: 100, second: 70}

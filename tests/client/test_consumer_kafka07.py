@@ -52,7 +52,7 @@ async def write(
         while (broker := driver.metadata.table.brokers.get(partition.broker)) is None:
             await driver.metadata.changed(driver.metadata.table.version)
         part = PartitionBatch(partition, [ProducerRecord(value) for value in values], compression)
-        await driver.broker(broker, purpose="produce").produce([part], confirm=True)
+        await driver.broker(broker, purpose="produce").produce([part], acks=-1)
 
 
 async def create(driver: Kafka07Driver, topic: str, brokers: Sequence[int] = (1,)) -> list[TopicPartition]:

@@ -86,7 +86,7 @@ async def test_compressed_sets_are_readable(compression: str) -> None:
 async def test_without_confirm_records_arrive_as_well() -> None:
     with Kafka07Broker() as broker:
         async with connect(f"kafka07://{broker.address}") as k:
-            async with k.producer(confirm=False) as out:
+            async with k.producer(acks=0) as out:
                 await out.send("t", b"the topic is known now")
                 asked = broker.statistics().requests["multifetch"]
                 acks = await out.send_many("t", [b"%d" % n for n in range(100)])

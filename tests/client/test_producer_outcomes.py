@@ -25,7 +25,7 @@ from odradek.errors import DeadlineError, DeliveryError, NotWritten, Rejected, U
 from odradek.types import TopicPartition
 
 if TYPE_CHECKING:
-    from tests.client.conftest import FakeEra
+    from tests.client.conftest import FakeDriver
 
 PLACE = TopicPartition("t", 0, 1)
 TUNING = Tuning(batch_bytes=120, request_bytes=300, in_flight=3, backoff=Backoff(0.0001, 2, 0.0005))
@@ -40,7 +40,7 @@ Step = tuple[str, int]
 class World:
     """A producer, what was given to it, and what it said."""
 
-    driver: FakeEra
+    driver: FakeDriver
     out: Producer
     tasks: anyio.abc.TaskGroup
     numbers: int = 0
@@ -127,7 +127,7 @@ def fail(world: World, what: str, number: int) -> None:
         world.scopes[number % len(world.scopes)].cancel()
 
 
-async def story(driver: FakeEra, steps: list[Step], compression: str, buffer_bytes: int) -> None:
+async def story(driver: FakeDriver, steps: list[Step], compression: str, buffer_bytes: int) -> None:
     producer = Producer(
         driver,
         tuning=TUNING,
@@ -177,7 +177,7 @@ def check(world: World, failed: list[Failed]) -> None:
     buffer_bytes=st.sampled_from([500, 3000, 100_000]),
 )
 def test_every_record_has_exactly_one_outcome_whatever_happens(
-    make_era: type[FakeEra], backend: str, steps: list[Step], compression: str, buffer_bytes: int
+    make_driver: type[FakeDriver], backend: str, steps: list[Step], compression: str, buffer_bytes: int
 ) -> None:
     with patch.object(sender, "THREAD_BYTES", 60):  # so that some batches are compressed in threads
-        anyio.run(story, make_era(), steps, compression, buffer_bytes, backend=backend)
+        anyio.run(story, make_driver(), steps, compression, buffer_bytes, backend=backend)

@@ -186,7 +186,7 @@ async def test_a_bookmark_after_batches_and_after_the_end() -> None:
         rest = await values_of(reader)
     driver.write(tp(1), numbered(2, 10))
     assert batch.values + rest == numbered(10)
-    assert await read(driver, "t", start=half) == numbered(9, 3)
+    assert sorted(await read(driver, "t", start=half)) == numbered(9, 3)
     assert await read(driver, "t", start=reader.bookmark()) == numbered(2, 10)
 
 
@@ -213,7 +213,7 @@ async def test_seek_forgets_what_was_read_ahead() -> None:
         assert await values_of(reader) == numbered(2, 98)
         reader.seek(tp(), EARLIEST)
         assert len(await values_of(reader)) == 100
-        with pytest.raises(ConfigError, match="not read here"):
+        with pytest.raises(ConfigError, match="not currently assigned"):
             reader.seek(tp(7), EARLIEST)
 
 
@@ -416,7 +416,7 @@ async def test_a_broker_that_moves_is_followed(caplog: pytest.LogCaptureFixture)
     async with Reader(driver, "t") as reader:
         assert [(await anext(reader)).value for _ in range(3)] == numbered(3)
         driver.live()
-        while "broker 1 left" not in caplog.text:
+        while "no longer registered" not in caplog.text:
             await anyio.lowlevel.checkpoint()
         old.down = True
         driver.addresses[1] = driver.addresses[1]._replace(port=9093)
@@ -440,7 +440,7 @@ async def test_one_log_line_for_an_outage_and_one_for_its_end(caplog: pytest.Log
         driver.write(tp(), [b"x"])
         await anext(reader)
     lines = [record.getMessage() for record in caplog.records]
-    assert len(lines) == 2 and "Connection refused" in lines[0] and "answers again after" in lines[1]
+    assert len(lines) == 2 and "Connection refused" in lines[0] and "responds again" in lines[1]
 
 
 async def test_a_start_by_meaning_is_asked_for_again_until_the_broker_answers() -> None:
@@ -525,12 +525,12 @@ def test_options_that_cannot_work_are_refused(options: dict[str, object]) -> Non
 async def test_its_repr_says_how_far_it_is() -> None:
     async with Reader(LogEra(), "t", until=LATEST) as reader:
         await values_of(reader)
-        assert repr(reader) == "<Reader 2 partitions, 2 at their end, 0 broken>"
+        assert repr(reader) == "<Reader 2 partitions, 2 ended, 0 failed>"
 
 
 async def test_pain_cancellation_at_every_await(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cancel the read at its n-th step, for every n until it gets through; each time the rest follows."""
-    monkeypatch.setattr(streams, "PAUSE_ROWS", 1)
+    monkeypatch.setattr(streams, "YIELD_EVERY_ROWS", 1)
     driver = LogEra()
     driver.write(tp(0), numbered(200), CompressionType.SNAPPY)
     driver.write(tp(1), numbered(200, 200))
@@ -572,12 +572,12 @@ async def test_pain_memory_bounded_with_slow_reader() -> None:
         fetches = len(driver.b1.fetches)
         await anyio.sleep(0.02)
         assert len(driver.b1.fetches) == fetches, "still fetching"
-        held = sum(cursor.holding.held for cursor in reader._fetcher.cursors.values())
+        held = sum(cursor.buffered.memory for cursor in reader._fetcher.cursors.values())
         assert read_ahead_bytes / 4 < held <= read_ahead_bytes
         total = 1
         async for batch in batches_until(reader, 79_999):
             total += len(batch)
-            assert sum(cursor.holding.held for cursor in reader._fetcher.cursors.values()) <= read_ahead_bytes
+            assert sum(cursor.buffered.memory for cursor in reader._fetcher.cursors.values()) <= read_ahead_bytes
         assert total == 80_000
 
 

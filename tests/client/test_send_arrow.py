@@ -19,11 +19,11 @@ from odradek.core.interfaces import ProducerRecord
 from odradek.core.produce.batch import PACKED_OVERHEAD_BYTES
 from odradek.core.produce.partitioners import KeyHash, RoundRobin
 from odradek.engine import PackedBytes
-from odradek.errors import ConfigError, MessageTooLarge, OutcomeUnknown, Rejected
+from odradek.errors import ConfigError, DeadlineError, MessageTooLarge, OutcomeUnknown, Rejected
 from odradek.types import KiB, TopicPartition
 
 if TYPE_CHECKING:
-    from tests.client.conftest import Clock, FakeEra
+    from tests.client.conftest import Clock, FakeDriver
 
 pytestmark = pytest.mark.anyio
 
@@ -60,7 +60,7 @@ def column(kind: Any) -> Any:
     ids=["array", "chunks", "table", "only column", "record batch", "slice"],
 )
 async def test_binary_and_string_columns_of_every_kind_and_shape_are_sent_as_they_are(
-    driver: FakeEra, kind: Any, shape: Any
+    driver: FakeDriver, kind: Any, shape: Any
 ) -> None:
     async with Producer(driver) as out:
         acks = await out.send_many("t", [b"the topic is known now"], partition=TopicPartition("t", 1, 2))
@@ -69,7 +69,7 @@ async def test_binary_and_string_columns_of_every_kind_and_shape_are_sent_as_the
     assert driver.log[PLACE] == ROWS
 
 
-async def test_values_reach_the_encoder_in_the_memory_of_the_array(driver: FakeEra) -> None:
+async def test_values_reach_the_encoder_in_the_memory_of_the_array(driver: FakeDriver) -> None:
     values = pa.array([b"%05d" % n for n in range(5000)], pa.binary())
     async with Producer(driver, tuning=Tuning(batch_bytes=8 * KiB)) as out:
         await out.send("t", b"the topic is known now", partition=TopicPartition("t", 1, 2))
@@ -83,7 +83,7 @@ async def test_values_reach_the_encoder_in_the_memory_of_the_array(driver: FakeE
     assert driver.log[PLACE] == values.to_pylist()
 
 
-async def test_small_chunks_travel_together_in_their_order(driver: FakeEra) -> None:
+async def test_small_chunks_travel_together_in_their_order(driver: FakeDriver) -> None:
     rows = [b"%04d" % n for n in range(3000)]
     chunks = pa.chunked_array([rows[n : n + 3] for n in range(0, 3000, 3)], pa.binary())
     async with Producer(driver) as out:
@@ -92,7 +92,7 @@ async def test_small_chunks_travel_together_in_their_order(driver: FakeEra) -> N
     assert sum(len(request.parts) for request in driver[1].requests) < 10
 
 
-async def test_nothing_is_nothing(driver: FakeEra) -> None:
+async def test_nothing_is_nothing(driver: FakeDriver) -> None:
     async with Producer(driver) as out:
         for nothing in (
             pa.array([], pa.binary()),
@@ -103,7 +103,7 @@ async def test_nothing_is_nothing(driver: FakeEra) -> None:
     assert not driver.log
 
 
-async def test_keys_choose_the_partition_and_a_null_is_no_key(driver: FakeEra) -> None:
+async def test_keys_choose_the_partition_and_a_null_is_no_key(driver: FakeDriver) -> None:
     keys = [None if n % 5 == 0 else f"k{n % 7}" for n in range(500)]
     data = pa.table({"user": pa.array(keys, pa.string()), "value": pa.array([f"{n}" for n in range(500)])})
     async with Producer(driver) as out:
@@ -117,14 +117,14 @@ async def test_keys_choose_the_partition_and_a_null_is_no_key(driver: FakeEra) -
             assert b"%d" % n in driver.log[places[index]]
 
 
-async def test_a_partitioner_that_looks_at_every_record_sees_every_row(driver: FakeEra) -> None:
+async def test_a_partitioner_that_looks_at_every_record_sees_every_row(driver: FakeDriver) -> None:
     async with Producer(driver, partitioner=RoundRobin()) as out:
         await out.send_many("t", [b"x"] * 4)
         acks = await out.send_arrow("t", pa.array([b"a", b"b", b"c", b"d"]))
     assert sorted(acks.counts.values()) == [1, 1, 1, 1]
 
 
-async def test_compressed_topics_take_columns_too(driver: FakeEra) -> None:
+async def test_compressed_topics_take_columns_too(driver: FakeDriver) -> None:
     rows = [b"%05d" % n * 20 for n in range(3000)]
     async with Producer(driver, compression="gzip") as out:
         assert (await out.send_arrow("t", pa.array(rows), partition=PLACE)).written == 3000
@@ -158,7 +158,7 @@ NAMELESS = pa.table({"value": [b"x"], "headers": pa.array([[(None, b"y")]], HEAD
     ids=lambda value: value if isinstance(value, str) else None,
 )
 async def test_what_cannot_be_sent_is_said_before_anything_is(
-    driver: FakeEra, data: Any, options: dict[str, Any], error: type[Exception], words: str
+    driver: FakeDriver, data: Any, options: dict[str, Any], error: type[Exception], words: str
 ) -> None:
     async with Producer(driver) as out:
         with pytest.raises(error, match=words):
@@ -166,7 +166,7 @@ async def test_what_cannot_be_sent_is_said_before_anything_is(
         assert out.statistics().accepted == 0
 
 
-async def test_damaged_offsets_reach_nobody(driver: FakeEra) -> None:
+async def test_damaged_offsets_reach_nobody(driver: FakeDriver) -> None:
     offsets = pa.array([0, 9, 2], pa.int32()).buffers()[1]
     damaged = pa.Array.from_buffers(pa.binary(), 2, [None, offsets, pa.py_buffer(b"abc")])
     async with Producer(driver) as out:
@@ -175,7 +175,7 @@ async def test_damaged_offsets_reach_nobody(driver: FakeEra) -> None:
         await out.send("t", b"still fine")
 
 
-async def test_without_pyarrow_the_error_names_the_extra(driver: FakeEra, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_pyarrow_the_error_names_the_extra(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.delitem(sys.modules, "odradek.client.producer.arrow_input")
     monkeypatch.delattr("odradek.client.producer.arrow_input", raising=False)
@@ -187,7 +187,7 @@ async def test_without_pyarrow_the_error_names_the_extra(driver: FakeEra, monkey
 # ---- as send_many -----------------------------------------------------------------------------------------------
 
 
-async def test_rows_that_are_too_large_fail_alone_and_are_shown_as_records(driver: FakeEra) -> None:
+async def test_rows_that_are_too_large_fail_alone_and_are_shown_as_records(driver: FakeDriver) -> None:
     async with Producer(driver, max_message_bytes=10) as out:
         acks = await out.send_arrow("t", pa.array(["fits", "x" * 11, "too", "y" * 1000]), partition=PLACE)
     assert driver.log[PLACE] == [b"fits", b"too"]
@@ -199,11 +199,13 @@ async def test_rows_that_are_too_large_fail_alone_and_are_shown_as_records(drive
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 async def test_rows_that_nobody_answers_are_unknown_and_shown_as_records(
-    driver: FakeEra, clock: Clock, compression: str
+    driver: FakeDriver, clock: Clock, compression: str
 ) -> None:
     async def late() -> None:
         await driver[1].sent(1)
         clock.now += 1
+        await anyio.sleep(0.1)
+        driver[1].lose(DeadlineError("produce", 10, True))
 
     driver[1].holding = True
     async with (
@@ -218,7 +220,7 @@ async def test_rows_that_nobody_answers_are_unknown_and_shown_as_records(
         ]
 
 
-async def test_rows_wait_for_room_and_what_they_take_is_bounded(driver: FakeEra) -> None:
+async def test_rows_wait_for_room_and_what_they_take_is_bounded(driver: FakeDriver) -> None:
     """Nothing is ever held beyond the buffer, and all of it is given back."""
     async with Producer(driver, buffer_bytes=2000) as out:
         driver.hold()
@@ -235,7 +237,7 @@ async def test_rows_wait_for_room_and_what_they_take_is_bounded(driver: FakeEra)
     assert driver.log[PLACE] == [b"%03d" % n for n in range(1000)]
 
 
-async def test_a_cancelled_call_leaves_its_rows_on_their_way(driver: FakeEra) -> None:
+async def test_a_cancelled_call_leaves_its_rows_on_their_way(driver: FakeDriver) -> None:
     driver[1].holding = True
     rows = [b"%03d" % n for n in range(100)]
     async with Producer(driver, buffer_bytes=1000) as out:
@@ -251,7 +253,7 @@ async def test_a_cancelled_call_leaves_its_rows_on_their_way(driver: FakeEra) ->
     assert not out.failures
 
 
-async def test_rows_of_a_broker_that_has_gone_are_sent_elsewhere_in_their_order(driver: FakeEra) -> None:
+async def test_rows_of_a_broker_that_has_gone_are_sent_elsewhere_in_their_order(driver: FakeDriver) -> None:
     driver.metadata.brokers(1)
     driver[1].holding = True
     rows = [b"%04d" % n for n in range(2000)]
@@ -266,7 +268,7 @@ async def test_rows_of_a_broker_that_has_gone_are_sent_elsewhere_in_their_order(
     assert driver.values() == rows
 
 
-async def test_a_wrapper_that_is_too_large_is_split_down_to_its_rows(driver: FakeEra) -> None:
+async def test_a_wrapper_that_is_too_large_is_split_down_to_its_rows(driver: FakeDriver) -> None:
     rows = [bytes((n * 7919 + i * i * 31 + (i * n) % 251) % 256 for i in range(40)) for n in range(40)]
     async with Producer(driver, compression="gzip", max_message_bytes=200) as out:
         acks = await out.send_arrow("t", pa.array(rows, pa.binary()), partition=PLACE)
@@ -292,8 +294,8 @@ async def test_nulls_keys_headers_and_times_become_records() -> None:
     times = pa.array([1500, None, -1], pa.timestamp("ms", tz="UTC"))
     data = pa.table({"value": [b"x", None, b"z"], "key": ["k", "", None], "headers": headers, "time": times})
     rows = [
-        ProducerRecord(b"x", b"k", (("a", b"1"), ("a", None)), 1500),  # type: ignore[arg-type]
-        ProducerRecord(None, b"", (), None),  # type: ignore[arg-type]
+        ProducerRecord(b"x", b"k", (("a", b"1"), ("a", None)), 1500),
+        ProducerRecord(None, b"", (), None),
         ProducerRecord(b"z", None, (), -1),
     ]
     assert list(arrow_input.runs(data, "value", "key", "headers", "time")) == [rows]
@@ -333,4 +335,4 @@ async def test_times_of_every_kind_become_milliseconds(times: Any) -> None:
 
 async def test_one_null_value_makes_records_of_all_rows() -> None:
     rows = [row for run in arrow_input.runs(pa.chunked_array([[b"x"], [b"y", None]])) for row in run]
-    assert rows == [ProducerRecord(b"x"), ProducerRecord(b"y"), ProducerRecord(None)]  # type: ignore[arg-type]
+    assert rows == [ProducerRecord(b"x"), ProducerRecord(b"y"), ProducerRecord(None)]

@@ -55,7 +55,7 @@ async def read_ahead(reader: Reader, rows: int) -> None:
             await anyio.lowlevel.checkpoint()
 
 
-def make_era(
+def make_driver(
     compressions: tuple[CompressionType, ...] = (
         CompressionType.NONE,
         CompressionType.GZIP,
@@ -78,7 +78,7 @@ def make_era(
 @pytest.mark.parametrize("max_bytes", [1, 6, 100, 1 << 20])
 async def test_tables_have_every_row_in_order_and_end_where_batches_end(engine: str, max_bytes: int) -> None:
     with using(engine):
-        async with Reader(make_era(), "t", until=LATEST, tuning=Tuning(fetch_bytes=500)) as reader:
+        async with Reader(make_driver(), "t", until=LATEST, tuning=Tuning(fetch_bytes=500)) as reader:
             tables = [table async for table in reader.arrow(max_bytes=max_bytes)]
     assert by_partition(*tables) == {tp(n): numbered(200, 1000 * n) for n in range(3)}
     assert all(table.schema == odradek.arrow.schema() for table in tables)
@@ -89,7 +89,7 @@ async def test_tables_have_every_row_in_order_and_end_where_batches_end(engine: 
 @pytest.mark.parametrize("max_bytes", [6, 50, 300])
 async def test_a_bookmark_between_two_tables_resumes_exactly_there(engine: str, max_bytes: int) -> None:
     """Also inside a compressed wrapper, where no position exists."""
-    driver, options, tables = make_era(), dict[str, Any](), list[pa.Table]()
+    driver, options, tables = make_driver(), dict[str, Any](), list[pa.Table]()
     with using(engine):
         while sum(table.num_rows for table in tables) < 600:
             async with Reader(driver, "t", until=LATEST, tuning=Tuning(fetch_bytes=700), **options) as reader:
@@ -210,7 +210,7 @@ async def test_what_killed_the_background_is_raised_while_a_table_is_filled() ->
 
 @pytest.mark.parametrize("max_wait", [0.0, 0.001])
 async def test_cancelling_a_wait_for_a_table_moves_nothing(max_wait: float) -> None:
-    driver = make_era()
+    driver = make_driver()
     found: list[pa.Table] = []
     async with Reader(driver, "t", until=LATEST, tuning=Tuning(fetch_bytes=100, fetch_idle=0.001)) as reader:
         steps = 0
@@ -236,7 +236,7 @@ async def test_rows_whose_table_cannot_be_made_come_again(monkeypatch: pytest.Mo
     def fail(*_: object, **__: object) -> pa.Table:
         raise MemoryError
 
-    driver = make_era()
+    driver = make_driver()
     async with Reader(driver, "t", until=LATEST) as reader:
         tables = reader.arrow(max_bytes=100)
         before = await anext(tables)
@@ -261,7 +261,7 @@ async def test_pain_memory_is_bounded_with_a_slow_taker_of_tables() -> None:
     ) as reader:
         rows = 0
         async for table in reader.arrow(max_bytes=50_000):
-            assert sum(cursor.holding.held for cursor in reader._fetcher.cursors.values()) <= read_ahead_bytes
+            assert sum(cursor.buffered.memory for cursor in reader._fetcher.cursors.values()) <= read_ahead_bytes
             assert 90 * table.num_rows <= 50_000
             rows += table.num_rows
             await anyio.lowlevel.checkpoint()

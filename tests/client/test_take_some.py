@@ -8,9 +8,9 @@ import pytest
 
 from odradek import engine
 from odradek.batch import Batch
-from odradek.client.consumer.cursor import BufferedColumns
 from odradek.client.consumer.reader import Reader
 from odradek.client.options import Tuning
+from odradek.core.fetch.cursor import BufferedColumns
 from odradek.engine import PackedBytes
 from odradek.errors import CorruptMessage
 from odradek.types import LATEST, Columns
@@ -91,7 +91,7 @@ def test_rows_are_counted_alike_in_lists_and_packed(start: int) -> None:
     for max_bytes in range(20):
         expected = max(1, max(n for n in range(len(values) - start + 1) if sum(ends_of(values, start, n)) <= max_bytes))
         for column in (values, packed):
-            chunk = BufferedColumns(Columns(column, rows, rows), 0, start)
+            chunk = BufferedColumns(Columns(column, rows, rows), start)
             assert chunk.rows_within(max_bytes) == expected, max_bytes
 
 

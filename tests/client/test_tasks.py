@@ -69,6 +69,7 @@ async def test_the_first_error_of_a_task_is_raised_by_stop() -> None:
     group = ShieldedTaskGroup()
     await group.start()
     group.spawn(fail, "first")
+    await anyio.wait_all_tasks_blocked()
     group.spawn(fail, "second")
     await anyio.wait_all_tasks_blocked()
     with pytest.raises(ValueError, match="first"):

@@ -15,9 +15,9 @@ import anyio
 import pytest
 
 import odradek as od
-from odradek.core.interfaces import DecoderOptions, FetchResult
+from odradek.core.interfaces import DecoderOptions, PartitionFetch
 from odradek.core.produce.partitioners import JavaHash
-from odradek.errors import MessageTooLarge, Rejected
+from odradek.errors import BrokerError, MessageTooLarge, Rejected
 from odradek.io.kafka07.broker_client import Kafka07BrokerClient
 from odradek.testing import Kafka07Broker, ZooKeeperServer
 from odradek.types import EARLIEST, LATEST, Broker, Position, PositionSpec, TopicPartition
@@ -335,13 +335,15 @@ async def test_calls_of_the_simple_consumer_by_our_api(case: Case, zookeeper: Zo
                 continue
             parts = parts_of(request)
             decoders = [decoder_of(part) for part in parts]
-            outcomes = await api.fetch([(d, part.max_bytes) for d, part in zip(decoders, parts, strict=True)])
+            outcomes = [PartitionFetch(d, part.max_bytes) for d, part in zip(decoders, parts, strict=True)]
+            await api.fetch(outcomes)
             recorded = result.split("|")[1:] if isinstance(request, MultiFetch) else [result]
             for part, outcome, decoder, text in zip(parts, outcomes, decoders, recorded, strict=True):
                 same_part(part, code_of(outcome), outcome.received, decoder, text)
 
 
-def code_of(outcome: FetchResult) -> int:
+def code_of(outcome: PartitionFetch) -> int:
+    assert outcome.error is None or isinstance(outcome.error, BrokerError)
     return 0 if outcome.error is None else outcome.error.code
 
 

@@ -7,9 +7,9 @@ from enum import Enum
 import pytest
 
 from odradek.core.states import (
+    BROKER,
     CONSUMER,
     CURSOR,
-    LINK,
     OWNERSHIP,
     BrokerEvent,
     BrokerState,
@@ -46,7 +46,7 @@ DOOR = Machine(
         (Door.OPEN, Act.BURN): Door.GONE,
     },
 )
-MACHINES = [CONSUMER, OWNERSHIP, CURSOR, LINK]
+MACHINES = [CONSUMER, OWNERSHIP, CURSOR, BROKER]
 
 
 def test_a_legal_pair_leads_on() -> None:
@@ -84,11 +84,16 @@ def test_a_partition_is_released_only_after_it_was_revoked_and_lost_in_any_state
         assert OWNERSHIP.after(state, OwnershipEvent.LOSE) is OwnershipState.ENDED
 
 
-def test_a_seek_revives_a_partition_in_any_state() -> None:
+def test_a_seek_revives_a_partition_in_any_state_while_it_is_assigned() -> None:
+    for state in set(CursorState) - {CursorState.UNASSIGNED}:
+        assert CURSOR.after(state, CursorEvent.SEEK) is CursorState.RESOLVING
+
+
+def test_a_partition_can_be_unassigned_in_any_state() -> None:
     for state in CursorState:
-        assert CURSOR.after(state, CursorEvent.SEEK) is CursorState.SEARCHING
+        assert CURSOR.after(state, CursorEvent.UNASSIGN) is CursorState.UNASSIGNED
 
 
-def test_a_lost_connection_comes_back_by_itself() -> None:
-    state = LINK.after(BrokerState.UP, BrokerEvent.BREAK)
-    assert LINK.after(LINK.after(state, BrokerEvent.BREAK), BrokerEvent.ANSWER) is BrokerState.UP
+def test_a_broker_recovers_from_a_lost_connection() -> None:
+    state = BROKER.after(BrokerState.CONNECTED, BrokerEvent.FAILED)
+    assert BROKER.after(BROKER.after(state, BrokerEvent.FAILED), BrokerEvent.RESPONDED) is BrokerState.CONNECTED

@@ -65,10 +65,10 @@ def test_the_choice_is_made_from_the_environment(monkeypatch: pytest.MonkeyPatch
     assert engines._choose().NAME == "pure"
 
 
-def test_use_switches_for_whoever_looks_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_use_switches_the_engine_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "active", engines.active)  # puts it back afterwards
     for name in ("pure", "compiled", "pure"):
         engines.use(name)
         assert name == engines.active.NAME
-    with pytest.raises(ImportError, match="there are compiled, pure"):
+    with pytest.raises(ImportError, match="choose one of compiled, pure"):
         engines.use("none")

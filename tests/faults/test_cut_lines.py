@@ -28,7 +28,7 @@ from .load import CONFIG, WAIT_S, Load, Received, judge, read_back
 
 pytestmark = pytest.mark.anyio
 
-PLACE = TopicPartition("t", 0, 1)
+PARTITION = TopicPartition("t", 0, 1)
 CONFIRM_BYTES, CONFIRMED_BYTES = 8, 6
 REPLY_HEAD_BYTES = 6
 NEVER_AGAIN = od.Tuning(backoff=od.Backoff(first_s=60, max_s=60))
@@ -53,7 +53,7 @@ def value_of(direction: str, byte: int) -> bytes:
 def request_bytes(compression: str) -> int:
     """Of a produce of one such value, without its confirm."""
     message_set = encode_set([value_of("client", 0)], CompressionType.named(compression))
-    return sum(map(len, encode_request(Produce(PLACE.topic, PLACE.partition, message_set))))
+    return sum(map(len, encode_request(Produce(PARTITION.topic, PARTITION.partition, message_set))))
 
 
 class Cut(NamedTuple):
@@ -93,7 +93,7 @@ async def about_to_send(
         od.connect(f"kafka07://1@{proxy.address}", tuning=tuning) as k,
         k.producer(compression=compression, deliver_within=within) as out,
     ):
-        await k.partitions(PLACE.topic)
+        await k.partitions(PARTITION.topic)
         proxy.cut_after(**cut.at)
         yield out
 
@@ -107,8 +107,8 @@ async def test_a_connection_cut_at_every_byte_of_a_produce_loses_nothing(
     cuts = cuts_of_a_produce(compression)
     for cut in cuts:
         async with about_to_send(proxy, cut, compression, tuning, within=20) as out:
-            acks[cut.value] = await out.send(PLACE.topic, cut.value, partition=PLACE)
-    log = await read_back(PLACE.topic, broker)
+            acks[cut.value] = await out.send(PARTITION.topic, cut.value, partition=PARTITION)
+    log = await read_back(PARTITION.topic, broker)
     assert log == {cut.value: 2 if cut.arrived and not cut.confirmed else 1 for cut in cuts}
     for cut in cuts:
         ack = acks[cut.value]
@@ -137,7 +137,7 @@ async def test_a_send_that_is_cut_and_not_repeated_tells_the_truth(
         ):
             tasks.start_soon(announce, proxy.statistics().connections, task_status)
             try:
-                await out.send(PLACE.topic, cut.value, partition=PLACE)
+                await out.send(PARTITION.topic, cut.value, partition=PARTITION)
                 outcomes[cut.value] = "Ack"
             except (od.OutcomeUnknown, od.NotWritten) as error:
                 outcomes[cut.value] = type(error).__name__
@@ -146,7 +146,7 @@ async def test_a_send_that_is_cut_and_not_repeated_tells_the_truth(
     async with anyio.create_task_group() as tasks:
         for cut in cuts:
             await tasks.start(send, cut)
-    log = await read_back(PLACE.topic, broker)
+    log = await read_back(PARTITION.topic, broker)
     assert log == {cut.value: 1 for cut in cuts if cut.arrived}
     for cut in cuts:
         assert (outcomes[cut.value] == "Ack") == cut.confirmed
@@ -169,7 +169,7 @@ async def test_connections_cut_inside_a_confirm_again_and_again_under_load(
         k.producer() as out,
         anyio.create_task_group() as tasks,
     ):
-        load = Load(out, PLACE.topic, tasks)
+        load = Load(out, PARTITION.topic, tasks)
         await load.more(100)
         for confirms in range(20):
             proxy.refuse()
@@ -180,10 +180,10 @@ async def test_connections_cut_inside_a_confirm_again_and_again_under_load(
             await until(partial(connected_and_cut, proxy, made))
         await load.more(100)
         await load.stop()
-    verdict = judge(load, await read_back(PLACE.topic, broker))
-    report(verdict)
-    assert verdict.copies >= 20
-    assert verdict.unknown == verdict.not_written == 0
+    outcome = judge(load, await read_back(PARTITION.topic, broker))
+    report(outcome)
+    assert outcome.copies >= 20
+    assert outcome.unknown == outcome.not_written == 0
 
 
 # ---- fetching -----------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ async def fill(k: od.Cluster) -> list[bytes]:
     values = [b"%03d" % n for n in range(9)]
     for compression, start in (("none", 0), ("gzip", 3), ("snappy", 6)):
         async with k.producer(compression=compression) as out:
-            (await out.send_many(PLACE.topic, values[start : start + 3], partition=PLACE)).check()
+            (await out.send_many(PARTITION.topic, values[start : start + 3], partition=PARTITION)).check()
     return values
 
 
@@ -203,14 +203,14 @@ async def test_a_connection_cut_at_every_byte_of_a_fetch_and_its_reply_loses_and
 ) -> None:
     async with od.connect(f"kafka07://1@{broker.address}", tuning=tuning) as k:
         values = await fill(k)
-        end = (await k.positions(PLACE.topic, od.LATEST))[PLACE]
-    request = sum(map(len, encode_request(Fetch(PLACE.topic, 0, 0, 1))))
+        end = (await k.positions(PARTITION.topic, od.LATEST))[PARTITION]
+    request = sum(map(len, encode_request(Fetch(PARTITION.topic, 0, 0, 1))))
     cuts = [{"client_bytes": n} for n in range(request + 1)]
     cuts += [{"server_bytes": n} for n in range(REPLY_HEAD_BYTES + end + 1)]
     for cut in cuts:
         async with od.connect(f"kafka07://1@{proxy.address}", tuning=tuning) as k:
             proxy.cut_after(**cut)
-            async with k.reader({PLACE: Position(0)}, until=end) as reader:
+            async with k.reader({PARTITION: Position(0)}, until=end) as reader:
                 assert [record.value async for record in reader] == values, cut
 
 
@@ -230,7 +230,7 @@ async def test_a_group_consumer_cut_at_every_byte_of_a_fetch_reply_gets_everythi
             od.connect(f"kafka07://1@{broker.address}", tuning=tuning) as direct,
             direct.producer() as out,
             od.connect(f"kafka07+zk://{odradek_chroot}", tuning=tuning) as k,
-            k.consumer(PLACE.topic, group="g") as consumer,
+            k.consumer(PARTITION.topic, group="g") as consumer,
             anyio.create_task_group() as tasks,
         ):
             tasks.start_soon(received.take, "c", consumer)
@@ -239,12 +239,12 @@ async def test_a_group_consumer_cut_at_every_byte_of_a_fetch_reply_gets_everythi
                 proxy.refuse()
                 proxy.cut()
                 value = value_of("x", byte)
-                await out.send(PLACE.topic, value, partition=PLACE)
+                await out.send(PARTITION.topic, value, partition=PARTITION)
                 proxy.cut_after(server_bytes=byte)
                 proxy.accept()
                 await received.all_of(Counter([value]))
                 total += 1
-            log = await read_back(PLACE.topic, broker)
+            log = await read_back(PARTITION.topic, broker)
             tasks.cancel_scope.cancel()
     assert received.counts() == log
     assert log.total() == total

@@ -28,7 +28,7 @@ from odradek.errors import (
 from odradek.io import connection as module
 from odradek.io import transport
 from odradek.io.connection import CONNECTION, Connection, ConnectionOptions, State
-from odradek.io.requests import COALESCE_BYTES, EncodedRequest, Handshake, InFlightRequest, coalesce
+from odradek.io.requests import COALESCE_BYTES, Handshake, InFlightRequest, coalesce
 from odradek.io.tcp import memory_pair
 
 pytestmark = pytest.mark.anyio
@@ -50,11 +50,11 @@ class Fixed:
         return len(self.data) == self.size
 
     def feed(self, data: memoryview) -> int:
-        piece = bytes(data[: self.size - len(self.data)])
-        self.data += piece
+        part = bytes(data[: self.size - len(self.data)])
+        self.data += part
         if isinstance(error := self.bad.get(self.data[:1]), RemoteProtocolError | DEFECTS):
             raise error
-        return len(piece)
+        return len(part)
 
     def result(self) -> bytes:
         if error := self.bad.get(self.data):
@@ -68,17 +68,17 @@ class Net:
     def __init__(self, capacity: int = 1 << 20) -> None:
         self.capacity = capacity
         self.refusal: Unreachable | None = None
-        self.dialled: list[float] = []
+        self.attempts: list[float] = []
         self.send_peer, self.peers = anyio.create_memory_object_stream[ByteStream](100)
 
     async def dial(self, host: str, port: int, timeout: float) -> ByteStream:
         await checkpoint()
-        self.dialled.append(anyio.current_time())
+        self.attempts.append(anyio.current_time())
         if self.refusal is not None:
             raise self.refusal
-        here, there = memory_pair(self.capacity)
-        self.send_peer.send_nowait(there)
-        return here
+        near, far = memory_pair(self.capacity)
+        self.send_peer.send_nowait(far)
+        return near
 
     def close(self) -> None:
         self.send_peer.close()
@@ -112,7 +112,7 @@ def ask(connection: Connection, request: bytes, reply: int = 1, deadline_s: floa
     return connection.submit([request], Fixed(reply), deadline_s=deadline_s)
 
 
-def tell(connection: Connection, *request: bytes | memoryview, deadline_s: float = 30) -> InFlightRequest[None]:
+def notify(connection: Connection, *request: bytes | memoryview, deadline_s: float = 30) -> InFlightRequest[None]:
     return connection.submit(request, None, deadline_s=deadline_s)
 
 
@@ -151,7 +151,7 @@ async def test_requests_are_pipelined_and_replies_matched_in_order(net: Net) -> 
 async def test_what_is_not_answered_queues_no_waiter(net: Net) -> None:
     async with connected(net) as connection:
         before = ask(connection, b"a")
-        silent = tell(connection, b"produce")
+        silent = notify(connection, b"produce")
         after = ask(connection, b"b")
         assert await outcome(silent) is None
         assert not before.done
@@ -199,7 +199,7 @@ async def test_five_thousand_in_flight_take_few_writes_and_all_get_their_own_rep
 async def test_big_exchanges_do_not_mix_with_small_ones(net: Net) -> None:
     bodies = [b"s" * 10, b"L" * (3 * COALESCE_BYTES), b"t" * 10, b"M" * COALESCE_BYTES]
     async with connected(net) as connection:
-        done: list[InFlightRequest[Any]] = [tell(connection, b"<", memoryview(body), b">") for body in bodies]
+        done: list[InFlightRequest[Any]] = [notify(connection, b"<", memoryview(body), b">") for body in bodies]
         peer = await net.peers.receive()
         expected = b"".join(b"<" + body + b">" for body in bodies)
         assert await read(peer, len(expected)) == expected
@@ -224,10 +224,10 @@ async def test_an_outcome_may_be_awaited_by_many_and_again(net: Net) -> None:
 def test_joining_keeps_bytes_and_copies_no_large_buffer() -> None:
     large, small = memoryview(b"L" * COALESCE_BYTES), b"s" * 1000
     buffers: list[bytes | bytearray | memoryview] = [b"a", b"b", large, *[small] * 100, large, b"z"]
-    pieces = list(coalesce(buffers))
-    assert b"".join(pieces) == b"".join(buffers)
-    assert [piece is large for piece in pieces] == [False, True, False, False, True, False]
-    assert max(map(len, pieces)) == COALESCE_BYTES
+    joined = list(coalesce(buffers))
+    assert b"".join(joined) == b"".join(buffers)
+    assert [part is large for part in joined] == [False, True, False, False, True, False]
+    assert max(map(len, joined)) == COALESCE_BYTES
 
 
 # ---- loss ----------------------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ async def test_what_was_not_begun_fails_as_not_sent_and_what_comes_later_goes_el
     net = Net(capacity=100)
     async with connected(net) as connection:
         begun = [ask(connection, b"x" * COALESCE_BYTES)]
-        waiting: list[InFlightRequest[Any]] = [ask(connection, b"y"), tell(connection, b"z")]
+        waiting: list[InFlightRequest[Any]] = [ask(connection, b"y"), notify(connection, b"z")]
         peer = await net.peers.receive()
         await wait_all_tasks_blocked()
         assert repr(connection) == "<Connection b:1 connected, 1 in flight, 2 queued>"
@@ -334,7 +334,7 @@ async def test_an_idle_connection_closed_by_the_peer_is_noticed_without_noise(ne
         await wait_all_tasks_blocked()
         statistics = connection.statistics()
         assert (statistics.state, statistics.losses, statistics.last_error) == (State.IDLE, 1, "closed by the peer")
-        assert len(net.dialled) == 1  # nobody asked for another one yet
+        assert len(net.attempts) == 1  # nobody asked for another one yet
         again = ask(connection, b"b")
         await (await net.peers.receive()).send(b"2")
         assert await again == b"2"
@@ -496,7 +496,7 @@ async def test_an_answered_exchange_leaves_its_deadline_without_effect(net: Net)
 async def test_a_peer_that_does_not_read_is_given_up_at_the_deadline() -> None:
     net = Net(capacity=10)
     async with connected(net) as connection:
-        stuck = tell(connection, b"x" * COALESCE_BYTES, deadline_s=0.02)
+        stuck = notify(connection, b"x" * COALESCE_BYTES, deadline_s=0.02)
         behind = ask(connection, b"b", deadline_s=0.02)
         assert await outcome(stuck) == (DeadlineError, True)
         assert await outcome(behind) == (DeadlineError, False)
@@ -510,7 +510,7 @@ async def test_a_peer_that_does_not_read_hides_no_reply() -> None:
         first = ask(connection, b"a")
         peer = await net.peers.receive()
         assert await peer.receive() == b"a"
-        tell(connection, b"x" * COALESCE_BYTES)
+        notify(connection, b"x" * COALESCE_BYTES)
         await wait_all_tasks_blocked()
         await peer.send(b"1")
         assert await outcome(first) == b"1"
@@ -520,10 +520,10 @@ async def test_a_peer_that_does_not_read_hides_no_reply() -> None:
 # ---- connecting ----------------------------------------------------------------------------------------------
 
 
-async def test_nothing_is_dialled_before_something_is_submitted(net: Net) -> None:
+async def test_nothing_is_opened_before_something_is_submitted(net: Net) -> None:
     async with connected(net) as connection:
         await wait_all_tasks_blocked()
-        assert net.dialled == []
+        assert net.attempts == []
         assert connection.state is State.IDLE
 
 
@@ -531,7 +531,7 @@ async def test_a_refused_connect_fails_what_is_queued_with_its_reason(net: Net) 
     net.refusal = Unreachable("tcp", "b:1", "Connection refused")
     net.refusal.hint = "start it"
     async with connected(net) as connection:
-        pendings: list[InFlightRequest[Any]] = [ask(connection, b"a"), tell(connection, b"b")]
+        pendings: list[InFlightRequest[Any]] = [ask(connection, b"a"), notify(connection, b"b")]
         assert [await outcome(pending) for pending in pendings] == [(Unreachable, False)] * 2
         with pytest.raises(Unreachable, match=r"tcp: Connection refused \(start it\)") as caught:
             await pendings[0]
@@ -553,7 +553,7 @@ async def test_attempts_back_off_and_a_reply_ends_it(net: Net, monkeypatch: pyte
         net.refusal = None
         pending = ask(connection, b"a")
         peer = await net.peers.receive()
-        waits = [b - a for a, b in zip(net.dialled, net.dialled[1:], strict=False)]
+        waits = [b - a for a, b in zip(net.attempts, net.attempts[1:], strict=False)]
         assert all(wait >= least for wait, least in zip(waits, [0.0095, 0.0195, 0.0395], strict=True))
         await peer.send(b"1")
         await pending
@@ -583,7 +583,7 @@ async def test_a_back_off_longer_than_the_deadline_fails_with_the_refusal_as_cau
         assert isinstance(caught.value.__cause__, Unreachable)
         assert not caught.value.sent
         assert await outcome(neighbour) == (ConnectionLost, False)  # or it could overtake who failed before it
-        assert len(net.dialled) == 1
+        assert len(net.attempts) == 1
 
 
 async def test_nobody_left_waiting_at_the_end_of_a_back_off_dials_nothing(net: Net) -> None:
@@ -594,7 +594,7 @@ async def test_nobody_left_waiting_at_the_end_of_a_back_off_dials_nothing(net: N
         with anyio.fail_after(5):
             while connection.state is not State.IDLE:
                 await checkpoint()
-        assert len(net.dialled) == 1
+        assert len(net.attempts) == 1
 
 
 async def test_a_dial_that_hangs_is_bounded_by_the_deadline(net: Net) -> None:
@@ -644,7 +644,7 @@ async def scenario(net: Net, connection: Connection, pendings: list[InFlightRequ
     pendings.append(ask(connection, b"a"))
     await outcome(pendings[-1])
     net.refusal = None
-    pendings += [ask(connection, b"b"), tell(connection, b"c"), ask(connection, b"d", 2)]
+    pendings += [ask(connection, b"b"), notify(connection, b"c"), ask(connection, b"d", 2)]
     async with await net.peers.receive() as peer:
         await read(peer, 3)
         await peer.send(b"12")
@@ -658,14 +658,14 @@ async def scenario(net: Net, connection: Connection, pendings: list[InFlightRequ
 
 @pytest.mark.parametrize("way", ["cancel", "aclose"])
 async def test_ended_at_any_moment_it_leaves_no_task_no_stream_and_no_waiter(net: Net, way: str) -> None:
-    async def end(turns: int, connection: Connection, scope: anyio.CancelScope) -> None:
-        for _ in range(turns):
+    async def end(steps: int, connection: Connection, scope: anyio.CancelScope) -> None:
+        for _ in range(steps):
             await checkpoint()
         if way == "aclose":
             await connection.aclose()
         scope.cancel()
 
-    for turns in range(120):
+    for steps in range(120):
         pendings: list[InFlightRequest[Any]] = []
         opened: list[ByteStream] = []
 
@@ -676,12 +676,12 @@ async def test_ended_at_any_moment_it_leaves_no_task_no_stream_and_no_waiter(net
         connection = Connection("b", 1, connect=dial, options=AT_ONCE)
         async with no_leak(), anyio.create_task_group() as group:
             group.start_soon(connection.run)
-            group.start_soon(end, turns, connection, group.cancel_scope)
+            group.start_soon(end, steps, connection, group.cancel_scope)
             try:
                 await scenario(net, connection, pendings)
             except (Closed, anyio.EndOfStream, anyio.BrokenResourceError):
                 assert way == "aclose"
-        assert all(pending.done for pending in pendings), turns
+        assert all(pending.done for pending in pendings), steps
         for stream in opened:
             with pytest.raises(anyio.ClosedResourceError):
                 await stream.receive()
@@ -726,38 +726,38 @@ async def test_a_callback_submits_in_the_middle_of_a_read_and_keeps_the_order(ne
 async def test_a_callback_closes_in_the_middle_of_a_read(net: Net) -> None:
     async with connected(net) as connection:
         first, second, third = ask(connection, b"a"), ask(connection, b"b"), ask(connection, b"c", 2)
-        told: list[str] = []
+        called: list[str] = []
         first.add_done_callback(connection.close)
         for pending, name in ((second, "second"), (third, "third")):
-            pending.add_done_callback(lambda name=name: told.append(name))  # type: ignore[misc]
+            pending.add_done_callback(lambda name=name: called.append(name))  # type: ignore[misc]
         await (await net.peers.receive()).send(b"12" + b"3")
         assert [await outcome(pending) for pending in (first, second, third)] == [
             b"1",
             (ConnectionLost, True),
             (ConnectionLost, True),
         ]
-        assert told == ["second", "third"]
+        assert called == ["second", "third"]
         assert connection.state is State.CLOSED
 
 
 async def test_a_loss_calls_back_in_order_whether_sent_or_not_and_what_is_submitted_then_goes_elsewhere() -> None:
     net = Net(capacity=10)
     async with connected(net) as connection:
-        told: list[int] = []
+        called: list[int] = []
         again: list[InFlightRequest[bytes]] = []
         epoch = connection.incarnation
 
         def lost(number: int) -> None:
             assert connection.incarnation == epoch + 1
-            told.append(number)
+            called.append(number)
             if number == 1:
                 again.append(ask(connection, b"again"))
 
         pendings: list[InFlightRequest[Any]] = [
             ask(connection, b"a"),
-            tell(connection, b"x" * COALESCE_BYTES),
+            notify(connection, b"x" * COALESCE_BYTES),
             ask(connection, b"b"),
-            tell(connection, b"c"),
+            notify(connection, b"c"),
         ]
         for number, pending in enumerate(pendings):
             pending.add_done_callback(lambda number=number: lost(number))  # type: ignore[misc]
@@ -766,7 +766,7 @@ async def test_a_loss_calls_back_in_order_whether_sent_or_not_and_what_is_submit
         await peer.aclose()
         sent = [await outcome(pending) for pending in pendings]
         assert sent == [(ConnectionLost, True)] * 2 + [(ConnectionLost, False)] * 2
-        assert told == [0, 1, 2, 3]
+        assert called == [0, 1, 2, 3]
         peer = await net.peers.receive()
         assert await read(peer, 5) == b"again"
         await peer.send(b"1")
@@ -776,13 +776,13 @@ async def test_a_loss_calls_back_in_order_whether_sent_or_not_and_what_is_submit
 
 async def test_a_deadline_calls_back_in_the_order_of_the_exchanges(net: Net) -> None:
     async with connected(net) as connection:
-        told: list[str] = []
+        called: list[str] = []
         patient, late = ask(connection, b"a"), ask(connection, b"b", deadline_s=0.02)
-        patient.add_done_callback(lambda: told.append("patient"))
-        late.add_done_callback(lambda: told.append("late"))
+        patient.add_done_callback(lambda: called.append("patient"))
+        late.add_done_callback(lambda: called.append("late"))
         assert await outcome(late) == (DeadlineError, True)
         assert await outcome(patient) == (ConnectionLost, True)
-        assert told == ["patient", "late"]
+        assert called == ["patient", "late"]
 
 
 async def test_unconfirmed_exchanges_that_call_for_the_next_one_do_not_pile_up(net: Net) -> None:
@@ -793,7 +793,7 @@ async def test_unconfirmed_exchanges_that_call_for_the_next_one_do_not_pile_up(n
             nonlocal left
             left -= 1
             if left:
-                tell(connection, b"x").add_done_callback(go_on)
+                notify(connection, b"x").add_done_callback(go_on)
 
         go_on()
         peer = await net.peers.receive()
@@ -858,11 +858,23 @@ class Versioned:
         return [b"%d" % session, self.body], Fixed(1)
 
 
+class Hello:
+    """A request of a handshake: the same bytes for every version."""
+
+    size = 2
+
+    def __init__(self, body: bytes, reply: Fixed) -> None:
+        self.body, self.reply = body, reply
+
+    def encode(self, session: Any) -> tuple[list[bytes], Fixed]:
+        return [self.body], self.reply
+
+
 def hello() -> Handshake:
     """Ask the peer for a version, and confirm it."""
-    version: bytes = yield EncodedRequest([b"v?"], Fixed(1))
+    version: bytes = yield Hello(b"v?", Fixed(1))
     try:
-        yield EncodedRequest([b"v!"], Fixed(1, {b"N": BrokerError(58, "SaslAuthenticationFailed")}))
+        yield Hello(b"v!", Fixed(1, {b"N": BrokerError(58, "SaslAuthenticationFailed")}))
     except BrokerError as error:
         raise Unsupported("this version", "another broker") from error
     return int(version)
@@ -998,7 +1010,7 @@ async def test_close_before_the_first_turn_of_run(net: Net) -> None:
         await connection.aclose()
         assert await outcome(pending) == (ConnectionLost, False)
         await connection.run()
-        assert net.dialled == []
+        assert net.attempts == []
 
 
 async def test_close_works_in_a_cancelled_scope_and_from_many_tasks(net: Net) -> None:
@@ -1029,7 +1041,7 @@ async def test_close_is_bounded_when_the_stream_does_not_close(net: Net, monkeyp
             await connection.aclose()
 
 
-async def test_run_is_started_by_whoever_owns_it_from_any_task(net: Net) -> None:
+async def test_run_is_started_by_its_owner_from_any_task(net: Net) -> None:
     """As a cluster does: connections come up one by one from tasks of others, and go in the owner's order."""
     async with no_leak(), anyio.create_task_group() as owner:
         connections: list[Connection] = []

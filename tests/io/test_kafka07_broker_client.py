@@ -17,12 +17,14 @@ from odradek.core.interfaces import (
     DecoderOptions,
     LogDecoder,
     PartitionBatch,
+    PartitionFetch,
+    PartitionResult,
     PendingResult,
-    ProduceResult,
     ProducerRecord,
 )
 from odradek.engine import Buffer
 from odradek.errors import (
+    BrokerError,
     Closed,
     ConfigError,
     ConnectionLost,
@@ -30,11 +32,12 @@ from odradek.errors import (
     LocalProtocolError,
     MessageTooLarge,
     OdradekError,
+    OffsetOutOfRange,
     RemoteProtocolError,
     Unreachable,
 )
 from odradek.io.connection import Connection, ConnectionOptions, State
-from odradek.io.kafka07.broker_client import BrokerClientOptions, Kafka07BrokerClient, encode_part
+from odradek.io.kafka07.broker_client import BrokerClientOptions, Kafka07BrokerClient, encode_batch
 from odradek.io.tcp import memory_pair
 from odradek.types import EARLIEST, LATEST, AtTime, Broker, Position, TopicPartition
 from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
@@ -146,6 +149,13 @@ def peer() -> Peer:
     return Peer()
 
 
+async def fetch(client: Kafka07BrokerClient, *wanted: tuple[LogDecoder, int]) -> list[PartitionFetch]:
+    """Fetch at most this many bytes for each decoder."""
+    fetches = [PartitionFetch(decoder, max_bytes) for decoder, max_bytes in wanted]
+    await client.fetch(fetches)
+    return fetches
+
+
 @asynccontextmanager
 async def running(peer: Peer, options: BrokerClientOptions | None = None) -> AsyncIterator[Kafka07BrokerClient]:
     before = {task.id for task in anyio.get_running_tasks()}
@@ -195,44 +205,44 @@ def stored(peer: Peer, partition: TopicPartition = P0) -> list[bytes]:
 
 async def test_a_produce_is_confirmed_by_an_empty_multifetch_in_the_same_write(peer: Peer) -> None:
     async with running(peer) as api:
-        receipt = await api.produce([part(b"one", b"two")], confirm=True)
-        assert receipt == ProduceResult((None,), confirmed=True)
+        results = await api.produce([part(b"one", b"two")], acks=-1)
+        assert results == [PartitionResult(P0)]
         assert peer.requests == [Produce("t", 0, encode_set([b"one", b"two"])), MultiFetch(())]
         assert stored(peer) == [b"one", b"two"]
         statistics = api.connection.statistics()
         assert (statistics.requests, statistics.received_bytes) == (1, 6)
 
 
-async def test_an_outcome_calls_back_in_call_order_and_holds_the_receipt_or_the_error(peer: Peer) -> None:
+async def test_results_call_back_in_call_order_and_hold_the_value_or_the_error(peer: Peer) -> None:
     async with running(peer) as api:
         topics = (P0, P0, TopicPartition("missing", 0, 1), P0)
-        produced: list[PendingResult[ProduceResult]] = [
-            api.produce([part(b"x", partition=to)], confirm=True) for to in topics
+        produced: list[PendingResult[Sequence[PartitionResult]]] = [
+            api.produce([part(b"x", partition=to)], acks=-1) for to in topics
         ]
         told: list[int] = []
         for number, each in enumerate(produced):
             assert not each.done
-            each.then(partial(told.append, number))
+            each.add_done_callback(partial(told.append, number))
         assert await outcome(produced[3]) == (ConnectionLost, True)
         assert told == [0, 1, 2, 3]
         assert all(each.done for each in produced)
-        assert produced[0].result() == produced[1].result() == ProduceResult((None,), confirmed=True)
+        assert produced[0].result() == produced[1].result() == [PartitionResult(P0)]
         with pytest.raises(ConnectionLost):
             produced[2].result()
 
 
 async def test_without_confirm_the_outcome_is_there_once_written(peer: Peer) -> None:
     async with running(peer) as api:
-        assert await api.produce([part(b"one")], confirm=False) == ProduceResult((None,), confirmed=False)
-        assert await api.produce([part(b"two")], confirm=True) == ProduceResult((None,), confirmed=True)
+        assert await api.produce([part(b"one")], acks=0) == [PartitionResult(P0)]
+        assert await api.produce([part(b"two")], acks=-1) == [PartitionResult(P0)]
         assert stored(peer) == [b"one", b"two"]
         assert api.connection.statistics().received_bytes == 6
 
 
 async def test_several_parts_go_out_as_one_multiproduce(peer: Peer) -> None:
     async with running(peer) as api:
-        receipt = await api.produce([part(b"a"), part(b"b", partition=P1), part(b"c")], confirm=True)
-        assert receipt.positions == (None, None, None)
+        results = await api.produce([part(b"a"), part(b"b", partition=P1), part(b"c")], acks=-1)
+        assert results == [PartitionResult(P0), PartitionResult(P1), PartitionResult(P0)]
         assert isinstance(peer.requests[0], MultiProduce)
         assert (stored(peer), stored(peer, P1)) == ([b"a", b"c"], [b"b"])
 
@@ -240,77 +250,75 @@ async def test_several_parts_go_out_as_one_multiproduce(peer: Peer) -> None:
 async def test_produces_are_pipelined_in_call_order_whoever_awaits_first(peer: Peer) -> None:
     async with running(peer) as api:
         values = [b"%d" % n for n in range(1000)]
-        awaitables = [api.produce([part(value)], confirm=True) for value in values]
+        awaitables = [api.produce([part(value)], acks=-1) for value in values]
         shuffled = random.Random(7).sample(awaitables, len(awaitables))
-        assert [(await awaitable).confirmed for awaitable in shuffled] == [True] * 1000
+        assert [await awaitable for awaitable in shuffled] == [[PartitionResult(P0)]] * 1000
         assert stored(peer) == values
 
 
 async def test_a_dropped_or_cancelled_produce_is_not_taken_back(peer: Peer) -> None:
     async with running(peer) as api:
-        api.produce([part(b"dropped")], confirm=True)
+        api.produce([part(b"dropped")], acks=-1)
         with anyio.CancelScope() as scope:
             scope.cancel()
-            await api.produce([part(b"cancelled")], confirm=True)
-        await api.produce([part(b"kept")], confirm=True)
+            await api.produce([part(b"cancelled")], acks=-1)
+        await api.produce([part(b"kept")], acks=-1)
         assert stored(peer) == [b"dropped", b"cancelled", b"kept"]
 
 
 async def test_what_was_encoded_before_is_sent_as_it_is(peer: Peer) -> None:
     async with running(peer, BrokerClientOptions(max_message_bytes=1)) as api:
-        await api.produce(
-            [PartitionBatch(P0, [ProducerRecord(b"ignored")], encoded=encode_set([b"other"]))], confirm=True
-        )
+        await api.produce([PartitionBatch(P0, [ProducerRecord(b"ignored")], encoded=encode_set([b"other"]))], acks=-1)
         assert stored(peer) == [b"other"]
 
 
 async def test_what_cannot_be_sent_is_refused_before_anything_is_queued(peer: Peer) -> None:
     async with running(peer, BrokerClientOptions(max_message_bytes=10)) as api:
         with pytest.raises(MessageTooLarge, match=r"t/1-0: message of 11 bytes is larger than 10"):
-            api.produce([part(b"fine"), part(b"x" * 11)], confirm=True)
+            api.produce([part(b"fine"), part(b"x" * 11)], acks=-1)
         with pytest.raises(LocalProtocolError, match="32768 parts"):
-            api.produce([part(b"x")] * 32768, confirm=True)
+            api.produce([part(b"x")] * 32768, acks=-1)
         with pytest.raises(LocalProtocolError):
-            api.produce([part(b"x", partition=TopicPartition("t" * 40_000, 0, 1))], confirm=True)
+            api.produce([part(b"x", partition=TopicPartition("t" * 40_000, 0, 1))], acks=-1)
         with pytest.raises(ConfigError, match="lz4"):
-            api.produce([part(b"x", compression="lz4")], confirm=True)
+            api.produce([part(b"x", compression="lz4")], acks=-1)
         assert api.connection.statistics().requests == 0
-        before = api.epoch
+        before = api.incarnation
     with pytest.raises(Closed):
-        api.produce([part(b"x")], confirm=True)
-    assert api.epoch > before
+        api.produce([part(b"x")], acks=-1)
+    assert api.incarnation > before
 
 
 def test_the_limit_counts_what_the_broker_measures() -> None:
-    assert encode_part(part(), 0) == encode_part(part(compression="gzip"), 0) == b""
-    assert encode_part(part(b"x" * 10), 10) == encode_set([b"x" * 10])
+    assert encode_batch(part(), 0) == encode_batch(part(compression="gzip"), 0) == b""
+    assert encode_batch(part(b"x" * 10), 10) == encode_set([b"x" * 10])
     many = part(*[b"x" * 100] * 100, compression="snappy")
-    wrapper = len(encode_part(many, 1000)) - 10  # the wrapper's payload, without its header
-    encode_part(many, wrapper)
+    wrapper = len(encode_batch(many, 1000)) - 10  # the wrapper's payload, without its header
+    encode_batch(many, wrapper)
     with pytest.raises(MessageTooLarge, match=r"\(raise max_message_bytes\)") as caught:
-        encode_part(many, wrapper - 1)
+        encode_batch(many, wrapper - 1)
     assert (caught.value.position, caught.value.size, caught.value.limit) == (-1, wrapper, wrapper - 1)
 
 
 async def test_unreachable_means_not_sent(peer: Peer) -> None:
     peer.refusal = Unreachable("tcp", "b:1", "Connection refused")
     async with running(peer) as api:
-        assert await outcome(api.produce([part(b"x")], confirm=True)) == (Unreachable, False)
-        assert await outcome(api.produce([part(b"x")], confirm=False)) == (Unreachable, False)
+        assert await outcome(api.produce([part(b"x")], acks=-1)) == (Unreachable, False)
+        assert await outcome(api.produce([part(b"x")], acks=0)) == (Unreachable, False)
         assert peer.requests == []
 
 
 async def test_a_confirm_that_does_not_come_runs_into_the_deadline(peer: Peer) -> None:
     peer.silent = True
     async with running(peer, BrokerClientOptions(request_timeout_s=0.02)) as api:
-        assert await outcome(api.produce([part(b"x")], confirm=True)) == (DeadlineError, True)
+        assert await outcome(api.produce([part(b"x")], acks=-1)) == (DeadlineError, True)
         assert stored(peer) == [b"x"]
 
 
 async def test_an_answer_that_is_no_confirm_proves_nothing(peer: Peer) -> None:
     peer.handle = lambda request: [b"\0\0\0\x02\0\x05"]  # type: ignore[method-assign]
     async with running(peer) as api:
-        assert await outcome(api.produce([part(b"x")], confirm=True)) == (RemoteProtocolError, True)
+        assert await outcome(api.produce([part(b"x")], acks=-1)) == (RemoteProtocolError, True)
 
 
 # ---- the line is cut ---------------------------------------------------------------------------------------
@@ -322,21 +330,21 @@ async def test_a_produce_cut_at_every_byte_tells_the_truth() -> None:
         peer = Peer()
         peer.request_bytes = cut
         async with running(peer) as api:
-            first = api.produce([part(*WORDS)], confirm=True)
-            behind = api.produce([part(b"behind")], confirm=True)
+            first = api.produce([part(*WORDS)], acks=-1)
+            behind = api.produce([part(b"behind")], acks=-1)
             got = await outcome(first)
             applied = stored(peer) == WORDS
             assert applied == (cut >= frame), cut
-            assert got == ((ConnectionLost, True) if cut < frame + 8 else ProduceResult((None,), confirmed=True)), cut
+            assert got == ((ConnectionLost, True) if cut < frame + 8 else [PartitionResult(P0)]), cut
             assert await outcome(behind) == (ConnectionLost, True)
-            assert await outcome(api.produce([part(b"again")], confirm=True)) == ProduceResult((None,), confirmed=True)
+            assert await outcome(api.produce([part(b"again")], acks=-1)) == [PartitionResult(P0)]
             assert stored(peer) == [*(WORDS if applied else []), b"again"]
 
 
 async def test_a_connection_cut_before_the_first_byte_applies_nothing(peer: Peer) -> None:
     async with running(peer) as api:
         peer.request_bytes = 0
-        lost, _ = await outcome(api.produce([part(b"x")], confirm=True))  # sent or not: it may be seen before or after
+        lost, _ = await outcome(api.produce([part(b"x")], acks=-1))  # sent or not: it may be seen before or after
         assert lost is ConnectionLost
         assert stored(peer) == []
 
@@ -346,7 +354,7 @@ async def test_a_confirm_cut_at_every_byte_leaves_a_produce_that_may_have_been_a
         peer = Peer()
         peer.reply_bytes = cut
         async with running(peer) as api:
-            assert await outcome(api.produce([part(b"x")], confirm=True)) == (ConnectionLost, True)
+            assert await outcome(api.produce([part(b"x")], acks=-1)) == (ConnectionLost, True)
             assert stored(peer) == [b"x"]
 
 
@@ -361,11 +369,11 @@ async def test_a_fetch_reply_cut_at_every_byte_loses_and_repeats_nothing(partiti
         async with running(peer) as api:
             decoders = [decoder(api, partition) for partition in partitions]
             wants = [(each, 1000) for each in decoders]
-            assert await outcome(api.fetch(wants)) == (ConnectionLost, True)
+            assert await outcome(fetch(api, *wants)) == (ConnectionLost, True)
             taken = [list(each.take().values) for each in decoders]
             starts = [each.position for each in decoders]
             peer.requests.clear()
-            await api.fetch(wants)
+            await fetch(api, *wants)
             request = peer.requests[0]
             parts = request.parts if isinstance(request, MultiFetch) else [request]
             assert [each.offset for each in parts if isinstance(each, Fetch)] == starts  # message boundaries
@@ -379,19 +387,19 @@ async def test_messages_left_in_the_decoder_by_a_lost_fetch_come_once(peer: Peer
     peer.reply_bytes = 6 + 30
     async with running(peer) as api:
         reader = decoder(api)
-        await outcome(api.fetch([(reader, 1000)]))
+        await outcome(fetch(api, (reader, 1000)))
         assert reader.pending_bytes == 30
-        await api.fetch([(reader, 1000)])
+        await fetch(api, (reader, 1000))
         assert list(reader.take().values) == WORDS
 
 
 async def test_case_46_a_broker_that_closes_on_a_bad_produce_is_reported(peer: Peer) -> None:
     bad = PartitionBatch(P0, [], encoded=encode_set([b"bad"])[:-1] + b"!")  # the CRC does not match
     async with running(peer) as api:
-        good = api.produce([part(b"good")], confirm=True)
-        refused = api.produce([bad], confirm=True)
-        behind = api.produce([part(b"behind")], confirm=True)
-        assert (await good).confirmed
+        good = api.produce([part(b"good")], acks=-1)
+        refused = api.produce([bad], acks=-1)
+        behind = api.produce([part(b"behind")], acks=-1)
+        assert await good == [PartitionResult(P0)]
         assert await outcome(refused) == (ConnectionLost, True)
         assert await outcome(behind) == (ConnectionLost, True)
         assert stored(peer) == [b"good"]
@@ -402,26 +410,27 @@ async def test_case_46_a_broker_that_closes_on_a_bad_produce_is_reported(peer: P
 async def test_case_46_without_confirm_the_end_is_seen_and_what_follows_is_safe(peer: Peer) -> None:
     bad = PartitionBatch(P0, [], encoded=encode_set([b"bad"])[:-1] + b"!")
     async with running(peer) as api:
-        assert not (await api.produce([bad], confirm=False)).confirmed  # it was written, that is all that is known
+        assert await api.produce([bad], acks=0) == [PartitionResult(P0)]  # it was written, that is all that is known
         await until(lambda: api.connection.state is State.IDLE)
         statistics = api.connection.statistics()
         assert (statistics.state, statistics.losses, statistics.last_error) == (State.IDLE, 1, "closed by the peer")
-        assert (await api.produce([part(b"next")], confirm=True)).confirmed  # not written into the dead connection
+        # Not written into the dead connection:
+        assert await api.produce([part(b"next")], acks=-1) == [PartitionResult(P0)]
         assert stored(peer) == [b"next"]
 
 
 # ---- fetch -------------------------------------------------------------------------------------------------
 
 
-async def test_one_want_is_a_fetch_and_many_are_a_multifetch(peer: Peer) -> None:
+async def test_one_partition_is_a_fetch_and_many_are_a_multifetch(peer: Peer) -> None:
     peer.logs[P0] += LOG
     peer.logs[P1] += encode_set([b"other"])
     async with running(peer) as api:
-        assert await api.fetch([]) == []
+        assert await fetch(api) == []
         zero, one = decoder(api), decoder(api, P1)
-        (result,) = await api.fetch([(zero, 1000)])
-        assert result == (zero, len(LOG), None)
-        results = await api.fetch([(one, 1000), (zero, 1000)])
+        (result,) = await fetch(api, (zero, 1000))
+        assert (result.decoder, result.received, result.error) == (zero, len(LOG), None)
+        results = await fetch(api, (one, 1000), (zero, 1000))
         assert [(each.decoder, each.received, each.error) for each in results] == [(one, 15, None), (zero, 0, None)]
         assert (list(zero.take().values), list(one.take().values)) == (WORDS, [b"other"])
         assert peer.requests == [
@@ -434,14 +443,14 @@ async def test_a_partial_tail_is_kept_on_a_connection_and_dropped_with_it(peer: 
     peer.logs[P0] += LOG
     async with running(peer) as api:
         reader = decoder(api)
-        await api.fetch([(reader, 20)])
+        await fetch(api, (reader, 20))
         assert (reader.position, reader.fetch_position) == (0, 20)
         assert list(reader.take().values) == [b"one"]
-        await api.fetch([(reader, 2)])
+        await fetch(api, (reader, 2))
         assert (reader.position, reader.fetch_position) == (13, 22)
         peer.reply_bytes = 0
         await outcome(api.positions(P1, LATEST))  # the connection is lost
-        await api.fetch([(reader, 1000)])
+        await fetch(api, (reader, 1000))
         assert [request.offset for request in peer.requests if isinstance(request, Fetch)] == [0, 20, 13]
         assert list(reader.take().values) == WORDS[1:]
 
@@ -452,7 +461,7 @@ async def test_a_tail_of_another_connection_is_dropped(peer: Peer) -> None:
     reader.feed(memoryview(LOG)[:20])
     reader.take()
     async with running(peer) as api:
-        await api.fetch([(reader, 1000)])
+        await fetch(api, (reader, 1000))
         assert peer.requests == [Fetch("t", 0, 13, 1000)]
         assert list(reader.take().values) == WORDS[1:]
 
@@ -461,18 +470,20 @@ async def test_each_part_has_its_own_error(peer: Peer) -> None:
     peer.logs[P0] += LOG
     async with running(peer) as api:
         wants = [decoder(api), decoder(api, P1, 99), decoder(api, TopicPartition("t", 7, 1))]
-        results = await api.fetch([(each, 100) for each in wants])
-        assert [each.error and each.error.name for each in results] == [None, "OffsetOutOfRange", "WrongPartition"]
+        results = await fetch(api, *[(each, 100) for each in wants])
+        errors = [each.error for each in results]
+        assert [type(error) for error in errors] == [type(None), OffsetOutOfRange, BrokerError]
+        assert errors[2] is not None and errors[2].refresh_metadata
         assert str(results[1].error).startswith("b:1: fetch t/1 from 99: OffsetOutOfRange (code 1)")
-        (result,) = await api.fetch([(wants[1], 100)])
+        (result,) = await fetch(api, (wants[1], 100))
         assert result.error is not None
-        assert result.error.code == 1
+        assert isinstance(result.error, OffsetOutOfRange)
 
 
 async def test_more_bytes_than_were_asked_for_close_the_connection(peer: Peer) -> None:
     async with running(peer) as api:
         peer.handle = lambda request: encode_fetch(0, b"x" * 11)  # type: ignore[method-assign]
-        assert await outcome(api.fetch([(decoder(api), 10)])) == (RemoteProtocolError, True)
+        assert await outcome(fetch(api, (decoder(api), 10))) == (RemoteProtocolError, True)
         assert api.connection.state is State.IDLE
 
 
@@ -486,22 +497,22 @@ async def test_a_fetch_cancelled_at_every_byte_feeds_nothing_twice_and_nothing_l
         async with running(peer) as api:
             reader = decoder(api)
             async with anyio.create_task_group() as group:
-                group.start_soon(api.fetch, [(reader, 1000)])
+                group.start_soon(partial(fetch, api, (reader, 1000)))
                 await peer.braked.wait()
                 await received(api, brake)
-                neighbour = api.produce([part(b"n", partition=P1)], confirm=True)
+                neighbour = api.produce([part(b"n", partition=P1)], acks=-1)
                 group.cancel_scope.cancel()
             seen = list(reader.take().values)
             if reset:
                 reader.reset(Position(0))
                 seen = []
             async with anyio.create_task_group() as group:
-                group.start_soon(api.fetch, [(reader, 1000)])  # waits behind what is still to come of the first
+                group.start_soon(partial(fetch, api, (reader, 1000)))  # waits behind what is still to come of the first
                 await until(lambda: api.connection.statistics().requests == 3)
                 peer.release.set()
             assert seen + list(reader.take().values) == WORDS, brake
             assert reader.fetch_position == total - 6
-            assert (await neighbour).confirmed
+            assert await neighbour == [PartitionResult(P1)]
             assert api.connection.statistics().connects == 1
 
 
@@ -512,13 +523,13 @@ async def test_a_decoder_reset_while_its_fetch_is_under_way_takes_no_stale_byte(
         async with running(peer) as api:
             reader = decoder(api)
             async with anyio.create_task_group() as group:
-                group.start_soon(api.fetch, [(reader, 1000)])
+                group.start_soon(partial(fetch, api, (reader, 1000)))
                 await received(api, brake)
                 reader.reset(Position(26))
                 peer.release.set()
             # 26 is where the reply would have gone on when it was stopped behind 26 bytes: then they are not stale.
             assert reader.fetch_position == (len(LOG) if brake == 6 + 26 else 26)
-            await api.fetch([(reader, 1000)])
+            await fetch(api, (reader, 1000))
             assert list(reader.take().values) == WORDS[2:]
 
 

@@ -8,7 +8,14 @@ from contextlib import asynccontextmanager
 import pytest
 
 from odradek.core.backoff import Backoff
-from odradek.core.interfaces import DecoderOptions, LogDecoder, PartitionBatch, ProducerRecord
+from odradek.core.interfaces import (
+    DecoderOptions,
+    LogDecoder,
+    PartitionBatch,
+    PartitionFetch,
+    PartitionResult,
+    ProducerRecord,
+)
 from odradek.errors import ConnectionLost, Unreachable
 from odradek.io.connection import Connection, ConnectionOptions
 from odradek.io.kafka07.broker_client import Kafka07BrokerClient
@@ -22,6 +29,13 @@ pytestmark = pytest.mark.anyio
 
 P0 = TopicPartition("t", 0, 1)
 VISIBLE_AT_ONCE = {"log.flush.interval": "1"}
+
+
+async def fetch(client: Kafka07BrokerClient, *wanted: tuple[LogDecoder, int]) -> list[PartitionFetch]:
+    """Fetch at most this many bytes for each decoder."""
+    fetches = [PartitionFetch(decoder, max_bytes) for decoder, max_bytes in wanted]
+    await client.fetch(fetches)
+    return fetches
 
 
 @asynccontextmanager
@@ -38,7 +52,7 @@ def part(*values: bytes, compression: str = "none", partition: TopicPartition = 
 async def read(api: Kafka07BrokerClient, decoder: LogDecoder, size: int = 1 << 20) -> list[bytes]:
     values: list[bytes] = []
     while True:
-        (result,) = await api.fetch([(decoder, size)])
+        (result,) = await fetch(api, (decoder, size))
         assert result.error is None
         if not result.received:
             return values
@@ -51,8 +65,8 @@ async def test_what_is_confirmed_can_be_fetched_in_order(compression: str, size:
     with Kafka07Broker(config=VISIBLE_AT_ONCE) as broker:
         async with connected(broker) as api:
             batches = [[b"%d/%d" % (n, m) for m in range(20)] for n in range(20)]
-            for receipt in [api.produce([part(*batch, compression=compression)], confirm=True) for batch in batches]:
-                assert (await receipt).confirmed
+            for pending in [api.produce([part(*batch, compression=compression)], acks=-1) for batch in batches]:
+                assert [result.error for result in await pending] == [None]
             (end,) = await api.positions(P0, LATEST)
             assert await api.positions(P0, EARLIEST) == [0]
             decoder = api.decoder(P0, Position(0), DecoderOptions())
@@ -65,8 +79,8 @@ async def test_case_46_the_embedded_broker_closes_on_a_bad_produce_and_it_is_rep
     bad = PartitionBatch(P0, [], encoded=encode_set([b"bad"])[:-1] + b"!")
     with Kafka07Broker(config=VISIBLE_AT_ONCE) as broker:
         async with connected(broker) as api:
-            pipelined = [api.produce([each], confirm=True) for each in (part(b"good"), bad, part(b"behind"))]
-            assert (await pipelined[0]).confirmed
+            pipelined = [api.produce([each], acks=-1) for each in (part(b"good"), bad, part(b"behind"))]
+            assert await pipelined[0] == [PartitionResult(P0)]
             for lost in pipelined[1:]:
                 with pytest.raises(ConnectionLost) as caught:
                     await lost
@@ -85,14 +99,14 @@ async def test_a_partition_the_broker_cannot_have_closes_and_is_named() -> None:
 async def test_a_killed_broker_is_told_apart_from_an_absent_one_and_found_again() -> None:
     with Kafka07Broker(config=VISIBLE_AT_ONCE) as broker:
         async with connected(broker) as api:
-            await api.produce([part(b"before")], confirm=True)
+            await api.produce([part(b"before")], acks=-1)
             decoder = api.decoder(P0, Position(0), DecoderOptions())
-            await api.fetch([(decoder, 12)])  # a tail of 12 bytes that may not be there any more after the restart
+            await fetch(api, (decoder, 12))  # a tail of 12 bytes that may not be there any more after the restart
             broker.kill()
             with pytest.raises((ConnectionLost, Unreachable)):  # the loss is met, or was noticed before
-                await api.produce([part(b"lost")], confirm=True)
+                await api.produce([part(b"lost")], acks=-1)
             with pytest.raises(Unreachable, match="Connection refused"):
-                await api.produce([part(b"nowhere")], confirm=True)
+                await api.produce([part(b"nowhere")], acks=-1)
             broker.start()
-            assert (await api.produce([part(b"after")], confirm=True)).confirmed
+            assert await api.produce([part(b"after")], acks=-1) == [PartitionResult(P0)]
             assert await read(api, decoder) == [b"before", b"after"]

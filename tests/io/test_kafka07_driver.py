@@ -14,6 +14,7 @@ from odradek.core.interfaces import (
     Assignment,
     BrokerClient,
     PartitionBatch,
+    PartitionResult,
     ProducerRecord,
     ProtocolDriver,
     Subscription,
@@ -60,7 +61,7 @@ def silent() -> Iterator[Broker]:
 class Listener:
     def __init__(self) -> None:
         self.assigned: Assignment | None = None
-        self.told = anyio.Event()
+        self.assigned_once = anyio.Event()
 
     async def revoke(self, partitions: Collection[TopicPartition]) -> None:
         self.assigned = None
@@ -68,7 +69,7 @@ class Listener:
     async def assign(self, assignment: Assignment) -> None:
         self.assigned = assignment
         if assignment.partitions:
-            self.told.set()
+            self.assigned_once.set()
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         self.assigned = None
@@ -84,8 +85,8 @@ async def test_a_cluster_over_zookeeper_from_registration_to_a_groups_positions(
         assert (table.partitions("t"), table.published("t")) == ((P,), ())
         assert table.brokers == {1: Broker(1, "127.0.0.1", broker.port)}
         api = same.broker(table.brokers[1], purpose="produce")
-        receipt = await api.produce([PartitionBatch(P, [ProducerRecord(b"one"), ProducerRecord(b"two")])], confirm=True)
-        assert receipt.confirmed
+        results = await api.produce([PartitionBatch(P, [ProducerRecord(b"one"), ProducerRecord(b"two")])], acks=-1)
+        assert results == [PartitionResult(P)]
         with anyio.fail_after(10):
             while len(table.published("t")) < 2:
                 table = await driver.metadata.changed(table.version)
@@ -95,7 +96,7 @@ async def test_a_cluster_over_zookeeper_from_registration_to_a_groups_positions(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(member.run, listener)
             with anyio.fail_after(10):
-                await listener.told.wait()
+                await listener.assigned_once.wait()
             assert listener.assigned is not None and set(listener.assigned.partitions) == set(table.published("t"))
             await driver.offsets("g").commit({P: end[0]})
             tasks.cancel_scope.cancel()
@@ -131,7 +132,7 @@ async def test_a_partition_whose_first_segments_are_gone_still_counts() -> None:
         p = TopicPartition("t", 0, 0)
         async with Kafka07Driver(brokers=[broker.address]) as driver:
             api = driver.broker((await driver.metadata.topic("t")).brokers[0], purpose="produce")
-            await api.produce([PartitionBatch(p, [ProducerRecord(b"x")])], confirm=True)
+            await api.produce([PartitionBatch(p, [ProducerRecord(b"x")])], acks=-1)
         broker.stop()
         (segment,) = (broker.log_dir / "t-0").glob("*.kafka")
         segment.rename(segment.with_name(f"{5000:020}.kafka"))
@@ -237,29 +238,32 @@ def test_one_way_in_and_not_two() -> None:
         Kafka07Driver(brokers=["nonsense"])
 
 
+@pytest.mark.parametrize(
+    ("subscription", "what"),
+    [
+        (Subscription("../g", {"t": 1}), "group name '../g'"),
+        (Subscription("g", {"orders-\U0001f600": 1}), r"topic .* has U\+1F600 at index 7"),
+        (Subscription("g", {"x" * 254: 1}), "has 254 bytes in UTF-8"),
+    ],
+)
+def test_names_that_cannot_be_are_refused_before_anything_is_joined(subscription: Subscription, what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        Kafka07Driver(zookeeper="127.0.0.1:1").membership(subscription)
+
+
 def test_the_rules_of_a_record() -> None:
     driver = Kafka07Driver(brokers=["h:1"])
-    driver.check("t", ProducerRecord(b"12345", key=b"k"), 5)
-    assert driver.record_bytes(ProducerRecord(b"12345")) == 15
+    driver.validate_record("t", ProducerRecord(b"12345", key=b"k"), 5)
+    assert driver.record_size(ProducerRecord(b"12345")) == 15
     with pytest.raises(Rejected) as caught:
-        driver.check("t", ProducerRecord(b"123456"), 5)
+        driver.validate_record("t", ProducerRecord(b"123456"), 5)
     assert isinstance(caught.value.__cause__, MessageTooLarge)
     with pytest.raises(Rejected) as caught:
-        driver.check("a/b", ProducerRecord(b""), 5)
+        driver.validate_record("a/b", ProducerRecord(b""), 5)
     assert isinstance(caught.value.__cause__, LocalProtocolError)
-    for record in (ProducerRecord(b"", headers=[("a", b"b")]), ProducerRecord(b"", time=1.0)):
+    for record in (ProducerRecord(b"", headers=[("a", b"b")]), ProducerRecord(b"", timestamp=1)):
         with pytest.raises(Unsupported):
-            driver.check("t", record, 5)
-
-
-def test_encoding_a_part_fills_in_its_bytes() -> None:
-    driver = Kafka07Driver(brokers=["h:1"])
-    part = PartitionBatch(P, [ProducerRecord(b"one")])
-    encoded = driver.encode(part, 3)
-    assert encoded.encoded is not None and len(encoded.encoded) == 13
-    assert (encoded.partition, encoded.records) == (part.partition, part.records)
-    with pytest.raises(MessageTooLarge):
-        driver.encode(part, 2)
+            driver.validate_record("t", record, 5)
 
 
 async def test_digest_credentials_reach_zookeeper(zookeeper_root: str) -> None:

@@ -279,7 +279,7 @@ async def test_case_41_a_foreign_owner_that_goes_in_time_costs_no_back_off(serve
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(membership.run, listener)
                 await until(lambda: "BACKING_OFF" in repr(membership))
-                assert await owners(outside) == {"1-1": "stranger-0"}
+                assert await owners(outside) == {"1-0": "g_a-0", "1-1": "stranger-0"}, "claims are kept meanwhile"
                 await outside.delete("/consumers/g/owners/t/1-1")
                 await listener.owns({tp(0): 0, tp(1): 0})
                 tasks.cancel_scope.cancel()

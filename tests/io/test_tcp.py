@@ -193,26 +193,26 @@ async def test_a_timeout_says_at_which_step(monkeypatch: pytest.MonkeyPatch, fun
 
 
 async def test_what_one_sends_the_other_receives() -> None:
-    here, there = tcp.memory_pair()
-    await here.send(b"ping")
-    await there.send(b"pong")
-    assert (await there.receive(2), await there.receive()) == (b"pi", b"ng")
-    assert await here.receive() == b"pong"
+    near, far = tcp.memory_pair()
+    await near.send(b"ping")
+    await far.send(b"pong")
+    assert (await far.receive(2), await far.receive()) == (b"pi", b"ng")
+    assert await near.receive() == b"pong"
 
 
 async def test_receive_waits_for_bytes() -> None:
-    here, there = tcp.memory_pair()
+    near, far = tcp.memory_pair()
     async with anyio.create_task_group() as group:
-        group.start_soon(there.send, b"late")
-        assert await here.receive() == b"late"
+        group.start_soon(far.send, b"late")
+        assert await near.receive() == b"late"
 
 
 async def test_a_full_pipe_holds_the_sender_until_it_is_read() -> None:
-    here, there = tcp.memory_pair(capacity=4)
+    near, far = tcp.memory_pair(capacity=4)
     sent = anyio.Event()
 
     async def send() -> None:
-        await here.send(b"0123456789")
+        await near.send(b"0123456789")
         sent.set()
 
     async with anyio.create_task_group() as group:
@@ -221,48 +221,48 @@ async def test_a_full_pipe_holds_the_sender_until_it_is_read() -> None:
         assert not sent.is_set()
         received = b""
         while len(received) < 10:
-            received += await there.receive()
+            received += await far.receive()
         await sent.wait()
     assert received == b"0123456789"
 
 
 async def test_eof_comes_after_the_bytes_and_closes_one_direction_only() -> None:
-    here, there = tcp.memory_pair()
-    await here.send(b"last")
-    await here.send_eof()
-    assert await there.receive() == b"last"
+    near, far = tcp.memory_pair()
+    await near.send(b"last")
+    await near.send_eof()
+    assert await far.receive() == b"last"
     with pytest.raises(anyio.EndOfStream):
-        await there.receive()
-    await there.send(b"still open")
-    assert await here.receive() == b"still open"
+        await far.receive()
+    await far.send(b"still open")
+    assert await near.receive() == b"still open"
 
 
 async def test_close_ends_the_peers_reads_and_breaks_its_writes() -> None:
-    here, there = tcp.memory_pair()
-    await here.aclose()
+    near, far = tcp.memory_pair()
+    await near.aclose()
     with pytest.raises(anyio.EndOfStream):
-        await there.receive()
+        await far.receive()
     with pytest.raises(anyio.BrokenResourceError):
-        await there.send(b"x")
-    for use in (here.receive(), here.send(b"x")):
+        await far.send(b"x")
+    for use in (near.receive(), near.send(b"x")):
         with pytest.raises(anyio.ClosedResourceError):
             await use
 
 
 @pytest.mark.parametrize("closer", ["itself", "its peer"])
 async def test_close_wakes_a_blocked_sender(closer: str) -> None:
-    here, there = tcp.memory_pair(capacity=1)
+    near, far = tcp.memory_pair(capacity=1)
     caught: list[type[Exception]] = []
 
     async def send() -> None:
         try:
-            await here.send(b"too much")
+            await near.send(b"too much")
         except (anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
             caught.append(type(error))
 
     async with anyio.create_task_group() as group:
         group.start_soon(send)
         await wait_all_tasks_blocked()
-        await (here if closer == "itself" else there).aclose()
+        await (near if closer == "itself" else far).aclose()
         await checkpoint()
     assert caught == [anyio.ClosedResourceError if closer == "itself" else anyio.BrokenResourceError]

@@ -32,17 +32,17 @@ class Sized:
 
     def __init__(self, size: int) -> None:
         self.size, self.data = size, bytearray()
-        self.pieces: list[int] = []
+        self.parts: list[int] = []
 
     @property
     def done(self) -> bool:
         return len(self.data) == self.size
 
     def feed(self, data: memoryview) -> int:
-        piece = data[: self.size - len(self.data)]
-        self.data += piece
-        self.pieces.append(len(piece))
-        return len(piece)
+        part = data[: self.size - len(self.data)]
+        self.data += part
+        self.parts.append(len(part))
+        return len(part)
 
     def result(self) -> bytes:
         return bytes(self.data)
@@ -65,9 +65,9 @@ class Peer:
     async def read(self, size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
-            piece = await self.receive(size - len(data))
-            assert piece
-            data += piece
+            part = await self.receive(size - len(data))
+            assert part
+            data += part
         return bytes(data)
 
     async def send(self, data: bytes) -> None:
@@ -111,10 +111,10 @@ class Peers:
 @asynccontextmanager
 async def line() -> AsyncIterator[tuple[Connection, Peer]]:
     """A connection that is up and idle, and its peer."""
-    with Peers() as found:
-        async with Connection("127.0.0.1", found.port) as connection:
+    with Peers() as server:
+        async with Connection("127.0.0.1", server.port) as connection:
             hello = ask(connection, b"?")
-            peer = await found.next()
+            peer = await server.next()
             await peer.read(1)
             await peer.send(b"!")
             assert await hello == b"!"
@@ -125,11 +125,11 @@ def ask(connection: Connection, request: Buffer, reply: int = 1, deadline_s: flo
     return connection.submit([request], Sized(reply), deadline_s=deadline_s)
 
 
-def tell(connection: Connection, *request: Buffer, deadline_s: float = 30) -> InFlightRequest[None]:
+def notify(connection: Connection, *request: Buffer, deadline_s: float = 30) -> InFlightRequest[None]:
     return connection.submit(request, None, deadline_s=deadline_s)
 
 
-async def turns(count: int = 20) -> None:
+async def iterations(count: int = 20) -> None:
     for _ in range(count):
         await checkpoint()
 
@@ -203,10 +203,10 @@ async def test_what_callbacks_submit_during_one_read_makes_one_send(monkeypatch:
 async def test_a_peer_that_does_not_read_leaves_the_rest_in_the_queue_until_it_reads() -> None:
     body = noise(MiB)
     async with line() as (connection, peer):
-        silent = [tell(connection, b"%08d" % number, body) for number in range(40)]
+        silent = [notify(connection, b"%08d" % number, body) for number in range(40)]
         await wait_all_tasks_blocked()
         taken = sum(pending.sent for pending in silent)
-        assert taken < 30  # what the kernel has room for, and one exchange
+        assert taken < 30  # what the kernel has capacity for, and one exchange
         assert connection.queued_bytes == (len(silent) - taken) * (8 + MiB)
         assert sum(not pending.done for pending in silent) >= len(silent) - taken
         last = ask(connection, b"z")
@@ -220,7 +220,7 @@ async def test_a_peer_that_does_not_read_leaves_the_rest_in_the_queue_until_it_r
 
 async def test_the_deadline_of_a_write_that_is_stuck_fires() -> None:
     async with line() as (connection, peer):
-        stuck = [tell(connection, noise(MiB), deadline_s=0.2) for _ in range(40)]
+        stuck = [notify(connection, noise(MiB), deadline_s=0.2) for _ in range(40)]
         behind = ask(connection, b"b", deadline_s=30)
         outcomes = [await outcome(pending) for pending in stuck]
         written = outcomes.count(None)
@@ -236,7 +236,7 @@ async def test_the_deadline_of_a_write_that_is_stuck_fires() -> None:
 async def test_replies_are_read_while_a_write_is_stuck() -> None:
     async with line() as (connection, peer):
         asked = ask(connection, b"a")
-        stuck = tell(connection, noise(40 * MiB))
+        stuck = notify(connection, noise(40 * MiB))
         await wait_all_tasks_blocked()
         await peer.send(b"1")
         assert await outcome(asked) == b"1"
@@ -254,7 +254,7 @@ async def test_large_replies_arrive_whole_and_in_large_pieces() -> None:
         pending = connection.submit([b"a"], reply, deadline_s=30)
         await peer.send(noise(20 * MiB))
         assert await pending == noise(20 * MiB)
-        assert max(reply.pieces) <= READ_BYTES
+        assert max(reply.parts) <= READ_BYTES
 
 
 async def test_of_a_flood_no_more_than_one_buffer_is_taken() -> None:
@@ -269,9 +269,9 @@ async def test_of_a_flood_no_more_than_one_buffer_is_taken() -> None:
 
 
 async def test_of_a_flood_nothing_is_taken_before_the_link_runs() -> None:
-    with Peers() as found:
-        link = await tcp.connect("127.0.0.1", found.port, 5)
-        peer = await found.next()
+    with Peers() as server:
+        link = await tcp.connect("127.0.0.1", server.port, 5)
+        peer = await server.next()
         with anyio.move_on_after(0.2) as scope:  # until the kernel's buffers are full
             for _ in range(1000):
                 await peer.send(bytes(MiB))
@@ -280,28 +280,28 @@ async def test_of_a_flood_nothing_is_taken_before_the_link_runs() -> None:
 
 
 async def test_what_comes_before_the_link_runs_is_not_lost() -> None:
-    with Peers() as found:
+    with Peers() as server:
 
         async def dial(host: str, port: int, timeout: float) -> Transport:
             link = await tcp.connect(host, port, timeout)
-            await (await found.next()).send(b"early")
-            await turns()
+            await (await server.next()).send(b"early")
+            await iterations()
             return link
 
-        async with Connection("127.0.0.1", found.port, connect=dial) as connection:
+        async with Connection("127.0.0.1", server.port, connect=dial) as connection:
             assert await ask(connection, b"a", 5) == b"early"
 
 
 async def test_a_link_that_is_reset_before_it_runs_says_so_when_it_does() -> None:
-    with Peers() as found:
+    with Peers() as server:
 
         async def dial(host: str, port: int, timeout: float) -> Transport:
             link = await tcp.connect(host, port, timeout)
-            (await found.next()).raw.close()
+            (await server.next()).raw.close()
             await anyio.sleep(0.01)
             return link
 
-        async with Connection("127.0.0.1", found.port, connect=dial) as connection:
+        async with Connection("127.0.0.1", server.port, connect=dial) as connection:
             assert (await outcome(ask(connection, b"a")))[0] is ConnectionLost
             assert connection.state is State.IDLE
 
@@ -310,10 +310,10 @@ async def test_a_link_that_is_reset_before_it_runs_says_so_when_it_does() -> Non
 
 
 class PausedTransport:
-    """Takes `room` bytes of what is written at once, as a socket would."""
+    """Takes `capacity` bytes of what is written at once, as a socket would."""
 
-    def __init__(self, room: int) -> None:
-        self.room, self.written, self.kept = room, b"", b""
+    def __init__(self, capacity: int) -> None:
+        self.capacity, self.written, self.kept = capacity, b"", b""
         self.socket, self.peer = socket.socketpair()
         self.socket.setblocking(False)
         self.reading = self.closing = False
@@ -341,8 +341,8 @@ class PausedTransport:
     def write(self, data: bytes) -> None:
         assert not self.closing
         assert not self.kept, "written although it is full"
-        self.written += data[: self.room]
-        self.kept = bytes(data[self.room :])
+        self.written += data[: self.capacity]
+        self.kept = bytes(data[self.capacity :])
         if self.kept:
             self.link.pause_writing()
 
@@ -418,27 +418,27 @@ class TestProtocolLink:
         async with self.over(transport) as connection:
             large = noise(COALESCE_BYTES)
             bodies = [b"<" + large + b">", large, b"s", b"t"]
-            pendings = [tell(connection, body) for body in bodies]
+            pendings = [notify(connection, body) for body in bodies]
             await checkpoint()
             assert [pending.sent for pending in pendings] == [True, False, False, False]
             assert connection.queued_bytes == len(large) + 2
-            transport.room = 2 * MiB
+            transport.capacity = 2 * MiB
             transport.drain()
-            await turns()
+            await iterations()
             assert transport.written == b"".join(bodies)
             assert all(pending.done for pending in pendings)
 
     async def test_a_loss_in_the_middle_of_a_burst_writes_nothing_more(self) -> None:
         transport = PausedTransport(1000)
         async with self.over(transport) as connection:
-            stuck = tell(connection, noise(COALESCE_BYTES), noise(COALESCE_BYTES))
+            stuck = notify(connection, noise(COALESCE_BYTES), noise(COALESCE_BYTES))
             waiting = ask(connection, b"w")
             transport.closing = True
             transport.link.connection_lost(ConnectionResetError(104, "Connection reset by peer"))
             assert [await outcome(stuck), await outcome(waiting)] == [(ConnectionLost, True), (ConnectionLost, False)]
             assert "reset by peer" in connection.statistics().last_error
             transport.link.resume_writing()
-            await turns()
+            await iterations()
             assert len(transport.written) == 1000
 
 
@@ -453,21 +453,21 @@ def handles() -> int:
 def buffers() -> int:
     """Memory maps of the size of a receive buffer."""
     gc.collect()
-    found = 0
+    server = 0
     for row in Path("/proc/self/maps").read_text().splitlines():
         start, stop = (int(number, 16) for number in row.split()[0].split("-"))
-        found += "/dev/zero" in row and stop - start >= READ_BYTES
-    return found
+        server += "/dev/zero" in row and stop - start >= READ_BYTES
+    return server
 
 
 async def test_a_thousand_connections_leave_no_handle_and_no_buffer() -> None:
-    with Peers() as found:
+    with Peers() as server:
 
         async def use(count: int) -> None:
             for _ in range(count):
-                async with Connection("127.0.0.1", found.port) as connection:
+                async with Connection("127.0.0.1", server.port) as connection:
                     pending = ask(connection, b"a")
-                    peer = await found.next()  # of any of the tasks
+                    peer = await server.next()  # of any of the tasks
                     await peer.read(1)
                     await peer.send(b"1")
                     assert await pending == b"1"
@@ -480,17 +480,17 @@ async def test_a_thousand_connections_leave_no_handle_and_no_buffer() -> None:
         async with anyio.create_task_group() as group:
             for _ in range(10):
                 group.start_soon(use, 100)
-        await turns()
+        await iterations()
         assert handles() <= before[0]
         assert buffers() <= before[1]
 
 
 @pytest.mark.parametrize("way", ["cancel", "aclose"])
 async def test_ended_at_any_moment_over_tcp_it_leaves_nothing_open(way: str) -> None:
-    async def work(connection: Connection, found: Peers) -> None:
+    async def work(connection: Connection, server: Peers) -> None:
         try:
-            pendings.extend([ask(connection, b"a"), tell(connection, noise(20 * MiB))])
-            await (await found.next()).send(b"1")
+            pendings.extend([ask(connection, b"a"), notify(connection, noise(20 * MiB))])
+            await (await server.next()).send(b"1")
             assert await outcome(pendings[0]) == b"1" or way == "aclose"
             await outcome(pendings[1])
         except Closed:
@@ -498,18 +498,18 @@ async def test_ended_at_any_moment_over_tcp_it_leaves_nothing_open(way: str) -> 
 
     async with line():
         pass  # loops open some handles at their first connection
-    await turns()
+    await iterations()
     ends: set[Any] = set()
     before, later = handles(), 0
     while len(ends) < 3:  # before there is a connection, before the answer, in the middle of writing
         pendings: list[InFlightRequest[Any]] = []
         connection = Connection("127.0.0.1", 1)
-        with Peers() as found:
-            connection.port = found.port
+        with Peers() as server:
+            connection.port = server.port
             async with anyio.create_task_group() as group:
                 group.start_soon(connection.run)
-                group.start_soon(work, connection, found)
-                await turns(later)
+                group.start_soon(work, connection, server)
+                await iterations(later)
                 ends.add((connection.state, len(pendings) and pendings[0].done))
                 if way == "aclose":
                     await connection.aclose()
@@ -517,5 +517,5 @@ async def test_ended_at_any_moment_over_tcp_it_leaves_nothing_open(way: str) -> 
         assert all(pending.done for pending in pendings)
         assert connection.state is State.CLOSED
         later += 1 + later // 8
-    await turns()
+    await iterations()
     assert handles() <= before

@@ -163,7 +163,7 @@ def read_scan(data: bytes) -> None:
 
 def read_set_everywhere(data: bytes, cuts: Sequence[int], options: DecoderOptions) -> None:
     before = engines.active
-    later = replace(options, defer=len(data) % 2 == 0)
+    later = replace(options, defer_decompression=len(data) % 2 == 0)
     try:
         engines.active, *others = ENGINES
         expected = read_set(data, (), options)
@@ -180,7 +180,7 @@ def read_set(data: bytes, cuts: Sequence[int], options: DecoderOptions) -> tuple
     decoder = MessageSetDecoder(PARTITION, Position(0), options)
     for piece in pieces(data, cuts):
         decoder.feed(piece)
-    decoder.open()
+    decoder.decompress_deferred()
     columns = decoder.take()
     positions, nexts = list(columns.positions), list(columns.next_positions)
     inner = None if columns.inner_indexes is None else list(columns.inner_indexes)

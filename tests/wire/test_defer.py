@@ -32,7 +32,9 @@ PACKED = encode_set([b"one", b"two"], CompressionType.GZIP)
 
 
 def decoder(corrupt: str = "fail", start: int = 0, limit: int = 1 << 20) -> MessageSetDecoder:
-    options = DecoderOptions(max_message_bytes=limit, max_decompressed_bytes=9000, corrupt=corrupt, defer=True)
+    options = DecoderOptions(
+        max_message_bytes=limit, max_decompressed_bytes=9000, corrupt=corrupt, defer_decompression=True
+    )
     return MessageSetDecoder(TopicPartition("t", 0, 1), Position(start), options)
 
 
@@ -41,21 +43,21 @@ def test_bytes_are_kept_from_the_first_compressed_message_on() -> None:
     _: LogDecoder = d  # the shape holds
     d.feed(memoryview(encode_set([b"plain"]) + PACKED + encode_set([b"behind"])))
     size = len(PACKED) + 16
-    assert d.unopened_bytes == size
+    assert d.deferred_bytes == size
     assert (d.position, d.fetch_position, d.pending_bytes) == (100, 115 + size, 15 + size)
     assert list(d.take().values) == [b"plain"]
     assert (d.position, d.fetch_position, d.pending_bytes) == (115, 115 + size, size)
     d.feed(memoryview(PACKED)[:9])
-    assert d.unopened_bytes == size + 9
-    d.open()
-    assert (d.unopened_bytes, d.position, d.fetch_position) == (0, 115, 115 + size + 9)
+    assert d.deferred_bytes == size + 9
+    d.decompress_deferred()
+    assert (d.deferred_bytes, d.position, d.fetch_position) == (0, 115, 115 + size + 9)
     columns = d.take()
     assert list(columns.values) == [b"one", b"two", b"behind"]
     assert list(columns.positions) == [115, 115, 115 + len(PACKED)]
     assert (d.position, d.pending_bytes) == (115 + size, 9)
     d.feed(memoryview(PACKED)[9:])
-    assert d.unopened_bytes == len(PACKED)
-    d.open()
+    assert d.deferred_bytes == len(PACKED)
+    d.decompress_deferred()
     assert list(d.take().values) == [b"one", b"two"]
 
 
@@ -63,17 +65,17 @@ def test_a_compressed_message_counts_as_unopened_once_it_is_whole() -> None:
     d = decoder()
     for i in range(len(PACKED) - 1):
         d.feed(memoryview(PACKED)[i : i + 1])
-        assert (d.unopened_bytes, d.pending_bytes, d.fetch_position) == (0, i + 1, i + 1)
-        d.open()  # which changes nothing
+        assert (d.deferred_bytes, d.pending_bytes, d.fetch_position) == (0, i + 1, i + 1)
+        d.decompress_deferred()  # which changes nothing
     d.feed(memoryview(PACKED)[-1:])
-    assert d.unopened_bytes == d.pending_bytes == d.fetch_position == len(PACKED)
+    assert d.deferred_bytes == d.pending_bytes == d.fetch_position == len(PACKED)
 
 
 def test_without_deferring_nothing_is_ever_unopened() -> None:
     d = MessageSetDecoder(TopicPartition("t", 0, 1), Position(0), DecoderOptions())
     d.feed(memoryview(PACKED))
-    assert d.unopened_bytes == 0
-    d.open()
+    assert d.deferred_bytes == 0
+    d.decompress_deferred()
     assert list(d.take().values) == [b"one", b"two"]
 
 
@@ -81,19 +83,19 @@ def test_a_reset_forgets_what_is_unopened() -> None:
     d = decoder()
     d.feed(memoryview(PACKED * 2))
     d.reset(Position(7))
-    assert (d.unopened_bytes, d.pending_bytes, d.position, d.fetch_position) == (0, 0, 7, 7)
-    d.open()
+    assert (d.deferred_bytes, d.pending_bytes, d.position, d.fetch_position) == (0, 0, 7, 7)
+    d.decompress_deferred()
     assert list(d.take().values) == []
     d.feed(memoryview(PACKED))
-    d.open()
+    d.decompress_deferred()
     assert list(d.take().positions) == [7, 7]
 
 
-def test_another_thread_may_open() -> None:
+def test_another_thread_may_decompress() -> None:
     d = decoder()
     d.feed(memoryview(encode_set([b"plain"]) + PACKED * 3))
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(d.open).result()
+        pool.submit(d.decompress_deferred).result()
     assert list(d.take().values) == [b"plain", *[b"one", b"two"] * 3]
 
 
@@ -101,13 +103,13 @@ def test_damage_is_found_when_it_is_opened(entry: MakeEntry, corrupt_message: Sh
     d = decoder()
     d.feed(memoryview(PACKED + entry(b"junk", attributes=1) + PACKED))
     assert d.error is None
-    d.open()
+    d.decompress_deferred()
     assert list(d.take().values) == [b"one", b"two"]
     assert isinstance(d.error, CorruptMessage)
     assert (type(d.error), *d.error.args) == corrupt_message(len(PACKED), "not in gzip format")
-    assert (d.unopened_bytes, d.pending_bytes, d.fetch_position) == (0, 0, len(PACKED))
+    assert (d.deferred_bytes, d.pending_bytes, d.fetch_position) == (0, 0, len(PACKED))
     d.feed(memoryview(PACKED))
-    d.open()
+    d.decompress_deferred()
     assert list(d.take().values) == []
 
 
@@ -134,12 +136,12 @@ def test_rows_positions_and_errors_are_those_without_deferring(
     for (a, b), opening in zip(pairwise([0, *cuts, len(stream)]), opens, strict=True):
         d.feed(memoryview(stream)[a:b])
         assert d.error or d.fetch_position == 1000 + b
-        assert d.unopened_bytes <= d.pending_bytes
+        assert d.deferred_bytes <= d.pending_bytes
         if opening:
-            d.open()
-            assert d.unopened_bytes == 0
+            d.decompress_deferred()
+            assert d.deferred_bytes == 0
             take()
-    d.open()
+    d.decompress_deferred()
     take()
     c = expected.columns
     inner = c.inner_indexes or [0] * len(c.values)
@@ -162,4 +164,4 @@ def test_what_is_kept_takes_the_memory_it_counts(wrapper: MakeWrapper) -> None:
         assert tracemalloc.get_traced_memory()[1] < 1.5 * len(log) + 10_000
     finally:
         tracemalloc.stop()
-    assert d.unopened_bytes == len(log)
+    assert d.deferred_bytes == len(log)

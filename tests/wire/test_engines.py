@@ -114,13 +114,13 @@ class Runner:
             self.buffer[: len(piece)] = b"#" * len(piece)
         fed = self.state()
         if opens:
-            self.decoder.open()
+            self.decoder.decompress_deferred()
         opened = self.state()
         return fed, opened, self.taken() if takes else None, self.state()
 
     def state(self) -> tuple[object, ...]:
         d = self.decoder
-        return d.position, d.fetch_position, d.pending_bytes, d.unopened_bytes, shape(d.error)
+        return d.position, d.fetch_position, d.pending_bytes, d.deferred_bytes, shape(d.error)
 
     def taken(self) -> tuple[object, ...]:
         c = self.decoder.take()
@@ -156,7 +156,7 @@ def options(draw: st.DrawFn, least: int) -> DecoderOptions:
         max_message_bytes=draw(st.sampled_from([60, 300, 1 << 16, 1 << 20])),
         max_decompressed_bytes=max(least, draw(st.sampled_from([200, 1000, 9000, 1 << 16]))),
         corrupt=draw(st.sampled_from(["fail", "skip", "raw"])),
-        defer=draw(st.booleans()),
+        defer_decompression=draw(st.booleans()),
     )
 
 

@@ -41,8 +41,8 @@ def test_entries_have_positions_fields_and_views(entry: MakeEntry) -> None:
     [
         ({"crc": 5}, "CRC mismatch"),
         ({"crc": 5, "magic": 0}, "CRC mismatch"),
-        ({"attributes": 3}, "unknown codec 3"),
-        ({"attributes": 7}, "unknown codec 3"),
+        ({"attributes": 3}, "unknown compression type 3"),
+        ({"attributes": 7}, "unknown compression type 3"),
         ({"magic": 2}, "unknown magic 2"),
         ({"attributes": 1}, ""),
     ],

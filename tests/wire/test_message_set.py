@@ -21,7 +21,7 @@ from odradek import engine as engines
 from odradek.batch import Batch
 from odradek.core.interfaces import DecoderOptions, LogDecoder
 from odradek.engine import PackedBytes
-from odradek.errors import ConfigError, CorruptMessage, LocalProtocolError, MessageTooLarge
+from odradek.errors import ConfigError, CorruptMessage, LocalProtocolError, MessageTooLarge, RemoteProtocolError
 from odradek.types import Position, TopicPartition
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.compression import COMPRESSIONS
@@ -292,7 +292,7 @@ def test_no_buffer_is_held_after_feed(options: DecoderOptions, entry: MakeEntry)
     for odd in (b"", entry(b"bad", crc=1), entry(b"", attributes=1), encode_set([b"a"], GZIP), b"\xff\xff\xff\xff"):
         for defer in (False, True):
             buffer = bytearray(plain + odd + plain[:-1])
-            d = decoder(replace(options, defer=defer))
+            d = decoder(replace(options, defer_decompression=defer))
             d.feed(memoryview(buffer))
             buffer.clear()  # a BufferError while there is a view
 
@@ -347,7 +347,7 @@ def test_interrupted_runs_are_linear(entry: MakeEntry) -> None:
         d = decoder(SKIP)
         d.feed(data)
         took = time.perf_counter() - began
-        assert len(d.take_reports()) == count
+        assert d.skipped == count and len(d.take_reports()) <= 1000
         return took
 
     best_small, best_large = (min(seconds(count) for _ in range(3)) for count in (500, 8000))
@@ -359,7 +359,7 @@ def test_interrupted_runs_are_linear(entry: MakeEntry) -> None:
 SKIPPABLE: dict[str, tuple[Callable[[MakeEntry], bytes], str]] = {
     "crc": (lambda entry: entry(b"bad", crc=1), "CRC mismatch"),
     "crc, magic 0": (lambda entry: entry(b"bad", magic=0, crc=1), "CRC mismatch"),
-    "codec 3": (lambda entry: entry(b"bad", attributes=3), "unknown codec 3"),
+    "codec 3": (lambda entry: entry(b"bad", attributes=3), "unknown compression type 3"),
     "magic 2": (lambda entry: entry(b"bad", magic=2), "unknown magic 2"),
     "magic 255, shortest": (lambda entry: b"\0\0\0\5\xff1234", "unknown magic 255"),
     "empty gzip": (lambda entry: entry(b"", attributes=1), "not in gzip format"),
@@ -606,3 +606,21 @@ def test_any_split_of_anything_decodes_like_the_whole(
     assert decode(stream, options=options, start=1000, cuts=random_cuts) == whole
     assert len(whole.columns.values) == len(whole.columns.positions) == len(whole.columns.next_positions)
     assert not whole.error or list(whole.columns.next_positions[-1:]) <= [whole.fetch_position]
+
+
+@pytest.mark.parametrize("beyond", [1, 8])
+def test_a_log_beyond_the_largest_position_is_an_error_of_its_partition(beyond: int) -> None:
+    data = encode_set([b"hello"])
+    d = decoder(start=(1 << 63) - 1 - len(data) + beyond)
+    d.feed(memoryview(data))
+    assert isinstance(d.error, RemoteProtocolError)
+    assert f"no log is longer than {(1 << 63) - 1}" in str(d.error)
+    assert list(d.take().values) == []
+
+
+def test_a_log_up_to_the_largest_position_is_read() -> None:
+    data = encode_set([b"hello"])
+    d = decoder(start=(1 << 63) - 1 - len(data))
+    d.feed(memoryview(data))
+    assert d.error is None
+    assert list(d.take().values) == [b"hello"]

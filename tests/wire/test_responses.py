@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from odradek.errors import BrokerError, OffsetOutOfRange, RemoteProtocolError
 from odradek.wire.kafka07.responses import (
     ConfirmReply,
-    ErrorCode,
     FetchReply,
+    Kafka07ErrorCode,
     MultiFetchReply,
     OffsetsReply,
     PartResult,
@@ -239,8 +239,8 @@ def test_error_codes_have_their_names_and_unknown_ones_keep_their_number(code: i
 def test_errors_answer_from_the_table(code: int) -> None:
     error = broker_error(code)
     answers = (error.retriable, error.refresh_metadata, error.fatal, error.fence)
-    assert answers == (False, code == ErrorCode.WRONG_PARTITION, False, False)
-    assert isinstance(error, OffsetOutOfRange) == (code == ErrorCode.OFFSET_OUT_OF_RANGE)
+    assert answers == (False, code == Kafka07ErrorCode.WRONG_PARTITION, False, False)
+    assert isinstance(error, OffsetOutOfRange) == (code == Kafka07ErrorCode.OFFSET_OUT_OF_RANGE)
 
 
 @pytest.mark.parametrize("position", [-1, -(2**63)])
@@ -252,4 +252,4 @@ def test_a_negative_position_is_refused(position: int) -> None:
 
 
 def test_zero_is_no_error() -> None:
-    assert ErrorCode(0).protocol_name == "NoError"
+    assert Kafka07ErrorCode(0).protocol_name == "NoError"

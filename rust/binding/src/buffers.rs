@@ -1,4 +1,4 @@
-//! Python's memory as Rust sees it: borrowed by objects, or in objects that are being made.
+//! Python's memory in Rust: borrowed from objects, or in objects under construction.
 
 use std::ptr;
 
@@ -9,16 +9,16 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use pyo3::{ffi, intern};
 
-/// Bytes borrowed by a Python object for as long as this lives.
+/// Bytes borrowed from a Python object for as long as this lives.
 pub enum Borrowed<'py> {
-    /// They never change.
+    /// Bytes never change.
     Bytes(Bound<'py, PyBytes>),
-    /// Their owner cannot move or free them meanwhile.
+    /// The owner of a buffer cannot move or free it meanwhile.
     Buffer(PyBuffer<u8>),
 }
 
 impl<'py> Borrowed<'py> {
-    /// Raises TypeError for what has no buffer, BufferError for one that is not contiguous bytes.
+    /// Raises TypeError for an object without a buffer, BufferError for one that is not contiguous bytes.
     pub fn new(object: &Bound<'py, PyAny>) -> PyResult<Self> {
         if let Ok(bytes) = object.cast::<PyBytes>() {
             return Ok(Borrowed::Bytes(bytes.clone()));
@@ -30,7 +30,7 @@ impl<'py> Borrowed<'py> {
         Err(PyBufferError::new_err("a contiguous buffer of bytes is needed"))
     }
 
-    /// They must not change as long as they are looked at: that is what the interface asks of callers.
+    /// The bytes must not change while they are read: the interface requires that of callers.
     pub fn as_slice(&self) -> &[u8] {
         match self {
             Borrowed::Bytes(bytes) => bytes.as_bytes(),
@@ -38,14 +38,14 @@ impl<'py> Borrowed<'py> {
         }
     }
 
-    /// `[..stop]`, when `start` lies in it. Raises ValueError.
+    /// `[..stop]`, with `start` checked to be within it. Raises ValueError.
     pub fn up_to(&self, start: isize, stop: isize) -> PyResult<(&[u8], usize)> {
         let data = self.as_slice();
-        let found = usize::try_from(start).ok().zip(usize::try_from(stop).ok()).and_then(|(start, stop)| {
+        let range = usize::try_from(start).ok().zip(usize::try_from(stop).ok()).and_then(|(start, stop)| {
             let data = data.get(..stop)?;
             data.get(start..).map(|_| (data, start))
         });
-        found.ok_or_else(|| {
+        range.ok_or_else(|| {
             PyValueError::new_err(format!("{start}:{stop} does not lie within {} bytes of data", data.len()))
         })
     }
@@ -63,7 +63,7 @@ pub enum BorrowedOffsets {
     Wide(Offsets<i64>),
 }
 
-/// None: there are none at all, at an address that may be any.
+/// None: an empty buffer, whose address may be anything.
 pub struct Offsets<T: Element>(Option<PyBuffer<T>>);
 
 impl<T: Element> Offsets<T> {
@@ -134,19 +134,19 @@ impl<'py> BorrowedStrings<'py> {
     }
 }
 
-/// The elements of a buffer that is contiguous; none of one that is not.
+/// The elements of a contiguous buffer; no elements of any other.
 fn items<T: Element>(buffer: &PyBuffer<T>) -> &[T] {
     match buffer.as_slice_ptr() {
         // SAFETY: the buffer is held, so that its memory stays where it is; it is contiguous, and aligned and of items
-        // of this type, or `PyBuffer::get` had refused it. That nobody writes into it meanwhile is the caller's promise
-        // (`engine/interface.py`); who breaks it gets other bytes than he meant, as every place is checked where it is
-        // read.
+        // of this type, or `PyBuffer::get` had refused it. The caller promises that nothing writes into it meanwhile
+        // (`engine/interface.py`); if that is broken, the result is garbage but memory-safe, as every index is checked
+        // where it is used.
         Some(items) if buffer.item_count() > 0 => unsafe { items.as_ref() },
         _ => &[],
     }
 }
 
-/// A `bytes` of its own. Raises MemoryError.
+/// A new `bytes`. Raises MemoryError.
 #[inline]
 pub fn bytes_of<'py>(py: Python<'py>, value: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
     let len = value.len().try_into()?;
@@ -158,7 +158,7 @@ pub fn bytes_of<'py>(py: Python<'py>, value: &[u8]) -> PyResult<Bound<'py, PyByt
     }
 }
 
-/// A tuple of what this iterates over.
+/// A tuple of the items of an iterable.
 pub fn tuple_of<'py>(values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
     // SAFETY: takes any object; what comes back is a tuple or null with an exception set.
     unsafe {
@@ -174,41 +174,41 @@ pub fn list_of<'py, 'a, V: Into<Option<&'a [u8]>>>(
     values: impl Iterator<Item = Result<V, Error>>,
 ) -> PyResult<Bound<'py, PyList>> {
     let len = count.try_into()?;
-    // SAFETY: a new list or null with an exception set. Its places are null until they are set, which the interpreter
-    // allows for as long as no Python code sees the list.
+    // SAFETY: a new list or null with an exception set. Its items are null until they are set, which the interpreter
+    // allows while no Python code sees the list.
     let list = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyList_New(len))?.cast_into_unchecked::<PyList>() };
-    let mut places = 0..len;
-    for (value, place) in values.zip(&mut places) {
+    let mut indexes = 0..len;
+    for (value, index) in values.zip(&mut indexes) {
         let item = match value.map_err(crate::raised)?.into() {
             Some(value) => bytes_of(py, value)?.into_ptr(),
             None => py.None().into_ptr(),
         };
-        // SAFETY: the place is within the list and empty; the list takes the reference over.
-        unsafe { ffi::PyList_SetItem(list.as_ptr(), place, item) };
+        // SAFETY: the index is within the list and its item is null; the list takes the reference over.
+        unsafe { ffi::PyList_SetItem(list.as_ptr(), index, item) };
     }
-    if places.is_empty() { Ok(list) } else { Err(crate::raised(Error::Offsets)) }
+    if indexes.is_empty() { Ok(list) } else { Err(crate::raised(Error::Offsets)) }
 }
 
-/// A `bytes` that is being written.
+/// A `bytes` under construction.
 pub struct Writer<'py> {
     object: Bound<'py, PyBytes>,
     rest: Rest,
 }
 
-/// Where to go on writing, and how much there is room for.
+/// The part of it that is not written yet.
 pub struct Rest {
     at: *mut u8,
     left: usize,
 }
 
-// SAFETY: the memory belongs to an object that nobody else has seen yet.
+// SAFETY: the memory belongs to an object that no other code has a reference to yet.
 unsafe impl Send for Rest {}
 
 impl<'py> Writer<'py> {
-    /// Of exactly so many bytes. Raises MemoryError.
+    /// A `bytes` of exactly `len` bytes. Raises MemoryError.
     pub fn new(py: Python<'py>, len: usize) -> PyResult<Self> {
         // SAFETY: without a source, this gives a new `bytes` with `len` bytes not yet written, or null with an
-        // exception set; until it is shown to anybody, its creator may write them.
+        // exception set; until it is handed to other code, its creator may write them.
         unsafe {
             let made = ffi::PyBytes_FromStringAndSize(ptr::null(), len.try_into()?);
             let object: Bound<'py, PyBytes> = Bound::from_owned_ptr_or_err(py, made)?.cast_into_unchecked();
@@ -217,12 +217,12 @@ impl<'py> Writer<'py> {
         }
     }
 
-    /// What is to be written into.
+    /// The part to write into.
     pub fn rest(&mut self) -> &mut Rest {
         &mut self.rest
     }
 
-    /// The object, if all of it has been written.
+    /// The object, once all of it has been written.
     pub fn finish(self) -> PyResult<Bound<'py, PyBytes>> {
         if self.rest.left == 0 { Ok(self.object) } else { Err(crate::raised(Error::Offsets)) }
     }
@@ -231,9 +231,9 @@ impl<'py> Writer<'py> {
 impl Sink for Rest {
     #[inline]
     fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        // Only what changes while it is encoded has other lengths than before.
+        // Only values that change while they are encoded have other lengths than before.
         self.left = self.left.checked_sub(bytes.len()).ok_or(Error::Offsets)?;
-        // SAFETY: there are that many bytes left behind `at`, and they are nobody else's.
+        // SAFETY: at least that many bytes are left at `at`, and no other code has access to them.
         unsafe {
             ptr::copy_nonoverlapping(bytes.as_ptr(), self.at, bytes.len());
             self.at = self.at.add(bytes.len());

@@ -1,4 +1,4 @@
-//! Rust's memory as Python sees it: columns that are memoryviews, without a copy.
+//! Rust's memory in Python: columns that are memoryviews, without a copy.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyMemoryView, PyType};
 
-/// What memoryviews look at. It is made once and never changes.
+/// The exporter of a memoryview. It never changes.
 #[pyclass(frozen, module = "odradek.engine._compiled")]
 pub struct Column {
     items: Items,
@@ -23,7 +23,7 @@ enum Items {
     Longs(Vec<i64>),
 }
 
-/// How Python sees the items of a column: as the `struct` module names them, and how large they are.
+/// The items of a column in Python: the format of the `struct` module, and their size.
 struct Layout {
     format: &'static CStr,
     strides: [isize; 1],
@@ -43,7 +43,7 @@ impl Items {
     }
 }
 
-/// Nobody looks at it any more.
+/// When no memoryview refers to the column any more, its memory is recycled.
 impl Drop for Column {
     fn drop(&mut self) {
         match std::mem::replace(&mut self.items, Items::Bytes(Vec::new())) {
@@ -64,9 +64,9 @@ impl Column {
         let column = slf.get();
         let (items, _, Layout { format, strides: strides @ [item_bytes] }) = column.items.memory();
         let [count] = column.shape;
-        // SAFETY: the interpreter gives a view to be filled. What it is filled with belongs to the column or is static,
+        // SAFETY: the interpreter passes a view to be filled. Its contents belong to the column or are static,
         // and the view holds a reference to the column, which is frozen and whose vector stays as it is until it is
-        // dropped. Whoever was told that this is read-only does not write.
+        // dropped. A consumer of a read-only buffer does not write.
         unsafe {
             (*view).buf = items.cast_mut();
             (*view).len = count.saturating_mul(*item_bytes);

@@ -8,18 +8,18 @@ use pyo3::types::{PyBytes, PyList, PySequence, PyTuple};
 use crate::buffers::{Borrowed, BorrowedOffsets, BorrowedStrings, Writer, bytes_of, list_of, tuple_of};
 use crate::{raised, run};
 
-/// The same with each string of either width of offsets.
+/// Evaluate an expression with the strings of a range of rows, for offsets of either width.
 macro_rules! strings {
-    ($borrowed:expr, $values:ident => $what:expr) => {{
+    ($borrowed:expr, $values:ident => $body:expr) => {{
         let data = $borrowed.data.as_slice();
         match &$borrowed.offsets {
             BorrowedOffsets::Narrow(offsets) => {
                 let $values = |rows| packed(offsets.as_slice().get(rows).unwrap_or_default(), data);
-                $what
+                $body
             }
             BorrowedOffsets::Wide(offsets) => {
                 let $values = |rows| packed(offsets.as_slice().get(rows).unwrap_or_default(), data);
-                $what
+                $body
             }
         }
     }};
@@ -60,7 +60,7 @@ pub fn encode_run<'py>(values: &Bound<'py, PyAny>, attributes: u8) -> PyResult<B
     encoded(values.py(), rows.iter().map(|row| Ok(*row)), attributes)
 }
 
-/// All of these as `bytes`, in a tuple of our own, out of which nobody takes any meanwhile.
+/// All of these as `bytes`, in a tuple of our own, which no other thread can change meanwhile.
 fn rows_of<'py>(values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
     let rows = tuple_of(values)?;
     if rows.iter_borrowed().all(|row| row.is_instance_of::<PyBytes>()) {

@@ -1,6 +1,6 @@
-//! `odradek.engine._compiled`: what `src/odradek/engine/interface.py` asks of an engine, for Python.
+//! `odradek.engine._compiled`: the interface of `src/odradek/engine/interface.py` for Python.
 //!
-//! Buffers above `DETACHED_BYTES` are worked on without the interpreter's lock.
+//! Buffers above `DETACHED_BYTES` are processed without the interpreter's lock.
 
 mod buffers;
 mod columns;
@@ -11,10 +11,10 @@ use odradek_engine::Error;
 use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 
-/// From here on, letting other threads run is worth what it costs: this much is decoded in about 15 us.
+/// From this size on, releasing the interpreter's lock is worth its cost: this much is decoded in about 15 us.
 const DETACHED_BYTES: usize = 64 * 1024;
 
-/// What Python is told.
+/// The Python exception for an error.
 fn raised(error: Error) -> PyErr {
     match error {
         Error::Memory => PyMemoryError::new_err("no memory for the result"),
@@ -23,7 +23,7 @@ fn raised(error: Error) -> PyErr {
     }
 }
 
-/// Run this without the interpreter's lock when it is about so many bytes.
+/// Run this work on `bytes` of data, without the interpreter's lock if they are many.
 fn run<T: Send>(py: Python<'_>, bytes: usize, work: impl FnOnce() -> Result<T, Error> + Send) -> PyResult<T> {
     if bytes < DETACHED_BYTES { work() } else { py.detach(work) }.map_err(raised)
 }

@@ -1,36 +1,36 @@
-//! Byte strings one behind the other, as Arrow lays them out.
+//! Byte strings in one buffer, in Arrow's layout.
 
 use crate::Error;
 use crate::buffer_pool::{Item, prepare, reserve, trim};
-use crate::entry::{LEAST_BYTES, Plain, plain_at};
+use crate::entry::{MIN_ENTRY_BYTES, Plain, plain_at};
 
-/// Where a string ends: 4 or 8 bytes.
+/// The end of a string: an integer of 4 or 8 bytes.
 pub trait Offset: Item + Into<i64> + TryFrom<i64> + TryFrom<usize> {}
 
 impl Offset for i32 {}
 impl Offset for i64 {}
 
-/// Where each string starts, and where the last one ends: one more than there are strings.
+/// The start of each string, and the end of the last one: one more than there are strings.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Offsets {
-    /// As long as they lie within 2 GiB.
+    /// While all data is within 2 GiB.
     Narrow(Vec<i32>),
-    /// Beyond that.
+    /// Beyond 2 GiB.
     Wide(Vec<i64>),
 }
 
-/// Does the same to either.
+/// Evaluate the same expression for offsets of either width.
 macro_rules! either {
-    ($offsets:expr, $name:ident => $what:expr) => {
+    ($offsets:expr, $name:ident => $body:expr) => {
         match $offsets {
-            Offsets::Narrow($name) => $what,
-            Offsets::Wide($name) => $what,
+            Offsets::Narrow($name) => $body,
+            Offsets::Wide($name) => $body,
         }
     };
 }
 
 impl Offsets {
-    /// How many strings there are.
+    /// The number of strings.
     #[must_use]
     pub fn rows(&self) -> usize {
         either!(self, ends => ends.len()).saturating_sub(1)
@@ -47,19 +47,19 @@ impl Offsets {
     }
 }
 
-/// What keeps the places of messages, beside their payloads.
+/// A receiver of the positions of messages, beside their payloads.
 pub(crate) trait PositionSink {
-    /// There will be so many more if all are like the first.
+    /// Expect `rows` more, if all messages are like the first.
     fn expect(&mut self, rows: usize);
-    /// There may be so many more.
+    /// Make room for `rows` more.
     fn reserve(&mut self, rows: usize) -> Result<(), Error>;
-    /// For how many more there is room already.
+    /// The number of rows there is room for.
     fn room(&self) -> usize;
-    /// One more: it ends at this index.
+    /// Add a message that ends at this index.
     fn push(&mut self, end: usize);
 }
 
-/// Nobody wants to know them.
+/// Ignores all positions.
 impl PositionSink for () {
     fn expect(&mut self, _: usize) {}
 
@@ -74,7 +74,7 @@ impl PositionSink for () {
     fn push(&mut self, _: usize) {}
 }
 
-/// ByteStrings that are still becoming more.
+/// Byte strings under construction.
 #[derive(Debug)]
 pub struct ByteStrings {
     data: Vec<u8>,
@@ -88,40 +88,40 @@ impl Default for ByteStrings {
     }
 }
 
-/// ColumnBuilder there is made room for when there is none left.
+/// Rows to make room for when none is left.
 const CHUNK_ROWS: usize = 1024;
 
 impl ByteStrings {
-    /// With offsets of 4 bytes up to so many bytes of data.
+    /// With offsets of 4 bytes up to `narrow_bytes` of data.
     pub(crate) fn with_narrow_bytes(narrow_bytes: usize) -> Self {
         ByteStrings { data: Vec::new(), offsets: Offsets::Narrow(vec![0]), narrow_bytes }
     }
 
-    /// How many there are.
+    /// The number of strings.
     #[must_use]
     pub fn len(&self) -> usize {
         self.offsets.rows()
     }
 
-    /// Whether there are none.
+    /// Whether there are no strings.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All of them, one behind the other.
+    /// All strings, concatenated.
     #[must_use]
     pub fn data(&self) -> &[u8] {
         &self.data
     }
 
-    /// Where they are in `data`.
+    /// The offsets of the strings in `data`.
     #[must_use]
     pub fn offsets(&self) -> &Offsets {
         &self.offsets
     }
 
-    /// One more.
+    /// Append a string.
     pub fn push(&mut self, value: &[u8]) -> Result<(), Error> {
         self.reserve(value.len())?;
         let end = self.data.len().checked_add(value.len()).ok_or(Error::Overflow)?;
@@ -130,7 +130,7 @@ impl ByteStrings {
         Ok(())
     }
 
-    /// Those of another.
+    /// Append the strings of another.
     pub fn extend(&mut self, other: &ByteStrings) -> Result<(), Error> {
         self.reserve(other.data.len())?;
         let by = i64::try_from(self.data.len())?;
@@ -139,30 +139,30 @@ impl ByteStrings {
         Ok(())
     }
 
-    /// The payloads of a run of plain messages. Gives the index behind it.
+    /// Append the payloads of a run of plain messages. Returns the index after the run.
     pub fn decode_run(&mut self, data: &[u8], start: usize) -> Result<usize, Error> {
         self.decode_to(data, start, crate::NO_LIMIT, &mut ())
     }
 
-    /// The same, with what is told of each. After an error, `places` may have some too many.
+    /// The same, with the position of each message. After an error, `positions` may have too many.
     pub(crate) fn decode_to(
         &mut self,
         data: &[u8],
         start: usize,
         max_entry: i64,
-        places: &mut impl PositionSink,
+        positions: &mut impl PositionSink,
     ) -> Result<usize, Error> {
         let Some(Plain { end: second, .. }) = plain_at(data, start, max_entry) else {
-            return Ok(start); // and nothing is reserved for what is not there
+            return Ok(start); // without reserving anything
         };
         let size = data.len().saturating_sub(start);
         self.reserve(size)?;
         let alike = size.checked_div(second.saturating_sub(start)).unwrap_or(0);
         either!(&mut self.offsets, ends => prepare(ends, alike));
-        places.expect(alike);
+        positions.expect(alike);
         let (rows, bytes) = (self.len(), self.data.len());
         let run = Run { data, start, max_entry };
-        let end = either!(&mut self.offsets, ends => run.decode(&mut self.data, ends, places));
+        let end = either!(&mut self.offsets, ends => run.decode(&mut self.data, ends, positions));
         if end.is_err() {
             self.data.truncate(bytes);
             either!(&mut self.offsets, ends => ends.truncate(rows.saturating_add(1)));
@@ -170,7 +170,7 @@ impl ByteStrings {
         end
     }
 
-    /// Room for so many more bytes of data, and offsets that reach to their end.
+    /// Make room for `bytes` more of data, and widen the offsets if they could not reach its end.
     fn reserve(&mut self, bytes: usize) -> Result<(), Error> {
         reserve(&mut self.data, bytes)?;
         if self.data.len().saturating_add(bytes) > self.narrow_bytes {
@@ -179,7 +179,7 @@ impl ByteStrings {
         Ok(())
     }
 
-    /// Data and offsets, without much room for more.
+    /// Data and offsets, with little unused capacity.
     pub(crate) fn into_parts(mut self) -> (Vec<u8>, Offsets) {
         trim(&mut self.data);
         either!(&mut self.offsets, ends => trim(ends));
@@ -207,7 +207,7 @@ fn extend_ends<O: Offset, P: Offset>(into: &mut Vec<O>, from: &[P], by: i64) -> 
     Ok(())
 }
 
-/// What `decode_to` was called with.
+/// The arguments of `decode_to`.
 struct Run<'a> {
     data: &'a [u8],
     start: usize,
@@ -219,17 +219,17 @@ impl Run<'_> {
         &self,
         into: &mut Vec<u8>,
         ends: &mut Vec<O>,
-        places: &mut impl PositionSink,
+        positions: &mut impl PositionSink,
     ) -> Result<usize, Error> {
         let mut at = self.start;
         loop {
-            // Never more than there can be: a row is made of 9 bytes at least.
-            let most = self.data.len().saturating_sub(at) / LEAST_BYTES;
-            let mut rows = most.min(ends.capacity().saturating_sub(ends.len())).min(places.room());
+            // No more than there can be: a row takes at least 9 bytes.
+            let max_rows = self.data.len().saturating_sub(at) / MIN_ENTRY_BYTES;
+            let mut rows = max_rows.min(ends.capacity().saturating_sub(ends.len())).min(positions.room());
             if rows == 0 {
-                rows = most.min(CHUNK_ROWS);
+                rows = max_rows.min(CHUNK_ROWS);
                 ends.try_reserve(rows)?;
-                places.reserve(rows)?;
+                positions.reserve(rows)?;
             }
             for _ in 0..rows {
                 let Some(message) = plain_at(self.data, at, self.max_entry) else {
@@ -237,7 +237,7 @@ impl Run<'_> {
                 };
                 into.extend_from_slice(message.payload);
                 ends.push(O::try_from(into.len()).map_err(|_| Error::Overflow)?);
-                places.push(message.end);
+                positions.push(message.end);
                 at = message.end;
             }
             if rows == 0 {
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
     use crate::{encode_run, packed};
 
-    /// Three strings and a run of two in strings that are narrow up to so many bytes.
+    /// Three strings and a run of two, with narrow offsets up to `narrow_bytes`.
     fn strings(narrow_bytes: usize) -> ByteStrings {
         let mut set = Vec::new();
         encode_run([&b"four"[..], b"five"].into_iter().map(Ok), 0, &mut set).unwrap();

@@ -2,12 +2,12 @@
 
 use crate::Error;
 
-/// Bytes of an entry in front of its payload.
+/// Bytes of an entry before its payload.
 const HEAD_BYTES: usize = 10;
 
-/// Where encoded bytes go: memory that its owner has made room in.
+/// A receiver of encoded bytes, with room for them.
 pub trait Sink {
-    /// Append these. An error means that there is no room for them.
+    /// Append these bytes. An error means that there is no room for them.
     fn put(&mut self, bytes: &[u8]) -> Result<(), Error>;
 }
 
@@ -19,7 +19,7 @@ impl Sink for Vec<u8> {
     }
 }
 
-/// How many bytes `encode_run` makes of such payloads. Overflow: one is longer than its length field can say.
+/// The bytes that `encode_run` makes of these payloads. Overflow: one is too long for its length field.
 pub fn encoded_bytes<'a>(values: impl Iterator<Item = Result<&'a [u8], Error>>) -> Result<usize, Error> {
     let mut sum = 0usize;
     for value in values {
@@ -30,7 +30,7 @@ pub fn encoded_bytes<'a>(values: impl Iterator<Item = Result<&'a [u8], Error>>) 
     Ok(sum)
 }
 
-/// One entry behind the other.
+/// Encode the payloads as consecutive entries.
 pub fn encode_run<'a>(
     values: impl Iterator<Item = Result<&'a [u8], Error>>,
     attributes: u8,
@@ -46,7 +46,7 @@ pub fn encode_run<'a>(
     Ok(())
 }
 
-/// What stands in front of an entry of so many bytes: it does not count itself.
+/// The length field of an entry of `bytes`: it does not count itself.
 fn length_field(bytes: usize) -> Result<i32, Error> {
     Ok(i32::try_from(bytes.saturating_sub(4))?)
 }

@@ -1,21 +1,21 @@
 //! One entry of a set, if it is a plain message (specification 2.1).
 
-/// Bytes of the largest entry that a length field can announce.
+/// Bytes of the largest entry that a length field can express.
 pub const NO_LIMIT: i64 = 4 + 0x7FFF_FFFF;
 
 /// Bytes of the smallest entry: an empty message of magic 0.
-pub(crate) const LEAST_BYTES: usize = 9;
+pub(crate) const MIN_ENTRY_BYTES: usize = 9;
 
 /// A plain message with the right CRC.
 pub(crate) struct Plain<'a> {
     pub payload: &'a [u8],
-    /// The index behind it.
+    /// The index after it.
     pub end: usize,
 }
 
-/// The message at index `at`, or None: what is there is incomplete, compressed, damaged or too large.
+/// The message at index `at`, or None if the entry is incomplete, compressed, damaged or too large.
 ///
-/// Heads are read 10 bytes at once, so that an empty message of magic 0, which has 9, is not found at the very end.
+/// Heads are read as 10 bytes, so an empty message of magic 0, which has 9, is not recognised at the very end.
 #[inline]
 pub(crate) fn plain_at(data: &[u8], at: usize, max_entry: i64) -> Option<Plain<'_>> {
     let &[a, b, c, d, magic, attributes, e, f, g, h] = data.get(at..)?.first_chunk()?;
@@ -25,7 +25,7 @@ pub(crate) fn plain_at(data: &[u8], at: usize, max_entry: i64) -> Option<Plain<'
     }
     let (head, crc) = match magic {
         1 if attributes & 3 == 0 => (10, [e, f, g, h]), // the upper bits of the attributes mean nothing
-        0 => (9, [attributes, e, f, g]),                // has no attributes: its CRC starts a byte earlier
+        0 => (9, [attributes, e, f, g]),                // no attributes: the CRC starts a byte earlier
         _ => return None,
     };
     let end = at.checked_add(4)?.checked_add(usize::try_from(length).ok()?)?;
@@ -33,7 +33,7 @@ pub(crate) fn plain_at(data: &[u8], at: usize, max_entry: i64) -> Option<Plain<'
     (crc32fast::hash(payload) == u32::from_be_bytes(crc)).then_some(Plain { payload, end })
 }
 
-/// The CRC-32 of `data`, going on from `before`, that of what stands in front of it.
+/// The CRC-32 of `data`, continued from `before`, the CRC-32 of the bytes before it.
 #[must_use]
 pub fn crc32(data: &[u8], before: u32) -> u32 {
     let mut crc = crc32fast::Hasher::new_with_initial(before);
@@ -41,7 +41,7 @@ pub fn crc32(data: &[u8], before: u32) -> u32 {
     crc.finalize()
 }
 
-/// The index behind the run of plain messages that starts at `start`, and how many they are.
+/// The index after the run of plain messages that starts at `start`, and their number.
 #[must_use]
 pub fn check_run(data: &[u8], start: usize, max_entry: i64) -> (usize, usize) {
     let (mut at, mut count) = (start, 0usize);

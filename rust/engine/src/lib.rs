@@ -1,8 +1,8 @@
 //! The loops that touch every message of a 0.7 message set, over plain byte slices.
 //!
-//! What each of them means is written down in `src/odradek/engine/interface.py`; the pure engine beside it is the other
-//! implementation, and the tests hold one against the other. Nothing here knows an interpreter, panics, or has an
-//! `unsafe` block.
+//! `src/odradek/engine/interface.py` defines what each of them means; the pure engine beside it is the other
+//! implementation, and tests compare the two. This crate knows no interpreter, does not panic, and has no `unsafe`
+//! block.
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +20,7 @@ pub use entry::{NO_LIMIT, check_run, crc32};
 pub use packed::{Limits, fit, nullable, packed};
 pub use rows::{ColumnBuilder, Columns};
 
-/// Why a call failed. It has not changed anything then.
+/// The reason why a call failed. A failed call has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// There is no memory for the result.

@@ -1,4 +1,4 @@
-//! ByteStrings that somebody else packed, and how many of some strings fit.
+//! Reading of packed byte strings, and how many strings fit into a limit.
 
 use crate::{Error, Offset};
 
@@ -27,18 +27,18 @@ fn slice<'a, O: Offset>(ends: &[O], data: &'a [u8]) -> Option<&'a [u8]> {
     data.get(usize::try_from(start.into()).ok()?..usize::try_from(end.into()).ok()?)
 }
 
-/// What `fit` goes by, in bytes.
+/// The limits of `fit`, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// For all that fit together.
+    /// For all rows that fit together.
     pub max_bytes: i64,
-    /// What each takes beyond its length.
+    /// What each row takes beyond its length.
     pub row_bytes: i64,
-    /// For the length of one.
+    /// For the length of one row.
     pub max_row: i64,
 }
 
-/// How many strings of these lengths fit, from the first on, and the sum of their lengths. None: one that never does.
+/// How many strings of these lengths fit, from the first on, and the sum of their lengths. A length of None never fits.
 pub fn fit(
     lengths: impl Iterator<Item = Result<Option<usize>, Error>>,
     limits: Limits,

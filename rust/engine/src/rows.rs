@@ -1,4 +1,4 @@
-//! Messages on their way into columns.
+//! Columns under construction.
 
 use std::iter::repeat_n;
 
@@ -6,55 +6,55 @@ use crate::buffer_pool::{prepare, reserve, trim};
 use crate::byte_strings::PositionSink;
 use crate::{ByteStrings, Error, Offsets};
 
-/// Messages with their places.
+/// Messages with their positions.
 #[derive(Debug, Default)]
 pub struct ColumnBuilder {
     values: ByteStrings,
     positions: Vec<i64>,
     next_positions: Vec<i64>,
-    /// As long as all of them are 0, nobody writes them down.
+    /// None while all of them are 0.
     inner_indexes: Option<Vec<i32>>,
 }
 
-/// What rows become: parallel, one element a message.
+/// Finished columns: parallel, one element per message.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Columns {
     /// All payloads.
     pub data: Vec<u8>,
-    /// Where they are in `data`.
+    /// The offsets of the payloads in `data`.
     pub offsets: Offsets,
     /// Where each entry starts.
     pub positions: Vec<i64>,
-    /// Where to resume behind each message.
+    /// Where to resume after each message.
     pub next_positions: Vec<i64>,
-    /// Which message of its wrapper each one is; None: all are 0.
+    /// The index of each message in its wrapper; None: all are 0.
     pub inner_indexes: Option<Vec<i32>>,
 }
 
 impl ColumnBuilder {
-    /// How many there are.
+    /// The number of messages.
     #[must_use]
     pub fn len(&self) -> usize {
         self.positions.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no messages.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A run of plain messages; `base` is the position of `data[0]`. Gives the index behind the run.
+    /// Append a run of plain messages; `base` is the position of `data[0]`. Returns the index after the run.
     pub fn decode_run(&mut self, data: &[u8], start: usize, base: i64, max_entry: i64) -> Result<usize, Error> {
         base.checked_add(i64::try_from(data.len())?).ok_or(Error::Overflow)?;
         let before = self.len();
-        let mut places = RunPlaces {
+        let mut run = RunPositions {
             base,
             positions: &mut self.positions,
             next_positions: &mut self.next_positions,
             inner_indexes: self.inner_indexes.as_mut(),
         };
-        let end = self.values.decode_to(data, start, max_entry, &mut places);
+        let end = self.values.decode_to(data, start, max_entry, &mut run);
         match end {
             Ok(_) => self.add_starts(before, position(base, start)),
             Err(_) => self.next_positions.truncate(before),
@@ -62,7 +62,7 @@ impl ColumnBuilder {
         end
     }
 
-    /// Each message of a run starts where the one before it ends. There is room already.
+    /// Each message of a run starts where the one before it ends. The vector has room already.
     fn add_starts(&mut self, before: usize, first: i64) {
         let Some((_, starts)) = self.next_positions.get(before..).and_then(<[i64]>::split_last) else {
             return;
@@ -74,7 +74,7 @@ impl ColumnBuilder {
         }
     }
 
-    /// One message.
+    /// Append one message.
     pub fn push(&mut self, value: &[u8], position: i64, next_position: i64, inner_index: i32) -> Result<(), Error> {
         self.reserve(1, inner_index != 0)?;
         self.values.push(value)?;
@@ -86,7 +86,7 @@ impl ColumnBuilder {
         Ok(())
     }
 
-    /// The messages of one entry: all but the last resume where it starts.
+    /// Append the messages of one entry: all but the last resume where it starts.
     pub fn add_wrapper(&mut self, values: &ByteStrings, position: i64, next_position: i64) -> Result<(), Error> {
         let rows = values.len();
         let Some(others) = rows.checked_sub(1) else {
@@ -104,7 +104,7 @@ impl ColumnBuilder {
         Ok(())
     }
 
-    /// Room for the places of so many more, and for inner indexes from now on if there are any.
+    /// Make room for the positions of `rows` more, and for inner indexes from now on if `inner`.
     fn reserve(&mut self, rows: usize, inner: bool) -> Result<(), Error> {
         reserve(&mut self.positions, rows)?;
         reserve(&mut self.next_positions, rows)?;
@@ -119,7 +119,7 @@ impl ColumnBuilder {
         Ok(())
     }
 
-    /// Give up all rows.
+    /// Take all rows out.
     #[must_use]
     pub fn take(&mut self) -> Columns {
         let ColumnBuilder { values, mut positions, mut next_positions, mut inner_indexes } = std::mem::take(self);
@@ -133,21 +133,21 @@ impl ColumnBuilder {
     }
 }
 
-/// The position of an index; somebody has seen that it fits.
+/// The position of an index; the caller has checked that it fits.
 #[inline]
 fn position(base: i64, index: usize) -> i64 {
     base.saturating_add_unsigned(u64::try_from(index).unwrap_or(u64::MAX))
 }
 
-/// Where the places of a run go.
-struct RunPlaces<'a> {
+/// The receiver of the positions of a run.
+struct RunPositions<'a> {
     base: i64,
     positions: &'a mut Vec<i64>,
     next_positions: &'a mut Vec<i64>,
     inner_indexes: Option<&'a mut Vec<i32>>,
 }
 
-impl PositionSink for RunPlaces<'_> {
+impl PositionSink for RunPositions<'_> {
     fn expect(&mut self, rows: usize) {
         prepare(self.next_positions, rows);
         prepare(self.positions, rows);

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack
 
-from odradek import engine
+from odradek import arguments, engine
 from odradek.client.consumer.consumer import Consumer
-from odradek.client.consumer.fetcher import ask_positions
+from odradek.client.consumer.positions import resolve_positions
 from odradek.client.consumer.reader import Reader, Topics
-from odradek.client.options import Tuning
+from odradek.client.options import Corrupt, ProducerOptions, Tuning
 from odradek.client.producer.producer import Producer
 from odradek.client.tasks import ShieldedTaskGroup
 from odradek.core.interfaces import ProtocolDriver
-from odradek.core.produce.partitioners import Partitioner
 from odradek.errors import UsageError
 from odradek.types import EARLIEST, AtTime, MiB, Position, PositionSpec, StartPosition, TopicPartition
 
@@ -91,63 +90,23 @@ class Cluster:
         Raises:
             TransportError, DeadlineError: One of its brokers did not answer.
         """
-        found, errors = await ask_positions(self.driver, dict.fromkeys(await self.partitions(topic), at))
+        positions, errors = await resolve_positions(self.driver, dict.fromkeys(await self.partitions(topic), at))
         for error in errors.values():
             raise error
-        return found
+        return positions
 
     # ---- producers, consumers, readers ----------------------------------------------------------------------
 
-    def producer(
-        self,
-        *,
-        latency: float = 0.01,
-        buffer_bytes: int = 64 * MiB,
-        deliver_within: float = 30,
-        exit_within: float = 10,
-        compression: str = "none",
-        compression_by_topic: Mapping[str, str] | None = None,
-        partitioner: Partitioner | None = None,
-        confirm: bool = True,
-        reorder: bool = False,
-        max_message_bytes: int = 1_000_000,
-    ) -> Producer:
-        """A producer, to be used as `async with`.
-
-        Args:
-            latency: How long a record may wait for company (s). With nothing under way it is sent at once if somebody
-                waits for its outcome (`send`, `send_many`), or if nothing was sent to its broker for as long.
-            buffer_bytes: Room for records without an outcome (bytes): their size on the wire and what Python adds.
-            deliver_within: A record without an outcome after this long fails (s). Waiting for room has the same bound
-                of its own.
-            exit_within: How long the end of the block may flush (s).
-            compression: `none`, `gzip` or `snappy` (which 0.7.0 does not know), for all topics.
-            compression_by_topic: Topic -> compression, for those that differ.
-            partitioner: Which partition a record goes to; by default `KeyHash` (crc32 of the key), and records
-                without a key fill one randomly chosen partition's batch after the other.
-            confirm: Have the broker confirm every request. False: a record counts as written once it is handed to the
-                network, as with 0.7's own producers, and a broker that refuses or dies loses it silently.
-            reorder: Records sent again after a failure may be overtaken by newer ones of their partition.
-            max_message_bytes: The brokers' max.message.size (bytes): they drop larger messages without a word. With a
-                codec it applies to what is compressed together, which is split until it fits.
+    @arguments.with_options(ProducerOptions)
+    def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
+        """Return a producer, to be used as `async with`.
 
         Raises:
             ConfigError: An option that cannot work.
+            TypeError: An option of the wrong type, or an unknown one.
         """
-        return Producer(
-            self.driver,
-            latency=latency,
-            buffer_bytes=buffer_bytes,
-            deliver_within=deliver_within,
-            exit_within=exit_within,
-            compression=compression,
-            compression_by_topic=compression_by_topic,
-            partitioner=partitioner,
-            confirm=confirm,
-            reorder=reorder,
-            max_message_bytes=max_message_bytes,
-            tuning=self._tuning,
-        )
+        options.setdefault("tuning", self._tuning)
+        return Producer(self.driver, **options)
 
     def consumer(
         self,
@@ -206,7 +165,7 @@ class Cluster:
         start: StartPosition | Mapping[TopicPartition, StartPosition] | str = EARLIEST,
         until: StartPosition | Mapping[TopicPartition, StartPosition] | None = None,
         read_ahead_bytes: int = 64 * MiB,
-        corrupt: str = "fail",
+        corrupt: Corrupt = "fail",
         max_message_bytes: int = 4 * MiB,
         reset: PositionSpec | Literal["fail"] = "fail",
     ) -> Reader:

@@ -1,4 +1,4 @@
-"""`run`: a program that stops in order when it is told to."""
+"""`run`: a program that stops in an orderly way when it gets a signal."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ T = TypeVar("T")
 def run(main: Callable[..., Awaitable[T]], *args: object, backend: str = "asyncio") -> T:
     """Run `main(*args)` in an event loop of its own; SIGTERM and Ctrl-C cancel it.
 
-    Cancelled, every block of odradek ends in order: consumers stop fetching, commit and leave their group, producers
-    flush, all within their `exit_within`. A second signal ends the process at once, the way that signal does.
-    Only for the main thread, which is where Python handles signals.
+    When it is cancelled, every block of odradek ends in an orderly way: consumers stop fetching, commit and leave their
+    group, producers flush, all within their `exit_within`. A second signal ends the process at once, as that signal
+    does without a handler. Only for the main thread, in which Python handles signals.
 
     Args:
         main: A coroutine function.
-        args: What it is called with.
+        args: Its arguments.
         backend: `asyncio` or `trio`.
 
     Returns:
-        What `main` returned.
+        The value that `main` returned.
 
     Raises:
-        SystemExit: A signal cancelled `main`, and it ended in order; the code is 128 and the signal's number, as
-            shells report it (130 for Ctrl-C, 143 for SIGTERM).
-        Exception: What `main` raised, as it is: also on its way out, such as Undelivered.
+        SystemExit: A signal cancelled `main`, and it ended without an error; the code is 128 plus the number of the
+            signal, as shells report it (130 for Ctrl-C, 143 for SIGTERM).
+        Exception: What `main` raised, unchanged, such as Undelivered while it ended.
     """
     outcome = anyio.run(_watched, main, args, backend=backend)
     if outcome.error is not None:
@@ -51,7 +51,7 @@ class _Outcome(Generic[T]):
 
 
 async def _watched(main: Callable[..., Awaitable[T]], args: tuple[object, ...]) -> _Outcome[T]:
-    """Errors are values here: a task group would wrap them."""
+    """Return errors as values: a task group would wrap them."""
     outcome: _Outcome[T] = _Outcome([])
     scope = anyio.CancelScope()
     async with anyio.create_task_group() as tasks:

@@ -11,7 +11,7 @@ __all__ = ["Backoff"]
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait before the next attempt.
+    """Exponential waits between attempts.
 
     Args:
         first_s: Longest wait after the first failure (s).

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
-from odradek.errors import BrokerError, CorruptMessage, OdradekError
+from odradek.errors import CorruptMessage, OdradekError
 from odradek.types import AtTime, Broker, Columns, Position, PositionSpec, TopicPartition
 
 __all__ = [
@@ -19,16 +19,17 @@ __all__ = [
     "BrokerClient",
     "ClusterMetadata",
     "DecoderOptions",
-    "FetchResult",
     "LogDecoder",
     "Membership",
     "OffsetStore",
     "PartitionBatch",
+    "PartitionFetch",
+    "PartitionResult",
     "PendingResult",
-    "ProduceResult",
     "ProducerRecord",
     "ProtocolDriver",
     "RebalanceListener",
+    "RefusalPolicy",
     "RoutingTable",
     "Subscription",
 ]
@@ -40,26 +41,59 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class ProducerRecord(NamedTuple):
-    """One record on its way out, already assigned to a partition."""
+    """One record to be written.
 
-    value: bytes
+    Args:
+        value: Its payload; None (a tombstone) where the protocol has null values, which 0.7 has not.
+        key: Chooses the partition; 0.7 does not store it.
+        headers: Names and values; from Kafka 0.11 on.
+        timestamp: Milliseconds since the epoch; from Kafka 0.10 on.
+    """
+
+    value: bytes | None
     key: bytes | None = None
-    headers: Sequence[tuple[str, bytes]] = ()
-    time: float | None = None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    timestamp: int | None = None
 
 
-class PartitionBatch(NamedTuple):
-    """What goes to one partition in one request.
+@dataclass(eq=False)
+class PartitionBatch:
+    """The records that go to one partition in one request.
 
-    `records` may be any sequence, also an `engine.PackedBytes`; `bytes` in it are a record that is only this value.
-    An era that ships only payloads reads only values. `encoded` is what `ProtocolDriver.encode` made of them:
-    `BrokerClient.produce` sends it as it is and encodes only batches that come without it.
+    Args:
+        partition: Where they go.
+        records: Any sequence, also an `engine.PackedBytes`; an item of type `bytes` is a record that is only this
+            value. It does not change once the batch has been encoded.
+        compression: Name of the compression, or `none`.
+        encoded: What `BrokerClient.encode` made of the records: bytes that every attempt sends unchanged.
+        isolate_with: The most batches that may share a request with it, itself included, while nothing else is in
+            flight to that broker; 0: no restriction. Set by a `RefusalPolicy`, as is `refusals`.
+        refusals: How often the broker closed the connection on this batch when it was alone.
     """
 
     partition: TopicPartition
     records: Sequence[bytes | ProducerRecord]
     compression: str = "none"
     encoded: bytes | None = None
+    isolate_with: int = 0
+    refusals: int = 0
+
+
+class PartitionResult(NamedTuple):
+    """What a broker answered for one batch of a produce request.
+
+    Args:
+        partition: The partition of the batch.
+        error: Why it was not appended, or None. Its attributes `retriable`, `refresh_metadata`, `fatal` and `fence`
+            say what to do; `sent` says that it may have been appended all the same.
+        position: Where its first record was appended, if the broker says so (0.7 does not).
+        timestamp: The time the broker gave its records (ms since the epoch), if it did.
+    """
+
+    partition: TopicPartition
+    error: OdradekError | None = None
+    position: Position | None = None
+    timestamp: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +105,13 @@ class DecoderOptions:
         max_decompressed_bytes: What one compressed wrapper may grow to, all nesting levels together.
         corrupt: `fail` ends the partition with CorruptMessage; `skip` leaves the message out and reports it;
             `raw` hands the undecoded entry over as a record named in `Columns.corrupt`.
-        defer: Leave compressed messages to `LogDecoder.open`.
+        defer_decompression: Leave compressed messages to `LogDecoder.decompress_deferred`.
     """
 
     max_message_bytes: int = 4 << 20
     max_decompressed_bytes: int = 64 << 20
     corrupt: str = "fail"
-    defer: bool = False
+    defer_decompression: bool = False
 
 
 class LogDecoder(Protocol):
@@ -87,22 +121,23 @@ class LogDecoder(Protocol):
 
     @property
     def position(self) -> Position:
-        """Where the next undelivered message starts: what a reset, a bookmark or a new connection resumes from."""
+        """Where the next message not yet taken starts: a reset, a bookmark or a new connection resumes from here."""
         ...
 
     @property
     def fetch_position(self) -> Position:
-        """Where the next fetch should start: behind all that was fed, the partial tail included."""
+        """Where the next fetch starts: after everything that was fed, the partial tail included."""
         ...
 
     @property
     def pending_bytes(self) -> int:
-        """Memory held: decoded and not yet taken, plus what is unopened, plus the tail."""
+        """Memory held (bytes): decoded and not yet taken, plus what is deferred, plus the partial tail."""
         ...
 
     @property
-    def unopened_bytes(self) -> int:
-        """With `DecoderOptions.defer`: what waits for `open`, from the first whole compressed message on."""
+    def deferred_bytes(self) -> int:
+        """Bytes that wait for `decompress_deferred`: from the first whole compressed message on. 0 unless
+        `DecoderOptions.defer_decompression`."""
         ...
 
     @property
@@ -111,44 +146,113 @@ class LogDecoder(Protocol):
         ...
 
     def feed(self, data: memoryview) -> None:
-        """Take the next bytes, as they come from the socket. Never raises; see `error`."""
+        """Decode the next bytes, as they come from the socket. Bad bytes do not raise; see `error`."""
         ...
 
-    def open(self) -> None:
-        """Decode what is unopened, to be taken with the rest: the same rows, positions and errors as without `defer`.
+    def decompress_deferred(self) -> None:
+        """Decode what was deferred: the same rows, positions and errors as without `defer_decompression`.
 
-        Never raises; see `error`. Pure: it may run in a thread, while nobody else touches the decoder.
+        Bad bytes do not raise; see `error`. Pure: may run in a thread, as long as no other task uses the decoder.
         """
         ...
 
     def take(self) -> Columns:
-        """Give up everything decoded since the last take. May be empty."""
+        """Return everything decoded since the last take, and forget it. May be empty."""
+        ...
+
+    @property
+    def skipped(self) -> int:
+        """Messages left out so far (`corrupt="skip"`)."""
         ...
 
     def take_reports(self) -> list[CorruptMessage]:
-        """Give up the reports of skipped messages since the last call."""
+        """Return the latest 1000 reports of messages skipped since the last call, and forget them."""
         ...
 
     def reset(self, position: Position) -> None:
-        """Forget tail, error, unopened and undelivered messages, and go on from `position` (seek, new connection)."""
+        """Forget everything not taken, and the error, and continue from `position` (seek, new connection)."""
         ...
 
 
-class FetchResult(NamedTuple):
-    """What one partition's part of a fetch came to. The bytes went to `decoder` as they arrived."""
+class PartitionFetch:
+    """One partition's part of one fetch: the request on its way out, its result on its way back.
 
-    decoder: LogDecoder
-    received: int
-    error: BrokerError | None
-    """OffsetOutOfRange (`name == "OffsetOutOfRange"`), WrongPartition, Unknown..."""
+    A broker client calls `start` for the position to ask for, passes the log bytes of the response to `feed` as they
+    arrive, and sets the result. Fields a protocol does not have stay None.
 
+    Args:
+        decoder: The partition's decoder; fed from its `fetch_position`. No other fetch may use it meanwhile.
+        max_bytes: Maximum log bytes to return (bytes).
+    """
 
-class ProduceResult(NamedTuple):
-    """What is known after a produce: per part, in order, the position it was appended at (None: the era does not
-    say) - and whether the broker confirmed it."""
+    __slots__ = (
+        "_expected",
+        "decoder",
+        "error",
+        "high_watermark",
+        "last_stable",
+        "leader_epoch",
+        "log_start",
+        "max_bytes",
+        "preferred_replica",
+        "received",
+    )
 
-    positions: Sequence[Position | None]
-    confirmed: bool
+    def __init__(self, decoder: LogDecoder, max_bytes: int) -> None:
+        self.decoder, self.max_bytes = decoder, max_bytes
+        self._expected = -1  # where the next bytes start; -1: they are not wanted
+        self.received = 0
+        """Log bytes the response had for it."""
+        self.error: OdradekError | None = None
+        """The partition's error, from the broker or from its decoder; its attributes say what to do about it."""
+        self.high_watermark: Position | None = None
+        """The end of what consumers may read."""
+        self.log_start: Position | None = None
+        """The first position of the log."""
+        self.last_stable: Position | None = None
+        """The end of what `read_committed` consumers may read."""
+        self.leader_epoch: int | None = None
+        self.preferred_replica: int | None = None
+        """Id of the broker to fetch from instead."""
+
+    def __repr__(self) -> str:
+        state = self.error or f"{self.received} bytes received"
+        return f"<{type(self).__name__} {self.decoder.partition} up to {self.max_bytes} bytes: {state}>"
+
+    def start(self) -> Position:
+        """Return the position to fetch from, and accept the bytes from there on."""
+        self._expected = position = self.decoder.fetch_position
+        return position
+
+    def feed(self, data: memoryview) -> None:
+        """Pass log bytes on to the decoder; ignore them once it was reset, or after `cancel`. Never raises: a bug of
+        the decoder becomes the partition's `error`."""
+        decoder = self.decoder
+        if self._expected != decoder.fetch_position:
+            self._expected = -1
+            return
+        try:
+            decoder.feed(data)
+            self._expected = decoder.fetch_position
+        except Exception as error:
+            self._decoder_failed(error)
+
+    def decompress(self) -> None:
+        """Decode what the decoder has deferred. Never raises, like `feed`. May run in a thread."""
+        try:
+            self.decoder.decompress_deferred()
+        except Exception as error:
+            self._decoder_failed(error)
+
+    def cancel(self) -> None:
+        """Ignore what is still to come."""
+        self._expected = -1
+
+    def _decoder_failed(self, cause: Exception) -> None:
+        self._expected = -1
+        reason = f"cannot be decoded: {type(cause).__name__}: {cause}"
+        self.error = CorruptMessage(str(self.decoder.partition), self.decoder.position, reason)
+        self.error.__cause__ = cause
 
 
 # ---- routing ------------------------------------------------------------------------------------------------
@@ -217,26 +321,34 @@ class ClusterMetadata(Protocol):
 
 
 class PendingResult(Protocol[T_co]):
-    """What becomes of one request. It exists from the call on; nobody has to await it.
+    """The result of one request. It exists from the call on; awaiting it is optional.
 
-    Await it any number of times, from any task (cancelling the wait takes nothing back), or ask to be called.
+    Await it any number of times, from any task (cancelling the wait does not cancel the request), or add a callback.
     """
 
     @property
     def done(self) -> bool:
-        """It is there: `result` gives it."""
+        """True once the result is available."""
         ...
 
     def result(self) -> T_co:
-        """Its value. Raises its error, as awaiting it does. Only once it is there."""
+        """Return the value, or raise the error, as awaiting it does. Only once `done`."""
         ...
 
-    def then(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called in the very step in which the outcome comes; at once if it is there.
+    def add_done_callback(self, callback: Callable[[], None]) -> None:
+        """Call `callback` in the same step in which the result arrives; at once if it is available.
 
-        Outcomes of one connection that come together are called back in the order of their requests. The callback
-        may call anything of the same api. It must not raise: that would be a mistake of ours, which costs the
-        connection and reaches its owner. At most one callback an outcome.
+        Results of one connection that arrive together are called back in the order of their requests. The callback
+        may call anything of the same client. It must not raise: that is a bug, which closes the connection and is
+        raised to its owner. One callback per result.
+        """
+        ...
+
+    def withdraw(self) -> bool:
+        """Take the request back if none of its bytes has been handed to the network.
+
+        Returns:
+            True: it will never be sent, and there will be no result. False: it has been sent, or is done.
         """
         ...
 
@@ -255,30 +367,66 @@ class BrokerClient(Protocol):
     def broker(self) -> Broker: ...
 
     @property
-    def epoch(self) -> int:
-        """Grows at the moment everything outstanding has failed. Requests of one epoch went over one connection, in
-        order, or over none; a later one may overtake the news of their failure, but not the change of this number."""
-        ...
+    def incarnation(self) -> int:
+        """Number of the current connection: it grows at the moment everything outstanding has failed.
 
-    def produce(self, parts: Sequence[PartitionBatch], *, confirm: bool) -> PendingResult[ProduceResult]:
-        """Encode and queue one produce request now, in call order.
-
-        Not a coroutine function: ordering is decided when it is called, not when it is awaited. Dropping the outcome
-        or cancelling who awaits it does not take the request back. Raises nothing itself but ConfigError,
-        LocalProtocolError, MessageTooLarge (parts that come without `encoded`) and Closed: nothing is queued then.
+        Requests of one incarnation go over one connection, in order, or over none. A later request may be sent before
+        the callbacks of their failure run, but not before this number has changed.
         """
         ...
 
-    async def fetch(self, wants: Sequence[tuple[LogDecoder, int]]) -> Sequence[FetchResult]:
-        """One round trip for many partitions: each decoder is fed from its `fetch_position` with at most so many
-        bytes. Cancellation: the reply is read and dropped; a decoder may have been fed part of it, which is
-        consistent (its positions moved with it)."""
+    def encode(self, batch: PartitionBatch, max_message_bytes: int) -> None:
+        """Set `batch.encoded` to the bytes this broker takes, unless it is set already. Pure: may run in a thread.
+
+        Raises:
+            MessageTooLarge: A payload - compressed: the batch as a whole - is larger than the limit: split the batch.
+            ConfigError, LocalProtocolError: The records cannot be written in any way.
+        """
+        ...
+
+    def produce(self, batches: Sequence[PartitionBatch], *, acks: int) -> PendingResult[Sequence[PartitionResult]]:
+        """Queue one produce request now, in call order; its result has one entry per batch, in order.
+
+        Not a coroutine function: the order is decided when it is called, not when it is awaited. Dropping the result or
+        cancelling a wait for it does not take the request back; `withdraw` does. Errors of the request as a whole (a
+        lost connection, a time-out) are raised by the result. No batches: any result proves that the broker answers.
+
+        Args:
+            batches: Encoded by `encode`; those that are not are encoded now.
+            acks: -1: all replicas in sync have the records; 1: the leader has; 0: they are handed to the network, and
+                every partition's result is empty. 0.7 has one copy: -1 and 1 mean the same.
+
+        Raises:
+            LocalProtocolError, Closed: Nothing was queued.
+        """
+        ...
+
+    async def fetch(self, fetches: Sequence[PartitionFetch], *, max_wait: float = 0.0, min_bytes: int = 1) -> None:
+        """Fetch many partitions in one round trip, and set the result of each `PartitionFetch`.
+
+        Cancellation: the response is read and dropped; a decoder may have been fed part of it, which is consistent
+        (its positions moved with it).
+
+        Args:
+            fetches: At most one for each partition.
+            max_wait: How long the broker may wait until it has `min_bytes` (s). It delays later requests of the same
+                connection. Ignored where `ProtocolDriver.long_poll` is False.
+            min_bytes: What the broker waits for, all partitions together (bytes).
+
+        Raises:
+            TransportError, DeadlineError, RemoteProtocolError: No response; what the decoders were fed stays.
+        """
+        ...
+
+    async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
+        """Return the position of `at`. Where a time has no position, the protocol decides: 0.7, which finds the newest
+        segment not after it, begins at EARLIEST."""
         ...
 
     async def positions(
         self, partition: TopicPartition, at: PositionSpec | AtTime, count: int = 1
     ) -> Sequence[Position]:
-        """Positions at or before `at`, newest first, at most `count`."""
+        """Return positions at or before `at`, newest first, at most `count`: where the log may be cut into parts."""
         ...
 
     def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> LogDecoder: ...
@@ -289,6 +437,8 @@ class ProtocolDriver(Protocol):
     and closes `metadata` and every connection."""
 
     name: str
+    long_poll: bool
+    """Whether brokers can hold a fetch back until they have something (`BrokerClient.fetch(max_wait=...)`)."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -304,20 +454,28 @@ class ProtocolDriver(Protocol):
         fetch never delays a confirm. The same arguments give the same object while the address is the same."""
         ...
 
-    def check(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
-        """Raise what makes this record impossible: Rejected (bad topic name, MessageTooLarge as cause) or
-        Unsupported (headers, time on an era without them)."""
+    @property
+    def compressions(self) -> frozenset[str]:
+        """Names of the compressions this cluster can store, `none` among them."""
         ...
 
-    def record_bytes(self, record: ProducerRecord) -> int:
-        """Bytes this record takes on the wire, uncompressed. For one that is only a value, a constant and its
-        length."""
+    @property
+    def numbers_by_broker(self) -> bool:
+        """True if a partition number counts on one broker only (0.7), so that a plain number names no partition."""
         ...
 
-    def encode(self, part: PartitionBatch, max_message_bytes: int) -> PartitionBatch:
-        """The same part with `encoded` filled in. Pure, so it may run in a thread (compression). Raises
-        MessageTooLarge when a payload - with a codec: the wrapper's - is over the limit, which 0.7 drops silently
-        (specification 3.1): the caller splits the part."""
+    def refusal_policy(self) -> RefusalPolicy:
+        """Return what decides about batches of lost requests. One for each producer."""
+        ...
+
+    def validate_record(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
+        """Raise what makes this record impossible: Rejected (illegal topic name, MessageTooLarge as cause) or
+        Unsupported (headers or timestamps where the protocol has none)."""
+        ...
+
+    def record_size(self, record: ProducerRecord) -> int:
+        """Return the bytes this record takes on the wire, uncompressed. For a record that is only a value, a constant
+        and its length."""
         ...
 
     def membership(self, subscription: Subscription) -> Membership:
@@ -328,6 +486,29 @@ class ProtocolDriver(Protocol):
 
     async def groups(self) -> Sequence[str]:
         """The groups there are, sorted. Raises Unsupported when the cluster has nothing to keep them in."""
+        ...
+
+
+class RefusalPolicy(Protocol):
+    """What a lost request says about its batches, where a broker refuses a produce by closing the connection (0.7)."""
+
+    def request_failed(
+        self, batches: Sequence[PartitionBatch], error: OdradekError, *, answered: bool
+    ) -> Sequence[PartitionBatch]:
+        """Set `isolate_with` of the batches that have to be sent apart from others from now on.
+
+        Args:
+            batches: Those of one request, which is to be sent again.
+            error: How it failed.
+            answered: The batches were isolated, and the broker had answered on that connection right before them.
+
+        Returns:
+            The batches that are given up.
+        """
+        ...
+
+    def describe(self, batch: PartitionBatch) -> tuple[str, str]:
+        """Return why a batch is given up, and a hint on what to do."""
         ...
 
 

@@ -6,8 +6,8 @@ so the two cannot differ.
 
     CONSUMER   start-up, session expiry, exit                       (specification 6.1, 5.3)
     OWNERSHIP  one assigned partition: revoke, release, loss        (specification 6.2)
-    CURSOR     one partition: ask for a position, fetch, end        (specification 6.4)
-    LINK       one broker: the lost-connection procedure            (specification 6.4)
+    CURSOR     one partition: resolve its position, fetch, end      (specification 6.4)
+    BROKER     one broker: the lost-connection procedure            (specification 6.4)
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Generic, TypeVar
 from odradek.errors import LocalProtocolError
 
 __all__ = [
+    "BROKER",
     "CONSUMER",
     "CURSOR",
-    "LINK",
     "OWNERSHIP",
     "BrokerEvent",
     "BrokerState",
@@ -139,21 +139,36 @@ OWNERSHIP: Machine[OwnershipState, OwnershipEvent] = Machine(
 
 
 class CursorState(Enum):
-    """Where one partition's reading is."""
+    """What is happening to one partition's reading."""
 
-    SEARCHING = "its position has to be asked for"
-    FETCHING = "part of every fetch of its broker"
-    BROKEN = "stopped by an error of its own; others go on"
+    UNASSIGNED = "not read, or not any more"
+    RESOLVING = "its position has to be asked for"
+    READY = "waits for the next fetch"
+    IN_FLIGHT = "a fetch, or a thread that decompresses, uses its decoder"
+    BACKING_OFF = "the broker had nothing, or a passing error; fetched again later"
+    OUT_OF_QUOTA = "its share of the read-ahead is full"
+    PAUSED = "not fetched while there is a reason to pause"
+    FAILED = "stopped by an error of its own; others continue"
     ENDED = "everything before `until` was read"
 
 
 class CursorEvent(Enum):
-    """What happens to one partition's reading."""
+    """What can happen to one partition's reading."""
 
-    FOUND = "position known"
-    OUT_OF_RANGE = "position no longer in the log, reset by policy"
+    ASSIGN = "reading begins"
+    UNASSIGN = "reading ends"
+    RESOLVE = "position known"
+    SEND = "part of a fetch"
+    FILL = "no space for another request"
+    DRAIN = "the user took records"
+    PAUSE = "paused when its fetch was due"
+    RESUME = "no reason to pause is left"
+    RECEIVE = "response accepted, or connection lost"
+    BACK_OFF = "empty response or passing error"
+    POLL = "back-off over, or served by another broker"
+    OUT_OF_RANGE = "position not in the log; reset by policy"
     FAIL = "corrupt, too large, refused"
-    REACH = "until reached"
+    REACH = "`until` reached"
     SEEK = "seek"
 
 
@@ -161,14 +176,26 @@ _P, _PE = CursorState, CursorEvent
 
 CURSOR: Machine[CursorState, CursorEvent] = Machine(
     "partition",
-    _P.SEARCHING,
+    _P.UNASSIGNED,
     {
-        (_P.SEARCHING, _PE.FOUND): _P.FETCHING,
-        (_P.SEARCHING, _PE.FAIL): _P.BROKEN,
-        (_P.FETCHING, _PE.OUT_OF_RANGE): _P.SEARCHING,
-        (_P.FETCHING, _PE.FAIL): _P.BROKEN,
-        (_P.FETCHING, _PE.REACH): _P.ENDED,
-        **{(state, _PE.SEEK): _P.SEARCHING for state in _P},
+        (_P.UNASSIGNED, _PE.ASSIGN): _P.RESOLVING,
+        (_P.RESOLVING, _PE.RESOLVE): _P.READY,
+        (_P.RESOLVING, _PE.REACH): _P.ENDED,
+        (_P.RESOLVING, _PE.FAIL): _P.FAILED,
+        (_P.READY, _PE.SEND): _P.IN_FLIGHT,
+        (_P.READY, _PE.FILL): _P.OUT_OF_QUOTA,
+        (_P.READY, _PE.PAUSE): _P.PAUSED,
+        (_P.OUT_OF_QUOTA, _PE.DRAIN): _P.READY,
+        (_P.PAUSED, _PE.RESUME): _P.READY,
+        (_P.IN_FLIGHT, _PE.RECEIVE): _P.READY,
+        (_P.IN_FLIGHT, _PE.BACK_OFF): _P.BACKING_OFF,
+        (_P.IN_FLIGHT, _PE.OUT_OF_RANGE): _P.RESOLVING,
+        (_P.IN_FLIGHT, _PE.FAIL): _P.FAILED,
+        (_P.IN_FLIGHT, _PE.REACH): _P.ENDED,
+        (_P.BACKING_OFF, _PE.POLL): _P.READY,
+        # A response to a fetch from before the seek is ignored, so the next fetch need not wait for it.
+        **{(state, _PE.SEEK): _P.RESOLVING for state in _P if state is not _P.UNASSIGNED},
+        **{(state, _PE.UNASSIGN): _P.UNASSIGNED for state in _P},
     },
 )
 
@@ -177,41 +204,41 @@ CURSOR: Machine[CursorState, CursorEvent] = Machine(
 
 
 class BrokerState(Enum):
-    """Where the way to one broker is."""
+    """The state of one broker, as fetching sees it."""
 
-    TRYING = "not asked yet"
-    UP = "answers"
-    LOST = "backing off; resumes at the last message boundary"
-    AWAY = "not in the routing table"
+    UNKNOWN = "no request made yet"
+    CONNECTED = "responds"
+    BACKING_OFF = "connection lost; resumes at the last message boundary"
+    ABSENT = "not in the routing table"
 
 
 class BrokerEvent(Enum):
-    """What happens on the way to one broker."""
+    """What can happen to one broker."""
 
-    ANSWER = "answered"
-    BREAK = "connection lost, no answer, or nonsense"
-    GO = "left the routing table"
-    COME = "in the routing table"
+    RESPONDED = "responded"
+    FAILED = "connection lost, no response, or an invalid one"
+    REMOVED = "removed from the routing table"
+    ADDED = "added to the routing table"
 
 
-_L, _LE = BrokerState, BrokerEvent
+_B, _BE = BrokerState, BrokerEvent
 
-LINK: Machine[BrokerState, BrokerEvent] = Machine(
+BROKER: Machine[BrokerState, BrokerEvent] = Machine(
     "broker",
-    _L.TRYING,
+    _B.UNKNOWN,
     {
-        (_L.TRYING, _LE.ANSWER): _L.UP,
-        (_L.TRYING, _LE.BREAK): _L.LOST,
-        (_L.TRYING, _LE.GO): _L.AWAY,
-        (_L.UP, _LE.ANSWER): _L.UP,
-        (_L.UP, _LE.BREAK): _L.LOST,
-        (_L.UP, _LE.GO): _L.AWAY,
-        (_L.LOST, _LE.ANSWER): _L.UP,
-        (_L.LOST, _LE.BREAK): _L.LOST,
-        (_L.LOST, _LE.GO): _L.AWAY,
-        (_L.AWAY, _LE.COME): _L.TRYING,
-        # What was under way when it left ends in one way or the other.
-        (_L.AWAY, _LE.ANSWER): _L.AWAY,
-        (_L.AWAY, _LE.BREAK): _L.AWAY,
+        (_B.UNKNOWN, _BE.RESPONDED): _B.CONNECTED,
+        (_B.UNKNOWN, _BE.FAILED): _B.BACKING_OFF,
+        (_B.UNKNOWN, _BE.REMOVED): _B.ABSENT,
+        (_B.CONNECTED, _BE.RESPONDED): _B.CONNECTED,
+        (_B.CONNECTED, _BE.FAILED): _B.BACKING_OFF,
+        (_B.CONNECTED, _BE.REMOVED): _B.ABSENT,
+        (_B.BACKING_OFF, _BE.RESPONDED): _B.CONNECTED,
+        (_B.BACKING_OFF, _BE.FAILED): _B.BACKING_OFF,
+        (_B.BACKING_OFF, _BE.REMOVED): _B.ABSENT,
+        (_B.ABSENT, _BE.ADDED): _B.UNKNOWN,
+        # A request that was in flight when it was removed.
+        (_B.ABSENT, _BE.RESPONDED): _B.ABSENT,
+        (_B.ABSENT, _BE.FAILED): _B.ABSENT,
     },
 )

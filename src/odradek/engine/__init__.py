@@ -1,8 +1,9 @@
-"""The loops that touch every message, as functions over buffers; nothing above knows which engine runs them.
+"""The loops over messages, as functions over buffers. No caller depends on which engine runs them.
 
-There are two engines of one behaviour: `odradek.engine.pure`, always there, and `odradek.engine._compiled`, built from
-`rust/` where a compiler was at hand. Same bytes in, same rows out, same place to stop: what is rare - damage, cut ends,
-wrappers - stops a loop and is left to the caller, so that there is one piece of code that names it.
+There are two engines with one behaviour: `odradek.engine.pure`, which is always available, and
+`odradek.engine._compiled`, built from `rust/` if a compiler is installed. The same bytes give the same rows, and both
+stop at the same index: rare entries - damaged, cut off, compressed - stop a loop and are left to the caller, so that
+one implementation handles them.
 
 `active` is the engine in use: the compiled one if it can be imported, unless the environment says
 `ODRADEK_ENGINE=pure`. Callers look it up at every use (`engine.active.encode_run(...)`).
@@ -39,21 +40,21 @@ VARIABLE = "ODRADEK_ENGINE"
 
 
 def engine(name: str) -> Engine:
-    """The engine of this name. Raises ImportError: it was not built, or there is no such name."""
+    """Return the engine with this name. Raises ImportError if it was not built or the name is unknown."""
     if name not in ENGINES:
-        raise ImportError(f"{VARIABLE}={name!r}: there is no such engine; there are {', '.join(ENGINES)}")
+        raise ImportError(f"{VARIABLE}={name!r}: there is no such engine; choose one of {', '.join(ENGINES)}")
     return cast(Engine, import_module(ENGINES[name]))
 
 
 def use(name: str) -> None:
-    """Run on this engine from now on: for tests and comparisons. Do not switch while decoders are in use."""
+    """Use this engine from now on: for tests and comparisons. Do not switch while decoders are in use."""
     global active
     active = engine(name)
 
 
 def _choose() -> Engine:
-    if asked := os.environ.get(VARIABLE):
-        return engine(asked)  # who asks for one by name wants to know that it is missing
+    if name := os.environ.get(VARIABLE):
+        return engine(name)  # an engine chosen by name must not be replaced silently
     try:
         return engine("compiled")
     except ImportError:

@@ -1,4 +1,4 @@
-"""What an engine is made of. The meaning of every method is defined here, once; `pure` and `rust/` implement it."""
+"""The interface of an engine. It defines the meaning of every method once; `pure` and `rust/` implement it."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Protocol
 __all__ = ["NO_LIMIT", "Buffer", "ColumnBuilder", "Engine", "PayloadBuilder"]
 
 Buffer = bytes | bytearray | memoryview
-"""Bytes in one piece: a view with gaps, or of other items (format 'B' or 'c' it is), raises BufferError."""
+"""Contiguous bytes. A view with gaps, or of items other than bytes (formats 'B' and 'c'), raises BufferError."""
 
 NO_LIMIT = 4 + 0x7FFFFFFF
-"""Bytes of the largest entry that a length field can announce."""
+"""The size of the largest entry that a length field can express (bytes)."""
 
 
 class PayloadBuilder(Protocol):
-    """Payloads without places: what a wrapper is opened into."""
+    """Payloads without positions: the decompressed contents of a wrapper."""
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of all of them together."""
+        """Bytes of all payloads together."""
         ...
 
     def __len__(self) -> int: ...
 
     def decode_run(self, data: Buffer, start: int, stop: int) -> int:
-        """As `ColumnBuilder.decode_run`, without limit and positions."""
+        """Append a run of payloads, like `ColumnBuilder.decode_run` without limit and positions."""
         ...
 
     def append(self, value: Buffer) -> None: ...
@@ -34,19 +34,19 @@ class PayloadBuilder(Protocol):
 
 
 class ColumnBuilder(Protocol):
-    """Messages on their way into columns. Positions are integers of 8 bytes, inner indexes of 4."""
+    """Columns under construction. Positions are integers of 8 bytes, inner indexes of 4."""
 
     def __len__(self) -> int: ...
 
     def decode_run(self, data: Buffer, start: int, stop: int, base: int = 0, max_entry: int = NO_LIMIT) -> int:
-        """Append a run of plain, whole, valid messages cut out of `data[start:stop]`; each payload is copied once.
+        """Append the run of plain, whole, valid messages at the start of `data[start:stop]`; copy each payload once.
 
-        Stops in front of the first entry that is anything else - incomplete, compressed, damaged, larger than
-        `max_entry` bytes - and leaves it to the caller; also, in the last 10 bytes, in front of a good one of magic 0
+        The run ends before the first entry that is anything else - incomplete, compressed, damaged, larger than
+        `max_entry` bytes - which is left to the caller; also, in the last 10 bytes, before a valid entry of magic 0
         with an empty payload. `base` is the position of `data[0]`.
 
         Returns:
-            The index behind the last message taken: `start` when there was none.
+            The index after the last message appended; `start` if there was none.
 
         Raises:
             ValueError: `start:stop` does not lie within the data.
@@ -57,22 +57,22 @@ class ColumnBuilder(Protocol):
     def append(self, value: Buffer, position: int, next_position: int, inner_index: int = 0) -> None: ...
 
     def add_wrapper(self, values: PayloadBuilder, position: int, next_position: int) -> None:
-        """Append the messages of one entry: they share its position and count up their inner index; all but the last
-        resume at `position` too, the last one at `next_position`."""
+        """Append the messages of one entry. They share its position, and their inner indexes count up from 0; all but
+        the last resume at `position` too, the last one at `next_position`."""
         ...
 
     def take(self) -> tuple[Sequence[bytes | None], Sequence[int], Sequence[int], Sequence[int] | None]:
-        """Give up all rows: values, positions, next positions, inner indexes (None: every one is 0).
+        """Return and remove all rows: values, positions, next positions, inner indexes (None: all are 0).
 
-        Lists, or `Packed` and memoryviews of 8-byte integers ('q'; inner indexes of 4, 'i').
+        They are lists, or `PackedBytes` and memoryviews of integers of 8 bytes ('q'; inner indexes of 4, 'i').
         """
         ...
 
 
 class Engine(Protocol):
-    """One implementation of the loops. None of them keeps anything, waits for anything, or knows a socket.
+    """One implementation of the loops. They keep no state, wait for nothing and know no socket.
 
-    Buffers must not change during a call: large ones are worked on without the interpreter's lock.
+    Buffers must not change during a call: large ones are processed without the interpreter's lock.
     """
 
     NAME: str
@@ -83,11 +83,11 @@ class Engine(Protocol):
     def PayloadBuilder(self) -> PayloadBuilder: ...
 
     def check_run(self, data: Buffer, start: int, stop: int, max_entry: int = NO_LIMIT) -> tuple[int, int]:
-        """As `ColumnBuilder.decode_run`, but only looks: the index behind the run, and how many messages it has."""
+        """Validate a run like `ColumnBuilder.decode_run`. Return the index after it, and its number of messages."""
         ...
 
     def crc32(self, data: Buffer, before: int = 0, /) -> int:
-        """The CRC-32 of `data`, going on from `before`, that of what stands in front of it."""
+        """Return the CRC-32 of `data`, continued from `before`, the CRC-32 of the bytes before it."""
         ...
 
     def encode_run(self, values: Sequence[bytes | None], attributes: int = 0) -> bytes:

@@ -40,7 +40,7 @@ class PackedBytes(Sequence[bytes | None]):
 
     @property
     def null_count(self) -> int:
-        """How many rows are None."""
+        """Number of rows that are None."""
         return 0 if self.validity is None else bytes(self.validity).count(0)
 
     def tolist(self) -> list[bytes | None]:

@@ -1,4 +1,4 @@
-"""The engine that needs nothing: CPython's own lists, struct and zlib."""
+"""The engine without dependencies: CPython's own lists, struct and zlib."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ ENTRY = struct.Struct(">iHI")
 """Head of a magic-1 entry: i32 length, i8 magic and i8 attributes read as one number, u32 crc (specification 2.1)."""
 
 _PLAIN = 0x0100  # magic 1, no attributes: what every 0.7 writer emits for a message that is not compressed
-_CODEC = 0xFF03  # the magic and the two codec bits; the upper attribute bits are ignored (specification 2.1)
-
+_COMPRESSION = 0xFF03  # the magic and the two compression bits; other attribute bits are ignored (specification 2.1)
 
 _WINDOW, _MAX_WINDOW = 64 << 10, 256 << 10
-"""Bytes copied at a time out of a buffer that is not `bytes`, because slices of views cost a quarter more: at first few
-enough that the shortest run costs a tenth more at most, and never more than stay in a processor's cache."""
+"""Bytes copied at a time from a buffer that is not `bytes`, because slices of views cost a quarter more. The first
+window is small enough to cost the shortest run at most a tenth more; the largest one fits into a processor's cache."""
 
 
 def _cut(data: Buffer, start: int, stop: int, base: int, max_entry: int) -> tuple[list[bytes], list[int]]:
-    """The payloads of a run, and for each of them the position behind it."""
+    """Return the payloads of a run, and the position after each."""
     view = memoryview(data)
     whole = view.obj
     if type(whole) is bytes and len(view) == len(whole):
@@ -38,20 +37,20 @@ def _cut(data: Buffer, start: int, stop: int, base: int, max_entry: int) -> tupl
     size = _WINDOW
     while True:
         limit = min(start + size, stop)
-        piece = view[start:limit]
+        window = view[start:limit]
         large = size > _MAX_WINDOW  # one entry, which would be copied twice
-        some, ends = _slices(piece if large else bytes(piece), 0, len(piece), base + start, max_entry)
+        some, ends = _slices(window if large else bytes(window), 0, len(window), base + start, max_entry)
         values += map(bytes, some) if large else some
         nexts += ends
         start = ends[-1] - base if ends else start
-        wanted = 4 + int.from_bytes(view[start : start + 4], "big")  # a negative length is beyond every end, too
+        wanted = 4 + int.from_bytes(view[start : start + 4], "big")  # a negative length reads as one beyond every end
         if limit == stop or limit - start >= max(wanted, ENTRY.size) or wanted > min(stop - start, max_entry):
             return values, nexts
         size = max(wanted, min(4 * size, _MAX_WINDOW))
 
 
 def _slices(data: bytes | memoryview, start: int, stop: int, base: int, max_entry: int) -> tuple[list[Any], list[int]]:
-    """As `_cut`; the payloads are slices."""
+    """Return the same with payloads that are slices."""
     values: list[Any] = []
     nexts: list[int] = []
     unpack_from, crc_of = ENTRY.unpack_from, crc32
@@ -63,7 +62,7 @@ def _slices(data: bytes | memoryview, start: int, stop: int, base: int, max_entr
             body = pos + 10
         elif kind <= 0xFF:  # magic 0 has no attributes: its crc starts a byte earlier
             body, crc = pos + 9, kind << 24 | crc >> 8
-        elif kind & _CODEC == _PLAIN:
+        elif kind & _COMPRESSION == _PLAIN:
             body = pos + 10
         else:
             break
@@ -78,8 +77,8 @@ def _slices(data: bytes | memoryview, start: int, stop: int, base: int, max_entr
     return values, nexts
 
 
-class PayloadBuilder:
-    """See `interface.PayloadBuilder`."""
+class ListPayloadBuilder:
+    """A `PayloadBuilder` over a list."""
 
     __slots__ = ("_values",)
 
@@ -106,8 +105,8 @@ class PayloadBuilder:
         return self._values
 
 
-class ColumnBuilder:
-    """See `interface.ColumnBuilder`."""
+class ListColumnBuilder:
+    """A `ColumnBuilder` over lists."""
 
     __slots__ = ("_inner", "_nexts", "_positions", "_values")
 
@@ -145,7 +144,7 @@ class ColumnBuilder:
         if self._inner is not None:
             self._inner.append(inner_index)
 
-    def add_wrapper(self, values: PayloadBuilder, position: int, next_position: int) -> None:
+    def add_wrapper(self, values: ListPayloadBuilder, position: int, next_position: int) -> None:
         count = len(values)
         if not count:
             return
@@ -162,6 +161,9 @@ class ColumnBuilder:
         taken = self._values, self._positions, self._nexts, self._inner
         self._begin()
         return taken
+
+
+PayloadBuilder, ColumnBuilder = ListPayloadBuilder, ListColumnBuilder
 
 
 def check_run(data: Buffer, start: int, stop: int, max_entry: int = NO_LIMIT) -> tuple[int, int]:
@@ -232,7 +234,7 @@ _MAX_POSITION = (1 << 63) - 1
 
 
 def _check_range(data: Buffer, start: int, stop: int, base: int = 0) -> None:
-    """Refuse what the interface says is refused."""
+    """Raise the errors of the interface."""
     if type(data) is not bytes:
         _check_view(memoryview(data), "Bc")
     if not 0 <= start <= stop <= len(data):

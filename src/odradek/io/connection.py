@@ -53,7 +53,6 @@ from odradek.io.connection_state import CONNECTION, ConnectionOptions, Event, St
 from odradek.io.notifier import Notifier
 from odradek.io.requests import (
     COALESCE_BYTES,
-    EncodedRequest,
     Handshake,
     InFlightRequest,
     Request,
@@ -128,41 +127,47 @@ class Connection:
     def submit(
         self, buffers: Sequence[Buffer], reply: ResponseDecoder[T] | None, *, deadline_s: float
     ) -> InFlightRequest[T]:
-        """Queue a request that is encoded already: `buffers` are sent, `reply` decodes the response, if there is one.
-        See `submit_request`."""
-        return self.submit_request(EncodedRequest(buffers, reply), deadline_s=deadline_s)
-
-    def submit_request(self, request: Request[T], *, deadline_s: float) -> InFlightRequest[T]:
-        """Queue a request, after everything submitted before; it is encoded when it leaves the queue.
+        """Queue a request, after everything submitted before.
 
         Never blocks: bounding what is queued is left to the caller (see `queued_bytes`). May be called before `run`
         has started. While there is no connection, the request waits for the next attempt to connect and fails with it.
 
         Args:
-            request: What is sent, and how its response is decoded. The result of a request without a response is
-                None, once all of it is written.
+            buffers: What is sent, contiguously; must not change before the result exists.
+            reply: Decodes the response; None when there is none: the result is then None, once all is written.
             deadline_s: Seconds from now to the result. When they pass, the connection is closed (a later response
                 could not be told from the next one), and the request fails with DeadlineError.
 
         Raises:
             Closed: This connection was closed.
         """
+        return self._enqueue(buffers, reply, None, sum(map(len, buffers)), deadline_s)
+
+    def submit_request(self, request: Request[T], *, deadline_s: float) -> InFlightRequest[T]:
+        """Queue a request that is encoded when it leaves the queue, for the session of the handshake. See `submit`."""
+        return self._enqueue((), None, request, request.size, deadline_s)
+
+    def _enqueue(
+        self,
+        buffers: Sequence[Buffer],
+        reply: ResponseDecoder[T] | None,
+        request: Request[T] | None,
+        size: int,
+        deadline_s: float,
+    ) -> InFlightRequest[T]:
         if self.state is State.CLOSED:
             raise Closed(f"connection to {self.address} is closed")
-        pending = self._in_flight(request, deadline_s)
+        self._requests += 1
+        deadline = self._clock() + deadline_s
+        pending = InFlightRequest(self._requests, buffers, reply, request, size, deadline, deadline_s, self._loop)
         self._queued.append(pending)
-        self._queued_bytes += request.size
+        self._queued_bytes += size
+        if deadline < self._next_deadline:
+            self._set_deadline(deadline)
         if self._transport is not None:
             self._flush(self._transport)
         else:
             self._submitted.notify()
-        return pending
-
-    def _in_flight(self, request: Request[T], deadline_s: float) -> InFlightRequest[T]:
-        self._requests += 1
-        pending = InFlightRequest(self._requests, request, self._clock() + deadline_s, deadline_s, self._loop)
-        if pending.deadline < self._next_deadline:
-            self._set_deadline(pending.deadline)
         return pending
 
     def _flush(self, transport: Transport) -> None:
@@ -180,10 +185,10 @@ class Connection:
 
         Return whether that was so.
         """
-        if request.request is None or request not in self._queued:
+        if request.sent or request not in self._queued:
             return False
         self._queued.remove(request)
-        self._queued_bytes -= request.request.size
+        self._queued_bytes -= request.size
         return True
 
     @property
@@ -308,7 +313,7 @@ class Connection:
 
     async def _serve(self, stream: Transport | ByteStream) -> None:
         """Handshake, read and write until the transport is lost."""
-        self._refusal, self._received_any = None, False
+        self._refusal, self._session, self._received_any = None, None, False
         self._connects += 1
         self._connected_at = self._clock()
         self._move(Event.CONNECTED)
@@ -345,7 +350,12 @@ class Connection:
             self._lose(str(failure), lambda pending: _copy(failure, pending))
             return
         else:
-            pending = self._handshake_request = self._in_flight(request, self.options.connect_timeout_s)
+            self._requests += 1
+            limit_s = self.options.connect_timeout_s
+            deadline = self._clock() + limit_s
+            pending = InFlightRequest(self._requests, (), None, request, request.size, deadline, limit_s, self._loop)
+            self._handshake_request = pending
+            self._set_deadline(min(deadline, self._next_deadline))
             pending.add_done_callback(partial(self._advance_handshake, handshake, pending))
         if self._transport is not None:
             self._flush(self._transport)
@@ -353,39 +363,50 @@ class Connection:
     # ---- what the transport calls ----------------------------------------------------------------------------
 
     def data_to_send(self) -> list[Buffer]:
-        """See TransportHandler. From here on any byte of these requests may have reached the peer."""
+        """Return the next burst (TransportHandler). Any byte of it may have reached the peer from here on."""
         if self.state is not State.CONNECTED:
             return self._handshake_to_send()
         burst: list[Buffer] = []
         size = 0
         while self._queued and size < COALESCE_BYTES:
             pending = self._queued.popleft()
-            request = pending.request
-            assert request is not None  # it was not sent
-            self._queued_bytes -= request.size
-            try:
-                buffers, pending.reply = request.encode(self._session)
-            except Exception as error:
-                self._on_encode_failed(pending, error)
+            self._queued_bytes -= pending.size
+            if pending.request is not None and not self._encode(pending):
                 continue
-            pending.sent, pending.request = True, None
-            burst += buffers
-            size += request.size
+            pending.sent = True
+            burst += pending.buffers
+            size += pending.size
+            pending.buffers = ()
             (self._writing if pending.reply is None else self._awaiting).append(pending)
         self._sent_bytes += size
         return burst
 
     def _handshake_to_send(self) -> list[Buffer]:
         pending, self._handshake_request = self._handshake_request, None
-        if pending is None or pending.request is None:
+        if pending is None or not self._encode(pending):
             return []
-        buffers, pending.reply = pending.request.encode(None)
-        pending.sent, pending.request = True, None
+        pending.sent = True
+        burst, pending.buffers = list(pending.buffers), ()
         self._awaiting.append(pending)
-        return list(buffers)
+        return burst
+
+    def _encode(self, pending: InFlightRequest[Any]) -> bool:
+        """Encode a request for the session. Return False if it cannot be encoded: then it has failed, alone."""
+        assert pending.request is not None
+        try:
+            pending.buffers, pending.reply = pending.request.encode(self._session)
+        except Exception as error:
+            failure = error if isinstance(error, OdradekError) else self._defect(error)
+            failure.sent = False
+            inside, self._in_callback = self._in_callback, True
+            self._resolve(pending, None, failure)
+            self._in_callback = inside
+            return False
+        pending.request = None
+        return True
 
     def data_sent(self) -> None:
-        """See TransportHandler."""
+        """Resolve what has no response (TransportHandler)."""
         written, self._writing = self._writing, []
         self._in_callback = True
         for pending in written:
@@ -395,7 +416,7 @@ class Connection:
             self._transport.write_soon()
 
     def data_received(self, data: memoryview) -> None:
-        """See TransportHandler."""
+        """Decode responses (TransportHandler)."""
         self._received_bytes += len(data)
         self._received_any = True
         self._in_callback = True
@@ -409,7 +430,7 @@ class Connection:
             self._transport.write()
 
     def connection_lost(self, why: str) -> None:
-        """See TransportHandler."""
+        """Fail what is outstanding (TransportHandler)."""
         self._lose(why)
 
     def _decode(self, data: memoryview) -> None:
@@ -479,14 +500,6 @@ class Connection:
             defect = self._defect(bug)
             if self._transport is not None:
                 self._lose_with(defect)
-
-    def _on_encode_failed(self, pending: InFlightRequest[Any], error: Exception) -> None:
-        """Nothing of it was sent: it fails alone."""
-        failure = error if isinstance(error, OdradekError) else self._defect(error)
-        failure.sent = False
-        inside, self._in_callback = self._in_callback, True
-        self._resolve(pending, None, failure)
-        self._in_callback = inside
 
     def _defect(self, bug: Exception) -> InternalError:
         """Log a defect with its traceback, and return the error that stands for it."""

@@ -13,7 +13,7 @@ __all__ = ["CONNECTION", "ConnectionOptions", "Event", "State", "Statistics"]
 
 
 class State(Enum):
-    """What a connection is doing."""
+    """The state of a connection."""
 
     IDLE = "idle"
     WAITING = "waiting"
@@ -24,7 +24,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What moves a connection to its next state."""
+    """The event that moves a connection to its next state."""
 
     REQUESTED = "a request is queued"
     BACKOFF_OVER = "the back-off is over"
@@ -55,7 +55,7 @@ CONNECTION: Machine[State, Event] = Machine(
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """How a connection is made.
+    """Options of a connection.
 
     Args:
         connect_timeout_s: For look-up and connect together, and for each response of the handshake (s).
@@ -67,7 +67,7 @@ class ConnectionOptions:
 
 
 class Statistics(NamedTuple):
-    """What a connection does and has done.
+    """Counters of a connection.
 
     `queued` requests of `queued_bytes` wait for the socket; `in_flight` requests were handed to it and have no result
     yet. `attempts` counts the attempts to connect in a row that failed or were lost before a response. `last_error` is

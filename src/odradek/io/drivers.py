@@ -16,7 +16,7 @@ __all__ = ["SCHEMES", "DriverOptions", "make_driver"]
 
 @dataclass(frozen=True, slots=True)
 class DriverOptions:
-    """What every driver is told about its connections.
+    """Options of every driver.
 
     Args:
         connect_timeout_s: For one connection, look-up included (s).

@@ -14,7 +14,6 @@ from odradek.errors import OdradekError
 
 __all__ = [
     "COALESCE_BYTES",
-    "EncodedRequest",
     "Handshake",
     "InFlightRequest",
     "Request",
@@ -69,24 +68,6 @@ class Request(Protocol[T_co]):
         ...
 
 
-class EncodedRequest(Generic[T]):
-    """A request whose bytes depend on no handshake.
-
-    Args:
-        buffers: What is sent, contiguously.
-        reply: Decodes the response; None when there will be none.
-    """
-
-    __slots__ = ("_encoded", "size")
-
-    def __init__(self, buffers: Sequence[Buffer], reply: ResponseDecoder[T] | None) -> None:
-        self._encoded = buffers, reply
-        self.size = sum(map(len, buffers))
-
-    def encode(self, session: object) -> tuple[Sequence[Buffer], ResponseDecoder[T] | None]:
-        return self._encoded
-
-
 class InFlightRequest(Generic[T]):
     """One request and its result (see `core.interfaces.PendingResult`): await it, any number of times, from any task.
 
@@ -94,7 +75,9 @@ class InFlightRequest(Generic[T]):
 
     Args:
         number: Grows from request to request.
-        request: See `Connection.submit`.
+        buffers, reply: See `Connection.submit`.
+        request: Instead of them, what is to be encoded: see `Connection.submit_request`.
+        size: Bytes it takes on the wire.
         deadline: When it fails, by the loop's clock (s).
         limit_s: Seconds from its submission to its deadline.
         loop: The running loop of asyncio, if known: waiting takes 3 us less with it.
@@ -105,6 +88,7 @@ class InFlightRequest(Generic[T]):
         "_error",
         "_loop",
         "_value",
+        "buffers",
         "deadline",
         "done",
         "limit_s",
@@ -112,22 +96,23 @@ class InFlightRequest(Generic[T]):
         "reply",
         "request",
         "sent",
+        "size",
     )
 
     def __init__(
         self,
         number: int,
-        request: Request[T],
+        buffers: Sequence[Buffer],
+        reply: ResponseDecoder[T] | None,
+        request: Request[T] | None,
+        size: int,
         deadline: float,
         limit_s: float,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self.number, self.deadline, self.limit_s = number, deadline, limit_s
-        self.request: Request[T] | None = request
-        """Until it was sent."""
+        self.number, self.buffers, self.reply, self.request = number, buffers, reply, request
+        self.size, self.deadline, self.limit_s = size, deadline, limit_s
         self._loop = loop
-        self.reply: ResponseDecoder[T] | None = None
-        """Of a request that was sent."""
         self.sent = False
         self.done = False
         self._callbacks: tuple[Callable[[], None], ...] = ()
@@ -179,7 +164,7 @@ class InFlightRequest(Generic[T]):
         if self.done:
             return
         self.done, self._value, self._error = True, value, error
-        self.request = self.reply = None
+        self.buffers, self.reply, self.request = (), None, None
         callbacks, self._callbacks = self._callbacks, ()
         bug = None
         for callback in callbacks:
@@ -192,8 +177,10 @@ class InFlightRequest(Generic[T]):
 
 
 Handshake = Generator[Request[Any], Any, Any]
-"""What precedes the first request on a new connection: yields requests and is sent their results, or is thrown their
-errors; returns the session that later requests are encoded for. An error it raises fails the attempt to connect."""
+"""The requests that precede all others on a new connection.
+
+It yields requests and is sent their results, or is thrown their errors; it returns the session that later requests are
+encoded for. An error it raises fails the attempt to connect."""
 
 
 def no_handshake() -> Handshake:

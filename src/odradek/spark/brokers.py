@@ -10,7 +10,6 @@ import anyio
 import anyio.to_thread
 
 from odradek.client.cluster import Cluster
-from odradek.client.consumer.positions import ask_position
 from odradek.client.options import Tuning
 from odradek.core.interfaces import BrokerClient
 from odradek.errors import BrokerError, RemoteProtocolError
@@ -64,7 +63,9 @@ class BrokerCatalog:
 
     def at(self, times: Mapping[TopicPartition, AtTime]) -> dict[TopicPartition, Position]:
         async def ask(cluster: Cluster) -> dict[TopicPartition, Position]:
-            return await _of_each(cluster, times, lambda api, partition: ask_position(api, partition, times[partition]))
+            return await _of_each(
+                cluster, times, lambda api, partition: api.resolve_position(partition, times[partition])
+            )
 
         return self._ask(ask, "asking for positions by time") if times else {}
 
@@ -145,7 +146,7 @@ async def extent_of(api: BrokerClient, partition: TopicPartition) -> Extent:
     starts = await api.positions(partition, LATEST, MANY)
     if not starts:
         raise RemoteProtocolError(f"{partition}: the broker returned no position")
-    earliest = starts[-1] if len(starts) < MANY else await ask_position(api, partition, EARLIEST)
+    earliest = starts[-1] if len(starts) < MANY else await api.resolve_position(partition, EARLIEST)
     return Extent(earliest, starts[0], tuple(sorted({earliest, *starts})))
 
 

@@ -16,11 +16,10 @@ from typing import NamedTuple, Self
 import anyio
 import anyio.to_thread
 
-from odradek.client.consumer.positions import AGAIN
 from odradek.core.backoff import Backoff
-from odradek.core.fetch.read_ahead import LEAST_BYTES
-from odradek.core.interfaces import FetchResult, LogDecoder, ProtocolDriver
-from odradek.errors import BrokerError, DeadlineError, OdradekError
+from odradek.core.fetch.read_ahead import MIN_FETCH_BYTES, smoothed_expansion
+from odradek.core.interfaces import LogDecoder, PartitionFetch, ProtocolDriver
+from odradek.errors import CorruptMessage, DeadlineError, OdradekError, OffsetOutOfRange
 from odradek.io.notifier import Notifier
 from odradek.spark.brokers import extent_of
 from odradek.spark.errors import check_range_end
@@ -39,9 +38,7 @@ PAUSES = Backoff(first_s=0.05, max_s=1.0)
 OPEN_INLINE = 8 * KiB
 """Compressed bytes up to which data is decompressed on the event loop: handing it to a thread takes longer."""
 
-OUT_OF_RANGE, WRONG_PARTITION = "OffsetOutOfRange", "WrongPartition"
-
-FIRST_BYTES = 4 * LEAST_BYTES
+FIRST_BYTES = 4 * MIN_FETCH_BYTES
 """Size of the first fetch of a topic."""
 
 
@@ -119,7 +116,7 @@ class RangeReader:
     def learn(self, topic: str, size: int, memory: int) -> None:
         """Update the estimate of a topic's expansion. It falls slowly: compression may vary."""
         growth = max(1.0, memory / max(size, KiB))
-        self._growth[topic] = max(growth, (7 * self._growth.get(topic, growth) + growth) / 8)
+        self._growth[topic] = smoothed_expansion(self._growth.get(topic), growth)
 
     def ask(self, topic: str, left: int) -> tuple[int, int]:
         """Bytes to ask for, of those that are left, and the memory to claim for what they become. As long as nobody
@@ -127,7 +124,7 @@ class RangeReader:
         growth = self._growth.get(topic)
         if growth is None:
             return min(FIRST_BYTES, self.options.fetch_bytes, left), self.memory.limit
-        size = min(max(int(self.memory.limit / growth), LEAST_BYTES), self.options.fetch_bytes, left)
+        size = min(max(int(self.memory.limit / growth), MIN_FETCH_BYTES), self.options.fetch_bytes, left)
         return size, int(size * growth)
 
 
@@ -190,19 +187,22 @@ class _RangeTask:
             self._decoder = api.decoder(self._part.partition, position, decoder_options(self._options, defer=True))
         decoder, begin = self._decoder, self._decoder.position
         size, claimed = await self._claim(self._part.end - decoder.fetch_position)
-        result: FetchResult | None = None
+        fetch = PartitionFetch(decoder, size)
+        failure: OdradekError | None = None
         try:
-            (result,) = await api.fetch([(decoder, size)])
-        except AGAIN as error:
+            await api.fetch([fetch])
+        except OdradekError as error:
+            if not error.retriable:
+                raise
             failure = error
-        await self._hand_over(decoder, begin, claimed)
-        if decoder.position > begin or (result is not None and result.received):
+        await self._hand_over(fetch, begin, claimed)
+        if decoder.position > begin or fetch.received:
             self._attempts, self._progress_at = 0, anyio.current_time()
-        if result is None:
+        if failure is not None:
             decoder.reset(decoder.position)  # the log may have been truncated meanwhile
             await self._wait(broker, failure)
-        elif not result.received:
-            return await self._nothing(broker, decoder, result.error)
+        elif not fetch.received:
+            return await self._nothing(broker, decoder, fetch.error)
         return True
 
     async def _claim(self, left: int) -> tuple[int, int]:
@@ -213,13 +213,14 @@ class _RangeTask:
         self._reader.memory.held += asked[1]
         return asked
 
-    async def _hand_over(self, decoder: LogDecoder, begin: int, claimed: int) -> None:
+    async def _hand_over(self, fetch: PartitionFetch, begin: int, claimed: int) -> None:
         """Deliver what was decoded from `begin` on, then raise what came in its way."""
-        if decoder.unopened_bytes > OPEN_INLINE:
+        decoder = fetch.decoder
+        if decoder.deferred_bytes > OPEN_INLINE:
             with anyio.CancelScope(shield=True):  # the thread has the decoder
-                await anyio.to_thread.run_sync(decoder.open)
-        elif decoder.unopened_bytes:
-            decoder.open()
+                await anyio.to_thread.run_sync(fetch.decompress)
+        elif decoder.deferred_bytes:
+            fetch.decompress()
         rows = decoder.take()
         memory = rows.payload_bytes + rows.row_bytes * len(rows.values)
         self._reader.memory.correct(claimed, memory)
@@ -229,6 +230,8 @@ class _RangeTask:
         skipped(decoder.take_reports())
         if decoder.error is not None:
             raise explained(decoder.error) from None
+        if isinstance(fetch.error, CorruptMessage):  # the decoder failed
+            raise fetch.error
 
     # ---- when nothing comes ----
 
@@ -259,9 +262,9 @@ class _RangeTask:
         position = self._start if self._decoder is None else self._decoder.position
         return f"{self._part.partition}: reading at {position} of [{self._part.start}, {self._part.end})"
 
-    async def _nothing(self, broker: Broker, decoder: LogDecoder, error: BrokerError | None) -> bool:
+    async def _nothing(self, broker: Broker, decoder: LogDecoder, error: OdradekError | None) -> bool:
         """The log does not have what it had when the query was planned, or its broker does not show it (yet)."""
-        if error is not None and error.name not in (OUT_OF_RANGE, WRONG_PARTITION):
+        if error is not None and not (isinstance(error, OffsetOutOfRange) or error.refresh_metadata):
             raise error
         in_message = decoder.fetch_position != decoder.position
         decoder.reset(decoder.position)
@@ -275,14 +278,16 @@ class _RangeTask:
         self._start, self._decoder = gap.resumed, None
         return gap.resumed < self._part.end
 
-    async def _gap(self, broker: Broker, position: int, error: BrokerError | None) -> PositionGap | None:
+    async def _gap(self, broker: Broker, position: int, error: OdradekError | None) -> PositionGap | None:
         """What is lost; None when nothing is, as far as the broker says."""
         partition, end = self._part.partition, self._part.end
-        if error is not None and error.name == WRONG_PARTITION:
+        if error is not None and error.refresh_metadata:  # the broker does not have the partition
             return PositionGap(partition, Loss.GONE, position, end, -1, -1, end)
         try:
             extent = await extent_of(self._reader.driver.broker(broker, purpose="control"), partition)
-        except AGAIN:
+        except OdradekError as failure:
+            if not failure.retriable:
+                raise
             return None
         earliest, latest, _ = extent
         if position < earliest:

@@ -18,7 +18,7 @@ log = logging.getLogger("odradek.spark")
 
 def decoder_options(options: SourceOptions, *, defer: bool = False) -> DecoderOptions:
     """Messages larger than the options say are not read: where ranges may be cut has been found on their word."""
-    return DecoderOptions(max_message_bytes=options.max_entry, corrupt=options.corrupt, defer=defer)
+    return DecoderOptions(max_message_bytes=options.max_entry, corrupt=options.corrupt, defer_decompression=defer)
 
 
 def explained(error: OdradekError) -> OdradekError:

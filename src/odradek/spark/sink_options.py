@@ -111,7 +111,7 @@ def _check(parsed: SinkOptions) -> None:
         raise ConfigError("option deliverWithin must be more than 0")
     if parsed.topic:
         try:
-            connect(parsed.cluster.url).driver.check(
+            connect(parsed.cluster.url).driver.validate_record(
                 parsed.topic, ProducerRecord(b""), parsed.max_message_bytes
             )  # opens nothing
         except Rejected as error:

@@ -33,7 +33,7 @@ __all__ = [
 
 
 class CompressionType(IntEnum):
-    """How the payload of a wrapper or batch is compressed: the low bits of its attributes."""
+    """The compression of a wrapper or batch: the low bits of its attributes."""
 
     NONE = 0
     GZIP = 1
@@ -138,14 +138,14 @@ def inflate(data: memoryview, pos: int, step: int, out: BytesIO, max_bytes: int)
         if not chunk:
             chunk = data[pos : pos + step]
             pos, step = pos + len(chunk), min(2 * step, FIRST_STEP)
-        room = max_bytes - out.tell()
+        left = max_bytes - out.tell()
         try:
-            plain = inflater.decompress(chunk, min(room + 1, _OUTPUT_STEP))
+            plain = inflater.decompress(chunk, min(left + 1, _OUTPUT_STEP))
         except zlib.error as error:
             raise CompressionError(f"bad gzip data: {error}") from None
         if not (chunk or plain or inflater.eof):
             raise CompressionError("the gzip stream is cut")
-        if len(plain) > room:
+        if len(plain) > left:
             raise _too_large(max_bytes)
         crc = engines.active.crc32(plain, crc)
         out.write(plain)

@@ -16,7 +16,7 @@ from odradek.core.kafka.assignors import (
     StickyAssignor,
     Topics,
 )
-from odradek.core.kafka.partitions import TopicPartition
+from odradek.types import TopicPartition
 
 from .case import Record
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from odradek.core.kafka.assignors import Assignor, CooperativeStickyAssignor, StickyAssignor
-from odradek.core.kafka.partitions import TopicPartition
+from odradek.types import TopicPartition
 
 from .case import Record
 

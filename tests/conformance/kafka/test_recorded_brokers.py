@@ -11,10 +11,10 @@ import pytest
 
 from odradek.core.kafka.assignors import CooperativeStickyAssignor, RangeAssignor, StickyAssignor
 from odradek.core.kafka.fetch_session import FetchSession
-from odradek.core.kafka.partitions import TopicPartition
 from odradek.core.kafka.routing import RoutingTable
 from odradek.core.kafka.subscription import decode_assignment, decode_member
 from odradek.core.kafka.versions import BrokerVersions
+from odradek.types import TopicPartition
 from odradek.wire.kafka.decode import decode
 from odradek.wire.kafka.messages.data import FetchResponse
 from odradek.wire.kafka.messages.groups import JoinGroupResponse, SyncGroupResponse

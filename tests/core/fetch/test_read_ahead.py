@@ -5,101 +5,108 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.core.fetch.read_ahead import Buffered, ReadAheadBudget, ReadAheadLimits, ReadAheadQuota, ask, reckoned
+from odradek.core.fetch.read_ahead import (
+    Buffered,
+    ReadAheadBudget,
+    ReadAheadLimits,
+    ReadAheadQuota,
+    bytes_to_request,
+    expected_expansion,
+)
 
 EMPTY = Buffered(0, 1.0)
-LIMITS = ReadAheadLimits(read_ahead_bytes=1000, part=100, response=400, least=10)
+LIMITS = ReadAheadLimits(read_ahead_bytes=1000, fetch_bytes=100, response_bytes=400, min_bytes=10)
 
 
 def budget(partitions: int, limits: ReadAheadLimits = LIMITS) -> ReadAheadBudget:
-    found = ReadAheadBudget(limits)
-    found.partitions = partitions
-    return found
+    made = ReadAheadBudget(limits)
+    made.partitions = partitions
+    return made
 
 
-def account(partitions: int, of: int, **numbers: int) -> ReadAheadQuota:
-    found = ReadAheadQuota(budget(of))
-    found.partitions = partitions
+def quota(partitions: int, of: int, **numbers: int) -> ReadAheadQuota:
+    made = ReadAheadQuota(budget(of))
+    made.active = partitions
     for name, number in numbers.items():
-        setattr(found, name, number)
-    found.refresh()
-    return found
+        setattr(made, name, number)
+    made.refresh()
+    return made
 
 
 # ---- one partition ------------------------------------------------------------------------------------------
 
 
-def test_an_empty_partition_asks_for_a_whole_part() -> None:
-    assert ask(EMPTY, 1000, LIMITS) == 100
+def test_an_empty_partition_requests_a_whole_fetch() -> None:
+    assert bytes_to_request(EMPTY, 1000, LIMITS) == 100
 
 
-def test_a_full_partition_does_not_ask() -> None:
-    assert ask(Buffered(500, 1.0), 500, LIMITS) == 0
+def test_a_full_partition_does_not_bytes_to_request() -> None:
+    assert bytes_to_request(Buffered(500, 1.0), 500, LIMITS) == 0
 
 
 def test_a_nearly_full_partition_waits_until_half_a_request_fits() -> None:
-    assert ask(Buffered(460, 1.0), 500, LIMITS) == 0
-    assert ask(Buffered(440, 1.0), 500, LIMITS) == 60
+    assert bytes_to_request(Buffered(460, 1.0), 500, LIMITS) == 0
+    assert bytes_to_request(Buffered(440, 1.0), 500, LIMITS) == 60
 
 
-def test_what_a_fetched_byte_grows_to_is_reckoned_with() -> None:
-    assert ask(Buffered(0, 20.0), 1000, LIMITS) == 50
+def test_requests_shrink_by_the_expansion_to_expect() -> None:
+    assert bytes_to_request(Buffered(0, 20.0), 1000, LIMITS) == 50
 
 
 def test_the_first_request_is_small() -> None:
-    assert ask(Buffered(0, None), 1000, LIMITS) == 40
+    assert bytes_to_request(Buffered(0, None), 1000, LIMITS) == 40
 
 
-def test_a_partition_with_nothing_asks_for_the_least_however_small_its_share() -> None:
-    assert ask(EMPTY, 1, LIMITS) == 10
-    assert ask(Buffered(0, 1e9), 1000, LIMITS) == 10
+def test_an_empty_partition_requests_the_minimum_however_small_its_share() -> None:
+    assert bytes_to_request(EMPTY, 1, LIMITS) == 10
+    assert bytes_to_request(Buffered(0, 1e9), 1000, LIMITS) == 10
 
 
 # ---- many ---------------------------------------------------------------------------------------------------
 
 
-def test_shares_are_even_as_long_as_they_are_worth_a_request() -> None:
+def test_shares_are_even_until_they_are_smaller_than_a_useful_request() -> None:
     assert budget(0).share == budget(1).share == 1000
     assert budget(3).share == 333
-    assert budget(100).share == LIMITS.worth == 250
+    assert budget(100).share == LIMITS.min_share_bytes == 250
 
 
-def test_accounts_get_what_their_partitions_would_get() -> None:
+def test_a_quota_gets_what_its_partitions_would_get() -> None:
     assert budget(100).allowance(50) == 500
-    assert budget(100).allowance(1) == LIMITS.worth
+    assert budget(100).allowance(1) == LIMITS.min_share_bytes
 
 
-def test_what_does_not_fit_into_the_account_waits_for_a_decent_request() -> None:
-    crowd = account(100, of=100, held=900, reserved=60, listed=9)
+def test_a_full_quota_waits_until_a_useful_request_fits() -> None:
+    crowd = quota(100, of=100, held=900, reserved=60, deliverable=9)
     assert crowd.grant(100, 1.0) == 0 and crowd.full
     crowd.held -= 100
-    assert not crowd.relieve()
+    assert not crowd.try_unblock()
     crowd.held -= 200
-    assert crowd.relieve() and crowd.grant(100, 1.0) == 100 and not crowd.full
+    assert crowd.try_unblock() and crowd.grant(100, 1.0) == 100 and not crowd.full
 
 
-def test_the_last_one_that_fits_gets_what_is_left_if_that_is_half_of_it() -> None:
-    assert account(100, of=100, held=940).grant(100, 1.0) == 60
-    assert account(100, of=100, held=960, listed=1).grant(100, 1.0) == 0
+def test_the_rest_of_a_quota_is_granted_if_it_is_half_of_the_request() -> None:
+    assert quota(100, of=100, held=940).grant(100, 1.0) == 60
+    assert quota(100, of=100, held=960, deliverable=1).grant(100, 1.0) == 0
 
 
-def test_what_is_known_of_neighbours_is_forgotten_slowly() -> None:
-    shared = account(2, of=2)
-    shared.learn(9.0)
-    shared.learn(1.0)
-    assert shared.growth == 8.0
-    shared.learn(20.0)
-    assert shared.growth == 20.0
+def test_the_expansion_of_neighbours_is_forgotten_slowly() -> None:
+    shared = quota(2, of=2)
+    shared.observe_expansion(9.0)
+    shared.observe_expansion(1.0)
+    assert shared.expansion == 8.0
+    shared.observe_expansion(20.0)
+    assert shared.expansion == 20.0
 
 
-def test_when_nothing_can_be_delivered_and_nothing_comes_the_least_is_granted_whatever_is_held() -> None:
-    """All of it is held by partitions that are held back: the others live on."""
-    stuck = account(100, of=100, held=1000)
-    assert stuck.relieve() and stuck.grant(100, 1.0) == 10
+def test_the_minimum_is_granted_when_nothing_else_could_make_space() -> None:
+    """Paused partitions hold all of it: the others continue."""
+    stuck = quota(100, of=100, held=1000)
+    assert stuck.try_unblock() and stuck.grant(100, 1.0) == 10
     stuck.reserved = 10
     assert stuck.grant(100, 1.0) == 0, "one at a time"
-    stuck.reserved, stuck.listed = 0, 1
-    assert stuck.grant(100, 1.0) == 0, "there is something to deliver first"
+    stuck.reserved, stuck.deliverable = 0, 1
+    assert stuck.grant(100, 1.0) == 0, "something can be delivered first"
 
 
 numbers = st.integers(0, 5000)
@@ -111,30 +118,30 @@ numbers = st.integers(0, 5000)
     st.builds(
         ReadAheadLimits,
         read_ahead_bytes=st.integers(1, 1 << 20),
-        part=st.integers(1, 4096),
-        response=st.integers(1, 1 << 16),
-        least=st.integers(1, 256),
+        fetch_bytes=st.integers(1, 4096),
+        response_bytes=st.integers(1, 1 << 16),
+        min_bytes=st.integers(1, 256),
     ),
 )
-def test_no_more_is_asked_for_than_the_budget_has(
+def test_no_more_is_requested_than_the_budget_has(
     held: list[tuple[int, float | None]], elsewhere: int, limits: ReadAheadLimits
 ) -> None:
-    holdings = [Buffered(*pair) for pair in held]
-    whole = budget(len(holdings) + elsewhere, limits)
+    buffered_parts = [Buffered(*pair) for pair in held]
+    whole = budget(len(buffered_parts) + elsewhere, limits)
     shared = ReadAheadQuota(whole)
-    shared.partitions = len(holdings)
+    shared.active = len(buffered_parts)
     shared.refresh()
-    shared.held = before = sum(holding.held for holding in holdings)
-    for holding in holdings:
-        size = ask(holding, whole.share, limits)
-        growth = reckoned(holding.growth)
-        assert 0 <= size <= max(limits.part, limits.least)
-        assert size == 0 or size >= limits.least or limits.part < limits.least
-        assert size > 0 or holding.held > 0
-        assert size <= limits.least or holding.held + size * growth <= whole.share + 1
-        granted = shared.grant(size, growth) if size else 0
+    shared.held = before = sum(buffered.memory for buffered in buffered_parts)
+    for buffered in buffered_parts:
+        size = bytes_to_request(buffered, whole.share, limits)
+        expansion = expected_expansion(buffered.expansion)
+        assert 0 <= size <= max(limits.fetch_bytes, limits.min_bytes)
+        assert size == 0 or size >= limits.min_bytes or limits.fetch_bytes < limits.min_bytes
+        assert size > 0 or buffered.memory > 0
+        assert size <= limits.min_bytes or buffered.memory + size * expansion <= whole.share + 1
+        granted = shared.grant(size, expansion) if size else 0
         assert granted <= size
         alone = not shared.reserved
-        shared.reserved += int(granted * growth)
-        fits = before + shared.reserved <= whole.allowance(len(holdings)) + 1
-        assert fits or not granted or (alone and granted <= limits.least)
+        shared.reserved += int(granted * expansion)
+        fits = before + shared.reserved <= whole.allowance(len(buffered_parts)) + 1
+        assert fits or not granted or (alone and granted <= limits.min_bytes)

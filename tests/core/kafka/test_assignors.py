@@ -21,7 +21,7 @@ from odradek.core.kafka.assignors import (
     without_racks,
 )
 from odradek.core.kafka.assignors.sticky import resolve_claims
-from odradek.core.kafka.partitions import TopicPartition
+from odradek.types import TopicPartition
 
 ALL: list[Assignor] = [RangeAssignor(), RoundRobinAssignor(), StickyAssignor(), CooperativeStickyAssignor()]
 T0 = TopicPartition("t", 0)

@@ -9,9 +9,9 @@ import pytest
 from odradek.core.kafka.consumer_group_member import ConsumerGroupMember, ConsumerGroupState
 from odradek.core.kafka.group_effects import Assign, Effect, Fail, Lost, ResolveTopics, Revoke, Send
 from odradek.core.kafka.member_states import MemberSettings
-from odradek.core.kafka.partitions import TopicPartition
 from odradek.core.kafka.transaction_requests import GroupMetadata
 from odradek.errors import BrokerError, Fenced, LocalProtocolError, Unsupported
+from odradek.types import TopicPartition
 from odradek.wire.kafka.messages.common import TopicIdPartitions
 from odradek.wire.kafka.messages.groups import (
     ConsumerGroupHeartbeatAssignment,

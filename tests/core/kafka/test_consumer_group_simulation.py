@@ -16,7 +16,7 @@ import pytest
 from odradek.core.kafka.consumer_group_member import ConsumerGroupMember, ConsumerGroupState
 from odradek.core.kafka.group_effects import Assign, Fail, Lost, ResolveTopics, Revoke, Send
 from odradek.core.kafka.member_states import MemberSettings
-from odradek.core.kafka.partitions import TopicPartition
+from odradek.types import TopicPartition
 from odradek.wire.kafka.messages.common import TopicIdPartitions
 from odradek.wire.kafka.messages.groups import (
     ConsumerGroupHeartbeatAssignment,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from odradek.core.kafka.fetch_session import FetchPosition, FetchSession, FetchSettings, SessionState
-from odradek.core.kafka.partitions import TopicPartition
+from odradek.types import TopicPartition
 from odradek.wire.kafka.messages.data import (
     FetchableTopicResponse,
     FetchPartitionData,

@@ -24,7 +24,7 @@ from odradek.core.kafka.assignors import (
 from odradek.core.kafka.group_effects import Assign, Compute, Fail, Lost, Revoke, Send
 from odradek.core.kafka.member import Member
 from odradek.core.kafka.member_states import MemberSettings, MemberState
-from odradek.core.kafka.partitions import TopicPartition
+from odradek.types import TopicPartition
 from odradek.wire.kafka.messages.groups import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,

@@ -13,10 +13,10 @@ from odradek.core.kafka.consumer_group_member import ConsumerGroupMember, Consum
 from odradek.core.kafka.group_effects import Compute, Effect, Send
 from odradek.core.kafka.member import Member
 from odradek.core.kafka.member_states import MemberSettings, MemberState
-from odradek.core.kafka.partitions import TopicPartition
 from odradek.core.kafka.subscription import encode_assignment, encode_subscription
 from odradek.core.kafka.transaction_requests import GroupMetadata, Offset
 from odradek.core.kafka.transactions import Transactions, TransactionState
+from odradek.types import TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.common import TopicIdPartitions
 from odradek.wire.kafka.messages.groups import (

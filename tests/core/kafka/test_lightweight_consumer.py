@@ -14,8 +14,8 @@ from odradek.core.kafka.lightweight_consumer import (
     LightweightConsumer,
     event_of,
 )
-from odradek.core.kafka.partitions import TopicPartition
 from odradek.errors import ConfigError, LocalProtocolError
+from odradek.types import TopicPartition
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 COORDINATOR = Node(1, "b1", 9092)

@@ -17,10 +17,10 @@ from odradek.core.kafka.assignors import (
 from odradek.core.kafka.group_effects import Assign, Compute, Effect, Fail, Lost, Node, Revoke, Send
 from odradek.core.kafka.member import Member
 from odradek.core.kafka.member_states import MemberSettings, MemberState
-from odradek.core.kafka.partitions import TopicPartition
 from odradek.core.kafka.subscription import decode_assignment, decode_member, encode_assignment, encode_subscription
 from odradek.core.kafka.transaction_requests import GroupMetadata
 from odradek.errors import BrokerError, ConfigError, Fenced, LocalProtocolError, RemoteProtocolError
+from odradek.types import TopicPartition
 from odradek.wire.kafka.embedded import ConsumerProtocolSubscription, decode_versioned
 from odradek.wire.kafka.messages.groups import (
     FindCoordinatorRequest,

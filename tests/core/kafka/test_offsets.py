@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.offsets import (
     Committed,
     OffsetStep,
@@ -12,9 +13,9 @@ from odradek.core.kafka.offsets import (
     read_commit,
     read_fetch,
 )
-from odradek.core.kafka.partitions import TopicPartition
 from odradek.core.kafka.transaction_requests import GroupMetadata, Offset
 from odradek.core.kafka.versions import BrokerVersions, VersionRange
+from odradek.types import TopicPartition
 from odradek.wire.kafka.messages.groups import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -133,3 +134,17 @@ def test_committed_offsets_are_read_in_both_shapes() -> None:
 def test_an_error_of_the_group_counts_for_all_partitions(response: OffsetFetchResponse) -> None:
     failed = Committed(OffsetStep.FIND_COORDINATOR, None, 16)
     assert read_fetch(response, [A, B]) == {A: failed, B: failed}
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "retriable", "fatal"),
+    [
+        (14, "COORDINATOR_LOAD_IN_PROGRESS", True, False),
+        (30, "GROUP_AUTHORIZATION_FAILED", False, True),
+        (999, "UNKNOWN_999", False, False),
+    ],
+)
+def test_an_error_answers_as_the_error_table_does(code: int, name: str, retriable: bool, fatal: bool) -> None:
+    error = broker_error(code, "OffsetCommit of group g")
+    assert (error.code, error.name, error.retriable, error.fatal) == (code, name, retriable, fatal)
+    assert str(error) == f"OffsetCommit of group g: {name} (code {code})"

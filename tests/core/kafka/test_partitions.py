@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from odradek.core.kafka.partitions import TopicPartition, by_topic, java_order
+from odradek.core.kafka.partitions import by_topic, java_order
+from odradek.types import TopicPartition
 
 
 def test_partitions_sort_by_topic_and_then_by_number() -> None:

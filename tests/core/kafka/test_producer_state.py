@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.core.kafka.partitions import TopicPartition
 from odradek.core.kafka.producer_state import (
     MAX_IN_FLIGHT,
     NextStep,
@@ -17,6 +16,7 @@ from odradek.core.kafka.producer_state import (
     step_without_sequences,
 )
 from odradek.errors import LocalProtocolError
+from odradek.types import TopicPartition
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 

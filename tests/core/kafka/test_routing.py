@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from odradek.core.kafka.partitions import TopicPartition
 from odradek.core.kafka.routing import Broker, RoutingTable
+from odradek.types import TopicPartition
 from odradek.wire.kafka.messages.common import NodeEndpoint
 from odradek.wire.kafka.messages.metadata import (
     MetadataResponse,

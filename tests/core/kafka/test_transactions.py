@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from odradek.core.kafka.partitions import TopicPartition
 from odradek.core.kafka.producer_state import ProducerIdentity
 from odradek.core.kafka.transaction_requests import GroupMetadata, Offset
 from odradek.core.kafka.transactions import Destination, Outgoing, Transactions, TransactionState
 from odradek.errors import BrokerError, Fenced, LocalProtocolError
+from odradek.types import TopicPartition
 from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse, HeartbeatResponse
 from odradek.wire.kafka.messages.transactions import (
     AddOffsetsToTxnRequest,

@@ -1,81 +1,97 @@
-"""What reader and consumer have in common: where they are, how far behind, and holding partitions back."""
+"""What readers and consumers share: positions, lag, pause and seek."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
-from odradek.client.consumer.cursor import ExactPosition
 from odradek.client.consumer.fetcher import Fetcher
-from odradek.client.consumer.positions import ask_positions
+from odradek.client.consumer.positions import resolve_positions
 from odradek.client.consumer.streams import Stream
+from odradek.client.options import partition as partition_rule
+from odradek.client.options import place
+from odradek.core.fetch.cursor import ExactPosition
 from odradek.core.interfaces import ProtocolDriver
 from odradek.errors import CorruptMessage
 from odradek.types import LATEST, Position, StartPosition, TopicPartition
 
 __all__ = ["PartitionReaderBase"]
 
+_PARTITION, _PLACE = partition_rule(), place()
+
 
 class PartitionReaderBase:
-    """Base of Reader and Consumer; not for use of its own."""
+    """Base class of Reader and Consumer."""
 
     def __init__(self, driver: ProtocolDriver, fetcher: Fetcher, streams: list[Stream[Any]]) -> None:
-        self._driver, self._fetcher, self._streams_all = driver, fetcher, streams
+        self._driver, self._fetcher, self._all_streams = driver, fetcher, streams
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """What is read now."""
+        """The partitions that are read now."""
         return sorted(self._fetcher.cursors)
 
     @property
     def reports(self) -> deque[CorruptMessage]:
-        """What `corrupt="skip"` left out: the latest 1000, newest last."""
+        """Messages that `corrupt="skip"` left out: the latest 1000, newest last."""
         return self._fetcher.reports
 
-    def _places(self) -> dict[TopicPartition, ExactPosition | None]:
-        """Exactly where each partition goes on after what was handed out; None: its start is not known yet."""
-        places = {partition: cursor.place for partition, cursor in self._fetcher.cursors.items()}
-        for stream in self._streams_all:
-            if (inside := stream.place()) is not None and inside[0] in places:
-                places[inside[0]] = inside[1]
-        return places
+    def _exact_positions(self) -> dict[TopicPartition, ExactPosition | None]:
+        """Return exactly where each partition continues after what was handed out; None: its start is not known yet."""
+        exact = {partition: cursor.exact_position for partition, cursor in self._fetcher.cursors.items()}
+        for stream in self._all_streams:
+            if (current := stream.exact_position()) is not None and current[0] in exact:
+                exact[current[0]] = current[1]
+        return exact
 
     def positions(self) -> dict[TopicPartition, Position]:
-        """Where each partition goes on after what was handed out, as far as known. Of a compressed wrapper handed out
-        in part, the wrapper's start."""
-        return {partition: place.position for partition, place in self._places().items() if place is not None}
+        """Return where each partition continues after what was handed out, as far as known. If that is inside a
+        compressed message, the position is where the compressed message starts."""
+        return {partition: exact.position for partition, exact in self._exact_positions().items() if exact is not None}
 
     async def lag(self) -> dict[TopicPartition, int]:
-        """How far behind the end of each partition `positions` is now: bytes in 0.7, records later.
+        """Return how far each partition of `positions` is from its end now: bytes in 0.7, records in later protocols.
 
-        A partition whose position is not known yet, or that no live broker serves, is left out. Raises what a broker's
-        answer failed with.
+        A partition whose position is not known yet, or that no live broker serves, is left out. Raises the error of a
+        request that failed. Cancellation: safe.
         """
         positions = self.positions()
-        ends, errors = await ask_positions(self._driver, dict.fromkeys(positions, LATEST))
+        ends, errors = await resolve_positions(self._driver, dict.fromkeys(positions, LATEST))
         for error in errors.values():
             raise error
         return {partition: max(0, ends[partition] - positions[partition]) for partition in ends}
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Neither fetch nor deliver them until `resume`; without arguments: all there are now."""
-        chosen = partitions or tuple(self._fetcher.cursors)
-        self._recall(*chosen)
-        self._fetcher.hold("user", chosen)
-
-    def resume(self, *partitions: TopicPartition) -> None:
-        """Go on with them; without arguments: with all."""
-        self._fetcher.release("user", partitions or tuple(self._fetcher.cursors))
-
-    def seek(self, partition: TopicPartition, start: StartPosition) -> None:
-        """Go on from `start`. What was read ahead is forgotten, and an error the partition stopped with as well.
+        """Neither fetch nor deliver these partitions until `resume`; without arguments: all there are now.
 
         Raises ConfigError for a partition that is not read here.
         """
-        self._fetcher.cursor(partition)
-        self._recall(partition)
+        chosen = self._chosen(partitions)
+        self._take_back(*chosen)
+        self._fetcher.pause("user", chosen)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Continue with these partitions; without arguments: with all. Raises ConfigError like `pause`."""
+        self._fetcher.resume("user", self._chosen(partitions))
+
+    def _chosen(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Return the partitions an argument names, or all."""
+        if not partitions:
+            return list(self._fetcher.cursors)
+        return [self._fetcher.cursor(_PARTITION("partitions", partition)).partition for partition in partitions]
+
+    def seek(self, partition: TopicPartition, start: StartPosition) -> None:
+        """Continue from `start`. Records read ahead are dropped, and so is an error the partition stopped with.
+
+        Raises:
+            TypeError, ConfigError: `start` is not a place, or the partition is not read here.
+        """
+        self._fetcher.cursor(_PARTITION("partition", partition))
+        start = _PLACE("start", start)
+        self._take_back(partition)
         self._fetcher.seek(partition, start)
 
-    def _recall(self, *partitions: TopicPartition) -> None:
-        for stream in self._streams_all:
-            stream.recall(partitions)
+    def _take_back(self, *partitions: TopicPartition) -> None:
+        for stream in self._all_streams:
+            stream.take_back(partitions)

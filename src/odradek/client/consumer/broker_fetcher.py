@@ -1,9 +1,11 @@
-"""The way to one broker: the loops that fetch from it, and search positions at it.
+"""The loops that fetch from one broker, and resolve positions at it.
 
-Two fetches are under way at a time, each for partitions of its own, so that the broker works while what it sent is
-decoded. What one brought is queued, and the next one is out, before the reader's task runs. Compressed messages are
-opened in threads when that takes longer than going there and back; their partition stays in flight as long, and the
-others go on. The state of a broker follows the table LINK of `core.states`, that of a partition the table CURSOR.
+    next_fetch -> BrokerClient.fetch -> (decompress, in a thread where that takes long) -> finish -> next_fetch
+
+Two fetches are in flight at a time, each for partitions of its own, so that the broker works while its last response is
+decoded. What a response brought is queued, and the next fetch is sent, before the user's task runs. The decisions are
+those of `core.fetch.scheduler`; the state of a broker follows the table BROKER of `core.states`, that of a partition
+the table CURSOR. After a lost connection, fetches wait for the back-off of the connection.
 """
 
 from __future__ import annotations
@@ -13,70 +15,62 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from random import random
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import anyio
 import anyio.to_thread
 
-from odradek.client.consumer.cursor import Cursor
 from odradek.client.consumer.fetch_settings import FetchSettings
-from odradek.client.consumer.positions import AGAIN, ask_position
-from odradek.client.consumer.scheduler import FetchScheduler, PartitionFetch, StreamQuota, offer
-from odradek.client.notifier import Notifier
+from odradek.core.fetch.cursor import Cursor, CursorFetch
 from odradek.core.fetch.read_ahead import ReadAheadBudget
-from odradek.core.interfaces import FetchResult, LogDecoder, ProtocolDriver
-from odradek.core.states import LINK, BrokerEvent, BrokerState, CursorState
-from odradek.errors import BrokerError, OdradekError
-from odradek.types import Broker, Position, TopicPartition
+from odradek.core.fetch.scheduler import FetchScheduler, SchedulerCallbacks, StreamQuota
+from odradek.core.interfaces import ProtocolDriver
+from odradek.core.states import BROKER, BrokerEvent, BrokerState, CursorState
+from odradek.errors import OdradekError
+from odradek.io.notifier import Notifier
+from odradek.types import Broker, Position, StartPosition, TopicPartition
 
 __all__ = ["BrokerFetcher"]
 
 log = logging.getLogger("odradek.fetch")
 
-FETCHES = 2
-"""So many are under way at a time: a third brings nothing more."""
+FETCHES_IN_FLIGHT = 2
+"""Concurrent fetches per broker; a third does not help (measured)."""
 
-OPEN_INLINE = 16 << 10
-"""So many compressed bytes are opened on the loop, which takes about as long as a thread hop costs it (50 us): with the
-compiled engine 60 us for gzip and 15 us for snappy; the pure one takes two to six times as long."""
+INLINE_DECOMPRESS_BYTES = 16 << 10
+"""Up to this many compressed bytes are decompressed on the event loop, which costs it about as much as a thread hop
+(50 us): with the compiled engine 60 us for gzip and 15 us for snappy; the pure one takes two to six times as long."""
 
-OPEN_TOGETHER = 64 << 10
-"""So many compressed bytes are worth a thread hop: those of several partitions are opened together up to here."""
+INLINE_DECODED_BYTES = 256 << 10
+"""And only if they are expected to become at most this much memory: gzip can make 1000 bytes of one."""
 
-OUT_OF_RANGE = "OffsetOutOfRange"
+THREAD_DECOMPRESS_BYTES = 64 << 10
+"""This many compressed bytes are worth a thread hop: those of several partitions share one up to here."""
 
 
 class FetcherHost(Protocol):
-    """The fetcher, as its links see it."""
+    """The fetcher, as its broker fetchers see it."""
 
     driver: ProtocolDriver
     settings: FetchSettings
     budget: ReadAheadBudget
-    news: Notifier
-    hands: anyio.Semaphore
+    available: Notifier
+    decompress_slots: anyio.Semaphore
     threads: anyio.CapacityLimiter
 
     def spawn(self, work: Callable[..., Awaitable[None]], *args: object) -> None: ...
 
-    def changed(self, cursor: Cursor) -> None:
-        """It may have something to deliver, or be over."""
+    def on_cursor_changed(self, cursor: Cursor) -> None:
+        """It may have something to deliver, or be finished."""
         ...
 
-    async def found(self, partition: TopicPartition, position: Position) -> None:
+    async def on_position_resolved(self, partition: TopicPartition, position: Position) -> None:
         """The broker named a position; nothing is fetched before this returns."""
         ...
 
-
-class FetchedPart(NamedTuple):
-    """What one partition's part of a fetch came to; None: the connection was lost on the way."""
-
-    want: PartitionFetch
-    result: FetchResult | None
-
-    @property
-    def counts(self) -> bool:
-        """The partition is still where it was: neither sought elsewhere nor revoked meanwhile."""
-        return self.want.cursor.owned and self.want.decoder is self.want.cursor.decoder
+    def refresh_metadata(self) -> None:
+        """An error says that the routing table is out of date."""
+        ...
 
 
 class BrokerFetcher:
@@ -84,216 +78,202 @@ class BrokerFetcher:
 
     def __init__(self, broker_id: int, host: FetcherHost) -> None:
         self.broker_id = broker_id
-        self.state = LINK.start
-        self.turns = FetchScheduler(host.budget, host.settings.idle, host.news)
+        self.state = BROKER.start
         self._host = host
-        self._losses = 0
-        self._failures = 0
-        self._retry_at = -math.inf
+        self._work, self._resolve, self._space = Notifier(), Notifier(), Notifier()
+        callbacks = SchedulerCallbacks(
+            self._work.notify, self._resolve.notify, self._space.notify, host.available.notify
+        )
+        self.scheduler = FetchScheduler(host.budget, host.settings.policy, callbacks)
 
     def start(self) -> None:
-        for _ in range(FETCHES):
-            self._host.spawn(self._serve)
-        self._host.spawn(self._find)
+        """Start its loops."""
+        for _ in range(FETCHES_IN_FLIGHT):
+            self._host.spawn(self._fetch_loop)
+        self._host.spawn(self._resolve_loop)
 
-    def stir(self) -> None:
-        """Who serves what may have changed."""
-        self.turns.work.ring()
-        self.turns.sought.ring()
+    def on_table_changed(self) -> None:
+        """Look again whether the broker is there."""
+        self._work.notify()
+        self._resolve.notify()
 
-    def _on(self, event: BrokerEvent) -> bool:
-        """Step. True when the state changed: worth a line in the log, once."""
-        before, self.state = self.state, LINK.after(self.state, event)
+    def _transition(self, event: BrokerEvent) -> bool:
+        """Return True if the state changed: worth one line in the log."""
+        before, self.state = self.state, BROKER.after(self.state, event)
         return self.state is not before
 
     def _broker(self) -> Broker | None:
-        """Where it listens now, or None while it is not there."""
+        """Return where it listens now, or None while it is not registered."""
         broker = self._host.driver.metadata.table.brokers.get(self.broker_id)
         if broker is None:
-            if self.state is not BrokerState.AWAY and self._on(BrokerEvent.GO):
-                log.warning("broker %d left; its partitions wait for it", self.broker_id)
-        elif self.state is BrokerState.AWAY:
-            self._on(BrokerEvent.COME)
+            if self.state is not BrokerState.ABSENT and self._transition(BrokerEvent.REMOVED):
+                log.warning("broker %d is no longer registered; its partitions are paused", self.broker_id)
+        elif self.state is BrokerState.ABSENT:
+            self._transition(BrokerEvent.ADDED)
         return broker
 
     # ---- fetching ----
 
-    async def _serve(self) -> None:
-        """Fetch, as long as there is something to fetch."""
+    async def _fetch_loop(self) -> None:
         while True:
-            count = self.turns.work.count
-            broker, now = self._broker(), anyio.current_time()
-            if broker is None:
-                await self.turns.work.wait(count)
-            elif now < self._retry_at:
-                await self.turns.work.wait(count, self._retry_at - now)
-            else:
-                wants, wait = self.turns.pick(now)
-                await (self._fetch(broker, wants) if wants else self.turns.work.wait(count, wait))
-
-    async def _fetch(self, broker: Broker, wants: Sequence[PartitionFetch]) -> None:
-        """One round trip, and what follows from it."""
-        losses = self._losses
-        api = self._host.driver.broker(broker, purpose="fetch")
-        try:
-            results: Sequence[FetchResult | None] = await api.fetch([(want.decoder, want.size) for want in wants])
-        except AGAIN as error:
-            if losses == self._losses:  # otherwise the other fetch has met the same loss
-                self._lost(broker, error)
-            results = [None] * len(wants)
-        else:
-            self._answered(broker)
-        self._arrived([FetchedPart(want, result) for want, result in zip(wants, results, strict=True)])
-
-    def _lost(self, broker: Broker, error: OdradekError) -> None:
-        """The lost-connection procedure: keep what is complete, drop the tails, come back later."""
-        if self._on(BrokerEvent.BREAK):
-            log.warning("broker %d at %s: %s; trying again", broker.id, broker.address, error)
-        self._losses += 1
-        self._failures += 1
-        self._retry_at = anyio.current_time() + self._host.settings.lost.delay(self._failures - 1, random())
-
-    def _answered(self, broker: Broker) -> None:
-        if self._on(BrokerEvent.ANSWER) and self._failures:
-            log.warning("broker %d at %s answers again after %d failures", broker.id, broker.address, self._failures)
-        self._failures = 0
-
-    # ---- what came ----
-
-    def _arrived(self, arrivals: Sequence[FetchedPart]) -> None:
-        """Land everything, or leave it to threads first."""
-        closed = [arrival for arrival in arrivals if arrival.counts and arrival.want.decoder.unopened_bytes]
-        if sum(arrival.want.decoder.unopened_bytes for arrival in closed) <= OPEN_INLINE:
-            for arrival in closed:
-                arrival.want.decoder.open()
-        else:
-            away = set(map(id, closed))
-            arrivals = [arrival for arrival in arrivals if id(arrival) not in away]
-            for group in _groups(closed):
-                self._host.spawn(self._open, group[0].want.cursor.account, group)
-        self._land(arrivals)  # and now the next fetch goes out
-
-    async def _open(self, lot: StreamQuota, group: Sequence[FetchedPart]) -> None:
-        """Open them in a thread, once there is room for what comes of it: the last ones may have grown to more than
-        was reckoned with. Cancellation: waits for the thread, so that nobody works on a decoder afterwards."""
-        lot.sealed += 1
-        while counting := [arrival.want.decoder for arrival in group if arrival.counts]:
-            count = lot.unsealed.count
-            if not lot.may_open:
-                lot.full = True
-                self._host.news.ring()  # a reader waiting for a full batch gets what there is
-                await lot.unsealed.wait(count)
+            version = self._work.version
+            if (broker := self._broker()) is None:
+                await self._work.wait(version)
                 continue
-            async with self._host.hands:
-                if lot.may_open:
-                    await anyio.to_thread.run_sync(_open_all, counting, limiter=self._host.threads)
-                    break
-        lot.sealed -= 1
-        self._land(group)
-        self.turns.work.ring()
-
-    def _land(self, arrivals: Iterable[FetchedPart]) -> None:
-        now = anyio.current_time()
-        for arrival in arrivals:
-            cursor = arrival.want.cursor
-            cursor.land()
-            empty = arrival.counts and self._absorb(arrival, now)
-            self._host.changed(cursor)
-            if empty:
-                self.turns.rest(cursor, now, random())
+            fetches, max_wait, wait = self.scheduler.next_fetch(anyio.current_time())
+            if fetches:
+                await self._fetch(broker, fetches, max_wait)
             else:
-                offer(cursor, self.turns)
+                await self._work.wait(version, wait)
 
-    def _absorb(self, arrival: FetchedPart, now: float) -> bool:
-        """True: the broker had nothing, so there is no hurry to ask again."""
-        (cursor, _, size, had_tail), result = arrival
-        if result is None:
-            if cursor.state is CursorState.FETCHING:
-                cursor.absorb(0, 0, True, now)
-                cursor.drop_tail()
-            return False
-        if result.error is not None:
-            self._refused(cursor, result.error)
-            return False
-        if not result.received:
-            return cursor.nothing_came()
-        cursor.absorb(result.received, size, had_tail, now)
-        return False
+    async def _fetch(self, broker: Broker, fetches: Sequence[CursorFetch], max_wait: float) -> None:
+        """Make one round trip, and handle what came of it."""
+        client = self._host.driver.broker(broker, purpose="poll" if max_wait else "fetch")
+        lost = False
+        try:
+            await client.fetch(fetches, max_wait=max_wait)
+        except OdradekError as error:
+            lost = error.retriable
+            if self._transition(BrokerEvent.FAILED):
+                log.warning("broker %d at %s: %s; retrying", broker.id, broker.address, error)
+            if not lost:  # it ends these partitions
+                for fetch in fetches:
+                    fetch.error = error
+        else:
+            reconnected = self.state is BrokerState.BACKING_OFF
+            if self._transition(BrokerEvent.RESPONDED) and reconnected:
+                log.warning("broker %d at %s responds again", broker.id, broker.address)
+        finally:
+            if max_wait:
+                self.scheduler.long_poll_finished()
+        self._handle_response(fetches, lost)
 
-    def _refused(self, cursor: Cursor, error: BrokerError) -> None:
-        if error.name == OUT_OF_RANGE:
-            if cursor.drop_tail():
-                return  # the message boundary may still be there
-            if (reset := self._host.settings.reset) is not None:
-                log.warning("%s: position %s is not in the log; going to %r", cursor.partition, cursor.place, reset)
-                cursor.out_of_range(reset)
-                return
-        cursor.fail(error)
+    def _handle_response(self, fetches: Sequence[CursorFetch], lost: bool) -> None:
+        """Finish the fetches whose response is decoded; leave the others to threads first."""
+        compressed = [fetch for fetch in fetches if fetch.decoder.deferred_bytes and fetch.is_current]
+        if _is_quick(compressed):
+            for fetch in compressed:
+                fetch.decompress()
+        else:
+            in_threads = set(compressed)
+            fetches = [fetch for fetch in fetches if fetch not in in_threads]
+            for group in _groups(compressed):
+                self._host.spawn(self._decompress_in_thread, group[0].cursor.quota, group, lost)
+        self._finish(fetches, lost)  # and now the next fetch is sent
+
+    async def _decompress_in_thread(self, quota: StreamQuota, group: Sequence[CursorFetch], lost: bool) -> None:
+        """Decompress a group once there is space for the result: earlier ones may have expanded to more than expected.
+        Cancellation: waits for the thread, so that it never uses a decoder afterwards."""
+        quota.pending_decompress += 1
+        while current := [fetch for fetch in group if fetch.is_current]:
+            version = self._space.version
+            if not quota.can_decompress:
+                quota.block()
+                self._host.available.notify()  # a user who waits for a full batch gets what there is
+                await self._space.wait(version)
+                continue
+            async with self._host.decompress_slots:
+                if quota.can_decompress:
+                    await anyio.to_thread.run_sync(_decompress_all, current, limiter=self._host.threads)
+                    break
+        quota.pending_decompress -= 1
+        self._finish(group, lost)
+        self._work.notify()
+
+    def _finish(self, fetches: Iterable[CursorFetch], lost: bool) -> None:
+        now = anyio.current_time()
+        for fetch in fetches:
+            if self.scheduler.finish(fetch, now, random(), lost=lost):
+                if fetch.error is not None and not lost:
+                    self._on_partition_error(fetch.cursor, fetch.error)
+                self._host.on_cursor_changed(fetch.cursor)
+
+    def _on_partition_error(self, cursor: Cursor, error: OdradekError) -> None:
+        if cursor.state is CursorState.RESOLVING:
+            log.warning("%s: %s; continuing at %r", cursor.partition, error.message(), cursor.start)
+        elif cursor.state is CursorState.BACKING_OFF and cursor.attempts == 1:
+            log.warning("%s: %s; retrying", cursor.partition, error)
+        if error.refresh_metadata:
+            self._host.refresh_metadata()
 
     # ---- positions ----
 
-    async def _find(self) -> None:
-        """Search positions, as long as there are some to search."""
+    async def _resolve_loop(self) -> None:
         while True:
-            count = self.turns.sought.count
-            broker = self._broker()
-            wait = math.inf if broker is None else await self._search(broker)
-            await self.turns.sought.wait(count, wait)
+            version = self._resolve.version
+            due: Sequence[Cursor] = ()
+            wait = math.inf
+            if (broker := self._broker()) is not None:
+                due, wait = self.scheduler.next_to_resolve(anyio.current_time())
+                for cursor in due:
+                    await self._resolve_one(broker, cursor, cursor.start)
+            if not due:
+                await self._resolve.wait(version, wait)
 
-    async def _search(self, broker: Broker) -> float:
-        """Find where to begin. Returns when to try again (s)."""
-        wait = math.inf
-        for cursor in list(self.turns.searching):
-            if cursor.state is not CursorState.SEARCHING or not cursor.owned:
-                self.turns.searching.pop(cursor, None)
-            elif not cursor.rows and not cursor.holds:  # first what was read before the position got lost
-                left = cursor.not_before - anyio.current_time()
-                wait = min(wait, left if left > 0 else await self._search_one(broker, cursor))
-        return wait
-
-    async def _search_one(self, broker: Broker, cursor: Cursor) -> float:
-        start = cursor.start
+    async def _resolve_one(self, broker: Broker, cursor: Cursor, start: StartPosition) -> None:
         if isinstance(start, int):
-            self._found(broker, cursor, Position(start))
-            return math.inf
+            self._on_resolved(broker, cursor, Position(start))
+            return
+        control = self._host.driver.broker(broker, purpose="control")
         try:
-            position = await ask_position(self._host.driver.broker(broker, purpose="control"), cursor.partition, start)
-        except AGAIN as error:
-            delay = self._host.settings.lost.delay(cursor.attempts, random())
-            cursor.attempts += 1
-            cursor.not_before = anyio.current_time() + delay
-            if cursor.attempts == 1:
-                log.warning("%s: where does %r lie? %s; asking again", cursor.partition, start, error)
-            return delay
-        if cursor.owned and cursor.start is start:
-            await self._host.found(cursor.partition, position)
-            if cursor.owned and cursor.start is start:
-                self._found(broker, cursor, position)
-        return math.inf
+            position = await control.resolve_position(cursor.partition, start)
+        except OdradekError as error:
+            if _is_waiting(cursor, start):
+                self._on_not_resolved(cursor, error)
+            return
+        if _is_waiting(cursor, start):
+            await self._host.on_position_resolved(cursor.partition, position)
+            if _is_waiting(cursor, start):
+                self._on_resolved(broker, cursor, position)
 
-    def _found(self, broker: Broker, cursor: Cursor, position: Position) -> None:
-        self.turns.searching.pop(cursor, None)
-        api = self._host.driver.broker(broker, purpose="fetch")
-        cursor.found(position, api.decoder(cursor.partition, position, self._host.settings.decoder))
-        self._host.changed(cursor)
-        offer(cursor)
+    def _on_resolved(self, broker: Broker, cursor: Cursor, position: Position) -> None:
+        client = self._host.driver.broker(broker, purpose="fetch")
+        cursor.resolved(position, client.decoder(cursor.partition, position, self._host.settings.decoder))
+        self._host.on_cursor_changed(cursor)
+        if cursor.quota is not None:
+            cursor.quota.scheduler.enqueue(cursor)
+
+    def _on_not_resolved(self, cursor: Cursor, error: OdradekError) -> None:
+        if error.retriable:
+            if not cursor.attempts:
+                log.warning("%s: cannot resolve %r: %s; retrying", cursor.partition, cursor.start, error)
+            self.scheduler.retry_resolving(cursor, anyio.current_time(), random())
+        else:
+            cursor.fail(error)
+            self._host.on_cursor_changed(cursor)
 
 
-def _groups(arrivals: Iterable[FetchedPart]) -> Iterator[list[FetchedPart]]:
-    """Each of one lot and worth a thread hop."""
-    for _, lot in groupby(arrivals, lambda arrival: id(arrival.want.cursor.account)):
-        group: list[FetchedPart] = []
+def _is_waiting(cursor: Cursor, start: StartPosition) -> bool:
+    """Return True if `start` still has to be resolved: the cursor was neither unassigned nor sought meanwhile."""
+    return cursor.state is CursorState.RESOLVING and cursor.start is start
+
+
+def _is_quick(compressed: Sequence[CursorFetch]) -> bool:
+    """Return True if decompressing takes no longer than a thread hop, as far as can be known."""
+    size = expanded = 0.0
+    for fetch in compressed:
+        if not fetch.cursor.expansion_known:
+            return False
+        size += fetch.decoder.deferred_bytes
+        expanded += fetch.decoder.deferred_bytes * fetch.cursor.expansion
+    return size <= INLINE_DECOMPRESS_BYTES and expanded <= INLINE_DECODED_BYTES
+
+
+def _groups(compressed: Iterable[CursorFetch]) -> Iterator[list[CursorFetch]]:
+    """Group fetches by quota, each group worth a thread hop."""
+    for _, fetches in groupby(compressed, lambda fetch: id(fetch.cursor.quota)):
+        group: list[CursorFetch] = []
         size = 0
-        for arrival in lot:
-            group.append(arrival)
-            size += arrival.want.decoder.unopened_bytes
-            if size >= OPEN_TOGETHER:
+        for fetch in fetches:
+            group.append(fetch)
+            size += fetch.decoder.deferred_bytes
+            if size >= THREAD_DECOMPRESS_BYTES:
                 yield group
                 group, size = [], 0
         if group:
             yield group
 
 
-def _open_all(decoders: Iterable[LogDecoder]) -> None:
-    for decoder in decoders:
-        decoder.open()
+def _decompress_all(fetches: Iterable[CursorFetch]) -> None:
+    for fetch in fetches:
+        fetch.decompress()

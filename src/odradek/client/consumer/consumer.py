@@ -13,21 +13,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import anyio
 
 from odradek.client.consumer.base import PartitionReaderBase
-from odradek.client.consumer.cursor import Cursor
 from odradek.client.consumer.each import HandlerOptions, HandlerPool
-from odradek.client.consumer.fetcher import Fetcher, ask_positions, fetch_settings
+from odradek.client.consumer.fetch_settings import fetch_settings
+from odradek.client.consumer.fetcher import Fetcher
 from odradek.client.consumer.group_batches import GroupBatch, GroupStream, GroupTable
-from odradek.client.consumer.streams import Batches
-from odradek.client.consumer.tables import ArrowTables
+from odradek.client.consumer.positions import resolve_positions
+from odradek.client.consumer.streams import ArrowTables, Batches
 from odradek.client.options import Tuning
 from odradek.core.backoff import Backoff
+from odradek.core.fetch.cursor import Cursor
 from odradek.core.fetch.progress import PartitionProgress
 from odradek.core.interfaces import Assignment, Membership, ProtocolDriver, Subscription
 from odradek.core.states import CONSUMER, ConsumerEvent, ConsumerState, OwnershipEvent, OwnershipState
@@ -117,6 +118,7 @@ class Consumer(PartitionReaderBase):
             corrupt=corrupt,
             max_message_bytes=max_message_bytes,
             reset=start if reset == "start" else reset,
+            long_poll=driver.long_poll,
         )
         counts = _streams_by_topic(topics, streams)
         self._subscription = Subscription(group, counts, include, exclude, streams, consumer_id)
@@ -133,7 +135,7 @@ class Consumer(PartitionReaderBase):
         self._membership_scope: anyio.CancelScope
         self._committing: anyio.Lock
         self._membership: Membership = driver.membership(self._subscription)
-        fetcher = Fetcher(driver, settings, on_found=self._on_position_resolved)
+        fetcher = Fetcher(driver, settings, on_resolved=self._on_position_resolved)
         self._stream = GroupStream(fetcher, self._deliver)
         self.streams = tuple(
             GroupStream(fetcher, self._deliver, number=n) for n in range(max((counts or {"": streams}).values()))
@@ -248,7 +250,7 @@ class Consumer(PartitionReaderBase):
             progress = self._progress[record.partition]
             position = record.position if progress.position is None else progress.position
             inside = record.inner_index if position == record.position else 0
-            self._recall(record.partition)
+            self._take_back(record.partition)
             self._fetcher.seek(record.partition, position, inside)
             self._progress[record.partition] = progress.restart(position)
 
@@ -339,29 +341,30 @@ class Consumer(PartitionReaderBase):
 
     async def _on_position_resolved(self, partition: TopicPartition, position: Position) -> None:
         """Continue the group at the position that the broker named (EARLIEST or LATEST, or out of range)."""
-        progress = self._progress.get(partition)
-        if progress is not None and progress.state is OwnershipState.OWNED:
-            self._progress[partition] = progress.restart(position)
+        if self._is_delivered(partition):
+            self._progress[partition] = self._progress[partition].restart(position)
             await self._commit_quietly("of a new position", [partition])
 
     # ---- the group: core.interfaces.RebalanceListener -------------------------------------------------------
 
     async def assign(self, assignment: Assignment) -> None:
         """Begin to deliver partitions, in addition to those that are delivered already."""
+        if self._state is ConsumerState.LEAVING:
+            return  # decided before the membership was told to end, which releases them
         committed = assignment.committed
         added = {p: PartitionProgress(committed.get(p), committed.get(p)) for p in assignment.partitions}
         self._progress.update(added)
         self._assignment = {**self._assignment, **assignment.partitions}
         unknown = {p: self._start for p, progress in added.items() if progress.position is None}
-        resolved, _ = await ask_positions(self._driver, unknown)  # the fetcher asks again for those that failed
+        resolved, _ = await resolve_positions(self._driver, unknown)  # the fetcher asks again for those that failed
         for partition, position in resolved.items():
-            if self._progress.get(partition) is added[partition]:
-                self._progress[partition] = added[partition].restart(position)
+            if self._is_delivered(partition):
+                self._progress[partition] = self._progress[partition].restart(position)
         self._transition(ConsumerEvent.ASSIGN)
+        delivered = {p: self._progress[p].position for p in added if self._is_delivered(p)}  # not lost meanwhile
         self._fetcher.add(
-            Cursor(p, self._start if progress.position is None else progress.position, stream=assignment.partitions[p])
-            for p in added
-            if (progress := self._progress.get(p)) is not None  # else lost meanwhile
+            Cursor(p, self._start if position is None else position, stream=assignment.partitions[p])
+            for p, position in delivered.items()
         )
 
     async def revoke(self, partitions: Collection[TopicPartition]) -> None:
@@ -390,12 +393,16 @@ class Consumer(PartitionReaderBase):
         self._clear_assignment(partitions, OwnershipEvent.LOSE)
         self._progress_changed.notify()
 
+    def _is_delivered(self, partition: TopicPartition) -> bool:
+        progress = self._progress.get(partition)
+        return progress is not None and progress.state is OwnershipState.OWNED
+
     def _stop_delivery(self, partitions: Collection[TopicPartition]) -> None:
         for partition in partitions:
             if (progress := self._progress.get(partition)) is not None:
                 progress.apply(OwnershipEvent.REVOKE)
         for stream in self._all_group_streams:
-            stream.recall(partitions)
+            stream.take_back(partitions)
         self._fetcher.remove(partitions)
         for pool in self._pools:
             pool.drop(partitions)
@@ -451,12 +458,12 @@ class Consumer(PartitionReaderBase):
     async def _wait_until_joined(self) -> None:
         deadline = anyio.current_time() + self._join_within
         while self._state is not ConsumerState.RUNNING:
-            version = self._fetcher.news.version
+            version = self._fetcher.available.version
             self._fetcher.check()
             left = deadline - anyio.current_time()
             if left <= 0:
                 raise self._not_joined()
-            await self._fetcher.news.wait(version, left)
+            await self._fetcher.available.wait(version, left)
 
     def _not_joined(self) -> OdradekError:
         group, problem = self._subscription.group, self._membership.problem
@@ -488,11 +495,12 @@ class Consumer(PartitionReaderBase):
             self._stop_delivery(tuple(self._progress))
             if kind is None:  # the block ended in order: its current record is done
                 for stream in self._all_group_streams:
-                    stream.came_back()
+                    stream.finish_current()
             self._transition(ConsumerEvent.EXIT)
             await self._leave(errors)
         finally:
             await self._fetcher.__aexit__(kind, error, trace)
+            self._stop_delivery(tuple(self._progress))  # of what was assigned before the membership noticed the exit
             self._clear_assignment(tuple(self._progress), OwnershipEvent.RELEASE)
             self._transition(ConsumerEvent.LEFT)
         if self._fetcher.failure is not None and not self._fetcher.failure_seen:
@@ -507,22 +515,21 @@ class Consumer(PartitionReaderBase):
         and the membership releases the rest in the background."""
         deadline = anyio.current_time() + self._exit_within
         self._membership_scope.cancel()
-        try:
+        async with AsyncExitStack() as stack:  # every step, also when a native cancellation ends one of them
+            stack.push_async_callback(self._step, errors, deadline, self._membership.leave)
+            stack.push_async_callback(self._step, errors, deadline, self._commit)
             await self._step(errors, deadline, self._await_membership)
-        finally:
-            try:
-                await self._step(errors, deadline, self._commit)
-            finally:
-                await self._step(errors, deadline, self._membership.leave)
+        if anyio.current_time() >= deadline:
+            errors.insert(
+                0, DeadlineError(f"leaving group {self._subscription.group}{self._left()}", self._exit_within)
+            )
 
     async def _step(self, errors: list[Exception], deadline: float, step: Callable[[], Awaitable[object]]) -> None:
-        with anyio.CancelScope(shield=True), anyio.CancelScope(deadline=deadline) as budget:
+        with anyio.CancelScope(shield=True), anyio.CancelScope(deadline=deadline):
             try:
                 await step()
             except OdradekError as error:
                 errors.append(error)
-        if budget.cancelled_caught:
-            errors.append(DeadlineError(f"leaving group {self._subscription.group}{self._left()}", self._exit_within))
 
     def _left(self) -> str:
         """Return in words what is left to be done."""

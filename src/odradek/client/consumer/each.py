@@ -147,7 +147,7 @@ class HandlerPool:
                 self._tasks.start_soon(self._name_slow_handlers)
                 await self._dispatch()
         finally:
-            self._fetcher.release("handlers", [p for p in self._paused if p in self._fetcher.cursors])
+            self._fetcher.resume("handlers", [p for p in self._paused if p in self._fetcher.cursors])
             self.drop([*self._waiting])
         if self._failure is not None:
             raise self._failure
@@ -189,7 +189,7 @@ class HandlerPool:
         self._waiting[batch.partition] += len(records)
         if self._waiting[batch.partition] >= self._high_water:
             self._paused.add(batch.partition)
-            self._fetcher.hold("handlers", [batch.partition])
+            self._fetcher.pause("handlers", [batch.partition])
         for _ in range(min(self._queues.ready, self._options.parallel - self._workers)):
             self._workers += 1
             self._tasks.start_soon(self._work)
@@ -226,7 +226,7 @@ class HandlerPool:
         if partition in self._paused and self._waiting[partition] <= self._high_water // 2:
             self._paused.discard(partition)
             if partition in self._fetcher.cursors:
-                self._fetcher.release("handlers", [partition])
+                self._fetcher.resume("handlers", [partition])
 
     async def _run_job(self, job: HandlerJob) -> None:
         """Handle one record and end its span: done, or undone."""

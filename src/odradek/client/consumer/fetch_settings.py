@@ -7,12 +7,19 @@ from typing import Literal
 
 from odradek.client.options import Tuning
 from odradek.core.backoff import Backoff
-from odradek.core.fetch.read_ahead import LEAST_BYTES, ReadAheadLimits
+from odradek.core.fetch.read_ahead import MIN_FETCH_BYTES, ReadAheadLimits
+from odradek.core.fetch.scheduler import FetchPolicy
 from odradek.core.interfaces import DecoderOptions
 from odradek.errors import ConfigError
 from odradek.types import PositionSpec
 
 __all__ = ["FetchSettings", "fetch_settings"]
+
+FIRST_IDLE_S = 0.005
+"""First pause after an empty response: short for latency. It grows to spare the broker (Scala: 1 s from the start)."""
+
+LONG_POLL_S = 0.5
+"""How long a broker may hold back an empty response, where it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +28,13 @@ class FetchSettings:
 
     Args:
         limits: Bounds in bytes.
+        policy: What to do when a response brings nothing.
         decoder: How messages are decoded.
-        reset: Where a partition goes on whose position the log no longer has; None raises the broker's error.
-        idle: How long to wait when no partition had anything: 0.7 answers at once, so this is the polling interval.
-            It starts short for the sake of latency and grows for the sake of the broker (Scala: 1 s from the start).
-        lost: How long to wait after a lost connection.
     """
 
     limits: ReadAheadLimits
+    policy: FetchPolicy
     decoder: DecoderOptions = field(default_factory=DecoderOptions)
-    reset: PositionSpec | None = None
-    idle: Backoff = field(default_factory=lambda: Backoff(first_s=0.005, max_s=0.1))
-    lost: Backoff = field(default_factory=Backoff)
 
 
 def fetch_settings(
@@ -42,17 +44,29 @@ def fetch_settings(
     corrupt: str,
     max_message_bytes: int,
     reset: PositionSpec | Literal["fail"],
+    long_poll: bool,
 ) -> FetchSettings:
-    """From the options of readers and consumers. Raises ConfigError for one that cannot work."""
+    """Return the settings for these options. Raises ConfigError for one that cannot work.
+
+    Args:
+        long_poll: `ProtocolDriver.long_poll`. The other arguments are options of readers and consumers.
+    """
     if read_ahead_bytes <= 0 or max_message_bytes <= 0:
-        raise ConfigError(f"ahead and max_message are numbers of bytes, not {read_ahead_bytes} and {max_message_bytes}")
+        raise ConfigError(
+            f"read_ahead_bytes={read_ahead_bytes} and max_message_bytes={max_message_bytes}: must be more than 0"
+        )
     if corrupt not in ("fail", "skip", "raw"):
-        raise ConfigError(f"corrupt is 'fail', 'skip' or 'raw', not {corrupt!r}")
+        raise ConfigError(f"corrupt={corrupt!r}: must be 'fail', 'skip' or 'raw'")
     limits = ReadAheadLimits(
         read_ahead_bytes=read_ahead_bytes,
-        part=tuning.fetch_bytes,
-        least=min(LEAST_BYTES, read_ahead_bytes, tuning.fetch_bytes),
+        fetch_bytes=tuning.fetch_bytes,
+        min_bytes=min(MIN_FETCH_BYTES, read_ahead_bytes, tuning.fetch_bytes),
     )
-    idle = Backoff(first_s=min(0.005, tuning.fetch_idle), max_s=tuning.fetch_idle)
-    decoder = DecoderOptions(max_message_bytes=max_message_bytes, corrupt=corrupt, defer=True)
-    return FetchSettings(limits, decoder, None if reset == "fail" else reset, idle, tuning.backoff)
+    policy = FetchPolicy(
+        idle=Backoff(first_s=min(FIRST_IDLE_S, tuning.fetch_idle), max_s=tuning.fetch_idle),
+        retry=tuning.backoff,
+        reset=None if reset == "fail" else reset,
+        long_poll_s=LONG_POLL_S if long_poll else 0.0,
+    )
+    decoder = DecoderOptions(max_message_bytes=max_message_bytes, corrupt=corrupt, defer_decompression=True)
+    return FetchSettings(limits, policy, decoder)

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from odradek.batch import Batch
-from odradek.client.consumer.streams import Stream
-from odradek.client.consumer.tables import ArrowTables
+from odradek.client.consumer.streams import ArrowTables, Stream
 from odradek.core.fetch.progress import DeliveredSpan
 from odradek.io.notifier import Notifier
 from odradek.types import Columns, MiB, TopicPartition
@@ -73,17 +72,17 @@ class GroupStream(Stream[GroupBatch]):
             batch.done()
         super().put_back(batches)
 
-    def came_back(self) -> None:
+    def finish_current(self) -> None:
         if self.batch is not None:
             self.batch.done()
-        super().came_back()
+        super().finish_current()
 
     def reach(self) -> None:
         """Record how far iterating by record has got into its batch."""
         if self.batch is not None and self.last is not None:
             self.batch.span.reach(self.last.position)
 
-    def recall(self, partitions: Iterable[TopicPartition]) -> None:
+    def take_back(self, partitions: Iterable[TopicPartition]) -> None:
         if self.batch is not None and self.last is not None and self.batch.partition in partitions:
             self.batch.span.cut(self.last.next_position)
-        super().recall(partitions)
+        super().take_back(partitions)

@@ -1,11 +1,11 @@
-"""The reader: partitions between two points, without a group.
+"""The reader: read partitions between two places, without a group.
 
     async with k.reader("orders", start=od.EARLIEST, until=od.LATEST) as r:
         async for record in r:
             ...
         token = r.bookmark()                # resume with start=token
 
-It commits nothing anywhere; a bookmark is the whole state, exact to the message also inside compressed wrappers.
+It commits nothing; a bookmark is the whole state, exact to the message even inside compressed messages.
 """
 
 from __future__ import annotations
@@ -14,15 +14,19 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
+from odradek import arguments
+from odradek.arguments import resolve, with_options
 from odradek.batch import Batch
 from odradek.client.consumer.base import PartitionReaderBase
-from odradek.client.consumer.cursor import Cursor, ExactPosition
-from odradek.client.consumer.fetcher import Fetcher, ask_positions, fetch_settings
-from odradek.client.consumer.streams import Batches, Stream
-from odradek.client.consumer.tables import ArrowTables
-from odradek.client.options import Tuning
+from odradek.client.consumer.fetch_settings import fetch_settings
+from odradek.client.consumer.fetcher import Fetcher
+from odradek.client.consumer.positions import resolve_positions
+from odradek.client.consumer.streams import ArrowTables, Batches, Stream
+from odradek.client.options import Places, ReaderOptions, Tuning, place
+from odradek.client.options import partition as partition_rule
+from odradek.core.fetch.cursor import Cursor, ExactPosition
 from odradek.core.interfaces import ProtocolDriver, RoutingTable
 from odradek.core.states import CursorState
 from odradek.errors import ConfigError, TransportError
@@ -35,85 +39,57 @@ __all__ = ["Reader"]
 
 Topics = str | Iterable[str] | Mapping[TopicPartition, StartPosition]
 
+_TOPICS = "a topic name, several of them, or a mapping of partitions to places"
+_TOPIC, _PARTITION, _PLACE = arguments.text("a topic name"), partition_rule(), place()
+_INNER = arguments.count(0, unit="a number of messages")
+_EXACT = arguments.mapping(_PARTITION, _PLACE, _TOPICS)
+
 
 class Reader(PartitionReaderBase):
-    """Reads partitions from a start, on and on or until an end. Made by `Cluster.reader`; used as `async with`.
+    """Reads partitions from a start, forever or until an end. Made by `Cluster.reader`; used as `async with`.
 
     Iterate it for records, `batches()` for batches, or `arrow()` for Arrow tables. An error of one partition (corrupt
-    message, message too large) is raised after the good records before it; iterating on goes on with the other
-    partitions. A connection that is lost is made again, and reading resumes where it was: nothing is left out and
-    nothing comes twice.
+    message, message too large) is raised after the good records before it; iterating further continues with the other
+    partitions. After a lost connection reading resumes where it was: nothing is skipped and nothing is read twice.
 
-    Cancelling a wait moves nothing.
+    Cancelling a wait never loses records.
 
     Args:
-        era: The cluster.
-        topics: Topic names (their partitions as far as published; more are picked up later unless `until` is given),
-            or the exact partitions, each with its start.
-        start: Where to begin: a place for all partitions, one for each, or a `bookmark()`. A partition that a mapping
-            or a bookmark does not name begins at EARLIEST.
-        until: Where to end: None (never) or a place for all or for each partition (unnamed ones: LATEST). LATEST
-            is what it is when the block is entered. The last record is the last that starts before it; of a compressed
-            wrapper that starts before it, all.
-        read_ahead_bytes: Bytes of memory for what is read before it is asked for. One fetch in flight and the batch in
-            hand come on top.
-        corrupt: `fail` raises CorruptMessage; `skip` leaves the message out and keeps it in `reports`; `raw` hands
-            the undecoded entry over, named in `Batch.corrupt`.
-        max_message_bytes: A message larger than this raises MessageTooLarge (bytes).
-        reset: Where to go on when the log no longer has a position; `fail` raises BrokerError OffsetOutOfRange.
-        tuning: For experts.
+        driver: The cluster.
+        topics: Topic names (their partitions as far as published; more are added later unless `until` is given), or
+            the exact partitions, each with its start.
     """
 
-    def __init__(
-        self,
-        driver: ProtocolDriver,
-        topics: Topics,
-        *,
-        start: StartPosition | Mapping[TopicPartition, StartPosition] | str = EARLIEST,
-        until: StartPosition | Mapping[TopicPartition, StartPosition] | None = None,
-        read_ahead_bytes: int = 64 * MiB,
-        corrupt: str = "fail",
-        max_message_bytes: int = 4 * MiB,
-        reset: PositionSpec | Literal["fail"] = "fail",
-        tuning: Tuning | None = None,
-    ) -> None:
-        self._names: tuple[str, ...] = ()
-        self._exact: Mapping[TopicPartition, StartPosition] = {}
-        if isinstance(topics, Mapping):
-            self._exact = dict(topics)
-        else:
-            self._names = (topics,) if isinstance(topics, str) else tuple(topics)
-        self._bookmark = _parse_bookmark(start) if isinstance(start, str) else {}
-        self._start: StartPosition | Mapping[TopicPartition, StartPosition] = (
-            EARLIEST if isinstance(start, str) else start
-        )
-        self._until = until
+    @with_options(ReaderOptions)
+    def __init__(self, driver: ProtocolDriver, topics: Topics, **options: Unpack[ReaderOptions]) -> None:
+        chosen = resolve(ReaderOptions, options)
+        self._names, self._exact = _chosen_topics(topics)
+        self._start = _Places("start", chosen["start"], EARLIEST)
+        self._until = None if chosen["until"] is None else _Places("until", chosen["until"], LATEST)
         self._entered_at: float | None = None
         settings = fetch_settings(
-            tuning or Tuning(),
-            read_ahead_bytes=read_ahead_bytes,
-            corrupt=corrupt,
-            max_message_bytes=max_message_bytes,
-            reset=reset,
+            chosen["tuning"] or Tuning(),
+            read_ahead_bytes=chosen["read_ahead_bytes"],
+            corrupt=chosen["corrupt"],
+            max_message_bytes=chosen["max_message_bytes"],
+            reset=chosen["reset"],
+            long_poll=driver.long_poll,
         )
-        fetcher = Fetcher(driver, settings, on_table=self._more)
-        self._stream: Stream[Batch] = Stream(fetcher, Batch, endless=until is None)
+        fetcher = Fetcher(driver, settings, on_table=self._add_new_partitions)
+        self._stream: Stream[Batch] = Stream(fetcher, Batch, endless=self._until is None)
         super().__init__(driver, fetcher, [self._stream])
 
     async def __aenter__(self) -> Self:
-        """Look topics up and fix start and end of every partition. Raises TransportError when a broker needed for
-        that does not answer."""
+        """Look topics up and resolve start and end of every partition. Raises TransportError when a broker needed for
+        that does not respond."""
         for name in self._names:
             await self._driver.metadata.topic(name)
-        partitions = self._published(self._driver.metadata.table)
-        untils = await self._resolve({p: self._until_of(p) for p in partitions})
-        places = {p: self._start_of(p) for p in partitions}
-        starts = await self._resolve({p: start for p, (start, _) in places.items()})
+        partitions = self._registered(self._driver.metadata.table)
+        untils = {} if self._until is None else await self._resolve({p: self._until.of(p) for p in partitions})
+        starts = await self._resolve({p: self._start_of(p) for p in partitions})
         self._entered_at = time.time()
         await self._fetcher.__aenter__()
-        self._fetcher.add(
-            Cursor(p, starts.get(p, start), skip=skip, until=untils.get(p)) for p, (start, skip) in places.items()
-        )
+        self._fetcher.add(_cursor(p, starts[p], untils.get(p)) for p in partitions)
         return self
 
     async def __aexit__(
@@ -129,95 +105,146 @@ class Reader(PartitionReaderBase):
         return await self._stream.__anext__()
 
     def batches(self, *, max_records: int | None = None, max_wait: float = 0.0) -> Batches[Batch]:
-        """Iterate by batch, each of one partition: the cheap way.
+        """Iterate by batch, each of one partition: cheaper than by record.
 
         Args:
             max_records: Most records of a batch; None: as many as came together.
             max_wait: With `max_records`: how long a batch may wait to be filled after its first record (s).
+
+        Raises:
+            TypeError, ConfigError: An argument that cannot work.
         """
         return self._stream.batches(max_records=max_records, max_wait=max_wait)
 
     def arrow(self, *, max_bytes: int = 16 * MiB, max_wait: float = 0.0) -> ArrowTables[pa.Table]:
-        """Iterate by Arrow table, each of any number of partitions, in order within each: `odradek.arrow` says what is
-        in it. The cheapest way of all: no object is made for a record. Needs pyarrow (`odradek[arrow]`).
+        """Iterate by Arrow table, each of any number of partitions, in order within each: see `odradek.arrow` for the
+        fields. The cheapest way: no object is made for a record. Needs pyarrow (`odradek[arrow]`).
 
-        A `bookmark()` lies right behind the table that was handed out last.
+        A `bookmark()` is the place right after the table that was handed out last.
 
         Args:
-            max_bytes: Most payload of a table (bytes); a single message that is larger makes a table of its own.
-            max_wait: How long a table may wait to be filled after its first row (s); 0: what is there makes a table.
+            max_bytes: Maximum payload of a table (bytes); a single message that is larger makes a table of its own.
+            max_wait: How long a table may wait to be filled after its first row (s); 0: return what is there.
 
         Raises:
-            ConfigError: There is no pyarrow, or `max_bytes` is no room.
+            TypeError, ConfigError: An argument that cannot work, or pyarrow is not installed.
         """
         return ArrowTables(self._stream, lambda table, _: table, max_bytes=max_bytes, max_wait=max_wait)
 
     def bookmark(self) -> str:
-        """Where reading goes on after everything handed out so far, as a short text for `start=`.
+        """Return where reading continues after everything handed out so far, as a short text for `start` or `until`.
 
-        Exact: inside a compressed wrapper it counts the messages already handed out. Works after the block as well.
+        Exact: inside a compressed message it counts the messages already handed out. Works after the block as well.
         """
-        at = [
-            [p.topic, p.broker, p.partition, *place] for p, place in sorted(self._places().items()) if place is not None
-        ]
+        exact = sorted(self._exact_positions().items())
+        at = [[p.topic, p.broker, p.partition, *position] for p, position in exact if position is not None]
         return json.dumps({"odradek": 1, "at": at}, separators=(",", ":"))
 
     def __repr__(self) -> str:
         states = [cursor.state for cursor in self._fetcher.cursors.values()]
-        ended = states.count(CursorState.ENDED)
-        return f"<Reader {len(states)} partitions, {ended} at their end, {states.count(CursorState.BROKEN)} broken>"
+        ended, failed = states.count(CursorState.ENDED), states.count(CursorState.FAILED)
+        return f"<Reader {len(states)} partitions, {ended} ended, {failed} failed>"
 
     # ---- what is read, from where to where ----
 
-    def _published(self, table: RoutingTable) -> list[TopicPartition]:
+    def _registered(self, table: RoutingTable) -> list[TopicPartition]:
         return [*self._exact, *(p for name in self._names for p in table.published(name))]
 
-    def _start_of(self, partition: TopicPartition) -> tuple[StartPosition, int]:
-        """Start and what to skip there."""
-        if (place := self._bookmark.get(partition)) is not None:
-            return place
-        if partition in self._exact:
-            return self._exact[partition], 0
-        if isinstance(self._start, Mapping):
-            return self._start.get(partition, EARLIEST), 0
-        return self._start, 0
+    def _start_of(self, partition: TopicPartition) -> StartPosition | ExactPosition:
+        if partition in self._exact and not self._start.names(partition):
+            return self._exact[partition]
+        return self._start.of(partition)
 
-    def _until_of(self, partition: TopicPartition) -> StartPosition | None:
-        return self._until.get(partition, LATEST) if isinstance(self._until, Mapping) else self._until
-
-    async def _resolve(self, places: Mapping[TopicPartition, StartPosition | None]) -> dict[TopicPartition, Position]:
-        """Places by meaning -> positions, all asked for at once."""
-        found = {p: Position(at) for p, at in places.items() if isinstance(at, int)}
+    async def _resolve(
+        self, places: Mapping[TopicPartition, StartPosition | ExactPosition]
+    ) -> dict[TopicPartition, ExactPosition]:
+        """Resolve places to positions, all at the same time."""
         wanted = {p: at for p, at in places.items() if isinstance(at, PositionSpec | AtTime)}
-        answers, errors = await ask_positions(self._driver, wanted)
+        resolved, errors = await resolve_positions(self._driver, wanted)
         for error in errors.values():
             raise error
-        for partition in wanted.keys() - answers.keys():
+        for partition in wanted.keys() - resolved.keys():
             raise TransportError(f"{partition}: no live broker serves it")
-        return found | answers
+        return {p: _as_exact(resolved.get(p, at)) for p, at in places.items()}  # type: ignore[arg-type]
 
-    def _more(self, table: RoutingTable) -> None:
-        """Pick up partitions that were not there when the block was entered."""
+    def _add_new_partitions(self, table: RoutingTable) -> None:
+        """Add partitions that were not there when the block was entered."""
         if self._until is None:
-            self._fetcher.add(self._late(p) for p in self._published(table) if p not in self._fetcher.cursors)
+            new = [p for p in self._registered(table) if p not in self._fetcher.cursors]
+            self._fetcher.add(_cursor(p, self._start_of_new(p)) for p in new)
 
-    def _late(self, partition: TopicPartition) -> Cursor:
-        """A new partition is read whole. One that was merely away, to be read from LATEST, begins with a segment
-        written before we came, if there is one."""
-        start, skip = self._start_of(partition)
-        if start is LATEST and self._entered_at is not None:
-            start = AtTime(self._entered_at)
-        return Cursor(partition, start, skip=skip)
+    def _start_of_new(self, partition: TopicPartition) -> StartPosition | ExactPosition:
+        """Return where to begin with a new partition: a new one is read whole. One that was merely absent, to be read
+        from LATEST, begins with a segment written before the block was entered, if there is one."""
+        start = self._start_of(partition)
+        return AtTime(self._entered_at) if start is LATEST and self._entered_at is not None else start
 
 
-def _parse_bookmark(text: str) -> dict[TopicPartition, ExactPosition]:
+class _Places:
+    """One place for all partitions, a place for each, or a bookmark.
+
+    Args:
+        option: Which option it is, for errors.
+        given: Its value, checked.
+        default: The place of partitions that a mapping or a bookmark does not name.
+    """
+
+    def __init__(self, option: str, given: Places, default: StartPosition) -> None:
+        self._named: Mapping[TopicPartition, StartPosition | ExactPosition] = {}
+        self._default = default
+        if isinstance(given, str):
+            self._named = _parse_bookmark(option, given)
+            self._overrides = True
+        elif isinstance(given, Mapping):
+            self._named = given
+            self._overrides = False
+        else:
+            self._default = given
+            self._overrides = False
+
+    def names(self, partition: TopicPartition) -> bool:
+        """Return True if a bookmark names it: that counts more than the start given with `topics`."""
+        return self._overrides and partition in self._named
+
+    def of(self, partition: TopicPartition) -> StartPosition | ExactPosition:
+        """Return the place of a partition."""
+        return self._named.get(partition, self._default)
+
+
+def _as_exact(at: int | ExactPosition) -> ExactPosition:
+    return at if isinstance(at, ExactPosition) else ExactPosition(Position(at))
+
+
+def _cursor(
+    partition: TopicPartition, start: StartPosition | ExactPosition, until: ExactPosition | None = None
+) -> Cursor:
+    end, inner = (None, 0) if until is None else until
+    if isinstance(start, ExactPosition):
+        return Cursor(partition, start.position, skip=start.inner, until=end, until_inner=inner)
+    return Cursor(partition, start, until=end, until_inner=inner)
+
+
+def _chosen_topics(topics: object) -> tuple[tuple[str, ...], Mapping[TopicPartition, StartPosition]]:
+    """Return topic names, or exact partitions with their starts. Raises TypeError or ConfigError for anything else."""
+    if isinstance(topics, Mapping):
+        return (), _EXACT("topics", topics)
+    if isinstance(topics, str):
+        return (_TOPIC("topics", topics),), {}
+    if isinstance(topics, bytes) or not isinstance(topics, Iterable):
+        raise TypeError(f"topics must be {_TOPICS}, not {type(topics).__name__} {arguments.shown(topics)}")
+    return tuple(dict.fromkeys(_TOPIC("topics", name) for name in topics)), {}
+
+
+def _parse_bookmark(option: str, text: str) -> dict[TopicPartition, ExactPosition]:
     try:
         token = json.loads(text)
         if token["odradek"] != 1:
             raise ValueError(f"version {token['odradek']}")
         return {
-            TopicPartition(str(topic), int(number), int(broker)): ExactPosition(Position(int(position)), int(inner))
+            _PARTITION(option, TopicPartition(topic, number, broker)): ExactPosition(
+                _PLACE(option, position), _INNER(option, inner)
+            )
             for topic, broker, number, position, inner in token["at"]
         }
-    except (ValueError, TypeError, KeyError) as error:
-        raise ConfigError(f"start={text[:80]!r} is not a bookmark: {error}") from error
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ConfigError(f"{option}={text[:80]!r} is not a bookmark: {error}") from error

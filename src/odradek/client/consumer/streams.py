@@ -1,30 +1,34 @@
-"""From the read-ahead to the user's `async for`: by batch and by record.
+"""From the read-ahead to the user's `async for`: by record, by batch, and by Arrow table.
 
-Cancellation moves nothing: rows leave the read-ahead in the same step in which they are returned, with no `await` in
-between. For the same reason these are classes and not generators: a cancelled generator is a finished generator.
+Cancellation never loses records: rows leave the read-ahead in the same step in which they are returned, with no `await`
+in between. For the same reason these are classes and not generators: a cancelled generator is a finished generator.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import anyio
 import anyio.lowlevel
 
 from odradek.batch import Batch
-from odradek.client.consumer.cursor import ExactPosition
 from odradek.client.consumer.fetcher import Fetcher
-from odradek.core.states import CursorState
+from odradek.client.options import BATCHES, TABLES
+from odradek.core.fetch.cursor import ExactPosition
 from odradek.types import Columns, Record, TopicPartition
 
-__all__ = ["Batches", "Stream"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["ArrowTables", "Batches", "Stream"]
 
 B = TypeVar("B", bound=Batch)
+T = TypeVar("T")
 
-PAUSE_ROWS = 256
-"""After so many rows whoever takes them lets others run, and can be cancelled. A checkpoint takes 2.5 us, and a turn of
-the loop as much again: more than everything else about a small batch."""
+YIELD_EVERY_ROWS = 256
+"""A task that takes this many rows lets others run, and can be cancelled. A checkpoint takes 2.5 us, and a step of the
+event loop as much again: more than everything else about a small batch."""
 
 
 class Stream(Generic[B]):
@@ -49,71 +53,74 @@ class Stream(Generic[B]):
         self._fetcher, self._make, self._number, self._endless = fetcher, make, number, endless
         self._rows: Iterator[Record] = iter(())
         self._guard = anyio.ResourceGuard("iterating over")
-        self._taken_rows = 0  # since others could run
+        self._rows_since_yield = 0
         self.batch: B | None = None
         """The batch whose records are being handed out one by one."""
         self.last: Record | None = None
-        """The record the user has in hand."""
+        """The record handed out last."""
 
     async def next_batch(self, max_records: int | None = None, max_wait: float = 0.0) -> B | None:
-        """The next batch, None at the end. Raises what a partition or a background task died of.
+        """Return the next batch, None at the end. Raises the error of a partition or of a background task.
 
         Cancellation: safe, nothing is taken.
         """
+        fetcher = self._fetcher
         while True:
-            await self._pause()
-            count = self._fetcher.news.count
-            taken = self._fetcher.take(self._number, max_records, max_wait)
+            await self._yield()
+            version = fetcher.available.version
+            fetcher.check()
+            taken = fetcher.take(self._number, max_records, max_wait, anyio.current_time())
             if not isinstance(taken, float):
-                return self._made(*taken)
-            if not self._endless and self._fetcher.over():
+                return self._make_batch(*taken)
+            if not self._endless and fetcher.finished:
                 return None
-            await self._fetcher.news.wait(count, taken)
+            await fetcher.available.wait(version, taken)
 
-    async def _pause(self) -> None:
-        """Let others run, now and then."""
-        if self._taken_rows >= PAUSE_ROWS:
-            self._taken_rows = 0
+    async def _yield(self) -> None:
+        """Let other tasks run, now and then."""
+        if self._rows_since_yield >= YIELD_EVERY_ROWS:
+            self._rows_since_yield = 0
             await anyio.lowlevel.checkpoint()
 
-    def _made(self, partition: TopicPartition, columns: Columns) -> B:
-        self._taken_rows += len(columns.values)
+    def _make_batch(self, partition: TopicPartition, columns: Columns) -> B:
+        self._rows_since_yield += len(columns.values)
         return self._make(partition, columns)
 
     async def next_batches(self, max_bytes: int) -> list[B]:
-        """As `next_batch`, of several partitions together: payloads of at most `max_bytes`, but one row at least.
-        Empty at the end.
+        """Return batches of several partitions: payloads of at most `max_bytes` together, but at least one row. Empty
+        at the end. Raises like `next_batch`.
 
         Cancellation: safe, nothing is taken.
         """
+        fetcher = self._fetcher
         while True:
-            await self._pause()
-            count = self._fetcher.news.count
-            if taken := self._fetcher.take_some(self._number, max_bytes):
-                return [self._made(partition, columns) for partition, columns in taken]
-            if not self._endless and self._fetcher.over():
+            await self._yield()
+            version = fetcher.available.version
+            fetcher.check()
+            if taken := fetcher.take_some(self._number, max_bytes, anyio.current_time()):
+                return [self._make_batch(partition, columns) for partition, columns in taken]
+            if not self._endless and fetcher.finished:
                 return []
-            await self._fetcher.news.wait(count)
+            await fetcher.available.wait(version)
 
-    async def filled(self, max_bytes: int, max_wait: float) -> None:
-        """Return once about so many bytes can be taken, or no more come for now; at most `max_wait` behind the first.
+    async def wait_filled(self, max_bytes: int, max_wait: float) -> None:
+        """Return once about `max_bytes` can be taken, or no more will come for now; at most `max_wait` after the first
+        row. Raises the error of a background task.
 
-        Raises what a background task died of. Cancellation: safe, nothing is taken.
+        Cancellation: safe, nothing is taken.
         """
+        fetcher = self._fetcher
         while True:
-            count = self._fetcher.news.count
-            self._fetcher.check()
-            mine = [c for c in self._fetcher.cursors.values() if self._number in (None, c.stream)]
-            ready = [c for c in mine if c.deliverable]
-            wait = min((c.since for c in ready), default=math.inf) + max_wait - anyio.current_time()
-            full = sum(c.holding.held for c in ready) >= max_bytes or any(c.starved for c in ready)
-            last = not self._endless and all(c.state in (CursorState.BROKEN, CursorState.ENDED) for c in mine)
-            if wait <= 0 or full or last:
+            version = fetcher.available.version
+            fetcher.check()
+            now = anyio.current_time()
+            wait = fetcher.seconds_until_filled(self._number, max_bytes, max_wait, now, endless=self._endless)
+            if wait <= 0:
                 return
-            await self._fetcher.news.wait(count, wait)
+            await fetcher.available.wait(version, wait)
 
     def put_back(self, batches: Sequence[B]) -> None:
-        """Take batches back that nobody has seen, to be delivered next."""
+        """Take batches back that were not handed out, to be delivered next."""
         for batch in reversed(batches):
             self._fetcher.put_back(batch.partition, batch.columns, len(batch))
 
@@ -128,6 +135,9 @@ class Stream(Generic[B]):
         Args:
             max_records: Most records of a batch; None: as many as came together.
             max_wait: With `max_records`: how long a batch may wait for more records after its first (s).
+
+        Raises:
+            TypeError, ConfigError: An argument that cannot work.
         """
         return Batches(self, max_records, max_wait)
 
@@ -143,26 +153,26 @@ class Stream(Generic[B]):
 
     async def _next_row(self) -> Record:
         with self._guard:
-            self.came_back()
+            self.finish_current()
             batch = await self.next_batch()
         if batch is None:
             raise StopAsyncIteration
         self.batch, self._rows = batch, iter(batch)
         return next(self._rows)
 
-    def came_back(self) -> None:
-        """The user has asked for more: every record of the batch was handed out and processed."""
+    def finish_current(self) -> None:
+        """The user has asked for more: every record of the current batch was handed out and processed."""
         self.batch = self.last = None
 
-    def recall(self, partitions: Iterable[TopicPartition]) -> None:
-        """Put the records not handed out yet back, if they are of one of `partitions`."""
+    def take_back(self, partitions: Iterable[TopicPartition]) -> None:
+        """Put records that were not handed out yet back, if they are of one of `partitions`."""
         if self.batch is not None and self.batch.partition in partitions:
             rest = sum(1 for _ in self._rows)
             self._rows = iter(())
             self._fetcher.put_back(self.batch.partition, self.batch.columns, rest)
 
-    def place(self) -> tuple[TopicPartition, ExactPosition] | None:
-        """Where the partition of the record in hand goes on behind it, when it is being read record by record."""
+    def exact_position(self) -> tuple[TopicPartition, ExactPosition] | None:
+        """Return where the partition of the last record continues after it, if it is read record by record."""
         if self.last is None:
             return None
         r = self.last
@@ -174,7 +184,9 @@ class Batches(Generic[B]):
     """`async for` over batches."""
 
     def __init__(self, stream: Stream[B], max_records: int | None, max_wait: float) -> None:
-        self._stream, self._max_records, self._max_wait = stream, max_records, max_wait
+        self._stream = stream
+        self._max_records: int | None = BATCHES["max_records"].rule("max_records", max_records)
+        self._max_wait: float = BATCHES["max_wait"].rule("max_wait", max_wait)
 
     def __aiter__(self) -> Batches[B]:
         return self
@@ -184,3 +196,44 @@ class Batches(Generic[B]):
         if batch is None:
             raise StopAsyncIteration
         return batch
+
+
+class ArrowTables(Generic[T]):
+    """`async for` over Arrow tables: many batches, of several partitions, in one.
+
+    Args:
+        stream: Where the rows come from.
+        make: Makes what is handed out of a table and the batches that are in it.
+        max_bytes: Maximum payload of a table, at least one row (bytes).
+        max_wait: How long a table may wait for more rows after its first (s).
+
+    Raises:
+        TypeError, ConfigError: An argument that cannot work, or pyarrow is not installed.
+    """
+
+    def __init__(
+        self, stream: Stream[B], make: Callable[[pa.Table, Sequence[B]], T], *, max_bytes: int, max_wait: float
+    ) -> None:
+        self._max_bytes: int = TABLES["max_bytes"].rule("max_bytes", max_bytes)
+        self._max_wait: float = TABLES["max_wait"].rule("max_wait", max_wait)
+        from odradek.arrow import table  # pyarrow is optional
+
+        self._table = table
+        self._stream: Stream[Any] = stream
+        self._make: Callable[[pa.Table, Sequence[Any]], T] = make
+
+    def __aiter__(self) -> ArrowTables[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        if self._max_wait > 0:
+            await self._stream.wait_filled(self._max_bytes, self._max_wait)
+        batches = await self._stream.next_batches(self._max_bytes)
+        if not batches:
+            raise StopAsyncIteration
+        try:
+            table = self._table([(batch.partition, batch.columns) for batch in batches], errors=self._stream.raw)
+        except BaseException:  # such as MemoryError: the next call returns the same rows
+            self._stream.put_back(batches)
+            raise
+        return self._make(table, batches)

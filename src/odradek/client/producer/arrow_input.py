@@ -90,8 +90,8 @@ def _name(names: list[str], name: str | None, role: str) -> str:
     if name is None:
         name = names[0] if len(names) == 1 else "value"
     if names.count(name) != 1:
-        found = "more than one" if name in names else "no"
-        raise ConfigError(f"there is {found} column {name!r}, but {', '.join(names) or 'none'}: set {role}=...")
+        count = "more than one" if name in names else "no"
+        raise ConfigError(f"there is {count} column {name!r}, but {', '.join(names) or 'none'}: set {role}=...")
     return name
 
 

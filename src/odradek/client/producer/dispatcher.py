@@ -1,4 +1,5 @@
-"""Records between the producer's front door and its brokers: room, batches, senders, outcomes."""
+"""What a producer consists of: the buffer and those that wait for space in it, the senders, and the tasks that keep
+topics, the routing table and the time."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 
 import anyio
@@ -16,263 +17,309 @@ from odradek.client.producer.sender import Sender, SenderOptions
 from odradek.client.tasks import ShieldedTaskGroup
 from odradek.core.interfaces import ProducerRecord, ProtocolDriver, RoutingTable
 from odradek.core.produce.accumulator import Accumulator
-from odradek.core.produce.batch import AccumulatorLimits, FlushWaiter, ProduceBatch, TopicQueues, as_record
+from odradek.core.produce.batch import AccumulatorLimits, Effects, FlushWaiter, ProduceBatch, TopicQueues, as_record
 from odradek.core.produce.partitioners import Partitioner
-from odradek.errors import Closed, DeliveryError, NotWritten, OdradekError, OutcomeUnknown
+from odradek.errors import Closed, DeliveryError, NotWritten, OdradekError
 from odradek.io.transport import on_asyncio
-from odradek.types import Position, TopicPartition
+from odradek.types import TopicPartition
 
 __all__ = ["Dispatcher"]
 
-UNUSED = Closed("the producer is used as `async with`, and not outside of it")
+NOT_STARTED = Closed("this producer is not open; use it inside `async with`")
 
 
 class Dispatcher:
-    """What a producer is made of, behind its methods. `start`, then anything else, then `stop`, in one task.
+    """See the module docstring. `start`, then anything else, then `stop`, in one task.
 
     Args:
-        era: The cluster.
+        driver: The cluster.
         limits: For the accumulator.
         options: For the senders.
-        partitioner: Index or None for a record.
+        partitioner: Returns an index, or None, for a record.
     """
 
     def __init__(
         self, driver: ProtocolDriver, limits: AccumulatorLimits, options: SenderOptions, partitioner: Partitioner
     ) -> None:
-        self.failures = Failures()
+        self.failures = Failures(limits.buffer_bytes)
         self.accepted = self.written = self.failed = 0
-        self.refusal: Exception | None = UNUSED
-        self.dead: Exception | None = None
-        self.room = BufferWaiters()
+        self.closed_reason: Exception | None = NOT_STARTED
+        self.failure: Exception | None = None
+        self.buffer_waiters = BufferWaiters()
         self.accumulator = Accumulator(
-            limits, partitioner, random.Random().randrange, driver.record_bytes, driver.metadata.table, self._stir
+            limits,
+            partitioner,
+            random.Random().randrange,
+            driver.record_size,
+            driver.metadata.table,
+            driver.refusal_policy(),
         )
         self.senders: dict[int, Sender] = {}
         self.loop: asyncio.AbstractEventLoop | None = None
         self.threads: anyio.CapacityLimiter
         """For compression: as many as there are cores."""
-        self._stirred: dict[Sender, None] | None = None  # who is to be pumped at once, instead of soon
         self._driver, self._limits, self._options = driver, limits, options
         self._clock = time.monotonic
         self._flushes: dict[FlushWaiter, anyio.Event] = {}
-        self._background = ShieldedTaskGroup(self.die)
+        self._refreshing = False
+        self._background = ShieldedTaskGroup(self.fail)
 
     async def start(self) -> None:
-        if self.refusal is not UNUSED:
-            raise Closed("a producer is used once: make another")
+        """Start the tasks. Raises Closed the second time."""
+        if self.closed_reason is not NOT_STARTED:
+            raise Closed("this producer was already closed; create a new one")
         self.loop = asyncio.get_running_loop() if on_asyncio() else None
         self.threads = anyio.CapacityLimiter(os.cpu_count() or 1)
         await self._background.start()
-        self.accumulator.route(self._driver.metadata.table)
+        self.apply(self.accumulator.route(self._driver.metadata.table))
         self.spawn(self._follow_table)
         self.spawn(self._expire)
-        self.refusal = None
+        self.closed_reason = None
 
     async def stop(self, within: float) -> None:
-        """Flush for so many seconds, out of reach of scopes around it; what is left then is given up."""
+        """Flush for at most `within` seconds, unaffected by scopes around it; then fail what remains."""
         self._refuse(Closed("the producer has exited"))
         try:
             with anyio.move_on_after(within, shield=True):
                 await self.flush()
         finally:
-            self._give_up(f"not delivered within the {within:g} s of exit_within")
-            await self._background.stop()
+            try:
+                self._fail_remaining(f"not delivered within the {within:g} s of exit_within")
+            finally:
+                await self._background.stop()
 
     def check_open(self) -> None:
-        """Raise why no records are taken, if so."""
-        if self.refusal is not None:
-            raise Closed(str(self.refusal)) from self.refusal.__cause__
+        """Raise why no records are accepted, if so."""
+        if self.closed_reason is not None:
+            raise Closed(str(self.closed_reason)) from self.closed_reason.__cause__
+
+    def spawn(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
+        """See `SenderHost`."""
+        self._background.spawn(task, *args)
 
     # ---- records in ----------------------------------------------------------------------------------------
 
-    def topic(self, name: str, compression: str) -> TopicQueues:
-        """A topic seen for the first time. Its records wait here until its partitions are known."""
+    def add_topic(self, name: str, compression: str) -> TopicQueues:
+        """Add a topic on its first record. Its records wait here until its partitions are known."""
         topic = self.accumulator.topic(name, compression)
-        self.spawn(self._learn, topic)
+        self.spawn(self._load_topic, topic)
         return topic
 
-    def offer(
+    def try_append(
         self,
         topic: TopicQueues,
         size: int,
         record: bytes | ProducerRecord,
         partition: TopicPartition | None,
-        call: PendingSend | None,
+        send: PendingSend | None,
     ) -> bool:
-        """Take a record in, if there is room and nobody waits for it."""
-        if self.room or not self.accumulator.fits(size):
+        """Append a record if there is space and no other record waits for it."""
+        if self.buffer_waiters or not self.accumulator.fits(size):
             return False
-        self._append(topic, size, record, partition, call)
+        due = self.accumulator.append(topic, record, size, self._clock(), partition, send)
+        self.accepted += 1
+        if send is not None:
+            send.remaining += 1
+        if due:
+            self._wake_senders(due)
         return True
 
-    def offer_now(
+    def try_append_and_send(
         self,
         topic: TopicQueues,
         size: int,
         record: bytes | ProducerRecord,
         partition: TopicPartition | None,
-        call: PendingSend,
+        send: PendingSend,
     ) -> bool:
-        """As `offer`, and an idle broker is sent it in this very step: a caller who waits for its outcome is saved a
-        turn of the loop. What comes in before the answer travels together."""
-        self._stirred = {}
-        try:
-            return self.offer(topic, size, record, partition, call)
-        finally:
-            self._pump()
+        """Do as `try_append`, and send it to an idle broker in this very step, which saves a waiting caller a step of
+        the loop. What is appended before the answer travels together."""
+        if self.buffer_waiters or not self.accumulator.fits(size):
+            return False
+        due = self.accumulator.append(topic, record, size, self._clock(), partition, send)
+        self.accepted += 1
+        send.remaining += 1
+        for broker in due:
+            self._sender(broker).drain()
+        return True
 
-    def offer_run(
+    def append_run(
         self,
         topic: TopicQueues,
         values: Sequence[object],
         start: int,
-        max_row: int,
+        max_record: int,
         partition: TopicPartition | None,
-        call: PendingSend,
+        send: PendingSend,
     ) -> int:
-        """Take in what there is room for, and send what is due: see `Accumulator.extend`."""
-        if self.room:
+        """Append what there is space for, and send what is due: see `Accumulator.append_run`."""
+        if self.buffer_waiters:
             return start
-        self._stirred = {}
-        try:
-            end = self.accumulator.extend(topic, values, start, max_row, self._clock(), partition, call)
-            self.accepted += end - start
-            call.left += end - start
-        finally:
-            self._pump()
+        end, due = self.accumulator.append_run(topic, values, start, max_record, self._clock(), partition, send)
+        self.accepted += end - start
+        send.remaining += end - start
+        for broker in due:
+            self._sender(broker).drain()
         return end
 
-    def _pump(self) -> None:
-        stirred, self._stirred = self._stirred, None
-        for sender in stirred or ():
-            sender.pump()
-
-    async def wait_for_room(self, waiter: BufferWaiter) -> None:
-        """Until the record is taken in, in turn. Cancellation: either it was, or nothing happened."""
-        self.room.join(waiter)
+    async def wait_for_space(self, waiter: BufferWaiter) -> None:
+        """Wait until the record is appended, in its order. Cancellation: either it was, or nothing happened."""
+        self.buffer_waiters.add(waiter)
         try:
             with anyio.move_on_after(self._limits.deliver_within):
                 await waiter.event.wait()
         finally:
-            self.room.leave(waiter)
-            self._grant()  # whoever came next may fit where this one did not
+            self.buffer_waiters.remove(waiter)
+            self._append_waiting()  # the next one may fit where this one did not
         if waiter.error is not None:
             raise waiter.error
-        if not waiter.taken:
+        if not waiter.appended:
             self.check_open()
             raise NotWritten(
-                [as_record(waiter.record)], f"no room in the buffer within {self._limits.deliver_within:g} s"
+                [as_record(waiter.record)], f"no space in the buffer within {self._limits.deliver_within:g} s"
             )
 
-    def _append(
-        self,
-        topic: TopicQueues,
-        size: int,
-        record: bytes | ProducerRecord,
-        partition: TopicPartition | None,
-        call: PendingSend | None,
-    ) -> None:
-        self.accumulator.append(topic, record, size, self._clock(), partition, call)
-        self.accepted += 1
-        if call is not None:
-            call.left += 1
-
-    def _grant(self) -> None:
-        """Take in those who wait for room, in their order, as many as fit."""
-        while (waiter := self.room.first()) is not None and self.accumulator.fits(waiter.size):
-            self.room.leave(waiter)
+    def _append_waiting(self) -> None:
+        """Append the records that wait for space, in their order, as long as they fit."""
+        while (waiter := self.buffer_waiters.first()) is not None and self.accumulator.fits(waiter.size):
+            self.buffer_waiters.remove(waiter)
             try:
-                self._append(waiter.topic, waiter.size, waiter.record, waiter.partition, waiter.call)
-                waiter.taken = True
+                due = self.accumulator.append(
+                    waiter.topic, waiter.record, waiter.size, self._clock(), waiter.partition, waiter.send
+                )
             except Exception as error:  # the partitioner is the user's
                 waiter.error = error
+            else:
+                waiter.appended = True
+                self.accepted += 1
+                if waiter.send is not None:
+                    waiter.send.remaining += 1
+                self._wake_senders(due)
             waiter.event.set()
 
-    def _refuse(self, why: Exception) -> None:
-        self.refusal = why
-        while (waiter := self.room.first()) is not None:
-            self.room.leave(waiter)
+    def _refuse(self, reason: Exception) -> None:
+        """Accept no more records."""
+        self.closed_reason = reason
+        while (waiter := self.buffer_waiters.first()) is not None:
+            self.buffer_waiters.remove(waiter)
             waiter.event.set()
 
     # ---- records out ---------------------------------------------------------------------------------------
 
-    def _stir(self, broker: int) -> None:
+    def apply(self, effects: Effects) -> None:
+        """Do what the accumulator returned: tell callers, wake senders, use the space that is free now."""
+        for batch in effects.finished:
+            if batch.error is None:
+                self._acknowledge(batch)
+            else:
+                self._fail_records(batch, batch.error)
+        if effects.due:
+            self._wake_senders(effects.due)
+        if effects.finished:
+            if self.buffer_waiters:
+                self._append_waiting()
+            if self._flushes:
+                self._end_flushes()
+        if effects.refresh_metadata:
+            self._refresh_metadata()
+        if effects.fatal is not None:
+            self.fail(effects.fatal)
+
+    def _wake_senders(self, brokers: Collection[int]) -> None:
+        for broker in brokers:
+            self._sender(broker).wake()
+
+    def _sender(self, broker: int) -> Sender:
         sender = self.senders.get(broker)
         if sender is None:
             sender = Sender(broker, self.accumulator, self._driver, self._options, self, self._clock)
             self.senders[broker] = sender
             self.spawn(sender.run)
-        if self._stirred is None:
-            sender.wake()
-        else:
-            self._stirred[sender] = None
+        return sender
 
-    def spawn(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
-        """See `sender.Owner`."""
-        self._background.spawn(task, *args)
+    def _acknowledge(self, batch: ProduceBatch) -> None:
+        self.written += len(batch.records)
+        result, topic = batch.result, batch.queue.topic
+        for start, stop, send in batch.waiter_runs:
+            position = None if result is None else result.position
+            send.add_ack(Ack(batch.partition, position, stop - start, self._options.acks != 0, batch.may_be_written))
+        if not topic.registered:
+            topic.registered = True
+            self._refresh_metadata()  # a list of brokers, unlike ZooKeeper, tells of new partitions only when asked
 
-    def settle(
-        self,
-        batch: ProduceBatch,
-        error: DeliveryError | None,
-        position: Position | None = None,
-        confirmed: bool = False,
-    ) -> None:
-        """See `sender.Owner`."""
-        self.accumulator.settle(batch)
-        partition = batch.lane.partition
-        if error is not None:
-            self._lose(batch, error)
-        elif partition is not None:
-            self._count(batch, partition, position, confirmed)
-        if self.room:
-            self._grant()
-        if self._flushes:
-            for flush in [flush for flush in self._flushes if not flush.left]:
-                self._flushes.pop(flush).set()
-
-    def _count(
-        self, batch: ProduceBatch, partition: TopicPartition, position: Position | None, confirmed: bool
-    ) -> None:
-        self.written += len(batch)
-        for start, stop, call in batch.tags:
-            call.written(Ack(partition, position, stop - start, confirmed, batch.maybe))
-        if batch.lane.topic.unpublished:
-            batch.lane.topic.unpublished = False
-            self.spawn(self._look_again)
-
-    def _lose(self, batch: ProduceBatch, error: DeliveryError) -> None:
+    def _fail_records(self, batch: ProduceBatch, error: DeliveryError) -> None:
         self.failed += len(batch)
-        for record, call in zip(batch.as_records(), batch.owners(), strict=True):
-            failed = Failed(record, batch.lane.topic.name, batch.lane.partition, error)
-            if call is not None and call.live:
-                call.lost(failed)
-            else:
+        partition = batch.partition if batch.queue is not batch.queue.topic.unassigned else None
+        for record, send in zip(batch.as_records(), batch.waiters(), strict=True):
+            failed = Failed(record, batch.queue.topic.name, partition, error)
+            if send is None or send.abandoned:
                 self.failures.add(failed)
+            else:
+                send.add_failure(failed)
 
     async def flush(self) -> None:
-        """Until all that was taken in so far is settled; it is due at once."""
+        """Wait until everything appended so far has an outcome; it is due at once."""
         flush = self.accumulator.flush()
+        self.apply(self.accumulator.effects())
         if not flush.left:
             return
         done = self._flushes[flush] = anyio.Event()
-        for sender in self.senders.values():
-            sender.wake()
         try:
             await done.wait()
         finally:
             self._flushes.pop(flush, None)
 
-    def _give_up(self, why: str) -> None:
-        """Settle everything that is left."""
-        for batch in tuple(self.accumulator.live):
-            self.settle(batch, _overdue(batch, why))
+    def _end_flushes(self) -> None:
+        for flush in [flush for flush in self._flushes if not flush.left]:
+            self._flushes.pop(flush).set()
 
-    # ---- in the background ---------------------------------------------------------------------------------
+    # ---- time and failure ----------------------------------------------------------------------------------
 
-    async def _learn(self, topic: TopicQueues) -> None:
-        """Ask for a topic's partitions until there is an answer; its records wait, as long as they may."""
+    async def _expire(self) -> None:
+        """Time out batches. Looks at every batch, and so at most a hundred times while one lives."""
+        while True:
+            now = self._clock()
+            for batch in self.accumulator.expired(now):
+                self._time_out(batch)
+            self.apply(self.accumulator.effects())
+            await anyio.sleep(max(self.accumulator.next_expiry(now) - now, self._limits.deliver_within / 100))
+
+    def _time_out(self, batch: ProduceBatch) -> None:
+        """Finish a batch whose time is over. One that is on the wire waits for its outcome: that comes within the
+        request time-out, and until then the batch may still be written."""
+        if batch.finished:
+            return
+        if batch.request is None or self.senders[batch.request.broker].withdraw(batch.request):
+            if batch in self.accumulator.live:
+                self.accumulator.time_out(batch)
+        else:
+            batch.overdue = True
+
+    def _fail_remaining(self, why: str) -> None:
+        """Finish everything that is left. What the network has not been given is withdrawn first."""
+        live = self.accumulator.live
+        while live:
+            batch = next(iter(live))
+            if batch.request is not None:
+                self.senders[batch.request.broker].withdraw(batch.request)
+            if batch in live:  # withdrawn, its records may have moved to other batches
+                self.accumulator.time_out(batch, why)
+        self.apply(self.accumulator.effects())
+
+    def fail(self, error: Exception) -> None:
+        """End the producer: refuse new records and finish those it has. See `SenderHost`."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        stopped = Closed(f"the producer stopped: {type(error).__name__}: {error}")
+        stopped.__cause__ = error
+        self._refuse(stopped)
+        self._fail_remaining(f"the producer stopped: {error}")
+
+    # ---- the routing table ---------------------------------------------------------------------------------
+
+    async def _load_topic(self, topic: TopicQueues) -> None:
+        """Look up a topic's partitions until there is an answer; its records wait, as long as they may."""
         failures = 0
         while True:
             try:
@@ -284,46 +331,27 @@ class Dispatcher:
                 topic.why = str(error)
             await anyio.sleep(self._options.backoff.delay(failures, random.random()))
             failures += 1
-        self._adopt(table)
-        topic.unpublished = not table.published(topic.name)
-        self.accumulator.learned(topic)
-
-    async def _look_again(self) -> None:
-        """The first record of a new topic has made it: a list of brokers, unlike ZooKeeper, only tells when asked."""
-        with suppress(OdradekError):  # it is a matter of spreading sooner
-            self._adopt(await self._driver.metadata.refresh())
+        self._update_table(table)
+        topic.registered = bool(table.published(topic.name))
+        self.apply(self.accumulator.learned(topic))
 
     async def _follow_table(self) -> None:
         while True:
-            self._adopt(await self._driver.metadata.changed(self.accumulator.table.version))
+            self._update_table(await self._driver.metadata.changed(self.accumulator.table.version))
 
-    def _adopt(self, table: RoutingTable) -> None:
+    def _update_table(self, table: RoutingTable) -> None:
         if table.version > self.accumulator.table.version:
-            self.accumulator.route(table)
+            self.apply(self.accumulator.route(table))
 
-    async def _expire(self) -> None:
-        """Looks at every batch, and so at most a hundred times while one lives."""
-        while True:
-            now = self._clock()
-            for batch in self.accumulator.expired(now):
-                self.settle(batch, _overdue(batch, f"not delivered within {self._limits.deliver_within:g} s"))
-            await anyio.sleep(max(self.accumulator.next_expiry(now) - now, self._limits.deliver_within / 100))
+    def _refresh_metadata(self) -> None:
+        """Have the routing table read again, in the background, unless that is going on."""
+        if not self._refreshing:
+            self._refreshing = True
+            self.spawn(self._refresh)
 
-    def die(self, error: Exception) -> None:
-        """A task of ours has failed: tell everybody, and every record's owner."""
-        self.dead = self.dead or error
-        stopped = Closed(f"the producer stopped: {type(error).__name__}: {error}")
-        stopped.__cause__ = error
-        self._refuse(stopped)
-        self._give_up(f"the producer stopped: {error}")
-
-
-def _overdue(batch: ProduceBatch, why: str) -> DeliveryError:
-    """What is known of a batch that was given up."""
-    place = batch.lane.partition or f"{batch.lane.topic.name}: {batch.lane.topic.why}"
-    tries = f"{batch.attempts} attempt{'' if batch.attempts == 1 else 's'}"
-    last = f", the last failed: {batch.error}" if batch.error is not None else ""
-    kind = OutcomeUnknown if batch.maybe or batch.flying else NotWritten
-    error = kind(batch.as_records(), f"{why} ({place}; {tries}{last})")
-    error.__cause__ = batch.error
-    return error
+    async def _refresh(self) -> None:
+        try:
+            with suppress(OdradekError):  # the next stale answer asks again
+                self._update_table(await self._driver.metadata.refresh())
+        finally:
+            self._refreshing = False

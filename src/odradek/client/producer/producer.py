@@ -1,14 +1,12 @@
 """The producer: records in, acks or truthful errors out.
 
-    async with k.producer() as out:
+    async with cluster.producer() as out:
         ack = await out.send("orders", b"...")      # written, or an error that says what is known
         await out.put("orders", b"...")             # accepted; failures surface in out.failures and at exit
 
-Kafka 0.7 acknowledges nothing. By default each produce request is *confirmed* by a cheap request right behind it on
-the same connection: the broker serves a connection strictly in order and closes it on a produce it refuses, so an
-answer proves the append. It proves no more: the records are in the broker's file, but neither forced to its disk nor
-visible to consumers before its next flush, and there is no second copy. They survive the broker's process, not the
-loss of its machine (specification 4.3, 4.5).
+Records of a partition share batches, batches share requests, and requests are pipelined: a call costs about a
+microsecond, whatever the round trip. An ack means what the cluster's protocol lets a broker acknowledge, see `acks`;
+docs/topics/delivery.md says what it promises on each.
 """
 
 from __future__ import annotations
@@ -17,12 +15,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
 
 import anyio
 from anyio.lowlevel import checkpoint
 
-from odradek.client.options import Tuning
+from odradek import arguments
+from odradek.client.options import ProducerOptions, Tuning
 from odradek.client.producer.dispatcher import Dispatcher
 from odradek.client.producer.results import Ack, Acks, BufferWaiter, Failed, Failures, PendingSend, undelivered
 from odradek.client.producer.sender import SenderOptions
@@ -30,30 +29,33 @@ from odradek.core.interfaces import ProducerRecord, ProtocolDriver
 from odradek.core.produce.batch import RECORD_OVERHEAD_BYTES, AccumulatorLimits, TopicQueues, as_record
 from odradek.core.produce.partitioners import KeyHash, Partitioner
 from odradek.errors import ConfigError, DeliveryError, MessageTooLarge, OdradekError, Rejected, Unsupported
-from odradek.types import KiB, MiB, TopicPartition
+from odradek.types import KiB, TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.producer.arrow_input import Data
 
 __all__ = ["Producer", "ProducerStatistics"]
 
-BURST = 128
-"""So many records are taken without giving the loop a turn: one turn costs some microseconds, a record about one."""
+YIELD_EVERY_PUTS = 128
+"""Records that `put` accepts before it lets other tasks run: that costs some microseconds, a record about one."""
 
-RUN = 512
-"""The same for rows of `send_many`; and so many are taken from an iterator at once."""
+YIELD_EVERY_ROWS = 512
+"""The same for rows of `send_many`; and as many are taken from an iterator at once."""
+
+ACKS = {"all": -1, 1: 1, 0: 0}
+"""The option `acks` as the number on the wire."""
 
 Row = bytes | tuple[bytes | None, bytes] | ProducerRecord
-"""What `send_many` takes: a value, a (key, value) pair, or a whole record."""
+"""What `send_many` accepts: a value, a (key, value) pair, or a whole record."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerStatistics:
-    """What a producer has done and holds.
+    """Counters of a producer.
 
     `accepted`, `written` and `failed` count records; `requests` and `retries` count requests; `buffered` and
-    `buffered_bytes` are records without an outcome yet and the room they take; `waiting` counts calls in front of a
-    full buffer.
+    `buffered_bytes` are records without an outcome and the memory they take; `waiting` counts calls that wait for space
+    in the buffer.
     """
 
     accepted: int
@@ -67,49 +69,48 @@ class ProducerStatistics:
 
 
 class Producer:
-    """Sends records. Made by `Cluster.producer`, which documents the arguments; used as `async with`.
+    """Sends records. Made by `Cluster.producer`, which documents the options; used as `async with`.
 
     One event loop, any number of tasks; not for other threads.
 
-    **Cancellation.** Until a record has room in the buffer, a cancelled call did nothing. After that the record stays
+    **Cancellation.** Until a record has space in the buffer, a cancelled call did nothing. After that the record stays
     on its way, and if it fails, that is in `failures`.
 
     **Exit** flushes for at most `exit_within` seconds, also when the block is cancelled, and raises Undelivered for
-    what did not make it and for all failures nobody took. An exception of the block is not masked: it propagates
-    with Undelivered's text as a note, and `failures` has the records. Only a cancelled block is replaced by
-    Undelivered, because nothing else would tell.
+    what was not delivered and for all failures that were not taken. An exception of the block is not masked: it
+    propagates with Undelivered's text as a note, and `failures` has the records. If the block was cancelled,
+    Undelivered replaces the cancellation, because nothing else would report the loss.
     """
 
-    def __init__(
+    def __init__(self, driver: ProtocolDriver, **options: Unpack[ProducerOptions]) -> None:
+        given: Any = arguments.resolve(ProducerOptions, options)
+        self._configure(driver, **given)
+
+    def _configure(
         self,
         driver: ProtocolDriver,
         *,
-        latency: float = 0.01,
-        buffer_bytes: int = 64 * MiB,
-        deliver_within: float = 30,
-        exit_within: float = 10,
-        compression: str = "none",
-        compression_by_topic: Mapping[str, str] | None = None,
-        partitioner: Partitioner | None = None,
-        confirm: bool = True,
-        reorder: bool = False,
-        max_message_bytes: int = 1_000_000,
-        tuning: Tuning | None = None,
+        latency: float,
+        buffer_bytes: int,
+        deliver_within: float,
+        exit_within: float,
+        compression: str,
+        compression_by_topic: Mapping[str, str] | None,
+        partitioner: Partitioner | None,
+        acks: Literal["all", 1, 0],
+        reorder: bool,
+        max_message_bytes: int,
+        tuning: Tuning | None,
     ) -> None:
         tuning = tuning or Tuning()
-        _reasonable(latency=latency, exit_within=exit_within)
-        _positive(buffer_bytes=buffer_bytes, deliver_within=deliver_within, max_message_bytes=max_message_bytes)
-        self._room, self._safe = (
-            buffer_bytes - RECORD_OVERHEAD_BYTES,
-            min(max_message_bytes, buffer_bytes - RECORD_OVERHEAD_BYTES),
-        )
-        self._driver, self._max, self._compression, self._compression_by_topic = (
-            driver,
-            max_message_bytes,
-            compression,
-            dict(compression_by_topic or {}),
-        )
-        self._measure, self._burst = driver.record_bytes, 0
+        self._driver, self._max_message_bytes = driver, max_message_bytes
+        self._compression, self._compression_by_topic = compression, dict(compression_by_topic or {})
+        for name in {compression, *self._compression_by_topic.values()} - driver.compressions:
+            known = ", ".join(sorted(driver.compressions))
+            raise ConfigError(f"compression {name!r} is not supported by this cluster: choose from {known}")
+        self._max_record = buffer_bytes - RECORD_OVERHEAD_BYTES
+        self._unchecked_size = min(max_message_bytes, self._max_record)
+        self._record_size, self._puts = driver.record_size, 0
         limits = AccumulatorLimits(
             buffer_bytes=buffer_bytes,
             batch_bytes=tuning.batch_bytes,
@@ -119,118 +120,125 @@ class Producer:
             deliver_within=deliver_within,
             reorder=reorder,
         )
-        options = SenderOptions(confirm, max_message_bytes, tuning.backoff)
+        sending = SenderOptions(ACKS[acks], max_message_bytes, tuning.backoff)
         self._exit_within = exit_within
-        self._outbox = Dispatcher(driver, limits, options, KeyHash() if partitioner is None else partitioner)
-        self._topics, self._entry_bytes = self._outbox.accumulator.topics, self._outbox.accumulator.entry_bytes
+        self._dispatcher = Dispatcher(driver, limits, sending, KeyHash() if partitioner is None else partitioner)
+        accumulator = self._dispatcher.accumulator
+        self._topics, self._record_overhead = accumulator.topics, accumulator.record_overhead
 
     async def __aenter__(self) -> Self:
-        """Begin. Raises Closed the second time: a producer is used once."""
-        await self._outbox.start()
+        """Start. Raises Closed the second time: a producer is used once."""
+        await self._dispatcher.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._outbox.stop(self._exit_within)
+        await self._dispatcher.stop(self._exit_within)
         if not self.failures:
-            if self._outbox.dead is not None and error is None:
-                raise self._outbox.dead
+            if self._dispatcher.failure is not None and error is None:
+                raise self._dispatcher.failure
             return
         report = undelivered(self.failures)
         if error is None or isinstance(error, anyio.get_cancelled_exc_class()):
-            raise report from (error or self._outbox.dead)
+            raise report from (error or self._dispatcher.failure)
         error.add_note(str(report))
 
     @property
     def failures(self) -> Failures:
-        """Outcomes nobody waited for: see `Failures`."""
-        return self._outbox.failures
+        """Failed records without a waiting caller: see `Failures`."""
+        return self._dispatcher.failures
 
     # ---- records in ----------------------------------------------------------------------------------------
 
     async def send(
         self,
         topic: str,
-        value: bytes,
+        value: bytes | None,
         *,
         key: bytes | None = None,
-        partition: TopicPartition | None = None,
-        headers: Sequence[tuple[str, bytes]] = (),
-        time: float | None = None,
+        partition: TopicPartition | int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        timestamp: int | None = None,
     ) -> Ack:
-        """Write a record and return once it is written: in 0.7 appended by the broker, unless `confirm=False`.
+        """Write a record and return once it is acknowledged, as the option `acks` says.
 
         Many tasks may wait in `send` at once; their records share batches.
-        Cancellation: see the class; the outcome of a record on its way goes to `failures`.
+        Cancellation: see the class; a failure of a record on its way goes to `failures`.
 
         Args:
+            value: The payload; None (a tombstone) is not supported by 0.7.
             key: Chooses the partition; 0.7 does not store it.
-            partition: Send it there and nowhere else, and wait for its broker.
-            headers: Not in 0.7.
-            time: Not in 0.7.
+            partition: Send it there and nowhere else, and wait for its broker: a TopicPartition or, where partitions
+                have plain numbers (not in 0.7), a number.
+            headers: Names and values; not supported by 0.7.
+            timestamp: Milliseconds since the epoch; not supported by 0.7.
 
         Raises:
             Rejected: It will never be written; its cause says why.
-            NotWritten: It was surely not written within `deliver_within`.
-            Unknown: It may or may not have been written within `deliver_within`.
-            Unsupported: This cluster has no headers, or no time.
+            NotWritten: It was certainly not written within `deliver_within`.
+            OutcomeUnknown: It may or may not have been written within `deliver_within`, plus the request time-out if
+                it was on the wire at that moment.
+            Unsupported: This cluster has no null values, headers or timestamps.
+            TypeError: An argument of another type.
         """
-        call = PendingSend(self._outbox.loop)
+        pending = PendingSend(self._dispatcher.loop)
         try:
-            admitted = self._admit(topic, value, key, headers, time, partition)
-            if not self._outbox.offer_now(*admitted, partition, call):
-                await self._outbox.wait_for_room(BufferWaiter(*admitted, partition, call))
-            await call.wait()
+            valid = self._validate(topic, value, key, headers, timestamp, partition)
+            if not self._dispatcher.try_append_and_send(*valid, pending):
+                await self._dispatcher.wait_for_space(BufferWaiter(*valid, pending))
+            await pending.wait()
         except BaseException:
-            call.abandon(self.failures)
+            pending.abandon(self.failures)
             raise
-        if call.failed:
-            raise _own(call.failed[0])
-        return call.acks[0]
+        if pending.failed:
+            raise _copy_error(pending.failed[0])
+        return pending.acks[0]
 
     async def put(
         self,
         topic: str,
-        value: bytes,
+        value: bytes | None,
         *,
         key: bytes | None = None,
-        partition: TopicPartition | None = None,
-        headers: Sequence[tuple[str, bytes]] = (),
-        time: float | None = None,
+        partition: TopicPartition | int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        timestamp: int | None = None,
     ) -> None:
-        """Accept a record, waiting for room in the buffer first, for at most `deliver_within`; those who wait are
-        served in their order. Its failure, if any, surfaces in `failures` and at exit.
+        """Accept a record. Waits while the buffer is full, for at most `deliver_within`; calls that wait are served in
+        their order. A failure of the record surfaces in `failures` and at exit.
 
-        Cancellation: a cancelled `put` that was still waiting for room did nothing.
-        Arguments and errors: as `send`; NotWritten: there was no room.
+        Cancellation: a cancelled `put` that was still waiting for space did nothing.
+        Arguments and errors: as `send`; NotWritten: there was no space.
         """
-        self._burst += 1
-        if self._burst >= BURST:
-            self._burst = 0
+        self._puts += 1
+        if self._puts >= YIELD_EVERY_PUTS:
+            self._puts = 0
             await checkpoint()
-        admitted = self._admit(topic, value, key, headers, time, partition)
-        if not self._outbox.offer(*admitted, partition, None):
-            await self._outbox.wait_for_room(BufferWaiter(*admitted, partition, None))
+        valid = self._validate(topic, value, key, headers, timestamp, partition)
+        if not self._dispatcher.try_append(*valid, None):
+            await self._dispatcher.wait_for_space(BufferWaiter(*valid, None))
 
     def try_put(
         self,
         topic: str,
-        value: bytes,
+        value: bytes | None,
         *,
         key: bytes | None = None,
-        partition: TopicPartition | None = None,
-        headers: Sequence[tuple[str, bytes]] = (),
-        time: float | None = None,
+        partition: TopicPartition | int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        timestamp: int | None = None,
     ) -> bool:
-        """Accept a record now, or say False: the buffer is full, or others wait for room. Otherwise as `put`.
+        """Accept a record now, or return False: the buffer is full, or other calls wait for space. Otherwise as `put`.
 
-        Never waits, and so never gives the loop a turn: nothing is sent while the caller does not wait for anything.
+        Never waits, so that no other task runs: nothing is sent until the caller waits for something.
         """
-        return self._outbox.offer(*self._admit(topic, value, key, headers, time, partition), partition, None)
+        return self._dispatcher.try_append(*self._validate(topic, value, key, headers, timestamp, partition), None)
 
-    async def send_many(self, topic: str, rows: Iterable[Row], *, partition: TopicPartition | None = None) -> Acks:
-        """Write many records and return once each has an outcome. Waits for room as it goes.
+    async def send_many(
+        self, topic: str, rows: Iterable[Row], *, partition: TopicPartition | int | None = None
+    ) -> Acks:
+        """Write many records and return once each has an outcome. Waits for space in the buffer as it goes.
 
         Cancellation: as `send`. An exception of `rows` propagates; the rows before it stay on their way.
 
@@ -238,10 +246,10 @@ class Producer:
             rows: Values, (key, value) pairs, or `ProducerRecord` records.
 
         Returns:
-            What was written where, and every record that failed, with its error: no record's failure is raised.
+            The acks, and every record that failed, with its error: no record's failure is raised.
 
         Raises:
-            NotWritten: There was no room within `deliver_within`; the rows before stay on their way.
+            NotWritten: There was no space within `deliver_within`; the rows before stay on their way.
         """
         return await self._send_runs(topic, _runs(rows), partition)
 
@@ -254,7 +262,7 @@ class Producer:
         key: str | None = None,
         headers: str | None = None,
         timestamp: str | None = None,
-        partition: TopicPartition | None = None,
+        partition: TopicPartition | int | None = None,
     ) -> Acks:
         """Write the rows of Arrow data and return once each has an outcome, as `send_many`.
 
@@ -265,8 +273,8 @@ class Producer:
 
         Args:
             data: A pyarrow Table, RecordBatch, Array or ChunkedArray.
-            value: Which column has the values: binary or string, large or not, or a view of either; strings are sent
-                as UTF-8. By default the only one, or else the one called `value`.
+            value: The column of values: binary or string, large or not, or a view of either; strings are sent as
+                UTF-8. By default the only column, or else the one called `value`.
             key: A column of keys, which choose the partition; a row whose key is null has none.
             headers: A column of lists of structs with fields `key` and `value` (Kafka 0.11 and later).
             timestamp: A column of timestamps, or of integers: milliseconds since the epoch (Kafka 0.10 and later).
@@ -277,132 +285,152 @@ class Producer:
             value, a header or a timestamp in 0.7 - fails row by row.
 
         Raises:
-            NotWritten: There was no room within `deliver_within`; the rows before stay on their way.
+            NotWritten: There was no space within `deliver_within`; the rows before stay on their way.
             TypeError: `data` is not Arrow, or a column has a type that cannot be sent. Nothing was sent; nor in the
                 next two cases.
-            ConfigError: It is not clear which column is meant, or pyarrow is missing (`pip install odradek[arrow]`).
+            ConfigError: Several columns could be meant, or pyarrow is missing (`pip install odradek[arrow]`).
             ValueError: The name of a header is null.
         """
-        from odradek.client.producer import arrow_input  # here, because only who uses it needs pyarrow
+        from odradek.client.producer import arrow_input  # here, because it needs pyarrow
 
         return await self._send_runs(
             topic, cast("Iterable[Sequence[Row]]", arrow_input.runs(data, value, key, headers, timestamp)), partition
         )
 
-    async def _send_runs(self, topic: str, runs: Iterable[Sequence[Row]], partition: TopicPartition | None) -> Acks:
-        call = PendingSend(self._outbox.loop)
+    async def _send_runs(
+        self, topic: str, runs: Iterable[Sequence[Row]], partition: TopicPartition | int | None
+    ) -> Acks:
+        pending = PendingSend(self._dispatcher.loop)
+        where = None if partition is None else self._partition(topic, partition)
         try:
             for run in runs:
-                await self._take_in(topic, run, partition, call)
-            await call.wait()
+                await self._append_rows(topic, run, where, pending)
+            await pending.wait()
         except BaseException:
-            call.abandon(self.failures)
+            pending.abandon(self.failures)
             raise
-        return Acks(tuple(call.acks), tuple(call.failed))
+        return Acks(tuple(pending.acks), tuple(pending.failed))
 
-    async def _take_in(
-        self, topic: str, run: Sequence[Row], partition: TopicPartition | None, call: PendingSend
+    async def _append_rows(
+        self, topic: str, run: Sequence[Row], partition: TopicPartition | None, pending: PendingSend
     ) -> None:
-        """Take the rows of a list or a `Packed`: plain values a batch at a time, others one by one."""
-        row = burst = 0
+        """Append the rows of a list or a `PackedBytes`: plain values a batch at a time, others one by one."""
+        row = work = 0
         while row < len(run):
             first = run[row]
-            end = self._take_batch(topic, run, row, partition, call) if type(first) is bytes else row
+            end = self._append_values(topic, run, row, partition, pending) if type(first) is bytes else row
             if end == row:
-                if (waiter := self._enter_row(topic, first, partition, call)) is not None:
-                    await self._outbox.wait_for_room(waiter)
+                if (waiter := self._append_row(topic, first, partition, pending)) is not None:
+                    await self._dispatcher.wait_for_space(waiter)
                 end = row + 1
-            burst += end - row + len(first) // KiB  # large ones take their time, too
+            work += end - row + len(first) // KiB  # large ones take time, too
             row = end
-            if burst >= RUN:
-                burst = 0
+            if work >= YIELD_EVERY_ROWS:
+                work = 0
                 await checkpoint()
 
-    def _take_batch(
-        self, name: str, run: Sequence[Row], row: int, partition: TopicPartition | None, call: PendingSend
+    def _append_values(
+        self, name: str, run: Sequence[Row], row: int, partition: TopicPartition | None, pending: PendingSend
     ) -> int:
-        """Take values from a row on, as far as nothing needs a second look at any; where to go on."""
-        topic, outbox = self._topics.get(name), self._outbox
-        if topic is None or outbox.refusal is not None or (partition is not None and partition.topic != name):
+        """Append values from a row on, as far as none of them needs a closer look; return the row to continue at."""
+        topic, dispatcher = self._topics.get(name), self._dispatcher
+        if topic is None or dispatcher.closed_reason is not None:
             return row
-        return outbox.offer_run(topic, run, row, self._safe - self._entry_bytes, partition, call)
+        max_value = self._unchecked_size - self._record_overhead
+        return dispatcher.append_run(topic, run, row, max_value, partition, pending)
 
-    def _enter_row(
-        self, topic: str, row: Row, partition: TopicPartition | None, call: PendingSend
+    def _append_row(
+        self, topic: str, row: Row, partition: TopicPartition | None, pending: PendingSend
     ) -> BufferWaiter | None:
-        """Take a row in, or say of it what it died of. Returns who waits for room, if there is none."""
+        """Append a row, or note why it is refused. Return what waits for space, if there is none."""
         fields = _fields(row)
         try:
-            admitted = self._admit(topic, *fields, partition)
+            valid = self._validate(topic, *fields, partition)
         except (DeliveryError, Unsupported) as error:
-            call.left += 1
-            call.lost(Failed(ProducerRecord(*fields), topic, partition, error))
+            pending.remaining += 1
+            pending.add_failure(Failed(ProducerRecord(*fields), topic, partition, error))
             return None
-        return None if self._outbox.offer(*admitted, partition, call) else BufferWaiter(*admitted, partition, call)
+        return None if self._dispatcher.try_append(*valid, pending) else BufferWaiter(*valid, pending)
 
     async def flush(self) -> None:
         """Wait until everything accepted so far has an outcome; what is waiting for its batch is sent at once.
 
-        Takes at most `deliver_within`. Says nothing of the outcomes: see `failures`. Cancellation: safe.
+        Takes at most `deliver_within`, and the request time-out. Says nothing about the outcomes: see `failures`.
+        Cancellation: safe.
         """
-        self._outbox.check_open()
-        await self._outbox.flush()
+        self._dispatcher.check_open()
+        await self._dispatcher.flush()
 
-    def _admit(
+    def _validate(
         self,
         name: str,
-        value: bytes,
+        value: bytes | None,
         key: bytes | None,
-        headers: Sequence[tuple[str, bytes]],
-        time: float | None,
-        partition: TopicPartition | None,
-    ) -> tuple[TopicQueues, int, bytes | ProducerRecord]:
-        """Everything that can be wrong with a record before it is taken. Returns its topic, its size, and itself."""
-        if self._outbox.refusal is not None:
-            self._outbox.check_open()
-        if not isinstance(value, bytes) or not (key is None or isinstance(key, bytes)):
-            raise TypeError(f"value and key must be bytes, not {type(value).__name__} and {type(key).__name__}")
+        headers: Sequence[tuple[str, bytes | None]],
+        timestamp: int | None,
+        partition: TopicPartition | int | None,
+    ) -> tuple[TopicQueues, int, bytes | ProducerRecord, TopicPartition | None]:
+        """Check everything that can be wrong with a record before it is accepted. Return its topic, its size, the
+        record, and its explicit partition."""
+        if self._dispatcher.closed_reason is not None:
+            self._dispatcher.check_open()
+        if not (value is None or isinstance(value, bytes)) or not (key is None or isinstance(key, bytes)):
+            raise TypeError(f"value and key must be bytes or None, not {_kind(value)} and {_kind(key)}")
         topic = self._topics.get(name) or self._new_topic(name)
-        record: bytes | ProducerRecord = value
-        if key is None and not headers and time is None and type(value) is bytes:
-            size = self._entry_bytes + len(value)
+        record: bytes | ProducerRecord
+        if key is None and not headers and timestamp is None and type(value) is bytes:
+            record, size = value, self._record_overhead + len(value)
         else:
-            record = ProducerRecord(value, key, headers, time)
-            size = self._measure(record)
-        if size > self._safe or headers or time is not None:  # a record is never smaller than its payload
-            self._check(topic, as_record(record), size)
-        if partition is not None and partition.topic != name:
-            raise ConfigError(f"partition {partition} is not one of topic {name}")
-        return topic, size, record
+            record = ProducerRecord(value, key, headers, timestamp)
+            size = self._record_size(record)
+        if size > self._unchecked_size or headers or timestamp is not None or value is None:
+            self._check(topic, as_record(record), size)  # a record is never smaller than its payload
+        return topic, size, record, None if partition is None else self._partition(name, partition)
+
+    def _partition(self, topic: str, partition: TopicPartition | int) -> TopicPartition:
+        """Return the partition that is meant. Raises TypeError or ConfigError for what cannot be one."""
+        if isinstance(partition, int) and not isinstance(partition, bool) and not self._driver.numbers_by_broker:
+            partition = TopicPartition(topic, partition)
+        if not isinstance(partition, TopicPartition):
+            allowed = "a TopicPartition" if self._driver.numbers_by_broker else "a TopicPartition or a number"
+            raise TypeError(f"partition must be {allowed} of this cluster, not {partition!r}: see Cluster.partitions()")
+        if not (type(partition.partition) is int and type(partition.broker) is int):
+            raise TypeError(f"partition and broker of {partition!r} must be numbers")
+        if partition.topic != topic or partition.partition < 0:
+            raise ConfigError(f"partition {partition} is not one of topic {topic}")
+        return partition
 
     def _check(self, topic: TopicQueues, record: ProducerRecord, size: int) -> None:
-        """With a codec only the compressed size counts, and is known when the batch is encoded."""
-        if size > self._room:
-            too_large = MessageTooLarge(topic.name, -1, size, self._room, "buffer")
+        """Check the size: compressed, only that of the batch counts, and is known when it is encoded."""
+        if size > self._max_record:
+            too_large = MessageTooLarge(topic.name, -1, size, self._max_record, "buffer_bytes")
             raise Rejected([record], str(too_large)) from too_large
-        self._driver.check(topic.name, record, self._max if topic.compression == "none" else self._room)
+        limit = self._max_message_bytes if topic.compression == "none" else self._max_record
+        self._driver.validate_record(topic.name, record, limit)
 
     def _new_topic(self, name: str) -> TopicQueues:
-        self._driver.check(name, ProducerRecord(b""), self._max)
-        return self._outbox.topic(name, self._compression_by_topic.get(name, self._compression))
+        if not isinstance(name, str):
+            raise TypeError(f"topic must be a str, not {_kind(name)}")
+        self._driver.validate_record(name, ProducerRecord(b""), self._max_message_bytes)
+        return self._dispatcher.add_topic(name, self._compression_by_topic.get(name, self._compression))
 
     def statistics(self) -> ProducerStatistics:
-        """See `ProducerStatistics`. Cheap; call it as often as you like."""
-        outbox = self._outbox
+        """Return `ProducerStatistics`. Cheap; call it as often as you like."""
+        dispatcher = self._dispatcher
         return ProducerStatistics(
-            accepted=outbox.accepted,
-            written=outbox.written,
-            failed=outbox.failed,
-            requests=sum(sender.requests for sender in outbox.senders.values()),
-            retries=sum(sender.retries for sender in outbox.senders.values()),
-            buffered=outbox.accepted - outbox.written - outbox.failed,
-            buffered_bytes=outbox.accumulator.held,
-            waiting=len(outbox.room),
+            accepted=dispatcher.accepted,
+            written=dispatcher.written,
+            failed=dispatcher.failed,
+            requests=sum(sender.requests for sender in dispatcher.senders.values()),
+            retries=sum(sender.retries for sender in dispatcher.senders.values()),
+            buffered=dispatcher.accepted - dispatcher.written - dispatcher.failed,
+            buffered_bytes=dispatcher.accumulator.buffered_bytes,
+            waiting=len(dispatcher.buffer_waiters),
         )
 
     def __repr__(self) -> str:
         now = self.statistics()
-        state = "closed" if self._outbox.refusal is not None else "open"
+        state = "closed" if self._dispatcher.closed_reason is not None else "open"
         return f"<{type(self).__name__} {state} {now.buffered} buffered {now.written} written {now.failed} failed>"
 
 
@@ -415,7 +443,7 @@ def _runs(rows: Iterable[Row]) -> Iterator[Sequence[Row]]:
     while error is None:
         run: list[Row] = []
         try:
-            run.extend(islice(source, RUN))
+            run.extend(islice(source, YIELD_EVERY_ROWS))
         except Exception as raised:
             error = raised
         if not run:
@@ -425,19 +453,19 @@ def _runs(rows: Iterable[Row]) -> Iterator[Sequence[Row]]:
         raise error
 
 
-def _fields(row: Row) -> tuple[bytes, bytes | None, Sequence[tuple[str, bytes]], float | None]:
-    """Value, key, headers and time."""
+def _fields(row: Row) -> tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]], int | None]:
+    """Return value, key, headers and timestamp."""
     if isinstance(row, ProducerRecord):
         return row
     if isinstance(row, tuple) and len(row) == 2:
         return row[1], row[0], (), None
     if isinstance(row, bytes):
         return row, None, (), None
-    raise TypeError(f"a row is bytes, a (key, value) pair or an Outgoing, not {type(row).__name__}")
+    raise TypeError(f"a row is bytes, a (key, value) pair or a ProducerRecord, not {_kind(row)}")
 
 
-def _own(failed: Failed) -> OdradekError:
-    """A batch's error as the error of one record: every caller raises an object of its own."""
+def _copy_error(failed: Failed) -> OdradekError:
+    """Return a batch's error as the error of one record: every caller raises an object of its own."""
     error = failed.error
     if not isinstance(error, DeliveryError):
         return error
@@ -446,13 +474,5 @@ def _own(failed: Failed) -> OdradekError:
     return own
 
 
-def _positive(**options: float) -> None:
-    for name, value in options.items():
-        if not value > 0:
-            raise ConfigError(f"{name} must be more than 0, not {value!r}")
-
-
-def _reasonable(**options: float) -> None:
-    for name, value in options.items():
-        if not value >= 0:
-            raise ConfigError(f"{name} must not be negative, not {value!r}")
+def _kind(value: object) -> str:
+    return type(value).__name__

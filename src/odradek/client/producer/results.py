@@ -1,4 +1,4 @@
-"""What became of records: acks, failures, and those who wait for them."""
+"""Outcomes of records: acks, failures, and the callers that wait for them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from odradek.core.interfaces import ProducerRecord
-from odradek.core.produce.batch import TopicQueues
+from odradek.core.produce.batch import RECORD_OVERHEAD_BYTES, TopicQueues
 from odradek.errors import DeliveryError, NotWritten, OdradekError, OutcomeUnknown, Rejected, Undelivered
-from odradek.io.requests import wake
+from odradek.io.requests import wake_waiter
 from odradek.types import Position, TopicPartition
 
 __all__ = [
-    "KEPT_FAILURES",
+    "MAX_KEPT_FAILURES",
     "Ack",
     "Acks",
     "BufferWaiter",
@@ -30,9 +30,9 @@ __all__ = [
     "undelivered",
 ]
 
-KEPT_FAILURES = 10_000
-"""So many failed records are kept for the user; more are only counted. Full buffers can fail all at once, again and
-again, while nobody looks."""
+MAX_KEPT_FAILURES = 10_000
+"""Maximum failed records kept; further ones are only counted. A full buffer can fail repeatedly while the user is not
+looking."""
 
 
 class Ack(NamedTuple):
@@ -40,11 +40,11 @@ class Ack(NamedTuple):
 
     Args:
         partition: Where they are.
-        position: Where the batch they travelled in starts, where the cluster says so (0.7 does not).
+        position: Where the batch they travelled in starts, if the cluster says so (0.7 does not).
         records: How many.
-        confirmed: The broker has appended them. Not yet: flushed to disk, or visible to consumers. False: they were
-            handed to the network (`confirm=False`).
-        repeated: An earlier attempt may have been applied as well, so they may be there twice.
+        confirmed: The broker has acknowledged them; in 0.7: it has appended what it accepts, which is neither flushed
+            to disk nor visible to consumers yet. False: they were handed to the network (`acks=0`).
+        repeated: An earlier attempt may have been applied as well, so they may be in the log twice.
     """
 
     partition: TopicPartition
@@ -55,13 +55,13 @@ class Ack(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A record that was not (surely) written.
+    """A record that was not written, or not for certain.
 
     Args:
         record: As it was to be sent.
         topic: Its topic.
         partition: Its partition, if it had one by then.
-        error: Rejected, NotWritten or Unknown (or Unsupported), which says what is known. Records of one batch
+        error: Rejected, NotWritten or OutcomeUnknown (or Unsupported), which says what is known. Records of one batch
             share it.
     """
 
@@ -73,11 +73,11 @@ class Failed(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Acks:
-    """What became of one `send_many`.
+    """The outcome of one `send_many`.
 
     Args:
         acks: One for each run of records written together, in the order they were written.
-        failed: Each record that was not, with its error. Look at it, or call `check`.
+        failed: Each record that was not written, with its error. Look at it, or call `check`.
     """
 
     acks: Sequence[Ack]
@@ -97,40 +97,46 @@ class Acks:
         return counts
 
     def check(self) -> Acks:
-        """Itself, if everything was written. Raises DeliveryError with the failed records otherwise."""
+        """Return itself if everything was written. Raise DeliveryError with the failed records otherwise."""
         if self.failed:
             raise DeliveryError(self.failed, _reasons(self.failed))
         return self
 
     def __repr__(self) -> str:
-        places = len(self.counts)
-        return f"<{type(self).__name__} {self.written} written to {places} partitions, {len(self.failed)} failed>"
+        partitions = len(self.counts)
+        return f"<{type(self).__name__} {self.written} written to {partitions} partitions, {len(self.failed)} failed>"
 
 
 class Failures:
-    """Outcomes nobody waited for: failed records of `put` and `try_put`, and of cancelled `send`s.
+    """Failed records without a waiting caller: those of `put` and `try_put`, and of cancelled `send`s.
 
     Iterating looks at them; `take` hands them over. What is still here when the producer exits is part of its
-    Undelivered. The first 10,000 are kept; `more` counts the rest.
+    Undelivered. The first 10,000 are kept, as long as they fit into `max_bytes`; `more` counts the rest.
+
+    Args:
+        max_bytes: The most memory that the records may take (bytes).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self._kept: list[Failed] = []
+        self._max_bytes, self._bytes = max_bytes, 0
         self.more = 0
 
     def add(self, failed: Failed) -> None:
-        if len(self._kept) < KEPT_FAILURES:
+        size = _memory_of(failed.record)
+        if len(self._kept) < MAX_KEPT_FAILURES and self._bytes + size <= self._max_bytes and not self.more:
             self._kept.append(failed)
+            self._bytes += size
         else:
             self.more += 1
 
     def take(self) -> list[Failed]:
-        """Give them up, oldest first, and start counting anew."""
-        taken, self._kept, self.more = self._kept, [], 0
+        """Return and forget them, oldest first, and start counting again."""
+        taken, self._kept, self._bytes, self.more = self._kept, [], 0, 0
         return taken
 
     def __len__(self) -> int:
-        """How many are kept."""
+        """Return how many are kept."""
         return len(self._kept)
 
     def __iter__(self) -> Iterator[Failed]:
@@ -141,94 +147,98 @@ class Failures:
 
 
 class PendingSend:
-    """One `send` or `send_many`: the tag on its records. Its caller waits for all of them.
+    """One `send` or `send_many`: the waiter of its records. Its caller waits for all of them.
 
     Args:
         loop: Asyncio's, if that is what runs: waiting takes 3 us less with it.
     """
 
-    __slots__ = ("_loop", "_tell", "acks", "failed", "left", "live")
+    __slots__ = ("_loop", "_wake", "abandoned", "acks", "failed", "remaining")
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.acks: list[Ack] = []
         self.failed: list[Failed] = []
-        self.left = 0
-        self.live = True
+        self.remaining = 0
+        self.abandoned = False
         self._loop = loop
-        self._tell: Callable[[], None] | None = None
+        self._wake: Callable[[], None] | None = None
 
-    def written(self, ack: Ack) -> None:
+    def add_ack(self, ack: Ack) -> None:
         self.acks.append(ack)
-        self._over(ack.records)
+        self._complete(ack.records)
 
-    def lost(self, failed: Failed) -> None:
+    def add_failure(self, failed: Failed) -> None:
         self.failed.append(failed)
-        self._over(1)
+        self._complete(1)
 
     async def wait(self) -> None:
-        """Until every record has an outcome. No more records may come."""
-        if not self.left:
+        """Wait until every record has an outcome. No more records may come."""
+        if not self.remaining:
             await checkpoint()
         elif self._loop is not None:
             waiter = self._loop.create_future()
-            self._tell = partial(wake, waiter)
+            self._wake = partial(wake_waiter, waiter)
             await waiter
         else:
             event = anyio.Event()
-            self._tell = event.set
+            self._wake = event.set
             await event.wait()
 
     def abandon(self, failures: Failures) -> None:
-        """Nobody waits any more: failures, past and to come, go where those of `put` go."""
-        self.live = False
+        """Note that the caller has gone: failures, past and to come, go where those of `put` go."""
+        self.abandoned = True
         for failed in self.failed:
             failures.add(failed)
         self.failed = []
 
-    def _over(self, records: int) -> None:
-        self.left -= records
-        if not self.left and self._tell is not None:
-            self._tell()
+    def _complete(self, records: int) -> None:
+        self.remaining -= records
+        if not self.remaining and self._wake is not None:
+            self._wake()
 
 
 @dataclass(slots=True, eq=False)
 class BufferWaiter:
-    """A record in front of a full buffer. Whoever makes room takes it in, so that no room is ever given to a caller
-    who has gone meanwhile."""
+    """A record that waits for space in the buffer. It is appended by the step that frees the space, so that no space
+    is given to a caller that has gone meanwhile."""
 
     topic: TopicQueues
     size: int
     record: bytes | ProducerRecord
     partition: TopicPartition | None
-    call: PendingSend | None
-    taken: bool = False
+    send: PendingSend | None
+    appended: bool = False
     error: Exception | None = None
     event: anyio.Event = field(default_factory=anyio.Event)
 
 
 class BufferWaiters(OrderedDict[BufferWaiter, None]):
-    """Who waits for room, first come, first served. Every step takes the same time for any number of waiters."""
+    """Records that wait for space, first come, first served. Every step takes the same time for any number."""
 
     def first(self) -> BufferWaiter | None:
         return next(iter(self), None)
 
-    def join(self, waiter: BufferWaiter) -> None:
+    def add(self, waiter: BufferWaiter) -> None:
         self[waiter] = None
 
-    def leave(self, waiter: BufferWaiter) -> None:
+    def remove(self, waiter: BufferWaiter) -> None:
         self.pop(waiter, None)
 
 
 def undelivered(failures: Failures) -> Undelivered:
-    """The error of an exit that leaves these behind."""
+    """Return the error of an exit that leaves these behind."""
     why = _reasons(list(failures))
     return Undelivered(list(failures), f"{why}; and {failures.more} more" if failures.more else why)
 
 
 def _reasons(failed: Sequence[Failed]) -> str:
-    """`3 not written, 1 unknown; first: no broker ...`"""
-    words: dict[type[OdradekError], str] = {Rejected: "rejected", NotWritten: "not written", OutcomeUnknown: "unknown"}
-    counts = Counter(words.get(type(each.error), type(each.error).__name__) for each in failed)
+    """Return a summary: `3 not written, 1 unknown; first: no broker ...`."""
+    names: dict[type[OdradekError], str] = {Rejected: "rejected", NotWritten: "not written", OutcomeUnknown: "unknown"}
+    counts = Counter(names.get(type(each.error), type(each.error).__name__) for each in failed)
     first = failed[0].error
     why = first.why if isinstance(first, DeliveryError) else str(first)
-    return f"{', '.join(f'{count} {word}' for word, count in counts.items())}; first: {why}"
+    return f"{', '.join(f'{count} {name}' for name, count in counts.items())}; first: {why}"
+
+
+def _memory_of(record: ProducerRecord) -> int:
+    return len(record.value or b"") + len(record.key or b"") + RECORD_OVERHEAD_BYTES

@@ -1,15 +1,15 @@
-"""Fair shares of the read-ahead: how many bytes a partition may ask for now.
+"""Fair shares of the read-ahead: how many bytes a partition may request now.
 
-The budget is split evenly among all partitions of a consumer, wherever they live, and a partition asks for no more than
-what is left of its share: memory held stays under the budget however slow the reader is. Partitions of one broker that
-one stream delivers keep an `ReadAheadQuota` together. It matters when there are so many partitions that a share would
-not be
-worth a request: each may then hold more than its share, but only some of them at a time, in turns, for what the account
-holds stays within the sum of their shares. So neither a slow stream nor another broker can starve them.
+The budget is split evenly among all partitions of a consumer, whatever brokers serve them, and a partition requests no
+more than what is left of its share: memory stays within the budget however slow the user is. The partitions of one
+broker that one stream delivers share a `ReadAheadQuota`. It matters when there are so many partitions that a share is
+smaller than a useful request: each may then hold more than its share, but only some of them at a time, one after the
+other, because what the quota holds stays within the sum of their shares. So neither a slow stream nor another broker
+can starve them.
 
-Two things bend the rule to keep it alive. When nothing of an account can be delivered and nothing is on its way, one
-partition may ask for `least` bytes whatever the others hold. And a message larger than the share still gets through
-piece by piece (the partial tail is kept, bounded by the limit on message size).
+Two exceptions keep it alive. When nothing of a quota can be delivered and nothing is in flight, one partition may
+request `min_bytes` whatever the others hold. And a message larger than the share still gets through, part by part (the
+partial tail is kept, bounded by the limit on message size).
 """
 
 from __future__ import annotations
@@ -18,28 +18,29 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 __all__ = [
-    "LEAST_BYTES",
-    "WORTH_BYTES",
+    "MIN_FETCH_BYTES",
+    "MIN_SHARE_BYTES",
     "Buffered",
     "ReadAheadBudget",
     "ReadAheadLimits",
     "ReadAheadQuota",
-    "ask",
-    "reckoned",
+    "bytes_to_request",
+    "expected_expansion",
+    "smoothed_expansion",
 ]
 
-LEAST_BYTES = 16 << 10
-"""Below this a request costs more than what it brings."""
+MIN_FETCH_BYTES = 16 << 10
+"""A smaller request costs more than what it returns."""
 
-WORTH_BYTES = 512 << 10
-"""What a partition may hold however small its share: one part of a fetch takes about 30 us of bookkeeping on its way
-to the reader, and so many bytes of 100-byte messages at least 200 us."""
+MIN_SHARE_BYTES = 512 << 10
+"""What a partition may hold however small its share: one partition of a fetch takes about 30 us of bookkeeping on its
+way to the user, and this many bytes of 100-byte messages take at least 200 us."""
 
-FIRST = 4
-"""So many times the least is asked for before it is known what a byte grows to: gzip can make 1000 of it."""
+FIRST_FETCH_FACTOR = 4
+"""The first request of a partition is this multiple of the minimum: gzip can make 1000 bytes of one."""
 
-UNKNOWN_GROWTH = 4.0
-"""What a byte is reckoned to grow to before anything is known: text of moderate size under gzip."""
+UNKNOWN_EXPANSION = 4.0
+"""Expected expansion before anything is known: text of moderate size under gzip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,63 +48,69 @@ class ReadAheadLimits:
     """What bounds a fetch.
 
     Args:
-        read_ahead_bytes: Bytes of memory all partitions together may hold ahead of the reader.
-        part: Most bytes one partition asks for in one fetch.
-        response: Most bytes all partitions of one fetch ask for together, as soon as two do: what is there can be
-            delivered when all of it is there.
-        least: Fewest bytes worth asking for.
+        read_ahead_bytes: Memory all partitions together may hold ahead of the user (bytes).
+        fetch_bytes: Maximum bytes one partition requests in one fetch.
+        response_bytes: Maximum bytes all partitions of one fetch request together, unless it is a single one: nothing
+            of a response is delivered before all of it has arrived.
+        min_bytes: Minimum useful request (bytes).
     """
 
     read_ahead_bytes: int
-    part: int
-    response: int = 4 << 20
-    least: int = LEAST_BYTES
+    fetch_bytes: int
+    response_bytes: int = 4 << 20
+    min_bytes: int = MIN_FETCH_BYTES
 
     @property
-    def worth(self) -> int:
-        """What a partition may hold however small its share."""
-        return max(self.least, min(WORTH_BYTES, self.read_ahead_bytes // 4))
+    def min_share_bytes(self) -> int:
+        """What a partition may hold however small its share (bytes)."""
+        return max(self.min_bytes, min(MIN_SHARE_BYTES, self.read_ahead_bytes // 4))
 
 
 class Buffered(NamedTuple):
     """What one partition holds now.
 
     Args:
-        held: Bytes of memory taken by records not yet delivered and by a partial message.
-        growth: Bytes of memory one fetched byte turned into lately (compression, per-record overhead). None: nothing
-            came yet, so the first request is a small one.
+        memory: Memory of records not yet delivered and of a partial message (bytes).
+        expansion: Memory that one fetched byte became lately (compression, per-record overhead). None: nothing was
+            fetched yet, so the first request is a small one.
     """
 
-    held: int
-    growth: float | None
+    memory: int
+    expansion: float | None
 
 
-def reckoned(growth: float | None) -> float:
-    """What a byte is reckoned to grow to."""
-    return UNKNOWN_GROWTH if growth is None else max(1.0, growth)
+def expected_expansion(observed: float | None) -> float:
+    """Return what one fetched byte is expected to become in memory."""
+    return UNKNOWN_EXPANSION if observed is None else max(1.0, observed)
 
 
-def ask(holding: Buffered, share: int, limits: ReadAheadLimits) -> int:
-    """Bytes a partition may ask for as far as its share goes; 0: not now.
+def smoothed_expansion(before: float | None, observed: float) -> float:
+    """Return an estimate that rises at once and falls slowly: one message may be compressed and the next one not."""
+    return observed if before is None else max(observed, (7 * before + observed) / 8)
 
-    A full partition waits until half of its usual request fits again, so that a slow reader causes few large fetches
+
+def bytes_to_request(buffered: Buffered, share: int, limits: ReadAheadLimits) -> int:
+    """Return how many bytes a partition may request as far as its share goes; 0: not now.
+
+    A full partition waits until half of its usual request fits again, so that a slow user causes few large fetches
     rather than many small ones.
     """
-    usual = limits.part if holding.growth is not None else min(limits.part, FIRST * limits.least)
-    growth = reckoned(holding.growth)
-    room = int((share - holding.held) / growth)
-    if room >= min(usual, int(share / growth)) // 2 and room >= limits.least:
-        return min(usual, room)
-    return limits.least if holding.held == 0 else 0
+    first = min(limits.fetch_bytes, FIRST_FETCH_FACTOR * limits.min_bytes)
+    usual = limits.fetch_bytes if buffered.expansion is not None else first
+    expansion = expected_expansion(buffered.expansion)
+    fits = int((share - buffered.memory) / expansion)
+    if fits >= min(usual, int(share / expansion)) // 2 and fits >= limits.min_bytes:
+        return min(usual, fits)
+    return limits.min_bytes if buffered.memory == 0 else 0
 
 
 class ReadAheadBudget:
-    """The read-ahead of one consumer and how many partitions share it."""
+    """The read-ahead of one consumer, and how many partitions share it."""
 
-    __slots__ = ("_partitions", "limits", "share", "worth")
+    __slots__ = ("_partitions", "limits", "min_share_bytes", "share")
 
     def __init__(self, limits: ReadAheadLimits) -> None:
-        self.limits, self.worth = limits, limits.worth
+        self.limits, self.min_share_bytes = limits, limits.min_share_bytes
         self.partitions = 0
 
     @property
@@ -113,55 +120,56 @@ class ReadAheadBudget:
     @partitions.setter
     def partitions(self, count: int) -> None:
         self._partitions = count
-        self.share = max(self.limits.read_ahead_bytes // max(1, count), self.worth)
-        """What one partition may hold."""
+        self.share = max(self.limits.read_ahead_bytes // max(1, count), self.min_share_bytes)
+        """What one partition may hold (bytes)."""
 
     def allowance(self, partitions: int) -> int:
-        """What so many of the partitions may hold together."""
-        return max(self.limits.read_ahead_bytes * partitions // max(1, self._partitions), self.worth)
+        """Return what this many of the partitions may hold together (bytes)."""
+        return max(self.limits.read_ahead_bytes * partitions // max(1, self._partitions), self.min_share_bytes)
 
 
 class ReadAheadQuota:
-    """What the partitions of one broker that one stream delivers hold together, and have asked for.
+    """What the partitions of one broker that one stream delivers hold together, and have requested.
 
-    `held` and `reserved` are bytes of memory: there, and reckoned with for what was asked for. `listed` of the
-    partitions have something to deliver, `partitions` may still get something, and the last answer of `eager` ones was
-    as long as it could be. `full`: the last that wanted to ask found no room.
+    `held` and `reserved` are bytes of memory: what is buffered, and what requests in flight are expected to become.
+    `deliverable` partitions have something to deliver, `active` ones may still get something, and `with_more` ones had
+    a full response last time. `full`: the last partition that wanted to request found no space.
     """
 
     def __init__(self, budget: ReadAheadBudget) -> None:
         self.budget = budget
         self.allowance = 0
-        """What they may hold together, as of `refresh`."""
-        self.partitions = self.held = self.reserved = self.listed = self.eager = 0
-        self.growth: float | None = None
-        """What a fetched byte of one of them, of which nothing came yet, is reckoned to grow to."""
+        """What they may hold together, as of `refresh` (bytes)."""
+        self.active = self.held = self.reserved = self.deliverable = self.with_more = 0
+        self.expansion: float | None = None
+        """The expansion to expect of a partition of which nothing was fetched yet."""
         self.full = False
 
     def refresh(self) -> None:
-        """Reckon with how many partitions there are now."""
-        self.allowance = self.budget.allowance(self.partitions)
+        """Update the allowance to the number of partitions there are now."""
+        self.allowance = self.budget.allowance(self.active)
 
-    def learn(self, growth: float) -> None:
-        """What bytes of one of them grew to. It is forgotten slowly: one may be compressed and the next not."""
-        self.growth = growth if self.growth is None else max(growth, (7 * self.growth + growth) / 8)
+    def observe_expansion(self, expansion: float) -> None:
+        """Remember what one byte of a partition became."""
+        self.expansion = smoothed_expansion(self.expansion, expansion)
 
     @property
     def free(self) -> int:
         return self.allowance - self.held - self.reserved
 
-    def grant(self, size: int, growth: float) -> int:
-        """How much of `size` bytes may be asked for now. 0 means full."""
-        least = self.budget.limits.least
-        fits = int(self.free / growth)
-        if fits >= size or fits >= max(least, size // 2):
+    def grant(self, size: int, expansion: float) -> int:
+        """Return how many of `size` bytes may be requested now; 0: the quota is full."""
+        min_bytes = self.budget.limits.min_bytes
+        fits = int(self.free / expansion)
+        if fits >= size or fits >= max(min_bytes, size // 2):
             return min(size, fits)
-        self.full = bool(self.listed or self.reserved)
-        return 0 if self.full else min(size, least)
+        self.full = bool(self.deliverable or self.reserved)
+        return 0 if self.full else min(size, min_bytes)
 
-    def relieve(self) -> bool:
-        """Not full, or not any more: there is room for a decent request, or nothing is left that would make any."""
+    def try_unblock(self) -> bool:
+        """Return True if it is not full, or not any more: a useful request fits, or nothing is left that could make
+        space."""
         if self.full:
-            decent = min(self.budget.limits.response, self.allowance // 4)
-            self.full = self.free < decent and bool(self.listed or self.reserved)
+            useful = min(self.budget.limits.response_bytes, self.allowance // 4)
+            self.full = self.free < useful and bool(self.deliverable or self.reserved)
         return not self.full

@@ -9,10 +9,19 @@ __all__ = ["broker_error"]
 
 
 def broker_error(code: int, context: str) -> BrokerError:
-    """Return the error for a code.
+    """Return the error for a code, with the answers of the error table.
 
     Args:
         code: The number on the wire; an unknown one keeps its number.
         context: What was asked, and what the broker said besides.
     """
-    return BrokerError(code, ErrorCode(code).name, context)
+    error = ErrorCode(code)
+    return BrokerError(
+        code,
+        error.name,
+        context,
+        retriable=error.retriable,
+        refresh_metadata=error.refresh_metadata,
+        fatal=error.fatal,
+        fence=error.fence,
+    )

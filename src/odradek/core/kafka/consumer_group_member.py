@@ -14,10 +14,10 @@ from typing import Any
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.group_effects import Assign, Effect, Fail, Lost, Node, ResolveTopics, Revoke, Send
 from odradek.core.kafka.member_states import MemberSettings
-from odradek.core.kafka.partitions import TopicPartition
 from odradek.core.kafka.transaction_requests import GroupMetadata
 from odradek.core.states import Machine
 from odradek.errors import Fenced, LocalProtocolError, OdradekError, Unsupported
+from odradek.types import TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.common import TopicIdPartitions
 from odradek.wire.kafka.messages.groups import (

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from odradek.core.kafka.partitions import TopicPartition
 from odradek.errors import OdradekError
+from odradek.types import TopicPartition
 from odradek.wire.kafka.schema import Request
 
 __all__ = ["Assign", "Compute", "Effect", "Fail", "Lost", "Node", "ResolveTopics", "Revoke", "Send"]

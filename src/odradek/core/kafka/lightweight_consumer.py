@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from odradek.core.kafka.group_effects import Assign, Effect, Fail, Lost, Node, Revoke
-from odradek.core.kafka.partitions import TopicPartition
 from odradek.core.states import Machine
 from odradek.errors import LocalProtocolError
+from odradek.types import TopicPartition
 
 __all__ = [
     "LIGHTWEIGHT_CONSUMER",

@@ -22,10 +22,10 @@ from odradek.core.kafka.member_states import (
     MemberState,
     Reaction,
 )
-from odradek.core.kafka.partitions import TopicPartition
 from odradek.core.kafka.subscription import decode_assignment, decode_member, encode_assignment, encode_subscription
 from odradek.core.kafka.transaction_requests import GroupMetadata
 from odradek.errors import ConfigError, Fenced, LocalProtocolError, OdradekError
+from odradek.types import TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.groups import (
     FindCoordinatorRequest,

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from odradek.core.kafka.partitions import TopicPartition, by_topic
+from odradek.core.kafka.partitions import by_topic
 from odradek.core.kafka.transaction_requests import GroupMetadata, Offset
 from odradek.core.kafka.versions import BrokerVersions
+from odradek.types import TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.groups import (
     OffsetCommitRequest,

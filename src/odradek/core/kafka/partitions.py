@@ -1,21 +1,12 @@
-"""The name of one log, and how the decisions of this package order names."""
+"""How the decisions of this package group partitions and order names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
-__all__ = ["TopicPartition", "by_topic", "java_order"]
+from odradek.types import TopicPartition
 
-
-class TopicPartition(NamedTuple):
-    """One partition of one topic. Sorts by topic, then by partition number."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}/{self.partition}"
+__all__ = ["by_topic", "java_order"]
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:

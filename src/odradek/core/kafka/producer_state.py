@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from odradek.core.kafka.partitions import TopicPartition
 from odradek.errors import LocalProtocolError
+from odradek.types import TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 
 __all__ = [

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from odradek.core.kafka.assignors import Assignor, GroupMember
-from odradek.core.kafka.partitions import TopicPartition, by_topic
+from odradek.core.kafka.partitions import by_topic
 from odradek.errors import RemoteProtocolError
+from odradek.types import TopicPartition
 from odradek.wire.kafka.embedded import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,

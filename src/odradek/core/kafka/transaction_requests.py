@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from odradek.core.kafka.partitions import TopicPartition, by_topic
+from odradek.core.kafka.partitions import by_topic
 from odradek.core.kafka.producer_state import ProducerIdentity
+from odradek.types import TopicPartition
 from odradek.wire.kafka.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,

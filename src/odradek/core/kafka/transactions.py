@@ -14,11 +14,11 @@ from enum import Enum
 from typing import Any
 
 from odradek.core.kafka.broker_errors import broker_error
-from odradek.core.kafka.partitions import TopicPartition
 from odradek.core.kafka.producer_state import ProducerIdentity
 from odradek.core.kafka.transaction_requests import Contents, GroupMetadata, Offset, Requests
 from odradek.core.states import Machine
 from odradek.errors import Fenced, LocalProtocolError, OdradekError
+from odradek.types import TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from odradek.wire.kafka.messages.transactions import (

@@ -34,6 +34,7 @@ __all__ = [
     "check_group",
     "consumer_id",
     "count_path",
+    "has_nested_repeats",
     "member_path",
     "members_path",
     "offset_path",
@@ -240,10 +241,33 @@ def _wildcard(path: str, text: str, match: re.Match[str]) -> WildcardRegistratio
     marker, digits, raw = match.groups()
     if not _is_streams(count := int(digits)):
         raise _malformed(path, text, "a number of streams")
+    if has_nested_repeats(raw):
+        raise _malformed(path, text, "a filter that can be matched in bounded time (a repeated group repeats inside)")
     try:
         return WildcardRegistration(TopicFilter.of(raw, exclude=marker == "!"), count)
     except ConfigError as e:
         raise _malformed(path, text, f"usable ({e})") from None
+
+
+def has_nested_repeats(pattern: str) -> bool:
+    """Return True if a repeated group contains a repeat, as in `(a+)+`: matching that can take exponential time.
+
+    Members match each other's filters in their event loops, so such a filter of another member must not be matched.
+    """
+    groups = [False]  # for each open group: whether it contains a repeat
+    unread = _SKIPPED.sub("", pattern)
+    for i, character in enumerate(unread):
+        repeated = unread[i + 1 : i + 2] in ("*", "+", "{")
+        if character == "(":
+            groups.append(False)
+        elif character == ")" and len(groups) > 1:
+            inside = groups.pop()
+            if inside and repeated:
+                return True
+            groups[-1] |= inside
+        elif character in "*+{":
+            groups[-1] = True
+    return False
 
 
 # ---- helpers ------------------------------------------------------------------------------------------------
@@ -251,6 +275,8 @@ def _wildcard(path: str, text: str, match: re.Match[str]) -> WildcardRegistratio
 # Beyond U+FFFF a Java string has surrogates, which ZooKeeper refuses as well.
 _NOT_IN_PATHS = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 _JAVA_BLANKS = "".join(map(chr, range(33)))  # removed by String.trim
+# Escaped characters and character classes: they repeat nothing.
+_SKIPPED = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 _DECIMAL = re.compile(r"[0-9]{1,10}")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _WILDCARD = re.compile(r"([*!])([0-9]{1,10})\1(.*)")

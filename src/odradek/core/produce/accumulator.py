@@ -1,15 +1,19 @@
 """Records on their way out: batches per partition, and when a broker's next request is due.
 
-Pure: the clock comes in as `now` (seconds, any origin), chance as `randrange`. The rules:
+Pure: the clock is an argument (`now`, seconds, any origin), and so is randomness (`randrange`). What has to be done
+outside is returned: `append` returns the brokers that became due, outcomes come as `Effects`. The rules:
 
-- Batches grow until one is full or its first record is `latency` old; then a request takes the oldest batch of every
-  partition of that broker (MULTIPRODUCE), up to `request_bytes`. A broker with nothing in flight is sent whatever there
-  is at once, if somebody waits for a record of it, or if its last request left `latency` ago: otherwise a quick broker
-  would be sent request after request, with next to nothing in each.
-- Order per partition: batches leave in the order they were made. A batch that comes back waits until nothing of its
-  partition is in flight, and goes out again before everything newer - unless `reorder`, which sends it at once.
-- A batch that was on a connection the broker closed becomes a *suspect*: that is how a broker answers a produce it
-  does not like (specification 3.1). Suspects go out alone until each has shown what it is.
+- A batch grows until it is full or its first record is `latency` old; then a request takes the oldest batch of every
+  partition of that broker (MULTIPRODUCE), up to `request_bytes`. If nothing is in flight to a broker, it is sent
+  everything at once if a caller waits for one of the records, or if its last request left `latency` ago: otherwise a
+  quick broker would be sent request after request with next to nothing in each.
+- Order per partition: batches leave in the order they were made, several of one partition may be in flight. A batch
+  that comes back waits until nothing of its partition is in flight, and goes out again before everything newer -
+  unless `reorder`, which sends it at once.
+- A batch that may have been written keeps its records, its bytes and its partition until it has an outcome: it is
+  never split or moved, and its time runs out only once no answer can come any more.
+- A batch that the era's `RefusalPolicy` isolates shares a request only with others like it, with nothing else in flight
+  to that broker.
 - Records of a partition that lost its broker go to the topic's other partitions, keyed ones by the new list, before
   newer ones there; records sent to an explicit partition wait for it.
 """
@@ -17,16 +21,17 @@ Pure: the clock comes in as `now` (seconds, any origin), chance as `randrange`. 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
 
 from odradek import engine
-from odradek.core.interfaces import ProducerRecord, RoutingTable
+from odradek.core.interfaces import PartitionResult, ProducerRecord, RefusalPolicy, RoutingTable
 from odradek.core.produce.batch import (
     PACKED_OVERHEAD_BYTES,
     RECORD_OVERHEAD_BYTES,
     AccumulatorLimits,
+    Effects,
     FlushWaiter,
     PartitionQueue,
     ProduceBatch,
@@ -34,29 +39,26 @@ from odradek.core.produce.batch import (
     TopicQueues,
 )
 from odradek.core.produce.broker_queue import BrokerQueue
-from odradek.core.produce.partitioners import JavaHash, KeyHash, Partitioner
+from odradek.core.produce.partitioners import Partitioner
 from odradek.engine import PackedBytes
-from odradek.errors import ConfigError, ConnectionLost, OdradekError
+from odradek.errors import ConfigError, NotWritten, OdradekError, OutcomeUnknown, Rejected
 from odradek.types import TopicPartition
 
-__all__ = ["STRIKES", "Accumulator"]
+__all__ = ["Accumulator"]
 
-STRIKES = 2
-"""So often a living broker closes the connection on a batch sent alone before it is given up: once may be chance."""
-
-_by_age = attrgetter("number")
+_by_age = attrgetter("sequence")
 
 
 class Accumulator:
-    """See the module. Every method is synchronous; the caller does the waiting.
+    """See the module docstring. Every method is synchronous; the caller does the waiting.
 
     Args:
         limits: See `AccumulatorLimits`.
-        partitioner: Index or None (no preference) for a record.
-        randrange: Chance, for records without preference.
-        measure: Bytes of a record on the wire.
+        partitioner: Returns an index, or None (no preference), for a record.
+        randrange: Randomness, for records without preference.
+        record_size: Bytes of a record on the wire.
         table: Who serves what now.
-        stir: Called with each broker whose `take` should be tried again.
+        refusals: What a lost request says about its batches.
     """
 
     def __init__(
@@ -64,27 +66,32 @@ class Accumulator:
         limits: AccumulatorLimits,
         partitioner: Partitioner,
         randrange: Callable[[int], int],
-        measure: Callable[[ProducerRecord], int],
+        record_size: Callable[[ProducerRecord], int],
         table: RoutingTable,
-        stir: Callable[[int], None],
+        refusals: RefusalPolicy,
     ) -> None:
         self.limits, self.table = limits, table
         self.topics: dict[str, TopicQueues] = {}
         self.live: dict[ProduceBatch, None] = {}
-        self.held = 0
-        self._takes_runs = isinstance(partitioner, KeyHash | JavaHash)  # without keys they have no preference
-        self._partitioner, self._randrange, self._measure, self._stir = partitioner, randrange, measure, stir
-        self.entry_bytes = measure(ProducerRecord(b""))
-        """What a record that is only a value takes on the wire beyond that."""
-        self._links: defaultdict[int, BrokerQueue] = defaultdict(BrokerQueue)
+        self.buffered_bytes = 0
+        self.record_overhead = record_size(ProducerRecord(b""))
+        """Bytes on the wire of a record that is only a value, beyond that value."""
+        self._keyless_is_sticky: bool = getattr(partitioner, "keyless_is_sticky", False)
+        self._partitioner, self._randrange, self._record_size = partitioner, randrange, record_size
+        self._refusals = refusals
+        self._brokers: dict[int, BrokerQueue] = {}
         self._flushes: list[FlushWaiter] = []
-        self._numbers = 0
+        self._sequence = 0
+        self._finished: list[ProduceBatch] = []
+        self._due: dict[int, None] = {}
+        self._metadata_is_stale = self._back_off = False
+        self._fatal: OdradekError | None = None
 
     # ---- records in ----------------------------------------------------------------------------------------
 
     def fits(self, size: int) -> bool:
-        """Whether there is room now for a record of `size` bytes on the wire."""
-        return self.held + size + RECORD_OVERHEAD_BYTES <= self.limits.buffer_bytes
+        """Return True if the buffer has space now for a record of `size` bytes on the wire."""
+        return self.buffered_bytes + size + RECORD_OVERHEAD_BYTES <= self.limits.buffer_bytes
 
     def append(
         self,
@@ -93,106 +100,117 @@ class Accumulator:
         size: int,
         now: float,
         partition: TopicPartition | None = None,
-        tag: object = None,
-    ) -> None:
-        """Take a record, which may be a plain value. Stirs its broker only when a batch begins or is full.
+        waiter: object = None,
+    ) -> Collection[int]:
+        """Append a record, which may be a plain value, to its partition's batch.
+
+        Returns:
+            The brokers that became due: a first batch began, one is full, or the first of the records has a waiter.
 
         Raises:
-            ConfigError: The partitioner chose a partition that is not there; the record was not taken.
+            ConfigError: The partitioner chose a partition that does not exist; nothing was appended. So it is with
+                what the partitioner itself raises.
         """
         if partition is None:
-            lane = self._choose(topic, record.key if isinstance(record, tuple) else None, size)
+            queue = self._choose(topic, record.key if isinstance(record, tuple) else None, size)
         else:
-            lane = self._lane(topic, partition)
-        batch, limit = lane.open, self.limits.batch_bytes
-        if batch is None or batch.size + size > limit or batch.pinned is (partition is None):
-            batch = self._begin(lane, now, partition is not None)
+            queue = self._queue(topic, partition)
+        batch, limit = queue.open, self.limits.batch_bytes
+        if batch is None or batch.size + size > limit or batch.explicit_partition is (partition is None):
+            batch = self._begin(queue, now, partition is not None)
         batch.records.append(record)
         batch.size += size
-        self.held += size + RECORD_OVERHEAD_BYTES
-        if tag is not None:
-            self._tag(batch, len(batch) - 1, tag)
+        self.buffered_bytes += size + RECORD_OVERHEAD_BYTES
+        if waiter is not None:
+            self._add_waiter(batch, len(batch.records) - 1, waiter)
         if batch.size >= limit:
-            self._close(lane)
+            self._close(queue)
+        return self._pop_due() if self._due else ()
 
-    def extend(
+    def append_run(
         self,
         topic: TopicQueues,
         values: Sequence[object],
         start: int,
-        max_row: int,
+        max_record: int,
         now: float,
         partition: TopicPartition | None,
-        tag: object,
-    ) -> int:
-        """Take plain values from `values[start:]` (a list, or a `PackedBytes`) into one batch: as many as it and the
-        buffer have room for, up to the first that is anything but bytes or longer than `max_row`.
+        waiter: object,
+    ) -> tuple[int, Collection[int]]:
+        """Append plain values from `values[start:]` (a list, or a `PackedBytes`) to one batch: as many as it and the
+        buffer have space for, up to the first that is anything but bytes or longer than `max_record`.
 
-        None at all when the partitioner wants to see each.
+        Appends nothing if the partitioner has to see each record.
 
         Returns:
-            The index behind the last one taken.
+            The index after the last one appended, and the brokers that became due.
         """
         first = values[start]
-        if type(first) is not bytes or len(first) > max_row or not (partition or self._takes_runs):
-            return start
-        size = self.entry_bytes + len(first)
+        if type(first) is not bytes or len(first) > max_record or not (partition or self._keyless_is_sticky):
+            return start, ()
+        size = self.record_overhead + len(first)
         if not self.fits(size):
-            return start
-        lane = self._choose(topic, None, size) if partition is None else self._lane(topic, partition)
-        batch = self._open(lane, size, now, partition is not None, isinstance(values, PackedBytes))
-        stop = self._reach(values, start, size, self.limits.batch_bytes - batch.size)
-        return self._fill(batch, values, start, stop, max_row, tag)
+            return start, ()
+        queue = self._choose(topic, None, size) if partition is None else self._queue(topic, partition)
+        batch = self._batch_for(queue, size, now, partition is not None, isinstance(values, PackedBytes))
+        stop = self._guess_stop(values, start, size, self.limits.batch_bytes - batch.size)
+        end = self._fill(batch, values, start, stop, max_record, waiter)
+        return end, self._pop_due()
 
-    def _reach(self, values: Sequence[object], start: int, size: int, room: int) -> int:
-        """How far to look at most: the pure engine looks at everything it is given before it says what fits. For a
-        list it is a guess by the first one's size; if too little came of it, the next call goes on in the batch."""
+    def _guess_stop(self, values: Sequence[object], start: int, size: int, space: int) -> int:
+        """Return how far to look at most: the pure engine looks at everything it is given before it says what fits.
+        For a list it is a guess by the first value's size; if it was too low, the next call continues in the batch."""
         if not isinstance(values, PackedBytes):
-            return min(start + max(1, room // size), len(values))
-        offsets, entry = values.offsets, self.entry_bytes
+            return min(start + max(1, space // size), len(values))
+        offsets, entry = values.offsets, self.record_overhead
         base = offsets[start] + entry * start
-        beyond = bisect_right(range(len(offsets)), room + base, start, key=lambda row: offsets[row] + entry * row)
+        beyond = bisect_right(range(len(offsets)), space + base, start, key=lambda row: offsets[row] + entry * row)
         return max(start + 1, beyond - 1)
 
-    def _open(self, lane: PartitionQueue, size: int, now: float, pinned: bool, packed: bool) -> ProduceBatch:
-        """The batch that so many bytes go into."""
-        batch = lane.open
-        if batch is None or packed or batch.pinned is not pinned or batch.size + size > self.limits.batch_bytes:
-            batch = self._begin(lane, now, pinned)
+    def _batch_for(self, queue: PartitionQueue, size: int, now: float, explicit: bool, packed: bool) -> ProduceBatch:
+        """Return the open batch that a record of this size goes into."""
+        batch = queue.open
+        full = batch is None or batch.size + size > self.limits.batch_bytes
+        if batch is None or full or packed or batch.explicit_partition is not explicit:
+            batch = self._begin(queue, now, explicit)
         return batch
 
     def _fill(
-        self, batch: ProduceBatch, values: Sequence[object], start: int, stop: int, max_row: int, tag: object
+        self, batch: ProduceBatch, values: Sequence[object], start: int, stop: int, max_record: int, waiter: object
     ) -> int:
-        """Put values from `start` on into a batch, at least one, and close it if nothing more can come into it."""
-        entry, fit = self.entry_bytes, engine.active.fit
+        """Append values from `start` on, at least one, and close the batch if it takes no more. Return the index after
+        the last one."""
+        entry, fit = self.record_overhead, engine.active.fit
         overhead = PACKED_OVERHEAD_BYTES if isinstance(values, PackedBytes) else RECORD_OVERHEAD_BYTES
-        end, size = fit(values, start, stop, self.limits.batch_bytes - batch.size, entry, max_row)
+        end, size = fit(values, start, stop, self.limits.batch_bytes - batch.size, entry, max_record)
         if end == start:  # larger than a batch: it travels alone
-            end, size = fit(values, start, start + 1, self.limits.buffer_bytes, entry, max_row)
-        if size + (entry + overhead) * (end - start) > self.limits.buffer_bytes - self.held:
-            end, size = fit(values, start, end, self.limits.buffer_bytes - self.held, entry + overhead, max_row)
+            end, size = fit(values, start, start + 1, self.limits.buffer_bytes, entry, max_record)
+        space = self.limits.buffer_bytes - self.buffered_bytes
+        if size + (entry + overhead) * (end - start) > space:
+            end, size = fit(values, start, end, space, entry + overhead, max_record)
         size += entry * (end - start)
         first = len(batch)
         batch.add(values, start, end)
         batch.size += size
-        self.held += size + overhead * (end - start)
-        self._tag(batch, first, tag)
+        self.buffered_bytes += size + overhead * (end - start)
+        self._add_waiter(batch, first, waiter)
         if batch.size >= self.limits.batch_bytes or isinstance(values, PackedBytes):
-            self._close(batch.lane)
+            self._close(batch.queue)
         return end
 
     def _choose(self, topic: TopicQueues, key: bytes | None, size: int) -> PartitionQueue:
         if not topic.choices:
-            return topic.limbo
-        lane = self._preferred(topic, key)
-        if lane is None:
-            lane = topic.sticky
-            if lane.open is not None and lane.open.size + size > self.limits.batch_bytes:
-                self._close(lane)
-            if lane.open is None:
-                lane = topic.sticky = topic.choices[self._randrange(len(topic.choices))]
-        return lane
+            return topic.unassigned
+        if key is not None or not self._keyless_is_sticky:
+            queue = self._preferred(topic, key)
+            if queue is not None:
+                return queue
+        queue = topic.sticky
+        if queue.open is not None and queue.open.size + size > self.limits.batch_bytes:
+            self._close(queue)
+        if queue.open is None:
+            queue = topic.sticky = topic.choices[self._randrange(len(topic.choices))]
+        return queue
 
     def _preferred(self, topic: TopicQueues, key: bytes | None) -> PartitionQueue | None:
         count = len(topic.choices)
@@ -203,288 +221,403 @@ class Accumulator:
             raise ConfigError(f"the partitioner chose {index} of {count} partitions of {topic.name}")
         return topic.choices[index]
 
-    def _lane(self, topic: TopicQueues, partition: TopicPartition) -> PartitionQueue:
-        lane = topic.lanes.get(partition)
-        if lane is None:
-            lane = topic.lanes[partition] = PartitionQueue(topic, partition)
-            self._aim(lane)
-        return lane
+    def _queue(self, topic: TopicQueues, partition: TopicPartition) -> PartitionQueue:
+        queue = topic.queues.get(partition)
+        if queue is None:
+            queue = topic.queues[partition] = PartitionQueue(topic, partition)
+            self._update_leader(queue)
+        return queue
 
-    def _begin(self, lane: PartitionQueue, now: float, pinned: bool) -> ProduceBatch:
-        self._numbers += 1
-        batch = lane.open = ProduceBatch(lane, self._numbers, now, pinned)
+    def _begin(self, queue: PartitionQueue, now: float, explicit: bool) -> ProduceBatch:
+        self._sequence += 1
+        batch = queue.open = ProduceBatch(queue, self._sequence, now, explicit)
         self.live[batch] = None
         batch.queued = True
-        lane.queue.append(batch)
-        self._work_for(lane)
+        queue.batches.append(batch)
+        self._offer(queue)
         return batch
 
-    def _tag(self, batch: ProduceBatch, first: int, tag: object) -> None:
-        """Somebody waits for the records of an open batch from `first` on."""
-        batch.tag(first, len(batch), tag)
-        broker = batch.lane.broker
-        if broker is not None and not (link := self._links[broker]).hurried:
-            link.hurried = True
-            self._stir(broker)
+    def _add_waiter(self, batch: ProduceBatch, first: int, waiter: object) -> None:
+        """Note who waits for the records of an open batch from `first` on."""
+        batch.add_waiter(first, len(batch.records), waiter)
+        queue = batch.queue
+        if queue.broker_queue is not None and not queue.broker_queue.has_waiters:
+            queue.broker_queue.has_waiters = True
+            self._due[queue.broker_queue.broker] = None
 
-    def _close(self, lane: PartitionQueue) -> None:
-        """Nothing more comes into its open batch, which is due now."""
-        lane.open = None
-        self._work_for(lane)
+    def _close(self, queue: PartitionQueue) -> None:
+        """Add nothing more to the open batch, which is due now."""
+        queue.open = None
+        self._offer(queue)
 
-    def _work_for(self, lane: PartitionQueue) -> None:
-        if self._file(lane) and lane.broker is not None:
-            self._stir(lane.broker)
+    def _offer(self, queue: PartitionQueue) -> None:
+        """Offer the first batch of a partition, if it may be sent, to its broker, which may be due then."""
+        broker, head, candidate = queue.broker_queue, None, queue.candidate
+        if broker is not None and queue.batches and not (queue.returned and not self.limits.reorder):
+            head = queue.batches[0]
+        if candidate is not head and candidate is not None and candidate.broker_queue is not None:
+            candidate.broker_queue.withdraw(candidate)
+        queue.candidate = head
+        if broker is None or head is None:
+            return
+        ready = queue.open is not head
+        if broker.enqueue(head, ready) if candidate is not head else ready and broker.set_ready(head):
+            self._due[broker.broker] = None
 
-    def _file(self, lane: PartitionQueue) -> bool:
-        """Tell its broker's link what the lane wants to send next. Returns whether that is news."""
-        blocked = lane.broker is None or (lane.returned and not self.limits.reorder)
-        if blocked or not lane.queue:
-            lane.filed = None
-            return False
-        assert lane.broker is not None
-        return self._links[lane.broker].file(lane, lane.queue[0])
+    def _pop_due(self) -> Collection[int]:
+        due, self._due = self._due, {}
+        return due
 
     # ---- requests out --------------------------------------------------------------------------------------
 
-    def idle(self, broker: int) -> bool:
-        """There is nothing for a broker: for who asks often."""
-        return self._links[broker].idle
+    def has_nothing(self, broker: int) -> bool:
+        """Return True if nothing waits for a broker: a quick look before `next_request`."""
+        return self._broker(broker).empty
 
-    def take(self, broker: int, now: float) -> ProduceRequest | None:
-        """The next request for a broker, if one is due; its batches are in flight from now on."""
-        link = self._links[broker]
-        if not self._admits(link):
+    def next_request(self, broker: int, now: float) -> ProduceRequest | None:
+        """Return the next request for a broker if one is due; its batches are in flight from now on."""
+        queue = self._broker(broker)
+        if not self._may_send(queue):
             return None
-        suspect = link.suspect
-        if suspect is not None:
-            return None if link.flying else self._fly(link, broker, [suspect])
-        due = link.due(self.limits.latency)
+        if queue.oldest_isolated is not None:
+            if queue.in_flight:
+                return None
+            return self._send(queue, broker, queue.drain_isolated(self.limits.request_bytes), isolated=True)
+        due = queue.due(self.limits.latency)
         if due is None or due > now:
             return None
-        link.left_at = now
-        request = self._fly(link, broker, link.portion(self.limits.request_bytes))
-        link.hurried = link.hurried and not link.idle
+        queue.last_sent_at = now
+        request = self._send(queue, broker, queue.drain(self.limits.request_bytes), isolated=False)
+        queue.has_waiters = queue.has_waiters and not queue.empty
         return request
 
     def next_due(self, broker: int) -> float | None:
-        """When `take` may have something, if nothing else happens before; None when only an answer can help."""
-        link = self._links[broker]
-        if not self._admits(link):
+        """Return when `next_request` may have something (s) if nothing else happens before; None: only an answer can
+        help."""
+        queue = self._broker(broker)
+        if not self._may_send(queue):
             return None
-        if (suspect := link.suspect) is not None:
-            return None if link.flying else suspect.born
-        return link.due(self.limits.latency)
+        if (isolated := queue.oldest_isolated) is not None:
+            return None if queue.in_flight else isolated.created_at
+        return queue.due(self.limits.latency)
 
-    def _admits(self, link: BrokerQueue) -> bool:
-        """A suspect shares its connection with nobody."""
-        return len(link.flying) < self.limits.in_flight and not (link.flying and link.flying[-1].exclusive)
+    def in_flight(self, broker: int) -> Sequence[ProduceRequest]:
+        """Return the requests of a broker without an outcome, oldest first."""
+        return tuple(self._broker(broker).in_flight)
 
-    def _fly(self, link: BrokerQueue, broker: int, batches: list[ProduceBatch]) -> ProduceRequest:
+    def _may_send(self, queue: BrokerQueue) -> bool:
+        in_flight = queue.in_flight
+        return len(in_flight) < self.limits.in_flight and not (in_flight and in_flight[-1].isolated)
+
+    def _send(self, queue: BrokerQueue, broker: int, batches: list[ProduceBatch], *, isolated: bool) -> ProduceRequest:
+        request = ProduceRequest(broker, batches, isolated)
         for batch in batches:
-            lane = batch.lane
-            lane.queue.popleft()
-            lane.flying += 1
-            batch.queued, batch.flying = False, True
+            partition = batch.queue
+            partition.batches.popleft()
+            partition.in_flight += 1
+            partition.candidate = None
+            if partition.open is batch:
+                partition.open = None
+            if partition.batches:
+                self._offer(partition)
+            batch.queued, batch.request = False, request
             batch.attempts += 1
-            if lane.open is batch:
-                lane.open = None
-            self._file(lane)
-        request = ProduceRequest(broker, batches, exclusive=any(batch.suspect for batch in batches))
-        link.flying.append(request)
+        queue.in_flight.append(request)
         return request
 
-    # ---- what became of them -------------------------------------------------------------------------------
+    def _broker(self, broker: int) -> BrokerQueue:
+        queue = self._brokers.get(broker)
+        if queue is None:
+            queue = self._brokers[broker] = BrokerQueue(broker)
+        return queue
 
-    def done(self, request: ProduceRequest) -> list[ProduceBatch]:
-        """The request is over, for good: settle what is returned."""
-        self._land(request)
-        for batch in request.batches:
-            self._regroup(batch.lane)
-        return [batch for batch in request.batches if not batch.settled]
+    # ---- outcomes ------------------------------------------------------------------------------------------
 
-    def back(self, request: ProduceRequest, error: OdradekError, *, struck: bool = False) -> list[ProduceBatch]:
-        """The request failed, and says itself whether it may have been applied: its batches go out again.
+    def complete(self, request: ProduceRequest, results: Sequence[PartitionResult]) -> Effects:
+        """Take in the broker's answer: one result per batch, in order. A batch whose error is retriable is sent again;
+        all others are finished."""
+        self._remove_in_flight(request)
+        for batch, result in zip(request.batches, results, strict=True):
+            error = result.error
+            if batch.finished:
+                continue
+            if error is None:
+                batch.result = result
+                self.finish(batch)
+            else:
+                self._refused_by_broker(batch, error)
+        self._return_all(request)
+        return self.effects()
+
+    def _refused_by_broker(self, batch: ProduceBatch, error: OdradekError) -> None:
+        batch.last_error = error
+        batch.may_be_written |= error.sent
+        self._metadata_is_stale |= error.refresh_metadata
+        self._back_off |= error.retriable
+        self._note_fatal(error)
+        if not error.retriable:
+            kind = OutcomeUnknown if batch.may_be_written else Rejected
+            batch.fail(kind, str(error), error)
+            self.finish(batch)
+        elif batch.overdue:
+            self.time_out(batch)
+        else:
+            batch.queue.returned.append(batch)
+
+    def retry(self, request: ProduceRequest, error: OdradekError, *, answered: bool = False) -> Effects:
+        """Take in that a request failed as a whole; `error.sent` says whether it may have been applied. Its batches are
+        sent again, except those whose time is over and those that the refusal policy gives up, and none if trying again
+        cannot help.
 
         Args:
-            struck: It was exclusive, and the broker had just answered something else on its connection.
-
-        Returns:
-            Those that were struck too often: settle them.
+            answered: It was isolated, and the broker had just answered on its connection.
         """
-        self._land(request)
-        condemned = []
-        for batch in request.batches:
-            batch.error = error
-            batch.maybe |= error.sent
-            batch.suspect |= error.sent and isinstance(error, ConnectionLost)
-            batch.strikes += struck
-            if batch.strikes >= STRIKES and not batch.settled:
-                condemned.append(batch)
+        self._remove_in_flight(request)
+        batches = [batch for batch in request.batches if not batch.finished]
+        for batch in batches:
+            batch.last_error = error
+            batch.may_be_written |= error.sent
+        self._back_off = error.retriable and not answered
+        self._note_fatal(error)
+        refused = self._refusals.request_failed(batches, error, answered=answered)
+        for batch in batches:
+            if not error.retriable:
+                batch.fail(OutcomeUnknown if batch.may_be_written else NotWritten, str(error), error)
+                self.finish(batch)
+            elif batch in refused:
+                why, hint = self._refusals.describe(batch)
+                batch.fail(OutcomeUnknown, why, error, hint)
+                self.finish(batch)
+            elif batch.overdue:
+                self.time_out(batch)
             else:
-                batch.lane.returned.append(batch)
-        for batch in request.batches:
-            self._regroup(batch.lane)
-        return condemned
+                batch.queue.returned.append(batch)
+        self._return_all(request)
+        return self.effects()
 
-    def undo(self, request: ProduceRequest) -> None:
-        """The request was not sent after all: as if it had not been taken."""
-        self._land(request)
+    def requeue(self, request: ProduceRequest) -> Effects:
+        """Take back a request that was not sent after all, as if it had not been taken."""
+        self._remove_in_flight(request)
         for batch in request.batches:
             batch.attempts -= 1
-            batch.lane.returned.append(batch)
-        for batch in request.batches:
-            self._regroup(batch.lane)
+            if not batch.finished:
+                batch.queue.returned.append(batch)
+        self._return_all(request)
+        return self.effects()
 
     def split(self, request: ProduceRequest, batch: ProduceBatch) -> None:
-        """Take a batch of several records out of a request; it goes out in two halves instead."""
+        """Take a batch of several records, which was never sent, out of a request; it goes out in two halves."""
         request.batches.remove(batch)
-        batch.lane.flying -= 1
+        batch.request = None
+        batch.queue.in_flight -= 1
         middle = len(batch) // 2
-        halves = [self._part(batch, batch.lane, rows) for rows in (range(middle), range(middle, len(batch)))]
-        self.settle(batch)
-        self._merge(batch.lane, halves)
-        self._regroup(batch.lane)
+        halves = [self._part(batch, batch.queue, rows) for rows in (range(middle), range(middle, len(batch)))]
+        self._forget(batch)
+        self._merge(batch.queue, halves)
+        self._regroup(batch.queue)
 
-    def settle(self, batch: ProduceBatch) -> None:
-        """It is over, whatever came of it: gives its room back. In flight it stays until its request is over."""
-        batch.settled = True
+    def reject(self, request: ProduceRequest, batch: ProduceBatch, error: OdradekError) -> None:
+        """Finish a batch of a request that cannot be written in any way, so that it was not sent."""
+        request.batches.remove(batch)
+        batch.request = None
+        batch.queue.in_flight -= 1
+        batch.fail(OutcomeUnknown if batch.may_be_written else Rejected, str(error), error)
+        self.finish(batch)
+        self._regroup(batch.queue)
+
+    def finish(self, batch: ProduceBatch) -> None:
+        """End a batch that has an outcome: its buffer space is free, and the next `Effects` has it."""
+        batch.finished = True
+        self._forget(batch)
+        self._finished.append(batch)
+
+    def effects(self) -> Effects:
+        """Return what is to be done since the last call."""
+        effects = Effects(self._finished, self._pop_due(), self._metadata_is_stale, self._back_off, self._fatal)
+        self._finished, self._metadata_is_stale, self._back_off, self._fatal = [], False, False, None
+        return effects
+
+    def _note_fatal(self, error: OdradekError) -> None:
+        if error.fatal or error.fence:
+            self._fatal = self._fatal or error
+
+    def _forget(self, batch: ProduceBatch) -> None:
+        """Remove a batch that is finished, or replaced by its parts."""
+        queue = batch.queue
         del self.live[batch]
-        self.held -= batch.held
-        if batch.lane.open is batch:
-            batch.lane.open = None
+        self.buffered_bytes -= batch.buffered_bytes
+        if queue.open is batch:
+            queue.open = None
         if batch.queued:
-            batch.lane.queue.remove(batch)
-            self._file(batch.lane)
+            batch.queued = False
+            queue.batches.remove(batch)
+            self._offer(queue)
         if self._flushes:
             for flush in self._flushes:
-                flush.left -= batch.number <= flush.last
+                flush.left -= batch.sequence <= flush.last
             self._flushes = [flush for flush in self._flushes if flush.left]
 
-    def expired(self, now: float) -> list[ProduceBatch]:
-        """Live batches older than `deliver_within`."""
-        return [batch for batch in self.live if batch.born + self.limits.deliver_within <= now]
-
-    def next_expiry(self, now: float) -> float:
-        """No batch expires before."""
-        return min((batch.born for batch in self.live), default=now) + self.limits.deliver_within
-
-    def flush(self) -> FlushWaiter:
-        """Close what is open, so that it is due; the result tells when all of it is over."""
-        for batch in self.live:
-            if batch.lane.open is batch:
-                self._close(batch.lane)
-        flush = FlushWaiter(self._numbers, len(self.live))
-        if flush.left:
-            self._flushes.append(flush)
-        return flush
-
-    def _land(self, request: ProduceRequest) -> None:
-        self._links[request.broker].flying.remove(request)
+    def _remove_in_flight(self, request: ProduceRequest) -> None:
+        self._broker(request.broker).in_flight.remove(request)
         for batch in request.batches:
-            batch.flying = False
-            batch.lane.flying -= 1
+            batch.request = None
+            batch.queue.in_flight -= 1
 
-    def _regroup(self, lane: PartitionQueue) -> None:
-        """Batches that came back queue again, once nothing of their partition is in flight that may come back too."""
-        if lane.flying and not self.limits.reorder:
-            self._file(lane)
+    def _return_all(self, request: ProduceRequest) -> None:
+        for batch in request.batches:
+            queue = batch.queue
+            if queue.returned or queue.orphaned:
+                self._regroup(queue)
+
+    def _regroup(self, queue: PartitionQueue) -> None:
+        """Queue batches again that came back, once nothing of their partition is in flight that may come back too."""
+        if queue.in_flight and not self.limits.reorder:
+            self._offer(queue)
             return
-        if lane.returned:
-            returned, lane.returned = lane.returned, []
-            self._merge(lane, [batch for batch in returned if not batch.settled])
-        if lane.astray and not lane.flying:
-            self._scatter(lane)
+        if queue.returned:
+            returned, queue.returned = queue.returned, []
+            self._merge(queue, [batch for batch in returned if not batch.finished])
+        if queue.orphaned and not queue.in_flight:
+            self._reassign(queue)
 
-    def _merge(self, lane: PartitionQueue, batches: list[ProduceBatch]) -> None:
+    def _merge(self, queue: PartitionQueue, batches: list[ProduceBatch]) -> None:
         """Queue batches by age. The open batch is closed: it must not go on growing before a newer one."""
         if batches:
             for batch in batches:
                 batch.queued = True
-            lane.queue = deque(sorted([*batches, *lane.queue], key=_by_age))
-            lane.open = None
-        self._work_for(lane)
+            queue.batches = deque(sorted([*batches, *queue.batches], key=_by_age))
+            queue.open = None
+        self._offer(queue)
 
-    def _part(self, whole: ProduceBatch, lane: PartitionQueue, rows: Sequence[int]) -> ProduceBatch:
-        """Some rows of a batch, in their order, as a batch of its age and history. Settle the whole afterwards."""
-        part = ProduceBatch(lane, whole.number, whole.born, whole.pinned)
-        owners = whole.owners()
-        part.maybe, part.attempts, part.error = whole.maybe, whole.attempts, whole.error
+    def _part(self, whole: ProduceBatch, queue: PartitionQueue, rows: Sequence[int]) -> ProduceBatch:
+        """Return some rows of a batch, in their order, as a batch of its age. Forget the whole afterwards."""
+        part = ProduceBatch(queue, whole.sequence, whole.created_at, whole.explicit_partition)
+        waiters = whole.waiters()
+        part.attempts, part.last_error = whole.attempts, whole.last_error
         if rows[-1] - rows[0] + 1 == len(rows):
             part.add(whole.records, rows[0], rows[-1] + 1)
         else:
             part.records = [whole.records[row] for row in rows]
-        for row, owner in enumerate([owners[row] for row in rows]):
-            if owner is not None:
-                part.tag(row, row + 1, owner)
+        for row, waiter in enumerate([waiters[row] for row in rows]):
+            if waiter is not None:
+                part.add_waiter(row, row + 1, waiter)
         part.size = sum(map(self._size_of, part.records))
         self.live[part] = None
-        self.held += part.held
+        self.buffered_bytes += part.buffered_bytes
         for flush in self._flushes:
-            flush.left += part.number <= flush.last
+            flush.left += part.sequence <= flush.last
         return part
+
+    def _size_of(self, record: bytes | ProducerRecord) -> int:
+        return self._record_size(record) if isinstance(record, ProducerRecord) else self.record_overhead + len(record)
+
+    # ---- time ----------------------------------------------------------------------------------------------
+
+    def expired(self, now: float) -> list[ProduceBatch]:
+        """Return the batches older than `deliver_within` that are not `overdue` yet."""
+        latest = now - self.limits.deliver_within
+        return [batch for batch in self.live if batch.created_at <= latest and not batch.overdue]
+
+    def next_expiry(self, now: float) -> float:
+        """Return the time before which no batch expires (s)."""
+        created = (batch.created_at for batch in self.live if not batch.overdue)
+        return min(created, default=now) + self.limits.deliver_within
+
+    def time_out(self, batch: ProduceBatch, why: str = "") -> None:
+        """Finish a batch whose time is over, saying what is known about it; so `effects` has it."""
+        why = why or f"not delivered within {self.limits.deliver_within:g} s"
+        topic = batch.queue.topic
+        where = batch.partition if batch.queue is not topic.unassigned else f"{topic.name}: {topic.why}"
+        tries = f"{batch.attempts} attempt{'' if batch.attempts == 1 else 's'}"
+        last = f", the last failed: {batch.last_error}" if batch.last_error is not None else ""
+        kind = OutcomeUnknown if batch.may_be_written or batch.request is not None else NotWritten
+        batch.fail(kind, f"{why} ({where}; {tries}{last})", batch.last_error)
+        self.finish(batch)
+
+    def flush(self) -> FlushWaiter:
+        """Close what is open, so that it is due; the result tells when all of it has an outcome."""
+        for batch in self.live:
+            if batch.queue.open is batch:
+                self._close(batch.queue)
+        flush = FlushWaiter(self._sequence, len(self.live))
+        if flush.left:
+            self._flushes.append(flush)
+        return flush
 
     # ---- routing -------------------------------------------------------------------------------------------
 
     def topic(self, name: str, compression: str) -> TopicQueues:
-        """A new topic. Its records wait until it is `learned`."""
+        """Add a topic. Its records wait until it is `learned`."""
         topic = self.topics[name] = TopicQueues(name, compression)
         return topic
 
-    def learned(self, topic: TopicQueues) -> None:
-        """The table says about this topic what there is to say; before, it could only guess."""
+    def learned(self, topic: TopicQueues) -> Effects:
+        """Take in that the routing table has this topic; before, it could only guess."""
         topic.known, topic.why = True, "no live broker has it"
         self._route(topic)
+        return self.effects()
 
-    def route(self, table: RoutingTable) -> None:
-        """From now on this table is true."""
+    def route(self, table: RoutingTable) -> Effects:
+        """Replace the routing table."""
         self.table = table
         for topic in self.topics.values():
             if topic.known:
                 self._route(topic)
+        return self.effects()
 
     def _route(self, topic: TopicQueues) -> None:
-        topic.choices = [self._lane(topic, partition) for partition in self.table.partitions(topic.name)]
+        topic.choices = [self._queue(topic, partition) for partition in self.table.partitions(topic.name)]
         choices = set(topic.choices)
-        for lane in (topic.limbo, *topic.lanes.values()):
-            self._aim(lane)
-            lane.astray = lane not in choices
-            if lane.astray and lane.open is not None and not lane.open.pinned:
-                lane.open = None  # nothing more belongs here
-            if lane.astray and not lane.flying:
-                self._scatter(lane)
+        for queue in (topic.unassigned, *topic.queues.values()):
+            self._update_leader(queue)
+            queue.orphaned = queue not in choices
+            if queue.orphaned and queue.open is not None and not queue.open.explicit_partition:
+                queue.open = None  # nothing more belongs here
+            if queue.orphaned and not queue.in_flight:
+                self._reassign(queue)
 
-    def _aim(self, lane: PartitionQueue) -> None:
-        """Point a lane at the broker that serves it now."""
-        known = lane.partition is not None and lane.topic.known
-        leader = self.table.leader(lane.partition) if known and lane.partition else None
-        broker = None if leader is None else leader.id
-        if broker != lane.broker:
-            lane.broker, lane.filed = broker, None
-            self._work_for(lane)
+    def _update_leader(self, queue: PartitionQueue) -> None:
+        """Follow the broker that serves the partition now."""
+        known = queue.topic.known and queue is not queue.topic.unassigned
+        leader = self.table.leader(queue.partition) if known else None
+        broker = None if leader is None else self._broker(leader.id)
+        if broker is not queue.broker_queue:
+            queue.broker_queue = broker
+            self._offer_again(queue)
 
-    def _scatter(self, lane: PartitionQueue) -> None:
-        """Move what is not pinned to partitions that can be chosen; it stays while there are none."""
-        topic = lane.topic
-        astray = [batch for batch in lane.queue if not batch.pinned]
-        if not topic.choices or not astray:
+    def _offer_again(self, queue: PartitionQueue) -> None:
+        if queue.candidate is not None and queue.candidate.broker_queue is not None:
+            queue.candidate.broker_queue.withdraw(queue.candidate)
+        queue.candidate = None
+        self._offer(queue)
+
+    def _reassign(self, queue: PartitionQueue) -> None:
+        """Move what may be moved to partitions that can be chosen; it stays while there are none."""
+        topic = queue.topic
+        movable = [batch for batch in queue.batches if not (batch.explicit_partition or batch.may_be_written)]
+        if not topic.choices or not movable:
             return
-        # One home for all records without preference: what was in one partition stays in order.
-        home = topic.choices[self._randrange(len(topic.choices))]
+        # One target for all records without preference: what was in one partition stays in order.
+        target = topic.choices[self._randrange(len(topic.choices))]
         moved: dict[PartitionQueue, list[ProduceBatch]] = {}
-        for batch in astray:
-            for target, rows in self._destinations(batch, home).items():
-                moved.setdefault(target, []).append(self._part(batch, target, rows))
-            self.settle(batch)
-        for target, parts in moved.items():
-            self._merge(target, parts)
+        for batch in movable:
+            for chosen, rows in self._destinations(batch, target).items():
+                moved.setdefault(chosen, []).append(self._part(batch, chosen, rows))
+            self._forget(batch)
+        for chosen, parts in moved.items():
+            self._merge(chosen, parts)
 
-    def _destinations(self, batch: ProduceBatch, home: PartitionQueue) -> dict[PartitionQueue, list[int]]:
+    def _destinations(self, batch: ProduceBatch, target: PartitionQueue) -> dict[PartitionQueue, list[int]]:
+        """Return which rows go where. A record that the partitioner fails on is rejected, alone."""
         rows: dict[PartitionQueue, list[int]] = {}
         for row, record in enumerate(batch.records):
             key = record.key if isinstance(record, ProducerRecord) else None
-            rows.setdefault(self._preferred(home.topic, key) or home, []).append(row)
+            try:
+                chosen = self._preferred(target.topic, key) or target
+            except Exception as error:  # the partitioner is the user's
+                failed = self._part(batch, batch.queue, [row])
+                failed.fail(Rejected, f"the partitioner failed: {type(error).__name__}: {error}", error)
+                self.finish(failed)
+            else:
+                rows.setdefault(chosen, []).append(row)
         return rows
-
-    def _size_of(self, record: bytes | ProducerRecord) -> int:
-        return self._measure(record) if isinstance(record, ProducerRecord) else self.entry_bytes + len(record)

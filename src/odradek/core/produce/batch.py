@@ -1,22 +1,26 @@
-"""What the accumulator moves about: batches, the lanes they queue in, the requests they fly in. Its rules are in
-`core.accumulator`."""
+"""The values of the accumulator: batches, the queue of each partition, the requests in flight. Its rules are in
+`core.produce.accumulator`."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from odradek.core.interfaces import ProducerRecord
+from odradek.core.interfaces import PartitionBatch, PartitionResult, PendingResult, ProducerRecord
 from odradek.engine import PackedBytes
-from odradek.errors import OdradekError
+from odradek.errors import DeliveryError, OdradekError
 from odradek.types import TopicPartition
+
+if TYPE_CHECKING:
+    from odradek.core.produce.broker_queue import BrokerQueue
 
 __all__ = [
     "PACKED_OVERHEAD_BYTES",
     "RECORD_OVERHEAD_BYTES",
     "AccumulatorLimits",
+    "Effects",
     "FlushWaiter",
     "PartitionQueue",
     "ProduceBatch",
@@ -34,7 +38,7 @@ PACKED_OVERHEAD_BYTES = 8
 
 
 def as_record(record: bytes | ProducerRecord) -> ProducerRecord:
-    """The record that a plain value stands for."""
+    """Return the record that a plain value stands for."""
     return ProducerRecord(record) if isinstance(record, bytes) else record
 
 
@@ -51,130 +55,196 @@ class AccumulatorLimits:
     reorder: bool = False
 
 
-class ProduceBatch:
-    """Records of one partition that travel together: a list in which a record that is only a value is that value, or
-    a `PackedBytes`, to which nothing is added.
+class ProduceBatch(PartitionBatch):
+    """The records of one partition that travel together: a list in which a record that is only a value is that value,
+    or a `PackedBytes`, to which nothing is added.
 
-    `number` is its age: parts of a batch that was divided share it. `tags` says whose the records are, for those
-    whose sender asked: `[start, stop, tag]` runs in order. `pinned` batches stay with their partition. `maybe` is
-    set once an attempt may have been applied, and `error` is how the last one failed. `settled` batches are over,
-    wherever they still turn up.
+    Args:
+        queue: The queue of its partition.
+        sequence: Its age: parts of a batch that was split share it.
+        created_at: When its first record was appended (s).
+        explicit_partition: Its records were sent to this very partition, so they never move to another.
+
+    Other attributes:
+        waiter_runs: `[start, stop, waiter]` in order: which rows have a caller waiting for them.
+        size: Bytes on the wire, uncompressed.
+        request: The request it is in flight with.
+        attempts: How often it was sent.
+        may_be_written: An earlier attempt may have been applied. From then on it is neither moved nor split.
+        overdue: Its time ran out while it was in flight; the outcome of that request is final.
+        last_error: How the last attempt failed.
+        finished: It has an outcome: `result` if it was written, `error` if not.
     """
 
-    __slots__ = (
-        "attempts",
-        "born",
-        "error",
-        "flying",
-        "lane",
-        "maybe",
-        "number",
-        "pinned",
-        "queued",
-        "records",
-        "settled",
-        "size",
-        "strikes",
-        "suspect",
-        "tags",
-    )
+    attempts = 0
+    encoded: bytes | None = None
+    error: DeliveryError | None = None
+    finished = False
+    last_error: OdradekError | None = None
+    may_be_written = False
+    overdue = False
+    queued = False
+    ready = False
+    request: ProduceRequest | None = None
+    result: PartitionResult | None = None
+    size = 0
+    broker_queue: BrokerQueue | None = None
+    """Where it waits to be sent, if it is the next of its partition; `ready`: it takes no more records."""
 
-    def __init__(self, lane: PartitionQueue, number: int, born: float, pinned: bool) -> None:
-        self.lane, self.number, self.born, self.pinned = lane, number, born, pinned
-        self.records: Any = []  # list[bytes | Outgoing] | Packed
-        self.tags: list[list[Any]] = []
-        self.size = self.attempts = self.strikes = 0
-        self.queued = self.flying = self.maybe = self.suspect = self.settled = False
-        self.error: OdradekError | None = None
+    def __init__(self, queue: PartitionQueue, sequence: int, created_at: float, explicit_partition: bool) -> None:
+        self.queue, self.sequence, self.created_at = queue, sequence, created_at
+        self.explicit_partition = explicit_partition
+        self.partition, self.compression = queue.partition, queue.topic.compression
+        self.records: Any = []  # list[bytes | ProducerRecord] | PackedBytes
+        self.waiter_runs: list[list[Any]] = []
 
     def __len__(self) -> int:
         return len(self.records)
 
     @property
-    def held(self) -> int:
+    def buffered_bytes(self) -> int:
         """Bytes of the buffer it takes."""
-        return self.size + self.overhead * len(self.records)
-
-    @property
-    def overhead(self) -> int:
-        """What each record takes beyond its bytes on the wire."""
-        return RECORD_OVERHEAD_BYTES if isinstance(self.records, list) else PACKED_OVERHEAD_BYTES
+        overhead = RECORD_OVERHEAD_BYTES if type(self.records) is list else PACKED_OVERHEAD_BYTES
+        return self.size + overhead * len(self.records)
 
     def add(self, records: Sequence[Any], start: int, stop: int) -> None:
-        """Take in `records[start:stop]`. A `PackedBytes` only as the first and last thing."""
+        """Append `records[start:stop]`. A `PackedBytes` only if the batch is empty, and nothing after it."""
         if isinstance(records, PackedBytes):
             self.records = records[start:stop]
         else:
             self.records += records[start:stop]
 
     def as_records(self) -> list[ProducerRecord]:
-        """Its records as they are shown to users."""
+        """Return its records as users see them."""
         return list(map(as_record, self.records))
 
-    def tag(self, start: int, stop: int, tag: object) -> None:
-        """These records, behind all tagged before, belong to `tag`."""
-        last = self.tags[-1] if self.tags else None
-        if last and last[2] is tag and last[1] == start:
+    def add_waiter(self, start: int, stop: int, waiter: object) -> None:
+        """Note who waits for these rows, which follow all rows noted before."""
+        last = self.waiter_runs[-1] if self.waiter_runs else None
+        if last and last[2] is waiter and last[1] == start:
             last[1] = stop
         else:
-            self.tags.append([start, stop, tag])
+            self.waiter_runs.append([start, stop, waiter])
 
-    def owners(self) -> list[Any]:
-        """The tag of every record, None for those without."""
-        owners: list[Any] = [None] * len(self.records)
-        for start, stop, tag in self.tags:
-            owners[start:stop] = [tag] * (stop - start)
-        return owners
+    def waiters(self) -> list[Any]:
+        """Return the waiter of every record, None where there is none."""
+        waiters: list[Any] = [None] * len(self.records)
+        for start, stop, waiter in self.waiter_runs:
+            waiters[start:stop] = [waiter] * (stop - start)
+        return waiters
+
+    def fail(self, kind: type[DeliveryError], why: str, cause: BaseException | None, hint: str = "") -> None:
+        """Set its `error`."""
+        self.error = kind(self.as_records(), why)
+        self.error.hint, self.error.__cause__ = hint, cause
 
     def __repr__(self) -> str:
-        state = "settled" if self.settled else "open" if self.lane.open is self else "closed"
-        return f"<{type(self).__name__} {self.lane.partition} {len(self)} records {self.size} bytes {state}>"
+        state = "finished" if self.finished else "open" if self.queue.open is self else "closed"
+        return f"<{type(self).__name__} {self.partition} {len(self)} records {self.size} bytes {state}>"
 
 
 class PartitionQueue:
-    """The batches of one partition, oldest first. `partition` None: the records of a topic without partitions.
-    `filed`: where its first batch stands in the queues of its broker, if it may be sent."""
+    """The batches of one partition, oldest first.
 
-    __slots__ = ("astray", "broker", "filed", "flying", "open", "partition", "queue", "returned", "topic")
+    Attributes:
+        partition: Its number is -1 for the records of a topic without known partitions, which are unassigned.
+        broker_queue: That of the broker that serves it now, if one does.
+        batches: What waits to be sent; `open` is the last of them, if it takes more records.
+        in_flight: How many batches are.
+        returned: Batches of failed requests; they queue again when nothing of the partition is in flight.
+        orphaned: Its records may go to other partitions of the topic.
+        candidate: The batch that waits in the broker's queue.
+    """
 
-    def __init__(self, topic: TopicQueues, partition: TopicPartition | None) -> None:
+    __slots__ = (
+        "batches",
+        "broker_queue",
+        "candidate",
+        "in_flight",
+        "open",
+        "orphaned",
+        "partition",
+        "returned",
+        "topic",
+    )
+
+    def __init__(self, topic: TopicQueues, partition: TopicPartition) -> None:
         self.topic, self.partition = topic, partition
-        self.broker: int | None = None
-        self.astray = True
-        self.queue: deque[ProduceBatch] = deque()
+        self.broker_queue: BrokerQueue | None = None
+        self.orphaned = True
+        self.batches: deque[ProduceBatch] = deque()
         self.open: ProduceBatch | None = None
-        self.flying = 0
+        self.candidate: ProduceBatch | None = None
+        self.in_flight = 0
         self.returned: list[ProduceBatch] = []
-        self.filed: tuple[int, int, int, ProduceBatch] | None = None
 
 
 class TopicQueues:
-    """One topic's lanes. `choices` are those that may be chosen now, in canonical order; while there are none, `why`.
-    `unpublished`: it did not exist yet when it was learned."""
+    """The partition queues of one topic.
 
-    __slots__ = ("choices", "compression", "known", "lanes", "limbo", "name", "sticky", "unpublished", "why")
+    Attributes:
+        known: The routing table says what partitions it has; until then `why` says why not.
+        registered: It had partitions in the cluster when it was looked up.
+        choices: The partitions that may be chosen now, in canonical order.
+        unassigned: The queue of records while there are no choices.
+        sticky: The queue that records without a preference go to, until its batch is full.
+    """
+
+    __slots__ = ("choices", "compression", "known", "name", "queues", "registered", "sticky", "unassigned", "why")
 
     def __init__(self, name: str, compression: str) -> None:
         self.name, self.compression = name, compression
-        self.known = self.unpublished = False
+        self.known, self.registered = False, True
         self.why = "its partitions are not known"
-        self.limbo = self.sticky = PartitionQueue(self, None)
+        self.unassigned = self.sticky = PartitionQueue(self, TopicPartition(name, -1))
         self.choices: list[PartitionQueue] = []
-        self.lanes: dict[TopicPartition, PartitionQueue] = {}
+        self.queues: dict[TopicPartition, PartitionQueue] = {}
 
 
 @dataclass(slots=True, eq=False)
 class ProduceRequest:
-    """What goes to one broker in one exchange. `exclusive`: it is one suspect, and nothing else is in flight."""
+    """What goes to one broker in one request.
+
+    Args:
+        broker: Its id.
+        batches: At most one per partition, oldest first.
+        isolated: Nothing else may be in flight to that broker.
+        encoding: How many of its batches threads are still encoding.
+        pending: Its result, once it has been handed to a connection.
+        probe: The result of an empty request right before it, if it is isolated.
+        unencodable: Batches that cannot be written as they are, and why.
+    """
 
     broker: int
     batches: list[ProduceBatch]
-    exclusive: bool
+    isolated: bool
+    encoding: int = 0
+    pending: PendingResult[Sequence[PartitionResult]] | None = None
+    probe: PendingResult[Sequence[PartitionResult]] | None = None
+    unencodable: list[tuple[ProduceBatch, OdradekError]] = field(default_factory=list)
+
+
+class Effects(NamedTuple):
+    """What is to be done after the state of the accumulator has changed.
+
+    Args:
+        finished: Batches with an outcome, each returned once: tell their callers.
+        due: Brokers for which `next_request` may have something now.
+        refresh_metadata: A broker said that the routing table is stale.
+        back_off: Wait before the next request to that broker.
+        fatal: The producer cannot continue, or another one has taken its place.
+    """
+
+    finished: Sequence[ProduceBatch] = ()
+    due: Collection[int] = ()
+    refresh_metadata: bool = False
+    back_off: bool = False
+    fatal: OdradekError | None = None
 
 
 @dataclass(slots=True, eq=False)
 class FlushWaiter:
-    """Everything accepted up to a moment; over when `left` is 0."""
+    """Everything appended up to `last`; over when `left` is 0."""
 
     last: int
     left: int

@@ -1,92 +1,140 @@
-"""One broker as the accumulator sees it: whose turn it is, and what it has not answered.
+"""The batches that wait for one broker, and the requests in flight to it.
 
-Nothing here looks at more lanes than it takes: each lane's first batch stands in one of three queues by age. A lane
-whose first batch has changed is filed anew, and what it leaves behind in a queue is dropped when it comes to the front.
+Nothing here looks at more partitions than it sends: the first batch of each waits here, ordered by age. A batch that
+is withdrawn stays where it is and is dropped when it comes to the front, which `ProduceBatch.broker_queue` tells.
 """
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
-from itertools import count
+from collections import deque
 from math import inf
+from operator import attrgetter
 
-from odradek.core.produce.batch import PartitionQueue, ProduceBatch, ProduceRequest
+from odradek.core.produce.batch import ProduceBatch, ProduceRequest
 
-__all__ = ["REQUEST_PARTS", "BrokerQueue"]
+__all__ = ["MAX_REQUEST_PARTITIONS", "BrokerQueue"]
 
-REQUEST_PARTS = 10_000
+MAX_REQUEST_PARTITIONS = 10_000
 """Most partitions in one request: 0.7 counts them in a signed i16 (specification 1.1)."""
 
-
-_SUSPECT, _CLOSED, _OPEN = _KINDS = range(3)
-
-
-_Entry = tuple[int, int, int, ProduceBatch]
-"""Age of a batch, number of the filing, kind, batch."""
+_by_age = attrgetter("sequence")
 
 
 class BrokerQueue:
-    """See the module. `flying`: requests without an outcome, oldest first. `left_at`: when the last one was taken
-    that was not a suspect's. `hurried`: somebody waits for the outcome of a record that is still here, or was."""
+    """See the module docstring.
 
-    def __init__(self) -> None:
-        self.flying: list[ProduceRequest] = []
-        self.left_at = -inf
-        self.hurried = False
-        self._queues: tuple[list[_Entry], ...] = tuple([] for _ in _KINDS)
-        self._filings = count()
+    Attributes:
+        broker: Its id.
+        in_flight: Requests without an outcome, oldest first.
+        last_sent_at: When the last request was taken that was not isolated (s).
+        has_waiters: A caller waits for the outcome of a record that is still here, or was.
+        ready: How many batches take no more records, so that they are due.
+    """
 
-    def file(self, lane: PartitionQueue, head: ProduceBatch) -> bool:
-        """`head` is what the lane wants to send next. Returns whether that is news."""
-        kind = _SUSPECT if head.suspect else _OPEN if lane.open is head else _CLOSED
-        filed = lane.filed
-        if filed is not None and filed[3] is head and filed[2] == kind:
+    def __init__(self, broker: int) -> None:
+        self.broker = broker
+        self.in_flight: list[ProduceRequest] = []
+        self.last_sent_at = -inf
+        self.has_waiters = False
+        self.ready = 0
+        self._batches: deque[ProduceBatch] = deque()
+        self._isolated: deque[ProduceBatch] = deque()
+        self._in_order = True
+
+    def enqueue(self, batch: ProduceBatch, ready: bool) -> bool:
+        """Add a batch; `ready`: it takes no more records. Return True if the broker may be due earlier now."""
+        queue = self._batches
+        if batch.isolate_with:
+            queue, ready = self._isolated, False
+        first = not queue or queue[0].broker_queue is not self
+        if not first and batch.sequence < queue[-1].sequence:
+            self._in_order, first = False, True
+        queue.append(batch)
+        batch.broker_queue = self
+        if ready:
+            batch.ready = True
+            self.ready += 1
+        return first or ready
+
+    def withdraw(self, batch: ProduceBatch) -> None:
+        """Remove a batch."""
+        self.ready -= batch.ready
+        batch.broker_queue, batch.ready = None, False
+
+    def set_ready(self, batch: ProduceBatch) -> bool:
+        """Note that a batch takes no more records. Return True if that makes it due."""
+        if batch.ready or batch.isolate_with:
             return False
-        lane.filed = entry = (head.number, next(self._filings), kind, head)
-        heappush(self._queues[kind], entry)
+        batch.ready = True
+        self.ready += 1
         return True
 
     @property
-    def idle(self) -> bool:
-        """Nobody waits for anything. (Not to be idle proves nothing.)"""
-        return not any(self._queues)
+    def empty(self) -> bool:
+        """True if nothing waits. (False proves nothing.)"""
+        return not self._batches and not self._isolated
 
     @property
-    def suspect(self) -> ProduceBatch | None:
-        """The oldest batch that has to go alone."""
-        entry = self._first(_SUSPECT)
-        return None if entry is None else entry[3]
+    def oldest_isolated(self) -> ProduceBatch | None:
+        """The oldest batch that must be sent isolated."""
+        return self._first(self._isolated) if self._isolated else None
 
     def due(self, latency: float) -> float | None:
-        """When a batch is due that is not a suspect: closed ones were when they were born."""
-        entry = self._first(_CLOSED)
-        if entry is not None:
-            return entry[3].born
-        entry = self._first(_OPEN)
-        if entry is None:
+        """Return when a batch that is not isolated is due (s): one that takes no more records is due already."""
+        oldest = self._first(self._batches)
+        if oldest is None:
             return None
-        born = entry[3].born
-        if self.flying:
-            return born + latency
-        return born if self.hurried else max(born, min(born, self.left_at) + latency)
+        created_at = oldest.created_at
+        if self.ready:
+            return created_at
+        if self.in_flight:
+            return created_at + latency
+        if self.has_waiters:
+            return created_at
+        return max(created_at, min(created_at, self.last_sent_at) + latency)
 
-    def portion(self, size: int) -> list[ProduceBatch]:
-        """The oldest batches that are no suspects, up to so many bytes, but at least one; they are filed no more."""
-        portion: list[ProduceBatch] = []
-        while len(portion) < REQUEST_PARTS:
-            closed, opened = self._first(_CLOSED), self._first(_OPEN)
-            entry = opened if closed is None or (opened is not None and opened < closed) else closed
-            if entry is None or (portion and entry[3].size > size):
+    def drain(self, size: int) -> list[ProduceBatch]:
+        """Remove and return the oldest batches, up to `size` bytes, but at least one."""
+        drained: list[ProduceBatch] = []
+        first, queue = self._first, self._batches
+        while len(drained) < MAX_REQUEST_PARTITIONS:
+            batch = first(queue)
+            if batch is None or (batch.size > size and drained):
                 break
-            batch = entry[3]
-            batch.lane.filed = None
-            heappop(self._queues[entry[2]])
-            portion.append(batch)
+            queue.popleft()
+            self.withdraw(batch)
+            drained.append(batch)
             size -= batch.size
-        return portion
+        return drained
 
-    def _first(self, kind: int) -> _Entry | None:
-        queue = self._queues[kind]
-        while queue and queue[0][3].lane.filed is not queue[0]:
-            heappop(queue)
-        return queue[0] if queue else None
+    def drain_isolated(self, size: int) -> list[ProduceBatch]:
+        """Remove and return the oldest isolated batches that may share a request, up to `size` bytes."""
+        drained: list[ProduceBatch] = []
+        most = MAX_REQUEST_PARTITIONS
+        while (batch := self._first(self._isolated)) is not None:
+            most = min(most, batch.isolate_with)
+            if len(drained) >= most or (batch.size > size and drained):
+                break
+            self._isolated.popleft()
+            self.withdraw(batch)
+            drained.append(batch)
+            size -= batch.size
+        return drained
+
+    def _first(self, queue: deque[ProduceBatch]) -> ProduceBatch | None:
+        if not self._in_order:
+            self._sort()
+        while queue:
+            batch = queue[0]
+            if batch.broker_queue is self:
+                return batch
+            queue.popleft()
+        return None
+
+    def _sort(self) -> None:
+        """Batches that were returned are older than those that came meanwhile: sort once for all of them."""
+        for queue in (self._batches, self._isolated):
+            batches = sorted(queue, key=_by_age)
+            queue.clear()
+            queue.extend(batches)
+        self._in_order = True

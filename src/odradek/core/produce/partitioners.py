@@ -1,11 +1,11 @@
-"""Which partition a record goes to.
+"""Partitioners: which partition a record goes to.
 
 A partitioner is a function `(topic, key, count) -> index | None`: an index into the topic's partitions in canonical
 order (0.7: by broker, then partition, both numerically; specification 7), or None for "no preference": the record
 joins the batch that is being filled, and each new batch picks its partition uniformly at random. So records without a
 key are spread evenly and still travel in full batches; 0.7's own producer drew a partition per record.
 
-Chance comes in as an argument (`randrange`, as `random.Random().randrange`).
+Randomness is an argument (`randrange`, as `random.Random().randrange`).
 """
 
 from __future__ import annotations
@@ -20,29 +20,37 @@ __all__ = ["JavaHash", "KeyHash", "Partitioner", "RandomPartitioner", "RoundRobi
 
 
 class Partitioner(Protocol):
-    """Chooses among `count` partitions (at least 1). Must be quick: it runs once per record."""
+    """Chooses among `count` partitions (at least 1). Must be quick: it runs once per record.
+
+    A partitioner may have an attribute `keyless_is_sticky`. If it is true, records without a key have no preference and
+    are not shown to it one by one, which lets runs of them be appended at once. Without it every record is shown.
+    """
 
     def __call__(self, topic: str, key: bytes | None, count: int) -> int | None: ...
 
 
 class KeyHash:
-    """`crc32(key) % count`, with the CRC-32 of zlib: the same in every process, on every machine, for ever.
+    """`crc32(key) % count`, with the CRC-32 of zlib: the same in every process and on every machine, forever.
 
     Records without a key have no preference.
     """
+
+    keyless_is_sticky = True
 
     def __call__(self, topic: str, key: bytes | None, count: int) -> int | None:
         return None if key is None else crc32(key) % count
 
 
 class JavaHash:
-    """What the Scala producer's default partitioner does with a String key: `abs(key.hashCode) % count`.
+    """The rule of the Scala producer's default partitioner for a String key: `abs(key.hashCode) % count`.
 
     The key's bytes are read as UTF-8. `abs(Int.MinValue)` is negative on the JVM, where such a key is refused
     unless `count` divides it; here it counts as 2147483648, which agrees wherever Scala has an answer at all.
     Records without a key have no preference.
     Source: specification 7, DefaultPartitioner.
     """
+
+    keyless_is_sticky = True
 
     def __call__(self, topic: str, key: bytes | None, count: int) -> int | None:
         return None if key is None else abs(java_string_hash(key.decode("utf-8", "replace"))) % count
@@ -65,13 +73,13 @@ class RoundRobin:
         self._next: defaultdict[str, int] = defaultdict(int)
 
     def __call__(self, topic: str, key: bytes | None, count: int) -> int | None:
-        turn = self._next[topic]
-        self._next[topic] = turn + 1
-        return turn % count
+        index = self._next[topic]
+        self._next[topic] = index + 1
+        return index % count
 
 
 def java_string_hash(text: str) -> int:
-    """`String.hashCode` of Java: 31-adic over UTF-16 units, a signed 32-bit result."""
+    """Return Java's `String.hashCode`: 31-adic over UTF-16 units, a signed 32-bit result."""
     value = 0
     for (unit,) in iter_unpack("<H", text.encode("utf-16-le", "surrogatepass")):
         value = (31 * value + unit) & 0xFFFFFFFF

@@ -1,8 +1,9 @@
-"""The data requests of one 0.7 broker, over one connection: `core.interfaces.BrokerApi`.
+"""The data requests of one 0.7 broker, over one connection: `core.interfaces.BrokerClient`.
 
-A produce is not answered in 0.7. Its confirm is a MULTIFETCH of zero parts right behind it, in the same exchange: the
+A produce is not answered in 0.7. Its confirm is a MULTIFETCH of zero parts right after it, in the same write: the
 broker serves a connection strictly in order and closes it on a bad produce (specification 1.1, 3.1), so the answer
-proves the append.
+proves the append. It does not prove that no message was larger than the broker's max.message.size: such a message set
+is dropped silently.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from weakref import WeakSet
 from odradek import engine
 from odradek.core.interfaces import (
     DecoderOptions,
-    FetchResult,
     LogDecoder,
     PartitionBatch,
+    PartitionFetch,
+    PartitionResult,
     PendingResult,
-    ProduceResult,
 )
-from odradek.engine import NO_LIMIT
-from odradek.errors import BrokerError, ConfigError, ConnectionLost, MessageTooLarge
+from odradek.engine import PackedBytes
+from odradek.errors import BrokerError, ConfigError, ConnectionLost, MessageTooLarge, RemoteProtocolError
 from odradek.io.connection import Connection
 from odradek.io.requests import InFlightRequest
-from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
+from odradek.types import EARLIEST, AtTime, Broker, Position, PositionSpec, TopicPartition
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set, entry_bytes
 from odradek.wire.kafka07.requests import Fetch, MultiFetch, MultiProduce, Offsets, Produce, encode_request
@@ -39,7 +40,7 @@ from odradek.wire.kafka07.responses import (
     broker_error,
 )
 
-__all__ = ["BrokerClientOptions", "Kafka07BrokerClient", "encode_part"]
+__all__ = ["BrokerClientOptions", "Kafka07BrokerClient", "encode_batch"]
 
 CONFIRM = encode_request(MultiFetch(()))
 """8 bytes out, 6 bytes back (specification 1.3)."""
@@ -64,28 +65,35 @@ class BrokerClientOptions:
     max_message_bytes: int = MAX_MESSAGE_BYTES
 
 
-def encode_part(part: PartitionBatch, max_message_bytes: int) -> bytes:
-    """The message set of a part: one wrapper when it is compressed. Pure.
+def encode_batch(batch: PartitionBatch, max_message_bytes: int) -> bytes:
+    """Return the message set of a batch: one wrapper message when it is compressed. Pure.
 
     Raises:
-        MessageTooLarge: The broker would drop the whole set silently: a payload is over the limit, and with a codec
-            the payload is the wrapper's (specification 3.1).
+        MessageTooLarge: The broker would drop the whole set silently: a payload is over the limit, and compressed, the
+            payload is the wrapper's (specification 3.1).
     """
-    compression = CompressionType.named(part.compression)
-    limit = NO_LIMIT if compression else max_message_bytes
-    rows = part.records
-    if engine.active.fit(rows, 0, len(rows), sys.maxsize, 0, limit)[0] < len(rows):  # not all are plain, and small
-        rows = [row if isinstance(row, bytes) else row.value for row in rows]
-        _check(part, max(map(len, rows)), limit)
-    encoded = encode_set(cast(Sequence[bytes], rows), compression)
-    if compression:
-        _check(part, len(encoded) - entry_bytes(0), max_message_bytes)
-    return encoded
+    values: Any = batch.records
+    plain = len(values) > 0 and type(values[0]) is bytes  # a batch of records with keys need not be looked at twice
+    if batch.compression != "none":
+        encoded = encode_set(_payloads(values), CompressionType.named(batch.compression))
+        _check_size(batch, len(encoded) - entry_bytes(0), max_message_bytes)
+        return encoded
+    if not plain or engine.active.fit(values, 0, len(values), sys.maxsize, 0, max_message_bytes)[0] < len(values):
+        values = _payloads(values)
+        _check_size(batch, max(map(len, values), default=0), max_message_bytes)
+    return encode_set(values)
 
 
-def _check(part: PartitionBatch, size: int, limit: int) -> None:
+def _payloads(records: Any) -> Any:
+    """Return what 0.7 stores of the records."""
+    if isinstance(records, PackedBytes):
+        return records
+    return [record if type(record) is bytes else record[0] for record in records]
+
+
+def _check_size(batch: PartitionBatch, size: int, limit: int) -> None:
     if size > limit:
-        raise MessageTooLarge(str(part.partition), -1, size, limit, "max_message_bytes")
+        raise MessageTooLarge(str(batch.partition), -1, size, limit, "max_message_bytes")
 
 
 class Kafka07BrokerClient:
@@ -100,80 +108,85 @@ class Kafka07BrokerClient:
     def __init__(self, broker: Broker, connection: Connection, options: BrokerClientOptions | None = None) -> None:
         self.broker, self.connection, self.options = broker, connection, options or BrokerClientOptions()
         self._current: WeakSet[LogDecoder] = WeakSet()  # decoders whose tail, if any, came over
-        self._current_epoch = connection.epoch  # the connection of this epoch
+        self._current_incarnation = connection.incarnation  # of the connection
 
     def __repr__(self) -> str:
         return f"<Kafka07BrokerClient broker {self.broker.id} {self.connection!r}>"
 
     @property
-    def epoch(self) -> int:
-        """See BrokerApi."""
-        return self.connection.epoch
+    def incarnation(self) -> int:
+        """See BrokerClient."""
+        return self.connection.incarnation
 
-    def produce(self, parts: Sequence[PartitionBatch], *, confirm: bool) -> PendingResult[ProduceResult]:
-        """See BrokerApi. One part goes out as PRODUCE, several as MULTIPRODUCE.
+    def encode(self, batch: PartitionBatch, max_message_bytes: int) -> None:
+        """See BrokerClient. Every 0.7 broker takes the same bytes."""
+        if batch.encoded is None:
+            batch.encoded = encode_batch(batch, max_message_bytes)
 
-        The outcome fails with ConnectionLost, `sent` true, when the broker closes the connection instead of
-        confirming: it refused this produce or one before it, or died. Without `confirm` it is there once the bytes
-        are written, and proves nothing.
+    def produce(self, batches: Sequence[PartitionBatch], *, acks: int) -> PendingResult[Sequence[PartitionResult]]:
+        """See BrokerClient. One batch goes out as PRODUCE, several as MULTIPRODUCE.
+
+        The result fails with ConnectionLost, `sent` true, when the broker closes the connection instead of confirming:
+        it refused this produce or one before it, or died. With `acks=0` it is there once the bytes are written, and
+        proves nothing.
 
         Raises:
-            MessageTooLarge, LocalProtocolError, Closed: Nothing was queued.
+            LocalProtocolError, Closed: Nothing was queued. MessageTooLarge, ConfigError: nor was it if a batch that is
+                not encoded yet cannot be.
         """
-        request = self._produce(parts[0]) if len(parts) == 1 else MultiProduce(tuple(map(self._produce, parts)))
-        buffers = encode_request(request)
-        pending = self.connection.submit(
-            buffers + CONFIRM if confirm else buffers,
-            ConfirmReply() if confirm else None,
+        for batch in batches:
+            if batch.encoded is None:
+                self.encode(batch, self.options.max_message_bytes)
+        parts = tuple([Produce(b.partition.topic, b.partition.partition, cast(bytes, b.encoded)) for b in batches])
+        buffers = encode_request(parts[0] if len(parts) == 1 else MultiProduce(parts))
+        request = self.connection.submit(
+            buffers + CONFIRM if acks else buffers,
+            ConfirmReply() if acks else None,
             deadline_s=self.options.request_timeout_s,
         )
-        return _PendingProduce(pending, ProduceResult((None,) * len(parts), confirm))
+        return _PendingProduce(request, self.connection, [PartitionResult(batch.partition) for batch in batches])
 
-    def _produce(self, part: PartitionBatch) -> Produce:
-        encoded = part.encoded if part.encoded is not None else encode_part(part, self.options.max_message_bytes)
-        return Produce(part.partition.topic, part.partition.partition, encoded)
-
-    async def fetch(self, wants: Sequence[tuple[LogDecoder, int]]) -> Sequence[FetchResult]:
-        """See BrokerApi. One want goes out as FETCH, several as MULTIFETCH.
+    async def fetch(self, fetches: Sequence[PartitionFetch], *, max_wait: float = 0.0, min_bytes: int = 1) -> None:
+        """See `core.interfaces.BrokerClient`. A single partition is sent as FETCH, several as MULTIFETCH; 0.7 answers
+        at once, so `max_wait` and `min_bytes` are ignored.
 
         A partial tail a decoder kept from an earlier connection is dropped first: the broker may have been truncated
         in between. Cancellation: safe; what is still to come is read and dropped, what came before stays fed. The
-        same holds when a decoder is reset while its fetch is under way.
+        same holds when a decoder is reset while its fetch is in flight.
         """
-        if not wants:
-            return []
-        self._drop_old_tails(wants)
-        parts = tuple(Fetch(d.partition.topic, d.partition.partition, d.fetch_position, size) for d, size in wants)
-        feeds = [_FetchSink(decoder) for decoder, _ in wants]
-        limit = sum(size for _, size in wants)
+        if not fetches:
+            return
+        self._drop_old_tails(fetches)
+        parts = tuple(
+            [Fetch(f.decoder.partition.topic, f.decoder.partition.partition, f.start(), f.max_bytes) for f in fetches]
+        )
+        limit = sum([f.max_bytes for f in fetches])
         pending: InFlightRequest[list[PartResult]] = self.connection.submit(
             encode_request(parts[0] if len(parts) == 1 else MultiFetch(parts)),
-            FetchReply(feeds, limit) if len(parts) == 1 else MultiFetchReply(feeds, limit),
+            FetchReply(fetches, limit) if len(parts) == 1 else MultiFetchReply(fetches, limit),
             deadline_s=self.options.request_timeout_s,
         )
         try:
             results = await pending
         finally:
-            for feed in feeds:
-                feed.detach()
-        return [
-            FetchResult(decoder, result.received, self._error(result.error_code, part))
-            for (decoder, _), part, result in zip(wants, parts, results, strict=True)
-        ]
+            for fetch in fetches:
+                fetch.cancel()
+        for fetch, part, (code, received) in zip(fetches, parts, results, strict=True):
+            fetch.received = received
+            if code:
+                fetch.error = self._error(code, part)
 
-    def _drop_old_tails(self, wants: Sequence[tuple[LogDecoder, int]]) -> None:
-        if self._current_epoch != self.epoch:
-            self._current_epoch = self.epoch
+    def _drop_old_tails(self, fetches: Sequence[PartitionFetch]) -> None:
+        if self._current_incarnation != self.incarnation:
+            self._current_incarnation = self.incarnation
             self._current.clear()
-        for decoder, _ in wants:
-            if decoder not in self._current:
+        for fetch in fetches:
+            if (decoder := fetch.decoder) not in self._current:
                 self._current.add(decoder)
                 if decoder.fetch_position != decoder.position:
                     decoder.reset(decoder.position)
 
-    def _error(self, code: int, part: Fetch) -> BrokerError | None:
-        if not code:
-            return None
+    def _error(self, code: int, part: Fetch) -> BrokerError:
         return broker_error(code, f"{self.broker.address}: fetch {part.topic}/{part.partition} from {part.offset}")
 
     async def positions(
@@ -200,8 +213,15 @@ class Kafka07BrokerClient:
                 error.hint = "0.7 brokers close the connection on a topic or partition that cannot exist on them"
             raise error from None
 
+    async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
+        """See `core.interfaces.BrokerClient`. Cancellation: safe."""
+        for each in (at, EARLIEST):  # no segment is as old as a time before the first one
+            if found := await self.positions(partition, each):
+                return found[0]
+        raise RemoteProtocolError(f"{partition}: broker {self.broker.id} returned no earliest position")
+
     def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> LogDecoder:
-        """A decoder for `fetch`, starting at `position`."""
+        """Return a decoder for `fetch` that begins at `position`."""
         return MessageSetDecoder(partition, position, options)
 
 
@@ -211,46 +231,28 @@ def _time_ms(at: PositionSpec | AtTime) -> int:
 
 
 class _PendingProduce:
-    """The outcome of a produce (see `core.interfaces.PendingResult`): that of its exchange, with the receipt as its
-    value."""
+    """The result of a produce (see `core.interfaces.PendingResult`): that of its request, with a result per partition
+    as its value."""
 
-    __slots__ = ("_pending", "_receipt", "then")
+    __slots__ = ("_connection", "_request", "_results", "add_done_callback")
 
-    def __init__(self, pending: InFlightRequest[Any], receipt: ProduceResult) -> None:
-        self._pending, self._receipt, self.then = pending, receipt, pending.then
+    def __init__(
+        self, request: InFlightRequest[Any], connection: Connection, results: Sequence[PartitionResult]
+    ) -> None:
+        self._request, self._connection, self._results = request, connection, results
+        self.add_done_callback = request.add_done_callback
 
     @property
     def done(self) -> bool:
-        return self._pending.done
+        return self._request.done
 
-    def result(self) -> ProduceResult:
-        self._pending.result()
-        return self._receipt
+    def result(self) -> Sequence[PartitionResult]:
+        self._request.result()
+        return self._results
 
-    def __await__(self) -> Generator[Any, Any, ProduceResult]:
-        yield from self._pending.__await__()
-        return self._receipt
+    def withdraw(self) -> bool:
+        return self._connection.withdraw(self._request)
 
-
-class _FetchSink:
-    """Passes the bytes of one reply on to a decoder as long as they are the ones it waits for. Once it was reset, or
-    its fetch cancelled, they are not."""
-
-    __slots__ = ("_decoder", "_position")
-
-    def __init__(self, decoder: LogDecoder) -> None:
-        self._decoder: LogDecoder | None = decoder
-        self._position: int = decoder.fetch_position
-
-    def feed(self, data: memoryview) -> None:
-        decoder = self._decoder
-        if decoder is None:
-            return
-        if decoder.fetch_position == self._position:
-            decoder.feed(data)
-            self._position += len(data)
-        else:
-            self._decoder = None
-
-    def detach(self) -> None:
-        self._decoder = None
+    def __await__(self) -> Generator[Any, Any, Sequence[PartitionResult]]:
+        yield from self._request.__await__()
+        return self._results

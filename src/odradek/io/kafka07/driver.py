@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,30 +13,35 @@ from typing import Any, Self
 import anyio
 from anyio.abc import TaskGroup
 
-from odradek.core.interfaces import ClusterMetadata, DecoderOptions, PartitionBatch, ProducerRecord, Subscription
+from odradek.core.interfaces import ClusterMetadata, DecoderOptions, PartitionFetch, ProducerRecord, Subscription
+from odradek.core.kafka07.refusal import ClosingBrokerPolicy
 from odradek.core.kafka07.znodes import GROUPS, MAX_PARTITIONS
 from odradek.errors import (
+    BrokerError,
     Closed,
     ConfigError,
     InternalError,
     LocalProtocolError,
     MessageTooLarge,
+    OffsetOutOfRange,
     Rejected,
     RemoteProtocolError,
     Unsupported,
     UsageError,
 )
 from odradek.io.connection import Connection, ConnectionOptions
-from odradek.io.kafka07.broker_client import BrokerClientOptions, Kafka07BrokerClient, encode_part
+from odradek.io.kafka07.broker_client import BrokerClientOptions, Kafka07BrokerClient
 from odradek.io.kafka07.membership import RebalanceOptions, ZooKeeperMembership, ZooKeeperOffsets
 from odradek.io.kafka07.metadata import StaticMetadata, ZooKeeperMetadata, broker_list
 from odradek.io.zookeeper import ZooKeeper
 from odradek.types import Broker, Position, TopicPartition
 from odradek.wire.kafka07.message_set import entry_bytes
-from odradek.wire.kafka07.responses import ErrorCode
+from odradek.wire.kafka07.responses import Kafka07ErrorCode
 from odradek.wire.kafka07.topic_names import check_topic
 
 __all__ = ["Kafka07Driver", "Kafka07Options"]
+
+log = logging.getLogger(__name__)
 
 PROBE_PARTITIONS = 256
 """Partitions asked for in one request. A broker with more of one topic is asked again."""
@@ -75,6 +81,9 @@ class Kafka07Driver:
     """
 
     name = "kafka07"
+    long_poll = False
+    compressions = frozenset({"none", "gzip", "snappy"})
+    numbers_by_broker = True
 
     def __init__(
         self,
@@ -134,8 +143,10 @@ class Kafka07Driver:
     # ---- brokers --------------------------------------------------------------------------------------------
 
     def broker(self, broker: Broker, *, purpose: str) -> Kafka07BrokerClient:
-        """See ProtocolDriver. A broker whose address changed gets another connection, and so does one whose connection
-        ended by a defect; the old one is closed.
+        """Return the client of a broker (ProtocolDriver).
+
+        A broker whose address changed gets another connection, and so does one whose connection ended by a defect; the
+        old one is closed.
 
         Raises:
             Closed: Outside the block.
@@ -179,22 +190,29 @@ class Kafka07Driver:
         client = self.broker(broker, purpose="control")
         for first in range(0, MAX_PARTITIONS, PROBE_PARTITIONS):
             asked = [TopicPartition(topic, n, broker.id) for n in range(first, first + PROBE_PARTITIONS)]
-            results = await client.fetch([(client.decoder(p, Position(0), DecoderOptions()), 0) for p in asked])
-            for partition, result in zip(asked, results, strict=True):
-                if result.error is not None and result.error.code == ErrorCode.WRONG_PARTITION:
+            fetches = [PartitionFetch(client.decoder(p, Position(0), DecoderOptions()), 0) for p in asked]
+            await client.fetch(fetches)
+            for partition, error in zip(asked, [fetch.error for fetch in fetches], strict=True):
+                if isinstance(error, BrokerError) and error.code == Kafka07ErrorCode.WRONG_PARTITION:
                     return partition.partition
-                if result.error is not None and result.error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
-                    raise result.error
+                if error is not None and not isinstance(error, OffsetOutOfRange):
+                    raise error
         raise RemoteProtocolError(f"{broker.address} claims to have more than {MAX_PARTITIONS} partitions of {topic}")
 
     # ---- the rules ------------------------------------------------------------------------------------------
 
-    def check(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
-        """See Era. Keys are welcome: they choose the partition, and do not travel."""
+    def refusal_policy(self) -> ClosingBrokerPolicy:
+        """See ProtocolDriver: a 0.7 broker refuses a produce by closing the connection."""
+        return ClosingBrokerPolicy()
+
+    def validate_record(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
+        """See ProtocolDriver. Keys are allowed: they choose the partition, and are not stored."""
         if record.headers:
             raise Unsupported("a header", "Kafka 0.11")
-        if record.time is not None:
-            raise Unsupported("a time of one's own", "Kafka 0.10")
+        if record.timestamp is not None:
+            raise Unsupported("a timestamp", "Kafka 0.10")
+        if record.value is None:
+            raise Unsupported("a null value", "Kafka 0.8.1")
         try:
             check_topic(topic)
         except LocalProtocolError as error:
@@ -203,27 +221,36 @@ class Kafka07Driver:
             too_large = MessageTooLarge(topic, -1, len(record.value), max_message_bytes, "max_message_bytes")
             raise Rejected([record], str(too_large)) from too_large
 
-    def record_bytes(self, record: ProducerRecord) -> int:
-        return entry_bytes(len(record.value))
-
-    def encode(self, part: PartitionBatch, max_message_bytes: int) -> PartitionBatch:
-        return PartitionBatch(part.partition, part.records, part.compression, encode_part(part, max_message_bytes))
+    def record_size(self, record: ProducerRecord) -> int:
+        """See ProtocolDriver."""
+        return entry_bytes(len(record.value or b""))
 
     # ---- groups ---------------------------------------------------------------------------------------------
 
     def membership(self, subscription: Subscription) -> ZooKeeperMembership:
-        """A member of its own in this era's ZooKeeper session. Raises Unsupported without ZooKeeper."""
-        zk = self._zookeeper("a consumer group")
-        return ZooKeeperMembership(zk, subscription, self._options.rebalance, self._spawn)
+        """Return a member of a group, in this cluster's ZooKeeper session.
+
+        Raises:
+            Unsupported: Without ZooKeeper.
+            ConfigError: ZooKeeper refuses the name of the group or consumer, or a broker that of a topic.
+        """
+        zookeeper = self._zookeeper("a consumer group")
+        return ZooKeeperMembership(zookeeper, subscription, self._options.rebalance, self._spawn)
 
     def offsets(self, group: str) -> ZooKeeperOffsets:
-        """Positions of a group. Raises Unsupported without ZooKeeper."""
+        """Return the stored positions of a group. Raises Unsupported without ZooKeeper."""
         return ZooKeeperOffsets(self._zookeeper("storing positions"), group)
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run `work` until it returns or this driver is closed."""
+        """Run `work` until it returns or this driver is closed. An error of it is logged: the cluster lives on."""
         if self._tasks is not None:
-            self._tasks.start_soon(work)
+            self._tasks.start_soon(self._guard, work)
+
+    async def _guard(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await work()
+        except Exception:
+            log.exception("%r: a background task failed", self)
 
     async def groups(self) -> list[str]:
         return await self._zookeeper("listing groups").children(GROUPS) or []

@@ -223,6 +223,7 @@ class ZooKeeperMembership:
         self._unconfirmed: dict[str, str] = {}  # nodes whose creation was not answered: path -> data
         self._watched: set[str] = set()
         self._blockers: set[str] = set()
+        self._blocked_claims = 0  # in the last attempt
 
     @property
     def problem(self) -> str:
@@ -399,7 +400,7 @@ class ZooKeeperMembership:
                     self._assigned -= revoked
                 self._require(session)
                 if owners := await self._apply(steps):
-                    return await self._conflict(steps, owners)
+                    return await self._conflict(owners)
                 await self._assign(steps.target)
                 self._snapshot = snapshot
         except TRANSIENT_ERRORS as error:
@@ -417,12 +418,15 @@ class ZooKeeperMembership:
             self._attempt = 0  # counted from the start when the owners are gone
         return event
 
-    async def _conflict(self, steps: RebalancePlan, owners: Mapping[TopicPartition, str]) -> MemberEvent:
-        """Release the claims of this attempt (all or nothing, as Scala does); partitions owned before are kept."""
-        await gather(self._release, [p for p in steps.claim if p in self._owned])
+    async def _conflict(self, owners: Mapping[TopicPartition, str]) -> MemberEvent:
+        """Keep what was claimed for the next attempt, while every attempt claims more; give it up with the last one."""
+        if len(owners) < self._blocked_claims:
+            self._attempt = 1
+        self._blocked_claims = len(owners)
         event = self._failed(describe_owners(owners), conflict=True)
-        if event is MemberEvent.EXHAUSTED and self._owned.keys() - self._assigned:
-            await self._assign({p: stream for p, stream in steps.target.items() if p in self._owned})
+        if event is MemberEvent.EXHAUSTED:
+            self._blocked_claims = 0
+            await gather(self._release, sorted(self._owned.keys() - self._assigned))
         return event
 
     async def _apply(self, steps: RebalancePlan) -> dict[TopicPartition, str]:
@@ -472,8 +476,8 @@ class ZooKeeperMembership:
         return _present(names, await gather(one, names))
 
     def _parsed(self, path: str, data: bytes | None) -> Registration | None:
-        """A node that cannot be read is no member: it must not keep everyone else from joining."""
-        if path == self._path:
+        """Parse an ids node. One that cannot be read is no member: it must not keep all others from joining."""
+        if data == self._registration.data():  # also a filter that would not be accepted from another member
             return self._registration
         try:
             registration = parse_registration(path, data)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from odradek.core.interfaces import BrokerClient
+from odradek.core.interfaces import BrokerClient, PartitionFetch
 from odradek.errors import CorruptMessage, OdradekError
 from odradek.types import Columns, Position, TopicPartition
 
@@ -18,9 +18,10 @@ async def read_raw(api: BrokerClient, partition: TopicPartition, start: int, sto
         TransportError, DeadlineError, RemoteProtocolError: As for `BrokerClient.fetch`.
     """
     raw = _Raw(partition, start)
-    (result,) = await api.fetch([(raw, stop - start)])
-    if result.error is not None:
-        raise result.error
+    fetch = PartitionFetch(raw, stop - start)
+    await api.fetch([fetch])
+    if fetch.error is not None:
+        raise fetch.error
     return bytes(raw.data[: stop - start])
 
 
@@ -28,7 +29,8 @@ class _Raw:
     """A `core.interfaces.LogDecoder` that keeps the bytes it is fed, and for which every byte is a boundary."""
 
     error: OdradekError | None = None
-    unopened_bytes = 0
+    deferred_bytes = 0
+    skipped = 0
 
     def __init__(self, partition: TopicPartition, position: int) -> None:
         self.partition = partition
@@ -50,7 +52,7 @@ class _Raw:
     def feed(self, data: memoryview) -> None:
         self.data += data
 
-    def open(self) -> None: ...
+    def decompress_deferred(self) -> None: ...
 
     def take(self) -> Columns:
         return Columns([], [], [])

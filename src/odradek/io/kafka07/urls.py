@@ -14,7 +14,7 @@ from odradek.io.kafka07.driver import Kafka07Driver, Kafka07Options
 __all__ = ["make_driver"]
 
 BROKER_PORT = 9092
-"""As in the sample configuration of 0.7; the broker's own default is 6667 (specification 8)."""
+"""The port in the sample configuration of 0.7; the broker's own default is 6667 (specification 8)."""
 
 ZOOKEEPER_PORT = 2181
 

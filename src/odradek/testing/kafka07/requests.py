@@ -11,7 +11,7 @@ from odradek.testing.kafka07.log import PartitionLog, Slice
 from odradek.testing.kafka07.log_store import IllegalTopic, LogStore, WrongPartition
 from odradek.testing.kafka07.validate import InvalidSet, PayloadTooLarge, check_set
 from odradek.wire.kafka07.requests import Fetch, MultiFetch, MultiProduce, Offsets, Produce, Request
-from odradek.wire.kafka07.responses import ErrorCode, encode_offsets
+from odradek.wire.kafka07.responses import Kafka07ErrorCode, encode_offsets
 
 __all__ = ["AnswerPart", "Handler"]
 
@@ -65,18 +65,18 @@ class Handler:
     def _fetch(self, request: Fetch) -> _FetchedPart:
         try:
             log = self.logs.find(request.topic, request.partition)
-            return ErrorCode.NO_ERROR, log.read(request.offset, request.max_bytes) if log else None
+            return Kafka07ErrorCode.NO_ERROR, log.read(request.offset, request.max_bytes) if log else None
         except IllegalTopic:
-            return ErrorCode.UNKNOWN, None
+            return Kafka07ErrorCode.UNKNOWN, None
         except WrongPartition:
-            return ErrorCode.WRONG_PARTITION, None
+            return Kafka07ErrorCode.WRONG_PARTITION, None
         except OffsetNotInLog:
-            return ErrorCode.OFFSET_OUT_OF_RANGE, None
+            return Kafka07ErrorCode.OFFSET_OUT_OF_RANGE, None
 
     def _multi_fetch(self, request: MultiFetch) -> list[AnswerPart]:
         fetched = [self._fetch(part) for part in request.parts]
         size = 2 + sum(6 + (body.length if body else 0) for _, body in fetched)
-        parts: list[AnswerPart] = [_PART.pack(_int32(size), ErrorCode.NO_ERROR)]
+        parts: list[AnswerPart] = [_PART.pack(_int32(size), Kafka07ErrorCode.NO_ERROR)]
         for part in fetched:
             parts += _part(part)
         return parts

@@ -39,15 +39,15 @@ LOOKBACK_FRACTION = 16
 """Divides `most`: where messages are no larger than that fraction, a search looks at `most` and two such fractions."""
 
 SEARCH_FACTOR = 4
-"""How far after the cut a search looks, in units of `most`. In a log of nothing but largest messages, one is for the
-chain to begin, one for its length, one for the message then begun, and one for an entry that might span its end."""
+"""The distance after the cut that a search covers, in units of `most`. In a log of nothing but largest messages, one is
+for the chain to begin, one for its length, one for the message then begun, one for an entry that may span its end."""
 
 EASY_BUDGET, TOTAL_BUDGET = 20_000, 1_000_000
 """Work for one search, in inspected heads (1 us each): before the search goes further after the cut, where wrong chains
 end soon, and in total."""
 
 CRC_COST = 10
-"""What a checksum costs, in inspected heads."""
+"""The cost of a checksum, in inspected heads."""
 
 MAX_CHAIN = 16
 """Maximum number of entry heads that a chain is followed for."""

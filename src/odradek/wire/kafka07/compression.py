@@ -24,7 +24,7 @@ from odradek.wire.compression import decompress as decompress_any
 __all__ = ["COMPRESSIONS", "compress", "decompress"]
 
 COMPRESSIONS = (CompressionType.NONE, CompressionType.GZIP, CompressionType.SNAPPY)
-"""What 0.7 can store."""
+"""The types that 0.7 can store."""
 
 _FILL = 512  # GZIPInputStream's buffer
 

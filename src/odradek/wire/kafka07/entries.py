@@ -1,7 +1,6 @@
-"""Level-one entries of a message set, one at a time and unopened (specification 2.1).
+"""Level-one entries of a message set, one at a time, not decompressed (specification 2.1).
 
-The runs of `odradek.engine` are the fast way through ordinary messages; this is the careful way, which says what is
-wrong.
+The runs of `odradek.engine` are the fast path for ordinary messages; this is the slow path, which says what is wrong.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ __all__ = [
 
 
 class LogEntry(NamedTuple):
-    """One entry with a plausible length. Behind an unknown magic, `payload` is all that follows."""
+    """One entry with a plausible length. After an unknown magic, `payload` is all the rest."""
 
     position: int
     size: int
@@ -44,31 +43,31 @@ class LogEntry(NamedTuple):
 
     @property
     def compression(self) -> int:
-        """Attribute bits 0-1; 3 is a codec that does not exist."""
+        """Attribute bits 0-1; 3 is a compression type that does not exist."""
         return self.attributes & 3
 
     @property
     def end(self) -> int:
-        """Where the next entry starts."""
+        """The position where the next entry starts."""
         return self.position + self.size
 
     @property
     def raw(self) -> bytes:
-        """The whole entry, as it stands in the log."""
+        """The whole entry, as it is in the log."""
         return b"".join((self.head, self.payload))
 
     @property
     def damage(self) -> str:
-        """What is wrong with it, in words; empty when nothing is. Compressed payloads are not opened to tell."""
+        """The reason why it cannot be decoded, or an empty string. A compressed payload is not decompressed to tell."""
         if self.magic not in (0, 1):
             return f"unknown magic {self.magic}"
         if not self.crc_ok:
             return "CRC mismatch"
-        return "unknown codec 3" if self.compression == 3 else ""
+        return "unknown compression type 3" if self.compression == 3 else ""
 
 
 class ParseStop(Enum):
-    """Why no further entry could be read."""
+    """The reason why no further entry could be read."""
 
     END = "nothing is left"
     CUT = "the last entry is incomplete"
@@ -79,12 +78,12 @@ class ParseStop(Enum):
 
     @property
     def hopeless(self) -> bool:
-        """The length itself makes no sense, so that nothing behind it can be found."""
+        """True if the length itself makes no sense, so that no entry after it can be located."""
         return self in (ParseStop.NEGATIVE, ParseStop.SHORT, ParseStop.HEADER)
 
 
 class ScanEnd(NamedTuple):
-    """Where a scan stopped, and why."""
+    """The end of a scan: its position and reason."""
 
     position: int
     reason: ParseStop
@@ -101,30 +100,30 @@ class Scan(Iterator[LogEntry]):
         self.end: ScanEnd | None = None
 
     def __next__(self) -> LogEntry:
-        found = read_entry(self._data, self._next, self._base, self._max_bytes)
-        if isinstance(found, ParseStop):
-            self.end = ScanEnd(self._base + self._next, found)
+        entry = read_entry(self._data, self._next, self._base, self._max_bytes)
+        if isinstance(entry, ParseStop):
+            self.end = ScanEnd(self._base + self._next, entry)
             raise StopIteration
-        self._next += found.size
-        return found
+        self._next += entry.size
+        return entry
 
 
 def scan(data: Buffer, position: int = 0, max_bytes: int = NO_LIMIT) -> Scan:
-    """Walk over the level-one entries of a buffer without opening or copying them.
+    """Iterate over the level-one entries of a buffer without decompressing or copying them.
 
-    Entries with a bad CRC, magic or codec are given (see `LogEntry.damage`). The walk stops at the end, at an
-    incomplete entry, and at a length that cannot be; `Scan.end` says which.
+    Entries with a bad CRC, magic or compression type are included (see `LogEntry.damage`). The iteration stops at the
+    end, at an incomplete entry, and at an impossible length; `Scan.end` says which.
 
     Args:
         data: Log bytes; the entries' payloads are views into it.
-        position: What position the first byte of `data` has.
-        max_bytes: Stop in front of an entry that is larger (bytes, its whole entry).
+        position: The log position of the first byte of `data`.
+        max_bytes: Stop before an entry that is larger, its head included (bytes).
     """
     return Scan(data, position, max_bytes)
 
 
 class LogCheck(NamedTuple):
-    """What a stretch of a log is like: its last whole entry ends at `position`, nothing follows it for `reason`, and
+    """The result of `check_log`: the last whole entry ends at `position`, no entry follows it because of `reason`, and
     the entries before it are `sound`."""
 
     position: int
@@ -133,31 +132,31 @@ class LogCheck(NamedTuple):
 
 
 def check_log(data: Buffer, position: int = 0, max_bytes: int = NO_LIMIT) -> LogCheck:
-    """As a scan to the end, in one go: are magic, CRC and codec of every entry right? Wrappers are not opened.
+    """Check magic, CRC and compression type of every entry, like a scan to its end. Wrappers are not decompressed.
 
     Args:
         data: Log bytes.
-        position: What position the first byte of `data` has.
-        max_bytes: Stop in front of an entry that is larger (bytes, its whole entry).
+        position: The log position of the first byte of `data`.
+        max_bytes: Stop before an entry that is larger, its head included (bytes).
     """
     view = memoryview(data)
     at, sound = 0, True
     while True:
         at, _ = engine.active.check_run(data, at, len(view), max_bytes)
-        found = read_entry(view, at, position, max_bytes)
-        if isinstance(found, ParseStop):
-            return LogCheck(position + at, found, sound)
-        sound = sound and not found.damage
-        at += found.size
+        entry = read_entry(view, at, position, max_bytes)
+        if isinstance(entry, ParseStop):
+            return LogCheck(position + at, entry, sound)
+        sound = sound and not entry.damage
+        at += entry.size
 
 
 def check_length(length: int, max_bytes: int, magic: Buffer = b"") -> ParseStop | None:
-    """What is wrong with a length field, as far as that can be told without the rest of the entry.
+    """Return why a length field is impossible, as far as can be told without the rest of the entry; None: it is not.
 
     Args:
-        length: As it stands there.
+        length: The value of the field.
         max_bytes: Limit for the whole entry, its length field included.
-        magic: The byte behind it, if it is there already.
+        magic: The byte after it, if it has been received.
     """
     if length < 0:
         return ParseStop.NEGATIVE
@@ -169,8 +168,8 @@ def check_length(length: int, max_bytes: int, magic: Buffer = b"") -> ParseStop 
 
 
 def entry_size(data: memoryview, start: int, max_bytes: int = NO_LIMIT) -> int | ParseStop:
-    """Bytes of the entry at index `start`, or why there is none. A bad length comes before a cut end: more would not
-    help.
+    """Return the bytes of the entry at index `start`, or why there is none. A bad length counts before a cut end: more
+    bytes would not help.
 
     Args:
         data: Log bytes.
@@ -187,29 +186,29 @@ def entry_size(data: memoryview, start: int, max_bytes: int = NO_LIMIT) -> int |
 
 
 def read_entry(data: memoryview, start: int, base: int = 0, max_bytes: int = NO_LIMIT) -> LogEntry | ParseStop:
-    """The entry at index `start`, or why there is none (see `entry_size`); `base` is the position of `data[0]`."""
+    """Return the entry at index `start`, or why there is none (see `entry_size`). `base`: the position of `data[0]`."""
     size = entry_size(data, start, max_bytes)
     return size if isinstance(size, ParseStop) else entry_at(data, start, size, base)
 
 
 def entry_at(data: memoryview, start: int, size: int, base: int = 0) -> LogEntry:
-    """The entry at index `start`, whose size `entry_size` gave."""
+    """Return the entry at index `start`, with the size that `entry_size` returned."""
     body = start + head_bytes(data[start + 4])
     return make_entry(base + start, data[start:body], data[body : start + size])
 
 
 def is_wrapper(head: Buffer) -> bool:
-    """Whether an entry that starts with these 6 bytes or more is a compressed message, as far as its head tells."""
+    """Return True if an entry that starts with these 6 bytes or more is compressed, according to its head."""
     return head[4] == 1 and head[5] & 3 != 0
 
 
 def head_bytes(magic: int) -> int:
-    """Bytes of an entry in front of its payload; of an unknown magic, those up to it."""
+    """Return the bytes of an entry before its payload; with an unknown magic, those up to the magic."""
     return 9 + magic if magic < 2 else 5
 
 
 def make_entry(position: int, head: bytes | memoryview, payload: bytes | memoryview) -> LogEntry:
-    """An entry from its two parts, with its CRC checked."""
+    """Return an entry made of its two parts, with its CRC checked."""
     magic, size = head[4], len(head) + len(payload)
     crc_ok = magic < 2 and engine.active.crc32(payload) == int.from_bytes(head[-4:], "big")
     return LogEntry(position, size, magic, head[5] if magic == 1 else 0, crc_ok, head, payload)

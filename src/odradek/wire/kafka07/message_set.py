@@ -1,17 +1,25 @@
-"""Message sets: entries one behind the other, as they stand in the log (specification section 2).
+"""Message sets: consecutive entries, as they are in the log (specification section 2).
 
 `MessageSetDecoder` turns the bytes of one partition's log into columns, incrementally; `encode_set` is its inverse.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from io import BytesIO
 from typing import Protocol
 from zlib import crc32
 
 from odradek import engine
-from odradek.errors import ConfigError, CorruptMessage, LocalProtocolError, MessageTooLarge, OdradekError
+from odradek.errors import (
+    ConfigError,
+    CorruptMessage,
+    LocalProtocolError,
+    MessageTooLarge,
+    OdradekError,
+    RemoteProtocolError,
+)
 from odradek.types import Columns, Position, TopicPartition
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.compression import compress
@@ -27,37 +35,45 @@ from odradek.wire.kafka07.entries import (
     make_entry,
 )
 
+MAX_REPORTS = 1000
+"""Reports of skipped messages that a decoder keeps: a damaged log may have one every few bytes."""
+
 __all__ = ["MessageSetDecoder", "Options", "encode_set", "entry_bytes"]
+
+MAX_POSITION = (1 << 63) - 1
+"""The field is a signed i64."""
 
 # ---- encoding -----------------------------------------------------------------------------------------------
 
 
 def entry_bytes(payload_bytes: int, magic: int = 1) -> int:
-    """Bytes an entry takes in the log: 10 more than its payload, 9 in magic 0."""
+    """Return the bytes of an entry in the log: 10 more than its payload, 9 in magic 0."""
     return payload_bytes + 9 + magic
 
 
 def encode_set(
     values: Sequence[bytes | None], compression: CompressionType = CompressionType.NONE, magic: int = 1
 ) -> bytes:
-    """A message set of these payloads; compressed, it is one wrapper around them.
+    """Return a message set of these payloads; compressed, it is one wrapper around them.
 
-    No payloads give no bytes, whatever the codec (specification 2.2).
+    No payloads give no bytes, whatever the compression (specification 2.2).
 
     Args:
         values: Payloads.
         compression: How to compress them together.
-        magic: 1, as every 0.7 writer emits; 0 is what older ones did, and has no compression.
+        magic: 1, as every 0.7 writer emits; 0 as older writers did, which has no compression.
 
     Raises:
-        LocalProtocolError: Magic 0 with a codec, another magic, or a length that does not fit into its field.
+        LocalProtocolError: Magic 0 with compression, another magic, a payload that is None, or a length that does not
+            fit into its field.
+        ConfigError: A compression type that 0.7 does not have.
     """
     if magic == 1:
         if not compression or not values:
             return _plain(values)
         return _plain([compress(compression, _plain(values))], compression)
     if magic or compression:
-        raise LocalProtocolError(f"there is no magic {magic} message with codec {compression}: use magic 1")
+        raise LocalProtocolError(f"magic {magic} has no compression type {compression}: use magic 1")
     if None in values:
         raise _null_payload()
     return b"".join([_old_entry(value or b"") for value in values])
@@ -67,7 +83,7 @@ def _plain(values: Sequence[bytes | None], attributes: int = 0) -> bytes:
     try:
         return engine.active.encode_run(values, attributes)
     except OverflowError:
-        raise LocalProtocolError("a message of 2 GiB or more has no length that fits: send it in pieces") from None
+        raise LocalProtocolError("a message of 2 GiB or more does not fit into its length field: split it") from None
     except TypeError:
         if None not in values:
             raise
@@ -98,7 +114,7 @@ class Options(Protocol):
     def corrupt(self) -> str: ...
 
     @property
-    def defer(self) -> bool: ...
+    def defer_decompression(self) -> bool: ...
 
 
 class MessageSetDecoder:
@@ -118,8 +134,9 @@ class MessageSetDecoder:
     rest of the level-one wrapper (raw: it is handed over whole, behind what could be read of it). On level one a length
     that cannot be is always an error, as is a message that is too large.
 
-    With `defer` compressed messages are left to `open`, which may run in a thread: from the first whole one on, `feed`
-    keeps the bytes without looking at them.
+    With `defer_decompression` compressed messages, and damaged ones unless `corrupt="fail"`, are left to
+    `decompress_deferred`, which may run in a thread: from the first whole one on, `feed` keeps the bytes without
+    looking at them.
 
     Args:
         partition: Named in errors and batches.
@@ -133,8 +150,10 @@ class MessageSetDecoder:
         self.partition = partition
         self._options = options
         self._max_entry = options.max_message_bytes
-        self._deferring = options.defer
-        self._reports: list[CorruptMessage] = []
+        self._deferring = options.defer_decompression
+        self._reports: deque[CorruptMessage] = deque(maxlen=MAX_REPORTS)
+        self.skipped = 0
+        """Messages left out so far (`corrupt="skip"`)."""
         self._error: OdradekError | None = None
         self.reset(position)
 
@@ -149,43 +168,51 @@ class MessageSetDecoder:
 
     @property
     def fetch_position(self) -> Position:
-        """Where the next fetch should start: behind everything decoded, unopened, and the partial tail that is kept."""
-        return Position(self._at + self.unopened_bytes + self._tail_bytes)
+        """Where the next fetch should start: behind everything decoded, deferred, and the partial tail that is kept."""
+        return Position(self._at + self.deferred_bytes + self._tail_bytes)
 
     @property
     def pending_bytes(self) -> int:
-        """Memory held: messages not yet taken, unopened bytes, and the partial tail."""
-        return self._decoded_bytes + self.unopened_bytes + self._tail_bytes
+        """Memory held: messages not yet taken, deferred bytes, and the partial tail."""
+        return self._decoded_bytes + self.deferred_bytes + self._tail_bytes
 
     @property
-    def unopened_bytes(self) -> int:
-        """What waits for `open()`: the first whole compressed message and everything behind it. 0 without `defer`."""
-        return self._unopened.tell()
+    def deferred_bytes(self) -> int:
+        """Bytes from the first whole compressed message on, which wait for `decompress_deferred()`. 0 without
+        `defer_decompression`."""
+        return self._deferred.tell()
 
     @property
     def error(self) -> OdradekError | None:
-        """Set once decoding cannot go on: CorruptMessage or MessageTooLarge. Take what came before it first."""
+        """Set once decoding cannot go on: CorruptMessage, MessageTooLarge, or RemoteProtocolError for a position that
+        cannot be. Take what came before it first."""
         return self._error
 
     def feed(self, data: memoryview) -> None:
         """Take the next bytes, of a buffer that may be used again afterwards. Never raises; what is fed after an error
         is ignored."""
         if self._error is None:
+            if self.fetch_position + len(data) > MAX_POSITION:
+                self._error = RemoteProtocolError(
+                    f"{self.partition}: the broker sent {len(data)} bytes from position {self.fetch_position} on: "
+                    f"no log is longer than {MAX_POSITION}"
+                )
+                return
             self._feed(data)
 
-    def open(self) -> None:
-        """Decode what `feed` has left unopened. Never raises; see `error`.
+    def decompress_deferred(self) -> None:
+        """Decode what `feed` has left deferred. Never raises; see `error`.
 
         Pure: it may run in a thread, while nobody else touches this decoder.
         """
-        if self.unopened_bytes:
-            data = self._unopened.getvalue()
-            self._drop_unopened()
+        if self.deferred_bytes:
+            data = self._deferred.getvalue()
+            self._drop_deferred()
             self._deferring = False
             try:
                 self._feed(memoryview(data))
             finally:
-                self._deferring = self._options.defer
+                self._deferring = self._options.defer_decompression
 
     def take(self) -> Columns:
         """Give up everything decoded since the last take. May be empty."""
@@ -194,8 +221,9 @@ class MessageSetDecoder:
         return taken
 
     def take_reports(self) -> list[CorruptMessage]:
-        """Give up the reports of skipped messages since the last call. A reset keeps them."""
-        reports, self._reports = self._reports, []
+        """Return the reports of messages skipped since the last call, the latest 1000. A reset keeps them."""
+        reports = list(self._reports)
+        self._reports.clear()
         return reports
 
     def reset(self, position: Position) -> None:
@@ -203,15 +231,15 @@ class MessageSetDecoder:
         self._at = int(position)  # the log position behind everything decoded
         self._error = None
         self._drop_tail()
-        self._drop_unopened()
+        self._drop_deferred()
         self._drop_decoded()
 
     def _drop_tail(self) -> None:
         self._head = bytearray()
         self._body = BytesIO()  # holds a payload's pieces and gives them up as one `bytes` without another copy
 
-    def _drop_unopened(self) -> None:
-        self._unopened = BytesIO()  # gives up its bytes without another copy, too
+    def _drop_deferred(self) -> None:
+        self._deferred = BytesIO()  # gives up its bytes without another copy, too
 
     def _drop_decoded(self) -> None:
         self._rows = engine.active.ColumnBuilder()
@@ -228,8 +256,8 @@ class MessageSetDecoder:
     def _feed(self, data: memoryview) -> None:
         try:
             used = self._continue(data) if self._head else 0
-            if self.unopened_bytes:
-                self._unopened.write(data[used:])
+            if self.deferred_bytes:
+                self._deferred.write(data[used:])
             elif not self._head and used < len(data):
                 self._decode(data, used)
         except (CorruptMessage, MessageTooLarge) as error:
@@ -237,7 +265,7 @@ class MessageSetDecoder:
             self._error = error.with_traceback(None)  # whose frames hold on to the buffer
 
     def _decode(self, data: memoryview, start: int) -> None:
-        """Decode everything from `start` on, where an entry begins, and keep the tail."""
+        """Decode everything from `start`, where an entry begins, and keep the tail."""
         base = self._at - start
         while True:
             self._mark_first()
@@ -248,49 +276,54 @@ class MessageSetDecoder:
             if isinstance(size, ParseStop):
                 break
             if self._deferring and is_wrapper(data[start:]):
-                self._unopened.write(data[start:])
+                self._deferred.write(data[start:])
                 return
-            self._settle(entry_at(data, start, size, base))
+            entry = entry_at(data, start, size, base)
+            if self._deferring and entry.damage and self._options.corrupt != "fail":
+                self._deferred.write(data[start:])  # there may be many, and each takes as long as a hundred good ones
+                return
+            self._add_entry(entry)
             start += size
         if size is not ParseStop.END:
             self._continue(data[start:])
 
     def _continue(self, data: memoryview) -> int:
-        """Begin or go on with an entry that spans feeds, and settle it when it is whole: then `_head` is empty again.
+        """Collect an entry that spans feeds, and add it when it is whole: then `_head` is empty again.
 
-        Returns how many bytes belonged to it.
+        Returns:
+            How many bytes belong to it.
         """
         used = 0
         while len(self._head) < (want := self._head_wanted()):
-            piece = data[used : used + want - len(self._head)]
-            if not piece:
+            part = data[used : used + want - len(self._head)]
+            if not part:
                 return used
-            self._head += piece
-            used += len(piece)
+            self._head += part
+            used += len(part)
             if len(self._head) == want:
                 self._check_head()
         length = int.from_bytes(self._head[:4], "big")
-        piece = data[used : used + 4 + length - self._tail_bytes]
-        self._body.write(piece)
+        part = data[used : used + 4 + length - self._tail_bytes]
+        self._body.write(part)
         if self._tail_bytes == 4 + length:
             self._complete(bytes(self._head), self._body.getvalue())
-        return used + len(piece)
+        return used + len(part)
 
     def _complete(self, head: bytes, payload: bytes) -> None:
-        """The entry that was in the tail is whole."""
+        """Add the entry in the tail, which is whole now."""
         self._drop_tail()
         if self._deferring and is_wrapper(head):
-            self._unopened.writelines((head, payload))
+            self._deferred.writelines((head, payload))
         else:
-            self._settle(make_entry(self._at, head, payload))
+            self._add_entry(make_entry(self._at, head, payload))
 
     def _head_wanted(self) -> int:
-        """How much of the head to read next: its length field, its magic, and what that makes of the rest."""
+        """Return how much of the head to collect: its length field, its magic, and as much as that requires."""
         known = len(self._head)
         return 4 if known < 4 else 5 if known < 5 else head_bytes(self._head[4])
 
     def _check_head(self) -> None:
-        """Refuse a length that cannot be before waiting for more."""
+        """Refuse an impossible length before waiting for more."""
         length = int.from_bytes(self._head[:4], "big", signed=True)
         bad = check_length(length, self._max_entry, self._head[4:5])
         if bad is ParseStop.TOO_LARGE:
@@ -306,12 +339,12 @@ class MessageSetDecoder:
             self._first = self._at
 
     def _advance(self, size: int) -> None:
-        """Behind plain messages that were taken."""
+        """Move past plain messages that were decoded."""
         self._decoded_bytes += size
         self._at += size
 
-    def _settle(self, entry: LogEntry) -> None:
-        """One whole entry of any kind, good or bad."""
+    def _add_entry(self, entry: LogEntry) -> None:
+        """Add one whole entry of any kind, sound or damaged."""
         self._mark_first()
         if entry.damage:
             self._add_damaged([entry.raw], {0: entry.damage}, entry.end)
@@ -319,22 +352,23 @@ class MessageSetDecoder:
             self._rows.append(entry.payload, self._at, entry.end)
             self._advance(entry.size)
         else:
-            opened = WrapperContents(entry, self._options.max_decompressed_bytes)
-            if opened.damaged:
-                self._add_damaged(opened.values.tolist(), opened.damaged, entry.end)
+            contents = WrapperContents(entry, self._options.max_decompressed_bytes)
+            if contents.damaged:
+                self._add_damaged(contents.values.tolist(), contents.damaged, entry.end)
             else:
-                self._rows.add_wrapper(opened.values, self._at, entry.end)
-                self._decoded_bytes += opened.values.payload_bytes
+                self._rows.add_wrapper(contents.values, self._at, entry.end)
+                self._decoded_bytes += contents.values.payload_bytes
                 self._at = entry.end
 
     def _add_damaged(self, values: list[bytes], damaged: dict[int, str], end: int) -> None:
-        """The rows of one entry, some of which are damaged: that is what `corrupt` is about."""
+        """Add the rows of one entry, some of which are damaged, as the option `corrupt` says."""
         if self._options.corrupt == "raw":
             row = len(self._rows)
             self._corrupt.update((row + i, self._corrupt_message(reason)) for i, reason in damaged.items())
             self._add_rows(values, range(len(values)), end)
         elif self._options.corrupt == "skip":
             self._reports += map(self._corrupt_message, damaged.values())
+            self.skipped += len(damaged)
             good = [i for i in range(len(values)) if i not in damaged]
             self._add_rows([values[i] for i in good], good, end)
         else:
@@ -343,7 +377,7 @@ class MessageSetDecoder:
             raise self._corrupt_message(damaged[first])
 
     def _add_rows(self, values: list[bytes], inner: Sequence[int], end: int) -> None:
-        """Some messages of one entry: they share its start; the last one resumes at `end`."""
+        """Add messages of one entry: they share its start; the last one resumes at `end`."""
         for left, value, index in zip(range(len(values) - 1, -1, -1), values, inner, strict=True):
             self._rows.append(value, self._at, self._at if left else end, index)
         self._decoded_bytes += sum(map(len, values))

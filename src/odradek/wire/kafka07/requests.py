@@ -13,7 +13,7 @@ __all__ = ["Fetch", "MultiFetch", "MultiProduce", "Offsets", "Produce", "Request
 
 
 class Produce(NamedTuple):
-    """Append a message set. Never answered. Partition -1: the broker picks one."""
+    """Append a message set. Never answered. Partition -1: the broker chooses one."""
 
     topic: str
     partition: int
@@ -30,19 +30,19 @@ class Fetch(NamedTuple):
 
 
 class MultiFetch(NamedTuple):
-    """Many fetches, answered together, in order. Of zero parts: the cheapest request that is answered."""
+    """A list of fetches, answered together, in order. With zero parts it is the cheapest request that is answered."""
 
     parts: tuple[Fetch, ...]
 
 
 class MultiProduce(NamedTuple):
-    """Many produces, applied in order. Never answered."""
+    """A list of produces, applied in order. Never answered."""
 
     parts: tuple[Produce, ...]
 
 
 class Offsets(NamedTuple):
-    """At most `max_number` segment positions at or before `time` (ms since the epoch; -1 latest, -2 earliest)."""
+    """Ask for at most `max_number` segment positions at or before `time` (ms; -1 latest, -2 earliest)."""
 
     topic: str
     partition: int
@@ -59,11 +59,11 @@ _PARTITION_LENGTH, _PARTITION_LONG_INT = struct.Struct(">ii"), struct.Struct(">i
 
 
 def encode_request(request: Request) -> list[Buffer]:
-    """The whole frame, its size first, as buffers to be written one behind the other. Message sets are passed on as
-    they are, not copied.
+    """Return the whole frame, its size first, as buffers to be written one after the other. Message sets are passed on
+    without a copy.
 
     Raises:
-        LocalProtocolError: A number, a topic, the number of parts or the whole does not fit into its field.
+        LocalProtocolError: A number, a topic, the number of parts or the whole frame does not fit into its field.
     """
     try:
         buffers = _encode_body(request)
@@ -76,10 +76,11 @@ def encode_request(request: Request) -> list[Buffer]:
 
 
 def decode_request(body: Buffer) -> Request:
-    """A request from a frame's body (without its size). All parts are parsed before anything is returned, surplus bytes
-    are ignored, message sets are views into `body`.
+    """Return the request in a frame's body (without its size).
 
-    A topic that is not UTF-8 has U+FFFD in it, which no topic may contain.
+    All parts are parsed before anything is returned, surplus bytes are ignored, message sets are views into `body`.
+
+    A topic that is not UTF-8 is decoded with U+FFFD, which no topic may contain.
 
     Raises:
         RemoteProtocolError: The broker would close the connection: unknown type, a field beyond the end, a negative
@@ -96,7 +97,7 @@ def decode_request(body: Buffer) -> Request:
 
 
 def _encode_body(request: Request) -> list[Buffer]:
-    """The body as buffers; the first one is `bytes`."""
+    """Return the body as buffers; the first one is `bytes`."""
     match request:
         case Produce():
             return [b"\0\0" + _produce_head(request), request.message_set]
@@ -143,7 +144,7 @@ def _summary(request: Request) -> str:
 
 
 class _Cursor:
-    """Reads fields one behind the other; any read beyond the end is a RemoteProtocolError."""
+    """Reads fields one after the other; any read beyond the end raises RemoteProtocolError."""
 
     __slots__ = ("_data", "_pos")
 

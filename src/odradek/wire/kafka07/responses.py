@@ -1,7 +1,7 @@
 """The three responses of 0.7, both directions (specification 1.4 and 1.5).
 
-A response does not say what it answers, so each decoder is made for one expected reply. Decoders are fed bytes in any
-split and pass log bytes on as they come; a whole response is never put together in memory.
+A response does not say what it answers, so each decoder is made for one expected response. Decoders are fed bytes in
+any split and pass log bytes on as they arrive; a whole response is never assembled in memory.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from odradek.errors import BrokerError, OffsetOutOfRange, RemoteProtocolError
 
 __all__ = [
     "ConfirmReply",
-    "ErrorCode",
     "FetchReply",
+    "Kafka07ErrorCode",
     "LogBytesSink",
     "MultiFetchReply",
     "OffsetsReply",
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-class ErrorCode(IntEnum):
+class Kafka07ErrorCode(IntEnum):
     """The error codes of 0.7. The broker sends only -1, 0, 1 and 3 (specification 1.5)."""
 
     UNKNOWN = -1
@@ -42,7 +42,7 @@ class ErrorCode(IntEnum):
 
     @property
     def protocol_name(self) -> str:
-        """As Kafka's sources write it: `OffsetOutOfRange`."""
+        """The name in Kafka's sources: `OffsetOutOfRange`."""
         return self.name.title().replace("_", "")
 
 
@@ -54,11 +54,11 @@ class _Policy(NamedTuple):
 
 
 _POLICIES = {
-    ErrorCode.UNKNOWN: _Policy(False, "0.7 brokers answer this to an illegal topic name"),
-    ErrorCode.OFFSET_OUT_OF_RANGE: _Policy(False, "this position is not in the log: start from EARLIEST or LATEST"),
-    ErrorCode.INVALID_MESSAGE: _Policy(False, ""),
-    ErrorCode.WRONG_PARTITION: _Policy(True, "the broker has fewer partitions of this topic: look them up again"),
-    ErrorCode.INVALID_FETCH_SIZE: _Policy(False, ""),
+    Kafka07ErrorCode.UNKNOWN: _Policy(False, "0.7 brokers answer this to an illegal topic name"),
+    Kafka07ErrorCode.OFFSET_OUT_OF_RANGE: _Policy(False, "this position is not in the log: use EARLIEST or LATEST"),
+    Kafka07ErrorCode.INVALID_MESSAGE: _Policy(False, ""),
+    Kafka07ErrorCode.WRONG_PARTITION: _Policy(True, "the broker has fewer partitions of this topic: list them again"),
+    Kafka07ErrorCode.INVALID_FETCH_SIZE: _Policy(False, ""),
 }
 """Every code but NO_ERROR. None of them goes away by itself, so none is retriable; none ends a producer or consumer:
 an error answer is about one partition. 0.7 does not fence."""
@@ -72,17 +72,17 @@ def broker_error(code: int, context: str = "") -> BrokerError:
         context: What was asked, of which broker.
     """
     try:
-        known = ErrorCode(code)
+        known = Kafka07ErrorCode(code)
     except ValueError:
         return BrokerError(code, "Unrecognized", context)
     policy = _POLICIES[known]
-    kind = OffsetOutOfRange if known is ErrorCode.OFFSET_OUT_OF_RANGE else BrokerError
+    kind = OffsetOutOfRange if known is Kafka07ErrorCode.OFFSET_OUT_OF_RANGE else BrokerError
     error = kind(code, known.protocol_name, context, refresh_metadata=policy.refresh_metadata)
     error.hint = policy.hint
     return error
 
 
-# ---- the broker's side --------------------------------------------------------------------------------------
+# ---- encoding: the broker --------------------------------------------------------------------------------------
 
 _HEADER = struct.Struct(">ih")  # size (its two error bytes included), error code
 _EMPTY_PART = _HEADER.size
@@ -90,18 +90,18 @@ _EMPTY = _HEADER.pack(2, 0)
 
 
 def encode_fetch(error: int, data: Buffer) -> list[Buffer]:
-    """A FETCH response, or one part of a MULTIFETCH response: they look the same. `data` is not copied."""
+    """Return a FETCH response, or one part of a MULTIFETCH response: they are equal. `data` is not copied."""
     return [_HEADER.pack(2 + len(data), error), data]
 
 
 def encode_multifetch(parts: Sequence[tuple[int, Buffer]]) -> list[Buffer]:
-    """A MULTIFETCH response of (error code, log bytes) per part, in request order. The outer code is always 0."""
+    """Return a MULTIFETCH response of (error code, log bytes) per part, in request order; its outer code is 0."""
     size = 2 + sum(_EMPTY_PART + len(data) for _, data in parts)
     return [_HEADER.pack(size, 0), *chain.from_iterable(encode_fetch(error, data) for error, data in parts)]
 
 
 def encode_offsets(offsets: Sequence[int]) -> list[Buffer]:
-    """An OFFSETS response. Its code is always 0: whatever goes wrong closes the connection instead."""
+    """Return an OFFSETS response. Its code is always 0: any error closes the connection instead."""
     count = len(offsets)
     return [struct.pack(f">ihi{count}q", 6 + 8 * count, 0, count, *offsets)]
 
@@ -110,13 +110,13 @@ def encode_offsets(offsets: Sequence[int]) -> list[Buffer]:
 
 
 class LogBytesSink(Protocol):
-    """Where the log bytes of one part go. They are valid during the call only."""
+    """The receiver of the log bytes of one part. They are valid during the call only."""
 
     def feed(self, data: memoryview, /) -> None: ...
 
 
 class PartResult(NamedTuple):
-    """What one part of a fetch came to: its error code, and how many bytes its sink was fed."""
+    """The result of one part of a fetch: its error code, and how many bytes its sink was fed."""
 
     error_code: int
     received: int
@@ -126,20 +126,20 @@ class FetchReply:
     """Decodes one FETCH response.
 
     Args:
-        sinks: Exactly one: where the log bytes go, as they arrive.
-        limit: Most log bytes the request can be answered with.
+        sinks: Exactly one: takes the log bytes as they arrive.
+        limit: Maximum of log bytes that can answer the request.
     """
 
     def __init__(self, sinks: Iterable[LogBytesSink], limit: int) -> None:
         self.done = False
-        """The reply is complete: no byte behind it belongs to it."""
+        """True once the response is complete: no byte after it belongs to it."""
         self._sinks = list(sinks)
         self._results: list[PartResult] = []
-        self._header = bytearray()  # one that came in pieces
-        self._room = limit if self._sinks else 0  # log bytes that may still be announced
+        self._header = bytearray()  # one that arrived in parts
+        self._allowed = limit if self._sinks else 0  # log bytes that may still be announced
         self._error_code = 0
         self._size = 0  # log bytes of the current part
-        self._missing = 0  # of them, not yet here
+        self._missing = 0  # of them, not yet received
 
     def __repr__(self) -> str:
         return (
@@ -147,11 +147,11 @@ class FetchReply:
         )
 
     def result(self) -> list[PartResult]:
-        """One result a part, in the order of the sinks."""
+        """Return one result per part, in the order of the sinks."""
         return self._results
 
     def feed(self, data: memoryview) -> int:
-        """Take the next bytes and give how many belonged to this reply: all of them, unless it is complete.
+        """Take the next bytes and return how many belong to this response: all of them, unless it is complete.
 
         Raises:
             RemoteProtocolError: The bytes are not an answer to the request. Feed no more.
@@ -166,20 +166,20 @@ class FetchReply:
             size, error_code = _HEADER.unpack_from(data, start)
             self._on_header(size - 2, error_code)
             return start + _HEADER.size
-        piece = data[start : start + _HEADER.size - len(self._header)]
-        self._header += piece
+        part = data[start : start + _HEADER.size - len(self._header)]
+        self._header += part
         if len(self._header) == _HEADER.size:
             size, error_code = _HEADER.unpack(self._header)
             self._header.clear()
             self._on_header(size - 2, error_code)
-        return start + len(piece)
+        return start + len(part)
 
     def _on_header(self, size: int, error_code: int) -> None:
-        if not 0 <= size <= self._room:
-            raise RemoteProtocolError(f"{size} bytes of log in answer to a request for at most {self._room}")
+        if not 0 <= size <= self._allowed:
+            raise RemoteProtocolError(f"{size} bytes of log in answer to a request for at most {self._allowed}")
         if size and error_code:
             raise RemoteProtocolError(f"error code {error_code} together with {size} bytes of log")
-        self._room -= size
+        self._allowed -= size
         self._error_code, self._size, self._missing = error_code, size, size
         if not size:
             self._end_part()
@@ -202,7 +202,7 @@ class MultiFetchReply(FetchReply):
 
     Args:
         sinks: One for each part of the request, in order; none for a request of zero parts.
-        limit: Most log bytes the whole request can be answered with.
+        limit: Maximum of log bytes that can answer the whole request.
     """
 
     def __init__(self, sinks: Iterable[LogBytesSink], limit: int) -> None:
@@ -212,21 +212,21 @@ class MultiFetchReply(FetchReply):
     def _on_header(self, size: int, error_code: int) -> None:
         if self._opened:
             super()._on_header(size, error_code)
-            if len(self._results) + bool(self._missing) == len(self._sinks) and self._room:
-                raise RemoteProtocolError(f"the parts are {self._room} bytes shorter than announced")
+            if len(self._results) + bool(self._missing) == len(self._sinks) and self._allowed:
+                raise RemoteProtocolError(f"the parts are {self._allowed} bytes shorter than announced")
             return
         self._opened = True
-        least = _EMPTY_PART * len(self._sinks)
-        if error_code or not least <= size <= least + self._room:
+        empty = _EMPTY_PART * len(self._sinks)
+        if error_code or not empty <= size <= empty + self._allowed:
             raise RemoteProtocolError(
-                f"code {error_code} and {size} bytes in answer to {len(self._sinks)} parts of {self._room} bytes in all"
+                f"code {error_code} and {size} bytes in answer to {len(self._sinks)} parts of {self._allowed} bytes"
             )
-        self._room = size - least
+        self._allowed = size - empty
         self.done = not self._sinks
 
 
 class ConfirmReply(MultiFetchReply):
-    """Decodes the response to a MULTIFETCH of zero parts: 6 bytes that hardly ever come in pieces."""
+    """Decodes the response to a MULTIFETCH of zero parts: 6 bytes, which hardly ever arrive in parts."""
 
     def __init__(self) -> None:
         super().__init__((), 0)
@@ -242,21 +242,21 @@ class OffsetsReply:
     """Decodes one OFFSETS response.
 
     Args:
-        max_number: As it was requested. One position may come even if 0 were (specification 4.1).
+        max_number: As in the request. One position may arrive even for 0 (specification 4.1).
     """
 
     def __init__(self, max_number: int) -> None:
-        self._most = max(max_number, 1)
-        self._held = bytearray()
-        self._size = 4  # bytes of the whole response, as far as known: first its size alone
+        self._max_number = max(max_number, 1)
+        self._received = bytearray()
+        self._size = 4  # bytes of the whole response, as far as known: first of its size field alone
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {len(self._held)} of {self._size} bytes>"
+        return f"<{type(self).__name__} {len(self._received)} of {self._size} bytes>"
 
     @property
     def done(self) -> bool:
-        """The reply is complete: no byte behind it belongs to it."""
-        return len(self._held) == self._size > 4
+        """True once the response is complete: no byte after it belongs to it."""
+        return len(self._received) == self._size > 4
 
     def result(self) -> list[int]:
         """Return the positions, newest first.
@@ -265,27 +265,27 @@ class OffsetsReply:
             BrokerError: The code is not 0; no 0.7 broker sends another one.
             RemoteProtocolError: A position is negative.
         """
-        if error_code := int.from_bytes(self._held[4:6], "big", signed=True):
+        if error_code := int.from_bytes(self._received[4:6], "big", signed=True):
             raise broker_error(error_code, "OFFSETS")
-        positions = list(struct.unpack_from(f">{self._count}q", self._held, 10))
+        positions = list(struct.unpack_from(f">{self._count}q", self._received, 10))
         if negative := [position for position in positions if position < 0]:
             raise RemoteProtocolError(f"position {negative[0]} of a log; positions are not negative")
         return positions
 
     def feed(self, data: memoryview) -> int:
-        """Take the next bytes and give how many belonged to this reply: all of them, unless it is complete.
+        """Take the next bytes and return how many belong to this response: all of them, unless it is complete.
 
         Raises:
             RemoteProtocolError: The bytes are not an answer to the request. Feed no more.
         """
         used = self._take(data)
-        if len(self._held) == self._size == 4:
-            size = int.from_bytes(self._held, "big", signed=True)
-            if not 6 <= size <= 6 + 8 * self._most or size % 8 != 6:
-                raise RemoteProtocolError(f"{size} bytes in answer to a request for at most {self._most} positions")
+        if len(self._received) == self._size == 4:
+            size = int.from_bytes(self._received, "big", signed=True)
+            if not 6 <= size <= 6 + 8 * self._max_number or size % 8 != 6:
+                raise RemoteProtocolError(f"{size} bytes in answer to a request for {self._max_number} positions")
             self._size = 4 + size
             used += self._take(data[used:])
-        if self.done and int.from_bytes(self._held[6:10], "big", signed=True) != self._count:
+        if self.done and int.from_bytes(self._received[6:10], "big", signed=True) != self._count:
             raise RemoteProtocolError(f"{self._count} positions came with another count")
         return used
 
@@ -294,6 +294,6 @@ class OffsetsReply:
         return (self._size - 10) // 8
 
     def _take(self, data: memoryview) -> int:
-        piece = data[: self._size - len(self._held)]
-        self._held += piece
-        return len(piece)
+        taken = data[: self._size - len(self._received)]
+        self._received += taken
+        return len(taken)

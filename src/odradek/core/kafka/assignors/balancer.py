@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from odradek.core.kafka.assignors.model import Assignment, GroupMember, Topics, all_partitions
 from odradek.core.kafka.assignors.racks import Racks
-from odradek.core.kafka.partitions import TopicPartition, java_order
+from odradek.core.kafka.partitions import java_order
+from odradek.types import TopicPartition
 
 __all__ = ["Balancer"]
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from odradek.core.kafka.assignors.model import NO_GENERATION, Assignment, GroupMember, Topics
 from odradek.core.kafka.assignors.sticky import assign_sticky, resolve_claims
 from odradek.core.kafka.assignors.user_data import decode_generation, encode_generation
-from odradek.core.kafka.partitions import TopicPartition
+from odradek.types import TopicPartition
 
 __all__ = ["CooperativeStickyAssignor"]
 

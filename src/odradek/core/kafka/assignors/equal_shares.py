@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from odradek.core.kafka.assignors.model import Assignment, Topics, all_partitions
 from odradek.core.kafka.assignors.racks import Racks
-from odradek.core.kafka.partitions import TopicPartition, java_order
+from odradek.core.kafka.partitions import java_order
+from odradek.types import TopicPartition
 
 __all__ = ["EqualShares"]
 

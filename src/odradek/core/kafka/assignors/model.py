@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from odradek.core.kafka.partitions import TopicPartition, java_order
+from odradek.core.kafka.partitions import java_order
+from odradek.types import TopicPartition
 
 __all__ = [
     "NO_GENERATION",

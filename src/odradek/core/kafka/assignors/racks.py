@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from odradek.core.kafka.assignors.model import GroupMember, Topics, rack_aware
-from odradek.core.kafka.partitions import TopicPartition
+from odradek.types import TopicPartition
 
 __all__ = ["Racks"]
 

@@ -14,7 +14,7 @@ from odradek.core.kafka.assignors.model import (
     rack_aware,
     subscribed_topics,
 )
-from odradek.core.kafka.partitions import TopicPartition
+from odradek.types import TopicPartition
 
 __all__ = ["RangeAssignor"]
 

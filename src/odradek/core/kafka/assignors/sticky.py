@@ -17,7 +17,7 @@ from odradek.core.kafka.assignors.equal_shares import EqualShares
 from odradek.core.kafka.assignors.model import NO_GENERATION, Assignment, GroupMember, Topics, subscribed_topics
 from odradek.core.kafka.assignors.racks import Racks
 from odradek.core.kafka.assignors.user_data import decode_sticky, encode_sticky
-from odradek.core.kafka.partitions import TopicPartition
+from odradek.types import TopicPartition
 
 __all__ = ["Claims", "StickyAssignor", "assign_sticky", "resolve_claims"]
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from odradek.core.kafka.assignors.model import NO_GENERATION
-from odradek.core.kafka.partitions import TopicPartition, by_topic
+from odradek.core.kafka.partitions import by_topic
 from odradek.errors import RemoteProtocolError
+from odradek.types import TopicPartition
 from odradek.wire.kafka.decode import decoder
 from odradek.wire.kafka.embedded import CooperativeStickyUserData, StickyUserData
 from odradek.wire.kafka.encode import encode

@@ -1,0 +1,190 @@
+"""All partitions of one reader or consumer: the read-ahead they share, and the queues from which streams take.
+
+Pure: the user's task takes, the loops of the brokers report what changed (`update`); `now` is an argument, and so is
+the callback that wakes the user's task. A partition with something to deliver is in the queue of its stream once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+from odradek.core.fetch.cursor import Cursor
+from odradek.core.fetch.read_ahead import ReadAheadBudget, ReadAheadLimits
+from odradek.errors import ConfigError
+from odradek.types import Columns, StartPosition, TopicPartition
+
+__all__ = ["PartitionSet"]
+
+
+class PartitionSet:
+    """The partitions that are read now.
+
+    Args:
+        limits: Bounds in bytes.
+        available: Called when there is something to take, or nothing will ever come.
+    """
+
+    def __init__(self, limits: ReadAheadLimits, available: Callable[[], None]) -> None:
+        self.budget = ReadAheadBudget(limits)
+        self.cursors: dict[TopicPartition, Cursor] = {}
+        self._available = available
+        self._ready: dict[int, deque[Cursor]] = {}
+
+    def cursor(self, partition: TopicPartition) -> Cursor:
+        """Return its cursor. Raises ConfigError for a partition that is not read here."""
+        try:
+            return self.cursors[partition]
+        except KeyError:
+            raise ConfigError(f"{partition} is not currently assigned to this reader") from None
+
+    def insert(self, cursor: Cursor) -> None:
+        """Begin to read a partition. Its former cursor is dropped."""
+        if (former := self.cursors.get(cursor.partition)) is not None:
+            self._drop(former)
+        self.cursors[cursor.partition] = cursor
+        cursor.assign()
+        self.update(cursor)
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Drop those of these partitions that are read, with everything read ahead; the others are not affected."""
+        for partition in partitions:
+            if (cursor := self.cursors.pop(partition, None)) is not None:
+                quota = cursor.quota
+                self._drop(cursor)
+                if quota is not None:
+                    quota.freed()
+        self._available()
+
+    def remove_all(self) -> None:
+        """Drop every partition with everything read ahead."""
+        for cursor in self.cursors.values():
+            self._drop(cursor)
+        self.cursors.clear()
+        self._ready.clear()
+        self._available()
+
+    def _drop(self, cursor: Cursor) -> None:
+        cursor.unassign()
+        self.budget.partitions += cursor.update_active()
+
+    # ---- what changes ----
+
+    def update(self, cursor: Cursor) -> None:
+        """Queue a cursor for delivery if it has something, and count whether anything may still come of it."""
+        if change := cursor.update_active():
+            self.budget.partitions += change
+            self._available()
+        if cursor.deliverable and not cursor.in_ready_queue and cursor.assigned:
+            cursor.set_in_ready_queue(True)
+            self._ready.setdefault(cursor.stream, deque()).append(cursor)
+        if cursor.quota is not None:
+            cursor.quota.freed()
+
+    def _unblock(self, cursor: Cursor) -> None:
+        """Update a cursor from which something was taken, perhaps everything, or that was resumed."""
+        self.update(cursor)
+        if cursor.quota is not None:
+            cursor.quota.scheduler.unblock(cursor)
+
+    def pause(self, reason: str, partitions: Iterable[TopicPartition]) -> None:
+        """Neither fetch nor deliver them until this reason is gone. Raises ConfigError as `cursor` does."""
+        for cursor in [self.cursor(partition) for partition in partitions]:
+            cursor.pause_reasons.add(reason)
+
+    def resume(self, reason: str, partitions: Iterable[TopicPartition]) -> None:
+        """Continue with those that were paused for no other reason. Raises ConfigError as `cursor` does."""
+        for cursor in [self.cursor(partition) for partition in partitions]:
+            cursor.pause_reasons.discard(reason)
+            self._unblock(cursor)
+            if cursor.in_ready_queue:
+                self._available()
+
+    def seek(self, partition: TopicPartition, start: StartPosition, skip: int = 0) -> None:
+        """Forget what was read ahead and continue from `start`, after `skip` messages of the wrapper that starts there.
+        Raises ConfigError as `cursor` does."""
+        cursor = self.cursor(partition)
+        cursor.seek(start, skip)
+        self._unblock(cursor)
+
+    def put_back(self, partition: TopicPartition, columns: Columns, rows: int) -> None:
+        """Take the last `rows` rows of a batch back, to be delivered next."""
+        if rows and partition in self.cursors:
+            self.cursors[partition].put_back(columns, rows)
+            self.update(self.cursors[partition])
+            self._available()
+
+    # ---- delivery ----
+
+    @property
+    def finished(self) -> bool:
+        """Every partition is read to its end, and delivered."""
+        return not self.budget.partitions
+
+    def take(
+        self, stream: int | None, max_records: int | None, max_wait: float, now: float
+    ) -> tuple[TopicPartition, Columns] | float:
+        """Take the next rows of one partition, round robin; or return how long at most to wait for more (s).
+
+        Raises the error of a partition whose good records are all delivered, once; the others continue afterwards.
+        """
+        wait = math.inf
+        not_ready: list[Cursor] = []
+        try:
+            for cursor in self._queued(stream):
+                if cursor.batch_ready(max_records, max_wait, now):
+                    try:
+                        return cursor.partition, cursor.take(max_records, now)
+                    finally:
+                        self._unblock(cursor)
+                not_ready.append(cursor)
+                wait = min(wait, cursor.first_row_at + max_wait - now)
+            return wait
+        finally:
+            for cursor in not_ready:
+                self.update(cursor)
+
+    def take_some(self, stream: int | None, max_bytes: int, now: float) -> list[tuple[TopicPartition, Columns]]:
+        """Take rows of several partitions, round robin: payloads of at most `max_bytes` together, but at least one row.
+        Empty when there is nothing now.
+
+        Raises the error of a partition whose good records are all delivered, once, when nothing comes before it.
+        """
+        left = max_bytes
+        taken: list[tuple[TopicPartition, Columns]] = []
+        for cursor in self._queued(stream):
+            if taken and cursor.next_bytes > left:
+                self.update(cursor)
+                break
+            try:
+                taken.append((cursor.partition, cursor.take_bytes(left, now)))
+            finally:
+                self._unblock(cursor)
+            left -= taken[-1][1].payload_bytes
+        return taken
+
+    def _queued(self, stream: int | None) -> Iterator[Cursor]:
+        """Pop cursors with something to deliver, round robin over streams and over the partitions of each."""
+        for number in list(self._ready) if stream is None else [stream]:
+            self._ready[number] = queue = self._ready.pop(number, deque())
+            while queue:
+                cursor = queue.popleft()
+                cursor.set_in_ready_queue(False)
+                if cursor.deliverable and cursor.assigned:
+                    yield cursor
+                elif cursor.quota is not None:
+                    cursor.quota.freed()
+
+    def seconds_until_filled(
+        self, stream: int | None, max_bytes: int, max_wait: float, now: float, *, endless: bool
+    ) -> float:
+        """Return how long to wait until about `max_bytes` can be taken, at most `max_wait` after the first row; 0 if
+        they are there, or no more will come for now. `endless`: partitions may be added."""
+        cursors = [c for c in self.cursors.values() if stream in (None, c.stream)]
+        ready = [c for c in cursors if c.deliverable]
+        if sum([c.buffered.memory for c in ready]) >= max_bytes or any(c.out_of_quota for c in ready):
+            return 0.0
+        if all(c.at_end for c in cursors) and (cursors or not endless):
+            return 0.0
+        return max(0.0, min((c.first_row_at for c in ready), default=math.inf) + max_wait - now)

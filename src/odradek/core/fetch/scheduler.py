@@ -1,0 +1,301 @@
+"""Which partitions are fetched next from one broker, and how many bytes of each.
+
+Pure: the loops of one broker ask for the next fetch (`next_fetch`), send it, and pass the result back (`finish`); `now`
+and jitter are arguments, and so are the callbacks that wake the loops. A cursor that can be fetched is in exactly one
+place, which its state names: the queue of its quota (READY), a fetch (IN_FLIGHT), the back-off heap (BACKING_OFF), or
+none, until the user resumes it or takes records (PAUSED, OUT_OF_QUOTA). The cost of a fetch depends on the partitions
+in it, not on how many there are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+from typing import NamedTuple
+
+from odradek.core.backoff import Backoff
+from odradek.core.fetch.cursor import Cursor, CursorFetch
+from odradek.core.fetch.read_ahead import ReadAheadBudget, ReadAheadQuota
+from odradek.core.states import CursorState
+from odradek.types import PositionSpec
+
+__all__ = ["FetchPolicy", "FetchScheduler", "NextFetch", "SchedulerCallbacks", "StreamQuota"]
+
+IDLE_POLL_S = 50e-6
+"""With n idle partitions, each is polled at most once every n times this long (s): polling one takes client and broker
+about a quarter of it, so thousands of idle partitions never keep a core busy."""
+
+COALESCE_FRACTION = 0.5
+"""Partitions due within this fraction of the longest idle pause are polled now, in one request with others."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPolicy:
+    """What to do when a response brings nothing.
+
+    Args:
+        idle: Back-off between polls of a partition that has nothing new.
+        retry: Back-off after a passing error of a partition.
+        reset: Where to continue when the log does not have a position; None: the partition fails.
+        long_poll_s: How long a broker holds back a response that would be empty (s); 0: it cannot.
+    """
+
+    idle: Backoff
+    retry: Backoff
+    reset: PositionSpec | None = None
+    long_poll_s: float = 0.0
+
+
+class SchedulerCallbacks(NamedTuple):
+    """What a scheduler calls. None of them may call back into it.
+
+    Args:
+        work: There may be something to fetch.
+        resolve: There may be a position to resolve.
+        space: There may be space to decompress.
+        available: A user who waits for a full batch should take what there is.
+    """
+
+    work: Callable[[], None]
+    resolve: Callable[[], None]
+    space: Callable[[], None]
+    available: Callable[[], None]
+
+
+class NextFetch(NamedTuple):
+    """What to do next.
+
+    Args:
+        fetches: To be sent in one request; none: nothing can be fetched now.
+        max_wait: How long the broker may wait until it has something (s). More than 0 is a long poll: send it on a
+            connection of its own, so that it delays no other fetch, and call `long_poll_finished` afterwards.
+        wait: Without fetches: when to ask again at the latest (s from now).
+    """
+
+    fetches: Sequence[CursorFetch]
+    max_wait: float
+    wait: float
+
+
+class StreamQuota(ReadAheadQuota):
+    """What the partitions of one broker that one stream delivers may hold, and those that wait to be fetched."""
+
+    def __init__(self, budget: ReadAheadBudget, scheduler: FetchScheduler) -> None:
+        super().__init__(budget)
+        self.scheduler = scheduler
+        self.ready: OrderedDict[Cursor, None] = OrderedDict()
+        """Cursors that wait to be fetched. One that is not READY any more, or counts elsewhere, is ignored."""
+        self.pending_decompress = 0
+        """Groups of responses that wait for space to be decompressed."""
+
+    @property
+    def can_decompress(self) -> bool:
+        """What was decompressed before has left space, or no delivery will make any."""
+        return self.free >= 0 or not self.deliverable
+
+    def block(self) -> None:
+        """Fetch no more for it until there is space."""
+        self.full = True
+
+    def freed(self) -> None:
+        """Memory was released: wake those who wait for it."""
+        if self.full and self.try_unblock():
+            self.scheduler.callbacks.work()
+        if self.pending_decompress and self.can_decompress:
+            self.scheduler.callbacks.space()
+
+
+class FetchScheduler:
+    """The cursors of one broker.
+
+    Args:
+        budget: The read-ahead they share with those of other brokers.
+        policy: See FetchPolicy.
+        callbacks: See SchedulerCallbacks.
+    """
+
+    def __init__(self, budget: ReadAheadBudget, policy: FetchPolicy, callbacks: SchedulerCallbacks) -> None:
+        self.callbacks = callbacks
+        self.resolving: dict[Cursor, None] = {}
+        """Cursors whose position has to be resolved."""
+        self._budget, self._policy = budget, policy
+        self._quotas: dict[int, StreamQuota] = {}
+        self._backing_off: list[tuple[float, int, Cursor]] = []
+        self._entry_number = count()
+        self._long_poll_in_flight = False
+
+    def clear(self) -> None:
+        """Forget all cursors."""
+        self._quotas.clear()
+        self._backing_off.clear()
+        self.resolving.clear()
+        self.callbacks.space()
+
+    def join(self, cursor: Cursor) -> None:
+        """Serve this cursor from now on."""
+        if (quota := self._quotas.get(cursor.stream)) is None:
+            quota = self._quotas[cursor.stream] = StreamQuota(self._budget, self)
+        if cursor.quota is not quota:
+            cursor.join(quota)
+            if cursor.state is CursorState.BACKING_OFF:
+                cursor.poll()
+            self.enqueue(cursor)
+
+    def enqueue(self, cursor: Cursor, *, wake: bool = True) -> None:
+        """Queue a cursor that can be fetched, or whose position can be resolved. `wake=False`: the caller looks for
+        work next."""
+        quota = cursor.quota
+        if cursor.state is CursorState.RESOLVING:
+            self.resolving[cursor] = None
+            self.callbacks.resolve()
+        elif cursor.state is CursorState.READY and quota is not None:
+            quota.ready[cursor] = None
+            if wake:
+                self.callbacks.work()
+
+    def unblock(self, cursor: Cursor) -> None:
+        """Records were taken from it, or it was resumed or sought: continue with it if that was what it waited for."""
+        if cursor.state is CursorState.RESOLVING or cursor.unblock(self._budget):
+            self.enqueue(cursor)
+
+    # ---- what is next ----
+
+    def next_fetch(self, now: float) -> NextFetch:
+        """Return the next fetch, or when to ask again if there is nothing to fetch."""
+        self._end_back_off(now)
+        fetches: list[CursorFetch] = []
+        left = self._budget.limits.response_bytes
+        for stream in list(self._quotas):
+            quota = self._quotas[stream] = self._quotas.pop(stream)  # another stream is the first next time
+            left -= self._add_fetches(quota, left, fetches)
+        if fetches and (self._backing_off or any(quota.ready and not quota.full for quota in self._quotas.values())):
+            self.callbacks.work()  # the other loop has to look after the rest
+        wait = self._backing_off[0][0] - now if self._backing_off else math.inf
+        return NextFetch(fetches, self._long_poll(fetches), wait)
+
+    def _long_poll(self, fetches: Sequence[CursorFetch]) -> float:
+        """Return how long the broker may wait: 0 unless all of these had nothing last time, and one at a time, so that
+        a loop is left for partitions that become ready meanwhile."""
+        if not fetches or not self._policy.long_poll_s or self._long_poll_in_flight:
+            return 0.0
+        self._long_poll_in_flight = all(fetch.cursor.empty_responses for fetch in fetches)
+        return self._policy.long_poll_s if self._long_poll_in_flight else 0.0
+
+    def long_poll_finished(self) -> None:
+        """The response to a long poll is there, or will never be."""
+        self._long_poll_in_flight = False
+
+    def _end_back_off(self, now: float) -> None:
+        """Queue the cursors whose back-off is over, and with them those whose back-off is nearly over."""
+        heap = self._backing_off
+        if not heap or heap[0][0] > now:
+            return
+        soon = now + COALESCE_FRACTION * self._policy.idle.max_s
+        while heap and heap[0][0] <= soon:
+            at, _, cursor = heappop(heap)
+            quota = cursor.quota
+            is_due = cursor.state is CursorState.BACKING_OFF and cursor.retry_at == at
+            if is_due and quota is not None and quota.scheduler is self:
+                cursor.poll()
+                quota.ready[cursor] = None
+
+    def _add_fetches(self, quota: StreamQuota, max_bytes: int, fetches: list[CursorFetch]) -> int:
+        """Add fetches of one quota, of `max_bytes` together or a little more. Return how many bytes."""
+        quota.refresh()
+        ready, total = quota.ready, 0
+        with_more = (quota.with_more + 1) // 2  # the rest is for the next fetch, which is sent at the same time
+        while ready and total < max_bytes and quota.try_unblock():
+            cursor = next(iter(ready))
+            if size := self._wanted_bytes(cursor, quota):
+                if cursor.has_more and not with_more:
+                    break
+                if not (size := quota.grant(size, cursor.expansion)):
+                    self.callbacks.available()
+                    break
+                with_more -= cursor.has_more
+                total += size
+                fetches.append(cursor.send(size, quota))
+            del ready[cursor]
+        return total
+
+    def _wanted_bytes(self, cursor: Cursor, quota: StreamQuota) -> int:
+        """Return how many bytes it wants; 0: it is not to be fetched now."""
+        if cursor.state is not CursorState.READY or cursor.quota is not quota:
+            return 0  # the entry is out of date
+        if cursor.pause_reasons:
+            cursor.hold_back()
+        elif size := cursor.wanted_bytes(self._budget):
+            return size
+        else:
+            cursor.fill()
+            self.callbacks.available()
+        return 0
+
+    # ---- what came of it ----
+
+    def finish(self, fetch: CursorFetch, now: float, jitter: float, *, lost: bool = False) -> bool:
+        """Accept the result of a fetch, and queue its cursor again. The caller looks for work next.
+
+        Args:
+            fetch: The result.
+            now: The time (s).
+            jitter: In [0, 1), for back-off.
+            lost: The connection was lost: there is no result, but the decoder may have been fed.
+
+        Returns:
+            Whether the cursor waited for it; otherwise it has changed nothing.
+        """
+        fetch.release()
+        cursor = fetch.cursor
+        if not fetch.is_current:
+            fetch.quota.freed()
+            return False
+        if lost:
+            cursor.connection_lost(now)
+        else:
+            cursor.complete(fetch, now, self._policy.reset)
+        assert cursor.quota is not None
+        owner = cursor.quota.scheduler  # another one if another broker serves it now
+        if cursor.state is CursorState.IN_FLIGHT:
+            owner.back_off(cursor, now, jitter)
+        else:
+            owner.enqueue(cursor, wake=False)
+        if owner is not self:
+            owner.callbacks.work()
+        return True
+
+    def back_off(self, cursor: Cursor, now: float, jitter: float) -> None:
+        """Fetch it again later: the broker had nothing for it, or a passing error."""
+        if cursor.attempts:
+            delay = self._policy.retry.delay(cursor.attempts - 1, jitter)
+        elif self._policy.long_poll_s and not self._long_poll_in_flight:
+            delay = 0.0
+        else:
+            idle = self._policy.idle.delay(cursor.empty_responses - 1, jitter)
+            delay = max(idle, IDLE_POLL_S * len(self._backing_off))
+        cursor.back_off(now + delay)
+        heappush(self._backing_off, (cursor.retry_at, next(self._entry_number), cursor))
+
+    # ---- positions ----
+
+    def next_to_resolve(self, now: float) -> tuple[Sequence[Cursor], float]:
+        """Return the cursors whose position to resolve now, and when to ask again at the latest (s from now)."""
+        due: list[Cursor] = []
+        wait = math.inf
+        for cursor in list(self.resolving):
+            if cursor.state is not CursorState.RESOLVING:
+                del self.resolving[cursor]
+            elif not cursor.rows and not cursor.pause_reasons:  # first, records from before are delivered
+                if cursor.retry_at <= now:
+                    due.append(cursor)
+                else:
+                    wait = min(wait, cursor.retry_at - now)
+        return due, wait
+
+    def retry_resolving(self, cursor: Cursor, now: float, jitter: float) -> None:
+        """Its position could not be resolved: try again later."""
+        cursor.resolve_later(now + self._policy.retry.delay(cursor.attempts, jitter))

@@ -1,0 +1,271 @@
+"""Which partitions are fetched next, and what their results do to them: without an event loop, with a clock by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from odradek.core.backoff import Backoff
+from odradek.core.fetch.cursor import Cursor, CursorFetch
+from odradek.core.fetch.partition_set import PartitionSet
+from odradek.core.fetch.read_ahead import ReadAheadLimits
+from odradek.core.fetch.scheduler import FetchPolicy, FetchScheduler, SchedulerCallbacks
+from odradek.core.interfaces import DecoderOptions
+from odradek.core.states import CursorState
+from odradek.errors import BrokerError, CorruptMessage, OdradekError, OffsetOutOfRange
+from odradek.types import EARLIEST, Position, StartPosition, TopicPartition
+from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
+
+LIMITS = ReadAheadLimits(read_ahead_bytes=1 << 20, fetch_bytes=1000, min_bytes=100)
+POLICY = FetchPolicy(idle=Backoff(first_s=1, factor=2, max_s=4), retry=Backoff(first_s=10, max_s=10), reset=None)
+ENTRIES = encode_set([b"a", b"b", b"c"])
+
+
+def tp(number: int) -> TopicPartition:
+    return TopicPartition("t", number, 1)
+
+
+class Bench:
+    """A scheduler of one broker with the partitions it reads, and what it has called."""
+
+    def __init__(self, partitions: int = 1, policy: FetchPolicy = POLICY, start: StartPosition = 0) -> None:
+        self.called: Counter[str] = Counter()
+        self.set = PartitionSet(LIMITS, lambda: self._count("available"))
+        self.scheduler = FetchScheduler(
+            self.set.budget,
+            policy,
+            SchedulerCallbacks(
+                lambda: self._count("work"),
+                lambda: self._count("resolve"),
+                lambda: self._count("space"),
+                lambda: self._count("available"),
+            ),
+        )
+        for number in range(partitions):
+            self.add(number, start)
+
+    def _count(self, name: str) -> None:
+        self.called[name] += 1
+
+    def add(self, number: int, start: StartPosition = 0) -> Cursor:
+        cursor = Cursor(tp(number), start)
+        self.set.insert(cursor)
+        self.scheduler.join(cursor)
+        self.resolve(cursor)
+        return cursor
+
+    def resolve(self, cursor: Cursor, at: int = 0) -> None:
+        self.scheduler.resolving.pop(cursor)
+        cursor.resolved(Position(at), MessageSetDecoder(cursor.partition, Position(at), DecoderOptions()))
+        self.scheduler.enqueue(cursor)
+
+    def __getitem__(self, number: int) -> Cursor:
+        return self.set.cursor(tp(number))
+
+    def state(self, number: int) -> CursorState:
+        return self[number].state
+
+    def next(self, now: float = 0.0) -> list[CursorFetch]:
+        return list(self.scheduler.next_fetch(now).fetches)
+
+    def finish(
+        self, fetch: CursorFetch, data: bytes = b"", error: OdradekError | None = None, *, now: float = 0.0
+    ) -> bool:
+        fetch.start()
+        fetch.feed(memoryview(data))
+        fetch.received, fetch.error = len(data), fetch.error or error
+        accepted = self.scheduler.finish(fetch, now, 0.999999)
+        self.set.update(fetch.cursor)
+        return accepted
+
+
+def test_every_ready_partition_is_in_the_next_fetch_and_none_twice() -> None:
+    bench = Bench(3)
+    assert {fetch.cursor.partition for fetch in bench.next()} == {tp(0), tp(1), tp(2)}
+    assert bench.next() == []
+    assert {bench[n].state for n in range(3)} == {CursorState.IN_FLIGHT}
+
+
+def test_a_partition_with_records_is_fetched_again_at_once() -> None:
+    bench = Bench()
+    (fetch,) = bench.next()
+    assert bench.finish(fetch, ENTRIES)
+    assert bench[0].state is CursorState.READY and bench[0].rows == 3
+    (again,) = bench.next()
+    assert again.start() == len(ENTRIES)
+
+
+def test_an_empty_partition_backs_off_longer_each_time() -> None:
+    bench, now, waits = Bench(), 0.0, []
+    for _ in range(4):
+        (fetch,) = bench.next(now)
+        bench.finish(fetch, now=now)
+        assert bench[0].state is CursorState.BACKING_OFF
+        wait = bench.scheduler.next_fetch(now).wait
+        waits.append(round(wait, 3))
+        now += wait
+    assert waits == [1, 2, 4, 4]
+
+
+def test_partitions_whose_back_off_is_nearly_over_share_a_fetch() -> None:
+    bench = Bench(2)
+    first, second = bench.next()
+    bench.finish(first, now=0.0)
+    bench.finish(second, now=1.5)
+    assert [fetch.cursor for fetch in bench.next(1.0)] == [first.cursor, second.cursor]
+
+
+def test_a_paused_partition_is_fetched_again_when_it_is_resumed() -> None:
+    bench = Bench()
+    bench.set.pause("user", [tp(0)])
+    bench.set.pause("handlers", [tp(0)])
+    assert bench.next() == [] and bench[0].state is CursorState.PAUSED
+    bench.set.resume("user", [tp(0)])
+    assert bench.next() == []
+    bench.called.clear()
+    bench.set.resume("handlers", [tp(0)])
+    assert bench.called["work"] == 1 and len(bench.next()) == 1
+
+
+def test_a_full_partition_waits_until_the_user_takes_records() -> None:
+    bench = Bench()
+    entries = encode_set([bytes(900)])
+    while fetches := bench.next():
+        bench.finish(fetches[0], entries)
+    assert bench[0].state is CursorState.OUT_OF_QUOTA and bench[0].out_of_quota
+    held = bench[0].buffered.memory
+    assert held <= LIMITS.read_ahead_bytes + 1000
+    while not bench.next():
+        assert not isinstance(bench.set.take(None, None, 0.0, 0.0), float)
+    assert bench[0].buffered.memory < held
+
+
+def test_a_seek_does_not_wait_for_the_fetch_in_flight_and_ignores_what_it_brings() -> None:
+    bench = Bench()
+    (stale,) = bench.next()
+    bench.set.seek(tp(0), 500)
+    assert bench.state(0) is CursorState.RESOLVING and not stale.is_current
+    bench.resolve(bench[0], 500)
+    (fetch,) = bench.next()
+    assert fetch.start() == 500
+    assert not bench.finish(stale, ENTRIES)
+    assert bench[0].rows == 0 and bench.state(0) is CursorState.IN_FLIGHT
+    bench.finish(fetch)
+    assert bench[0].quota is not None and bench[0].quota.reserved == 0
+
+
+def test_an_unassigned_partition_takes_nothing_with_it() -> None:
+    bench = Bench(2)
+    fetches = bench.next()
+    bench.finish(fetches[0], ENTRIES)
+    quota = bench[0].quota
+    bench.set.remove_all()
+    assert not bench.finish(fetches[1], ENTRIES)
+    assert quota is not None and (quota.held, quota.reserved, quota.active, quota.deliverable) == (0, 0, 0, 0)
+    assert bench.set.budget.partitions == 0 and bench.next() == []
+
+
+def test_a_moved_partition_is_fetched_by_its_new_broker_only() -> None:
+    bench = Bench()
+    other = FetchScheduler(bench.set.budget, POLICY, bench.scheduler.callbacks)
+    (fetch,) = bench.next()
+    other.join(bench[0])
+    assert list(other.next_fetch(0.0).fetches) == []
+    bench.finish(fetch, ENTRIES)
+    assert bench.next() == []
+    assert [each.cursor for each in other.next_fetch(0.0).fetches] == [bench[0]]
+
+
+def test_a_partition_without_its_position_is_reset_or_fails_as_the_policy_says() -> None:
+    error = OffsetOutOfRange(1, "OffsetOutOfRange")
+    failing = Bench()
+    failing.finish(failing.next()[0], error=error)
+    assert failing[0].state is CursorState.FAILED
+    with pytest.raises(OffsetOutOfRange):
+        failing.set.take(None, None, 0.0, 0.0)
+    assert failing.set.finished
+    resetting = Bench(policy=FetchPolicy(POLICY.idle, POLICY.retry, reset=EARLIEST))
+    resetting.finish(resetting.next()[0], error=error)
+    assert resetting[0].state is CursorState.RESOLVING and resetting[0].start is EARLIEST
+    assert resetting.scheduler.next_to_resolve(0.0)[0] == [resetting[0]]
+
+
+def test_a_retriable_error_of_a_partition_is_retried_after_a_back_off() -> None:
+    bench = Bench()
+    not_leader = BrokerError(6, "NOT_LEADER_OR_FOLLOWER", retriable=True, refresh_metadata=True)
+    bench.finish(bench.next()[0], error=not_leader)
+    assert bench[0].state is CursorState.BACKING_OFF and bench[0].error is None
+    assert bench.next(9.0) == []
+    (fetch,) = bench.next(10.0)
+    bench.finish(fetch, ENTRIES)
+    assert bench[0].rows == 3 and bench[0].attempts == 0
+
+
+def test_a_lost_connection_keeps_whole_messages_and_fetches_the_rest_again() -> None:
+    bench = Bench()
+    (fetch,) = bench.next()
+    fetch.start()
+    fetch.feed(memoryview(ENTRIES)[:-1])
+    assert bench.scheduler.finish(fetch, 0.0, 0.5, lost=True)
+    assert bench[0].rows == 2 and bench[0].state is CursorState.READY
+    assert bench.next()[0].start() == len(encode_set([b"a", b"b"]))
+
+
+def test_a_position_that_could_not_be_resolved_is_retried_after_a_back_off() -> None:
+    bench = Bench()
+    bench.set.seek(tp(0), EARLIEST)
+    bench.scheduler.retry_resolving(bench[0], 0.0, 0.999999)
+    due, wait = bench.scheduler.next_to_resolve(0.0)
+    assert due == [] and round(wait, 3) == 10
+    assert bench.scheduler.next_to_resolve(10.0)[0] == [bench[0]]
+
+
+# ---- long polls -----------------------------------------------------------------------------------------------
+
+LONG_POLL = FetchPolicy(POLICY.idle, POLICY.retry, long_poll_s=0.5)
+
+
+def test_only_partitions_that_had_nothing_are_polled_long() -> None:
+    bench = Bench(policy=LONG_POLL)
+    request = bench.scheduler.next_fetch(0.0)
+    assert request.max_wait == 0.0
+    bench.finish(request.fetches[0])
+    assert bench.scheduler.next_fetch(0.0).max_wait == 0.5
+
+
+def test_a_long_poll_does_not_block_a_partition_that_becomes_ready_meanwhile() -> None:
+    bench = Bench(policy=LONG_POLL)
+    bench.finish(bench.next()[0])
+    poll = bench.scheduler.next_fetch(0.0)
+    assert poll.max_wait > 0
+    bench.add(1)
+    other = bench.scheduler.next_fetch(0.0)
+    assert [fetch.cursor for fetch in other.fetches] == [bench[1]] and other.max_wait == 0.0
+    bench.finish(other.fetches[0])
+    assert bench.scheduler.next_fetch(0.0).wait > 0.9, "it backs off while the poll is in flight"
+    bench.scheduler.long_poll_finished()
+    bench.finish(poll.fetches[0])
+    assert bench.scheduler.next_fetch(0.0).max_wait == 0.5
+
+
+# ---- errors of a decoder --------------------------------------------------------------------------------------
+
+
+class BrokenDecoder(MessageSetDecoder):
+    def feed(self, data: memoryview) -> None:
+        raise OverflowError("Python int too large to convert")
+
+
+def test_a_bug_of_a_decoder_ends_its_partition_and_is_the_cause_of_its_error() -> None:
+    bench = Bench(2)
+    bench.set.seek(tp(0), 7)
+    bench.scheduler.resolving.pop(bench[0])
+    bench[0].resolved(Position(7), BrokenDecoder(tp(0), Position(7), DecoderOptions()))
+    bench.scheduler.enqueue(bench[0])
+    for fetch in bench.next():
+        bench.finish(fetch, ENTRIES)
+    assert bench[0].state is CursorState.FAILED and bench[1].rows == 3
+    with pytest.raises(CorruptMessage, match="t/1-0 at 7: cannot be decoded: OverflowError") as raised:
+        bench.set.take(None, None, 0.0, 0.0)
+    assert isinstance(raised.value.__cause__, OverflowError)
