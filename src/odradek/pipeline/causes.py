@@ -1,4 +1,4 @@
-"""What to tell of an error in one line; of a trace of Java's, what it began with."""
+"""Error texts in one line; of a Java stack trace, its beginning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark remembers of a streaming query, as far as a pipeline has to know it: read, compared, and begun.
+"""Spark's checkpoint of a streaming query, as far as a pipeline has to read, compare and create it.
 
     <checkpoint>/metadata     an id of the query
     <checkpoint>/offsets/7    what micro-batch 7 reads: up to here; written before it begins
@@ -25,7 +25,7 @@ VERSION = "v1"
 
 
 class MicroBatch(NamedTuple):
-    """What one of Spark's batches reads.
+    """The range of one of Spark's micro-batches.
 
     Args:
         number: Spark's.
@@ -64,7 +64,7 @@ class Checkpoint:
         return self._newest("commits")
 
     def offsets(self, number: int) -> Offsets:
-        """Where a batch ends.
+        """Return the end of a batch.
 
         Raises:
             CheckpointMismatch: It is not there, or not as Spark and the data source write it.
@@ -72,7 +72,7 @@ class Checkpoint:
         return self._read(number)[1]
 
     def batch(self, number: int) -> MicroBatch:
-        """What a batch reads. Raises as `offsets`."""
+        """Return the range of a batch. Raises as `offsets`."""
         (when, end), (_, start) = self._read(number), self._read(number - 1)
         return MicroBatch(number, start, end, when)
 

@@ -203,7 +203,7 @@ def _ranges(start: Offsets, end: Offsets) -> Iterable[tuple[str, str, int, int]]
 
 
 def gaps_of(flow: str, batch: MicroBatch, runs: Iterable[CoveredRange], reason: str) -> list[LedgerGap]:
-    """What of a batch's ranges nothing was read of.
+    """Return the parts of a batch's ranges that no task read.
 
     Raises:
         InexactRead: Something was read that was not to be read, or twice.

@@ -38,7 +38,7 @@ ROW_GROUP_BYTES, ROW_GROUP_ROWS = 64 * MiB, 1 << 20
 
 
 class CompactionFailed(OdradekError):
-    """What was written is not what was read. The table is as it was."""
+    """The rows written are not those that were read. The table is unchanged."""
 
     hint = "nothing was committed; `odradek pipeline verify` tells whether the table's files are sound"
 
@@ -60,12 +60,12 @@ class CompactionGroup:
 
     @property
     def directory(self) -> str:
-        """Where they are, relative to the table."""
+        """The directory of the files, relative to the table."""
         return self.files[0].path.rpartition("/")[0]
 
 
 def plan_compaction(table: CommittedTable) -> list[CompactionGroup]:
-    """What would be made one: files of less than half of `sink.file_bytes`, up to about that size together."""
+    """Group files of less than half of `sink.file_bytes` up to about that size."""
     most = table.flow.sink.file_bytes
     by_partition: dict[tuple[tuple[str, str], ...], list[DataFile]] = {}
     for file in table.live.values():

@@ -22,13 +22,13 @@ from odradek.types import Columns, MiB, TopicPartition
 __all__ = ["ComparisonCounts", "Finding", "LogComparison", "joined"]
 
 STRETCH = 8 * MiB
-"""Of log, about: so much is read again where something differs."""
+"""Approximate size of the log slices that are read again where something differs (bytes)."""
 
 LOOKED_INTO = 20
-"""So many stretches that differ are read again; more are only counted."""
+"""Maximum number of differing slices that are read again; further ones are only counted."""
 
 NAMED = 5
-"""So many rows of a finding are named."""
+"""Maximum number of rows that a finding names."""
 
 Advance = Callable[[int], None]
 Row = tuple[int, int, int]
@@ -56,7 +56,7 @@ class Finding:
 
 @dataclass(slots=True)
 class ComparisonCounts:
-    """What a comparison counted.
+    """The counts of a comparison.
 
     Args:
         ranges: Ranges of logs that were read again.
@@ -103,7 +103,7 @@ def joined(ranges: Iterable[Range]) -> list[Range]:
 
 
 class LogComparison:
-    """Of the log with what became of it, for some batches of a table. Used once.
+    """A comparison of the log with some batches of a table. Used once.
 
     Args:
         table: The table.

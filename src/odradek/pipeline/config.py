@@ -92,7 +92,7 @@ class _Table(BaseModel):
 
 
 class SourceConfig(_Table):
-    """Where the flows read: exactly one of the three."""
+    """The source of the flows: exactly one of the three."""
 
     zookeeper: str | None = Field(default=None, description="`host:port,host:port/chroot` of a 0.7 cluster")
     brokers: str | None = Field(default=None, description="`id@host:port,...` of a 0.7 cluster without ZooKeeper")
@@ -114,7 +114,7 @@ class SourceConfig(_Table):
 
 
 class RunConfig(_Table):
-    """How much one run does."""
+    """Limits and settings of a run."""
 
     checkpoint: str = Field(default=".odradek", description="directory for what Spark remembers between runs")
     batch_bytes: Size = Field(default=1 << 30, description="most bytes of log in one batch, that is in one commit")
@@ -133,7 +133,7 @@ class RunConfig(_Table):
 
 
 class Decode(_Table):
-    """What a record's bytes are."""
+    """The decoding of a record's bytes."""
 
     kind: Literal["raw", "json", "avro"] = Field(default="raw", description="raw keeps the bytes in a column `value`")
     fields: str | None = Field(
@@ -166,7 +166,7 @@ class Decode(_Table):
 
 
 class SinkConfig(_Table):
-    """Where the table is."""
+    """The table to write."""
 
     kind: Literal["parquet", "delta"] = Field(default="parquet", description="parquet with a ledger, or a Delta table")
     path: str = Field(min_length=1, description="directory of the table")
@@ -195,7 +195,7 @@ class SinkConfig(_Table):
 
 
 class DeadLetterConfig(_Table):
-    """Where records go that could not be decoded."""
+    """The table of records that could not be decoded."""
 
     path: str = Field(min_length=1, description="directory: raw bytes, reason, and where each record stood")
 

@@ -1,4 +1,4 @@
-"""From a record's bytes to columns, a batch at a time: which rows can be decoded, and why the others cannot.
+"""Decoding of records to columns, a batch at a time: which rows can be decoded, and why the others cannot.
 
 Rows come as the data source gives them. JSON is decoded by Spark itself before they come (`from_json`), Avro here, by
 fastavro. Spark takes what begins like JSON for JSON, so whether all of it is JSON is decided here, by pydantic.
@@ -35,13 +35,13 @@ __all__ = [
 
 pc: Any = pyarrow.compute
 Array: TypeAlias = Any
-"""Of pyarrow. Its stubs have a type for each kind of values, and here the kinds are what the data decides."""
+"""A pyarrow array. The stubs have a type per kind of values, and here the data decides the kinds."""
 
 IDENTITY = ("topic", "broker", "partition", "offset", "index")
 """Columns of every table: where the row stood in the log."""
 
 STANDING = (*IDENTITY, "nextOffset")
-"""And where reading goes on behind it."""
+"""The identity of a row, and the position after it."""
 
 RECORD_TIME = "record_time"
 
@@ -53,7 +53,7 @@ they should be."""
 
 
 class DeadReason:
-    """Why records are dead: few words, since they are counted."""
+    """The reasons why records are dead, in few words, because they are counted."""
 
     CORRUPT = "corrupt message"
     EMPTY = "empty"
@@ -66,7 +66,7 @@ class DeadReason:
 
 
 class DecodeJob(NamedTuple):
-    """What is to be done with values. Pickled into tasks.
+    """The decoding of a batch's values. Pickled into tasks.
 
     Args:
         kind: `raw`, `json` or `avro`.
@@ -102,7 +102,7 @@ class Decoded(NamedTuple):
 
 
 def stored_name(field: str) -> str:
-    """What a field is called in the table, which has columns of its own."""
+    """Return a field's name in the table, which has columns of its own."""
     return f"{field}_" if field in RESERVED else field
 
 

@@ -121,7 +121,7 @@ class DeltaLog:
 
 
 def refused(columns: Mapping[str, pa.DataType]) -> str:
-    """Why Delta cannot have such columns; "" when it can."""
+    """Return the reason why Delta cannot have such columns, or ""."""
     from deltalake import Schema
 
     try:

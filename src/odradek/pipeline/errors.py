@@ -1,4 +1,4 @@
-"""What can be wrong with a table and what goes into it."""
+"""Errors of tables and of the records that go into them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LedgerCorrupted(OdradekError):
 
 
 class LedgerConflict(OdradekError):
-    """Somebody else has committed this batch.
+    """Another process has committed this batch.
 
     Args:
         flow: Of which flow.
@@ -54,7 +54,7 @@ class LedgerConflict(OdradekError):
 
 
 class CheckpointMismatch(OdradekError):
-    """What Spark remembers does not belong to what the ledger says was committed.
+    """Spark's checkpoint does not match the ledger.
 
     Args:
         place: Which checkpoint.
@@ -72,7 +72,7 @@ class CheckpointMismatch(OdradekError):
 
 
 class TableMismatch(ConfigError):
-    """What the pipeline's file says is not what the table was made with, and rows of both cannot be in one table.
+    """The pipeline file does not match the table: rows of both cannot be in one table.
 
     Args:
         place: File, line and key.
@@ -90,7 +90,7 @@ class TableMismatch(ConfigError):
 
 
 class TableLocked(OdradekError):
-    """Somebody else is writing this table.
+    """Another process is writing this table.
 
     Args:
         place: Its lock.
@@ -107,7 +107,7 @@ class TableLocked(OdradekError):
 
 
 class TooManyDeadLetters(OdradekError):
-    """More records of a batch could not be decoded than `run.max_error_percent` allows. It was not committed.
+    """A batch has more dead records than `run.max_error_percent` allows, and was not committed.
 
     Args:
         flow: Of which flow.
@@ -132,7 +132,7 @@ class TooManyDeadLetters(OdradekError):
 
 
 class InexactRead(OdradekError):
-    """What was read is not what was to be read. Nothing of it was committed.
+    """The ranges that were read differ from those that were planned. Nothing was committed.
 
     Args:
         flow: Of which flow.

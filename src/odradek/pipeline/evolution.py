@@ -49,7 +49,7 @@ RAW: Fields = {"value": "binary"}
 
 
 def check_layout(pipeline: Pipeline, name: str, ledger: Ledger) -> None:
-    """See that a flow goes on writing the directories that its table has. Raises TableMismatch."""
+    """Check that a flow keeps the directory layout of its table. Raises TableMismatch."""
     newest = next((entry for entry in reversed(ledger.entries()) if entry.kind == "append" and entry.files), None)
     if newest is None:
         return
@@ -68,7 +68,7 @@ def check_layout(pipeline: Pipeline, name: str, ledger: Ledger) -> None:
 
 
 def check_fields(pipeline: Pipeline, name: str, ledger: Ledger, columns: Mapping[str, pa.DataType]) -> Fields:
-    """See that decoded columns go into a flow's table.
+    """Check that decoded columns fit a flow's table.
 
     Args:
         pipeline, name: The flow.
@@ -98,7 +98,7 @@ def check_fields(pipeline: Pipeline, name: str, ledger: Ledger, columns: Mapping
 
 
 def arrow_type(kind: Any) -> pa.DataType:
-    """What a type of Spark's becomes in a table. Raises ConfigError for what has no place in one."""
+    """Return the table's type for a type of Spark. Raises ConfigError for a type that a table cannot have."""
     match kind.typeName():
         case "struct":
             return pa.struct([pa.field(field.name, arrow_type(field.dataType)) for field in kind.fields])
@@ -125,7 +125,7 @@ def described(kind: pa.DataType) -> Kind:
 
 
 def known_fields(entries: Iterable[LedgerEntry]) -> dict[str, Kind]:
-    """What the files of a table have, each field in the type it has now."""
+    """Return the fields of a table's files, each in its current type."""
     fields: dict[str, Kind] = {}
     for entry in entries:
         fields = _merged(fields, entry.fields)
@@ -149,7 +149,7 @@ def _both(old: Kind, new: Kind) -> Kind:
 
 
 def conflicts(old: Fields, new: Fields, *, delta: bool = False) -> Iterator[str]:
-    """Why a table with the fields `old` cannot get files with the fields `new`: nothing, and it can.
+    """Describe why a table with the fields `old` cannot get files with the fields `new`; yield nothing if it can.
 
     Args:
         old: Of all files that are there.

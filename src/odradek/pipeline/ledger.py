@@ -30,7 +30,7 @@ from odradek.pipeline.errors import LedgerConflict, LedgerCorrupted
 __all__ = ["DataFile", "Ledger", "LedgerEntry", "LedgerGap"]
 
 GENESIS = "0" * 64
-"""What the first entry has in place of a hash."""
+"""The hash before the first entry."""
 
 Offsets = Mapping[str, Mapping[str, int]]
 """Topic -> partition's name (`broker-partition` in 0.7) -> position."""
@@ -72,7 +72,7 @@ class LedgerGap:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """What one batch did to the table.
+    """The changes of one batch to the table.
 
     Args:
         flow: Name of the flow.
@@ -131,7 +131,7 @@ class LedgerEntry:
 
     @staticmethod
     def decode(data: bytes) -> LedgerEntry:
-        """Raises ValueError for anything that `encode` did not make."""
+        """Decode an entry. Raises ValueError for anything that `encode` did not make."""
         try:
             entry = _adapter().validate_json(data, strict=True)
         except ValidationError as error:
@@ -148,7 +148,7 @@ class LedgerEntry:
         return hashlib.sha256(self.encode()).hexdigest()
 
     def says_the_same(self, other: LedgerEntry) -> bool:
-        """Whether both came of the same input, whoever wrote them: a batch that was run again."""
+        """Return True if both entries came of the same input, as when a batch is run again."""
         mine, others = (_without_author(entry) for entry in (self, other))
         return mine == others
 
@@ -233,8 +233,9 @@ class Ledger:
         return next((entry for entry in newest if entry.kind == "append"), None)
 
     def written_by(self, run: str) -> list[LedgerEntry]:
-        """What this run has read from logs, if it is the newest, oldest first. Only entries from there on are read, and
-        one more."""
+        """Return the entries that this run has read from logs, oldest first, if it is the newest run. Only those and
+        one more are read.
+        """
         newest = (entry for entry in map(self._read, reversed(self._paths())) if entry.kind == "append")
         return [*takewhile(lambda entry: entry.run == run, newest)][::-1]
 
@@ -327,7 +328,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 def check_ranges(entries: Sequence[LedgerEntry]) -> Iterator[LedgerGap]:
-    """Where consecutive batches do not join: every `append` must start where the one before it ended, or say why."""
+    """Find gaps between consecutive batches: every `append` must start where the one before it ended, or record it."""
     reached: dict[tuple[str, str], int] = {}
     for entry in entries:
         if entry.kind != "append":

@@ -30,7 +30,7 @@ Take = Callable[[TopicPartition, Columns], None]
 
 
 def source_options(source: SourceConfig, partitions: Iterable[TopicPartition]) -> SourceOptions:
-    """How these partitions are read, corrupt messages as they are. Raises ConfigError."""
+    """Return the options to read these partitions, corrupt messages as raw bytes. Raises ConfigError."""
     limit = {"maxMessageBytes": str(source.max_message_bytes)}
     options = parse_source({**where_of(source), **limit, "subscribePattern": ".*"}, streaming=False)
     topics = given.Topics(partitions=tuple(sorted(partitions)))
@@ -44,7 +44,7 @@ def cluster_url(source: SourceConfig) -> str | None:
 
 
 class LogReader:
-    """What the source has of some partitions, made by `open_logs`.
+    """A reader of some of the source's partitions, made by `open_logs`.
 
     Args:
         options: How they are read.
@@ -56,7 +56,7 @@ class LogReader:
         self._paths: Mapping[TopicPartition, str] = {}
 
     async def extents(self) -> dict[TopicPartition, Extent]:
-        """What each has now; those of a broker that is away, or that do not exist, are left out."""
+        """Return the extent of each partition; those that do not exist or whose broker is unreachable are left out."""
         if self._cluster is None:
             return await anyio.to_thread.run_sync(self._on_disk)
         driver = self._cluster.driver

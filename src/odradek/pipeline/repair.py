@@ -1,4 +1,4 @@
-"""What a lost checkpoint and killed runs leave to be put right.
+"""Repair of lost checkpoints, and removal of files that killed runs left.
 
 A checkpoint is rebuilt from the ledger: the newest entry that was read from logs says which of Spark's micro-batches it
 was and where it ended, and Spark goes on with the next one. Spark asks for two batches of offsets in a row.
@@ -27,7 +27,7 @@ __all__ = ["RepairPlan", "plan_repair", "repair"]
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """What is to be done for one flow.
+    """The repair of one flow.
 
     Args:
         flow: Its name.

@@ -74,18 +74,18 @@ class Replay:
 
     @property
     def state(self) -> Path:
-        """Where it is written down what was confirmed, unless somebody says otherwise."""
+        """The default path of the progress file."""
         return self.table.root / "_odradek" / "replay" / f"{self.identity[:16]}.json"
 
     @property
     def rows(self) -> int:
-        """So many rows were added by these batches."""
+        """Number of rows that these batches added."""
         chosen = (entry for entry in self.table.appends if entry.batch in self.batches)
         return sum(entry.dead if self.dead else entry.rows for entry in chosen)
 
     @property
     def root(self) -> Path:
-        """Where the files are. Raises ConfigError: There are no dead letters."""
+        """The directory of the files. Raises ConfigError: there are no dead letters."""
         if not self.dead:
             return self.table.root
         if self.table.dead_root is None:
@@ -93,7 +93,7 @@ class Replay:
         return self.table.dead_root
 
     def files_of(self, batches: Collection[int]) -> list[DataFile]:
-        """Where their rows are."""
+        """Return the files that have the rows of these batches."""
         if not self.dead:
             return self.table.files_of(batches)
         return [file for entry in self.table.appends if entry.batch in batches for file in entry.dead_files]
@@ -101,7 +101,7 @@ class Replay:
 
 @dataclass(slots=True)
 class ReplayProgress:
-    """What of a replay is confirmed, in a file.
+    """The confirmed rows of a replay, in a file.
 
     Args:
         path: The file.
@@ -119,7 +119,7 @@ class ReplayProgress:
 
     @classmethod
     def load(cls, path: Path, identity: str) -> ReplayProgress:
-        """What the file says; nothing yet, when there is none. Raises ConfigError: It is of another replay."""
+        """Read the file; an absent one is empty. Raises ConfigError: the file belongs to another replay."""
         try:
             body = json.loads(path.read_text("utf-8"))
         except FileNotFoundError:
@@ -156,7 +156,7 @@ def plan_replay(
     target: str = "",
     dead: bool = False,
 ) -> Replay:
-    """What would be sent. `batches`: None for all; numbers that the table does not have are left out.
+    """Plan a replay. `batches`: None for all; unknown numbers are ignored.
 
     Raises:
         ConfigError: The table has no such column, or no such batches.

@@ -44,7 +44,7 @@ LOOK_S = 0.2
 START_S = 0.02
 
 INITIALIZING = "Initializing"
-"""What Spark says of a query whose source is not there yet begins so."""
+"""The beginning of Spark's status of a query whose source does not exist yet."""
 
 _STARTING = Lock()
 
@@ -55,7 +55,7 @@ SETTINGS = {
 }
 
 Watch = Callable[[str, BatchSummary], None]
-"""Is told of each commit: the name of its flow, and what it was. Called from several threads."""
+"""A callback for each commit: the flow's name and the batch. Called from several threads."""
 
 
 class _StopQuery(Exception):
@@ -64,7 +64,7 @@ class _StopQuery(Exception):
 
 @dataclass
 class RunLimits:
-    """How much a run may still do. Every flow that has begun does a batch.
+    """The remaining budget of a run. Every flow that has begun does at least one batch.
 
     Args:
         max_bytes: Of log; None: any number.
@@ -76,7 +76,7 @@ class RunLimits:
     ends: float | None = None
     used: int = 0
     stopped: bool = False
-    """Somebody has ended it: no further batch begins."""
+    """True once the run was ended: no further batch begins."""
 
     @property
     def spent(self) -> bool:
@@ -173,7 +173,7 @@ class FlowRun:
         self._audit()
 
     def begin(self, spark: SparkSession) -> None:
-        """What `commit` needs, in the process that calls it. Raises ConfigError."""
+        """Prepare `commit` in the process that calls it. Raises ConfigError."""
         self._see_fields()
         self._columns = self._spark_columns(spark)
 
@@ -298,7 +298,7 @@ class FlowRun:
         self.watch(self.name, self._batches[-1])
 
     def summary(self) -> FlowSummary:
-        """What was done."""
+        """Return the summary of the flow."""
         hours: dict[str, dict[int, Volume]] = {}
         reasons: dict[str, int] = {}
         for entry in self._entries:
@@ -396,8 +396,9 @@ def execute(
     with_session: Callable[[Sequence[FlowRun]], None],
     kind: type[FlowRun] = FlowRun,
 ) -> RunSummary:
-    """As `run`, in a session of the caller's: `with_session` is called with the flows that can run, if any can. `kind`
-    fits the session."""
+    """Run like `run` in the caller's session: `with_session` is called with the flows that can run, if any. `kind`
+    matches the session.
+    """
     started = time.time()
     identity = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(started))}-{os.urandom(3).hex()}"
     minutes = pipeline.run.max_minutes
@@ -455,5 +456,5 @@ def _end(flows: Sequence[FlowRun], running: Sequence[Future[None]], spark: Spark
 
 
 def report_path(pipeline: Pipeline, summary: RunSummary) -> Path:
-    """Where the report of a run lies."""
+    """Return the path of a run's report."""
     return Path(pipeline.run.checkpoint) / "reports" / f"{summary.run}.html"

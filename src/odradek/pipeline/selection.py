@@ -1,4 +1,4 @@
-"""Which batches of a table are meant."""
+"""Selection of batches of a table, from options of the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a flow reads, in the words of the data source, and what there is of it: without Spark."""
+"""A flow's source as options of the data source, and its backlog, without Spark."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CORRUPT = {"fail": "fail", "skip": "skip-message", "dead": "dead"}
 
 
 def batch_bytes(run: RunConfig) -> int:
-    """Most bytes of log in one batch."""
+    """Return the maximum of log bytes in one batch."""
     return min(run.batch_bytes, run.max_bytes or run.batch_bytes)
 
 
@@ -64,7 +64,7 @@ def _topics(flow: Flow) -> Mapping[str, str]:
 
 
 class PartitionBacklog(NamedTuple):
-    """What one partition has that is not in the table.
+    """The part of one partition that is not in the table.
 
     Args:
         partition: The log.
@@ -83,7 +83,7 @@ class PartitionBacklog(NamedTuple):
 
 
 def first_offsets(options: Mapping[str, str]) -> Offsets:
-    """Where a flow begins that has not begun yet. Raises OdradekError when logs give no answer."""
+    """Return the start offsets of a flow that has not begun. Raises OdradekError if the logs do not answer."""
     parsed = parse_source(options, streaming=True)
     logs = find_logs(parsed)
     topics: Offsets = offsets_to_dict(start_offsets(logs, parsed, logs.extents()))["topics"]
@@ -91,7 +91,7 @@ def first_offsets(options: Mapping[str, str]) -> Offsets:
 
 
 def look(options: Mapping[str, str], reached: Offsets | None) -> list[PartitionBacklog]:
-    """What a flow has still to read.
+    """Return the backlog of a flow, partition by partition.
 
     Args:
         options: Of the data source.

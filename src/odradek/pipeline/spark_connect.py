@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["RemoteRun"]
 
 LOOK_S = 1
-"""How often ledgers are looked into while a query runs."""
+"""Interval of reading the ledgers while a query runs (s)."""
 
 
 class RemoteRun(FlowRun):

@@ -1,4 +1,4 @@
-"""Where Spark hands over the rows of a batch: a data source of its own, whose files are committed by the ledger alone.
+"""A data source to which Spark hands the rows of a batch; only the ledger commits its files.
 
 Spark's commit protocol is used for one thing: of the attempts at a task only one counts. What those wrote is put down
 in a file, which the driver reads; Spark's file sink would leave more behind than its own readers know to leave out, and
@@ -31,7 +31,7 @@ class _Done(WriterCommitMessage):
 
 
 class StageSink(DataSource):
-    """Takes rows of a micro-batch; options: `options_of`."""
+    """A sink for the rows of a micro-batch; options: `options_of`."""
 
     @classmethod
     def name(cls) -> str:
@@ -77,7 +77,7 @@ def options_of(job: StageJob, accounts: Path) -> dict[str, str]:
 
 
 def collect(accounts: Path) -> TaskOutput:
-    """What a write did; its file is removed."""
+    """Read the result of a write, and remove its file."""
     account = pickle.loads(accounts.read_bytes())
     accounts.unlink()
     assert isinstance(account, TaskOutput)

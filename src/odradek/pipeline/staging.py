@@ -29,13 +29,13 @@ __all__ = ["CoveredRange", "StageJob", "Stager", "TaskOutput", "is_ours", "prefi
 
 pc: Any = pyarrow.compute
 Array: TypeAlias = Any
-"""Of pyarrow: see `decode`."""
+"""A pyarrow array: see `decode`."""
 
 GROUP_BYTES = 32 << 20
-"""Of a row group, in memory."""
+"""Size of a row group in memory (bytes)."""
 
 HELD_BYTES = 128 << 20
-"""Of rows that wait for their row group, in all files together."""
+"""Maximum size of rows that wait for their row group, in all files together (bytes)."""
 
 OPEN_FILES = 64
 
@@ -43,7 +43,7 @@ EXAMPLES = 3
 
 
 class StageJob(NamedTuple):
-    """What is to be done with the rows of a batch. Pickled into tasks.
+    """The work on the rows of a batch. Pickled into tasks.
 
     Args:
         root: Directory of the table.
@@ -77,7 +77,7 @@ class CoveredRange(NamedTuple):
 
 @dataclass
 class TaskOutput:
-    """What a task wrote, and what it saw."""
+    """The files and counts of a task."""
 
     files: list[DataFile] = field(default_factory=list)
     dead_files: list[DataFile] = field(default_factory=list)
@@ -107,13 +107,14 @@ class TaskOutput:
 
 
 def prefix(flow: str, batch: int, attempt: str) -> str:
-    """Of the names of an attempt's files. With another batch or attempt it is never the same."""
+    """Return the prefix of an attempt's file names, unique per batch and attempt."""
     return f"odradek-{flow}-{batch:08}-{attempt}-"
 
 
 def is_ours(flow: str, name: str) -> bool:
-    """Whether a file is called as this flow calls its own, compactions included. That of the flow `a-b`, in a directory
-    of its own within that of `a`, is not `a`'s."""
+    """Return True if a file name is one of this flow, compactions included. Files of a flow `a-b` in a directory within
+    that of `a` are not.
+    """
     return (
         re.fullmatch(rf"odradek-{flow}-\d{{8,}}-([0-9a-f]{{8}}-[0-9a-f]{{16}}|[0-9a-f]{{32}})\.parquet", name)
         is not None

@@ -1,4 +1,4 @@
-"""How a report looks, in light and in dark."""
+"""Style sheet of a report, light and dark."""
 
 __all__ = ["STYLE"]
 

@@ -1,4 +1,4 @@
-"""What a run did, as values: for the table at its end, for `--json` and for its report."""
+"""Results of a run, for the command's table, for `--json` and for the report."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class BatchSummary:
 
 @dataclass(frozen=True, slots=True)
 class FlowSummary:
-    """What a run did for one flow.
+    """The results of a run for one flow.
 
     Args:
         name: Of the flow.
@@ -96,7 +96,7 @@ class FlowSummary:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What a run did.
+    """The results of a run.
 
     Args:
         run: Identifies it; `Entry.run` of what it committed.

@@ -64,7 +64,7 @@ class CommittedTable:
 
     @property
     def keeps_payload(self) -> bool:
-        """Whether rows have the bytes of the message as they are in the log, in `value`."""
+        """True if the rows keep the message's bytes as in the log, in `value`."""
         return self.flow.decode.kind == "raw"
 
     @property
@@ -106,7 +106,7 @@ def partition_of(topic: str, name: str) -> TopicPartition:
 
 
 def batch_ranges(entry: LedgerEntry) -> list[Range]:
-    """What a batch read of the logs, or had to, in canonical order: gaps are parts of it."""
+    """Return the ranges of the logs that a batch covers, in canonical order, gaps included."""
     return sorted(
         Range(partition_of(topic, name), start[name], position)
         for topic, partitions in entry.end.items()
@@ -117,13 +117,13 @@ def batch_ranges(entry: LedgerEntry) -> list[Range]:
 
 
 def batch_gaps(entry: LedgerEntry) -> list[Range]:
-    """What a batch found nothing to read of."""
+    """Return the ranges of a batch that had nothing to read."""
     gaps = (Range(partition_of(gap.topic, gap.partition), gap.start, gap.end) for gap in entry.gaps)
     return sorted(gap for gap in gaps if gap.size > 0)
 
 
 def without(whole: Range, gaps: Iterable[Range]) -> list[Range]:
-    """What is left of a range. The gaps are in canonical order."""
+    """Return a range without some gaps, which are in canonical order."""
     left: list[Range] = []
     at = whole.start
     for gap in gaps:

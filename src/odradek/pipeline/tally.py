@@ -38,7 +38,7 @@ _MASK = (1 << 64) - 1
 
 
 class ChecksumSum(NamedTuple):
-    """Of the rows of one stretch."""
+    """The checksum of the rows of one slice."""
 
     rows: int = 0
     total: int = 0

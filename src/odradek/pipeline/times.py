@@ -16,7 +16,7 @@ __all__ = ["TIME", "check_time", "floor_minutes", "local_hours", "seconds", "tim
 
 pc: Any = pyarrow.compute
 Array: TypeAlias = Any
-"""Of pyarrow: see `decode`."""
+"""A pyarrow array: see `decode`."""
 
 TIME = pa.timestamp("us", tz="UTC")
 
@@ -95,7 +95,7 @@ def floor_minutes(times: Array, minutes: int) -> Array:
 
 
 def seconds(moment: datetime | None) -> float | None:
-    """Since the epoch."""
+    """Return a time as seconds since the epoch."""
     return None if moment is None else (moment - EPOCH) / timedelta(seconds=1)
 
 

@@ -32,7 +32,7 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """What `verify` found out about one table.
+    """The result of `verify` for one table.
 
     Args:
         flow: Name of the flow.
@@ -59,7 +59,7 @@ class VerifyResult:
         return not self.findings
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the result as an object for JSON."""
         body = asdict(self)
         return {"ok": self.ok, **body.pop("found"), **body}
 

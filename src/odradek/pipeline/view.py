@@ -1,4 +1,4 @@
-"""What there is to say about a pipeline without running it: from its ledgers, its checkpoints and its logs."""
+"""The state of a pipeline without running it: from its ledgers, checkpoints and logs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from odradek.pipeline.sources import PartitionBacklog, batch_bytes, look, option
 __all__ = ["FlowPlan", "Status", "outlook", "plan", "status"]
 
 PATIENCE_MS = 5000
-"""How long `status` tries to learn how far behind a flow is."""
+"""Time limit of `status` for learning a flow's lag (ms)."""
 
 
 class Status(NamedTuple):
-    """How a flow stands.
+    """The state of a flow.
 
     Args:
         flow: Its name.
@@ -44,7 +44,7 @@ class Status(NamedTuple):
 
 
 class FlowPlan(NamedTuple):
-    """What a run would read for a flow.
+    """The ranges a run would read for a flow.
 
     Args:
         flow: Its name.
@@ -69,19 +69,19 @@ def reached(pipeline: Pipeline, name: str) -> Offsets | None:
 
 
 def outlook(pipeline: Pipeline, name: str, **options: str) -> list[PartitionBacklog]:
-    """What a flow has still to read. Raises OdradekError: no answer from the logs, or a broken ledger."""
+    """Return the backlog of a flow. Raises OdradekError: the logs do not answer, or the ledger is broken."""
     return look({**options_of(pipeline, pipeline.flows[name]), **options}, reached(pipeline, name))
 
 
 def plan(pipeline: Pipeline, name: str) -> FlowPlan:
-    """What a run would read. Raises as `outlook`."""
+    """Return the ranges a run would read. Raises as `outlook`."""
     logs = outlook(pipeline, name)
     waiting = sum(log.waiting for log in logs)
     return FlowPlan(name, logs, waiting, -(-waiting // batch_bytes(pipeline.run)))
 
 
 def status(pipeline: Pipeline, name: str) -> Status:
-    """How a flow stands. Raises LedgerBroken."""
+    """Return the state of a flow. Raises LedgerCorrupted."""
     entries = Ledger(pipeline.flows[name].sink.path, name).entries()
     files = live_files(entries)
     appended = [entry for entry in entries if entry.kind == "append"]
