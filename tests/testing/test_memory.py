@@ -387,6 +387,16 @@ async def test_a_held_operation_ends_at_the_time_limit_of_its_client() -> None:
             pass
 
 
+async def test_a_healed_cluster_has_no_fault_left() -> None:
+    cluster = cluster_of(values=1, brokers=2)
+    cluster.stop_broker(1)
+    cluster.hold("connect")
+    cluster.delay("metadata", 1e9)
+    cluster.fail("positions", DENIED, times=100)
+    cluster.heal()
+    assert [r.value for r in await read(cluster)] == [b"0"]
+
+
 # ---- the clock ------------------------------------------------------------------------------------------------
 
 

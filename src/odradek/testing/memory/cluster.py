@@ -194,6 +194,12 @@ class MemoryCluster:
         self._state.faults.held.discard(operation)
         self._state.changed.notify()
 
+    def heal(self) -> None:
+        """End every fault: start all brokers, and forget what `fail`, `delay` and `hold` have asked for."""
+        self._state.faults.clear()
+        for broker in self._state.brokers:
+            self._state.start_broker(broker)
+
     # ---- groups -----------------------------------------------------------------------------------------------
 
     def committed(self, group: str) -> dict[TopicPartition, Position]:

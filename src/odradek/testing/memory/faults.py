@@ -44,6 +44,12 @@ class Faults:
         """How long each request of an operation waits (s)."""
         self._failures: list[_Failure] = []
 
+    def clear(self) -> None:
+        """Forget every fault."""
+        self.held.clear()
+        self.delays.clear()
+        self._failures.clear()
+
     def fail(
         self,
         operation: Operation,
