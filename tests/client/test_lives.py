@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -236,7 +237,7 @@ class Life:
         """Read the rest, with nothing in the way: every record was processed at least once, and read exactly once."""
         self.cluster.heal()
         ends = {partition: len(self.cluster.log(partition)) for partition in PARTITIONS}
-        async with self.cluster.connect(tuning=TUNING) as k:
+        async with self.cluster.connect() as k:
             async with k.reader("t", start=self.bookmark or od.EARLIEST, until=od.LATEST) as reader:
                 self.read += [(record.partition, record.position) async for record in reader]
             assert sorted(self.read) == sorted((p, n) for p, end in ends.items() for n in range(end))
@@ -335,7 +336,8 @@ async def live(seed: int, cancelled: Callable[[Life], Awaitable[None]]) -> None:
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("way", WAYS)
-def test_no_life_hangs_leaves_a_task_or_loses_what_was_confirmed(way: str) -> None:
+def test_no_life_hangs_leaves_a_task_or_loses_what_was_confirmed(way: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR, logger="odradek")  # they have much to complain about
     backend, uvloop, cancelled = WAYS[way]
     options = {"use_uvloop": uvloop} if backend == "asyncio" else {}
     numbers = range(list(WAYS).index(way), LIVES, len(WAYS)) if SEED is None else [int(SEED)]
