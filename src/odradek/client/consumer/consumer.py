@@ -496,7 +496,7 @@ class Consumer(PartitionReaderBase):
 
 
 _TOPIC = arguments.text("a topic name")
-_STREAMS = arguments.mapping(_TOPIC, arguments.count(at_most=1000), "a mapping of topics to numbers of streams")
+_STREAMS = arguments.mapping(_TOPIC, arguments.count(at_most=10_000), "a mapping of topics to numbers of streams")
 _HANDLER = arguments.function("a coroutine function that takes a record")
 
 
