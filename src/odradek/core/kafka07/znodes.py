@@ -89,16 +89,16 @@ def offset_path(group: str, partition: TopicPartition) -> str:
     return f"{GROUPS}/{group}/offsets/{partition.topic}/{partition.name}"
 
 
-def check_group(group: str) -> str:
+def check_group(group: str, what: str = "group name") -> str:
     """Return the name, or raise ConfigError: it becomes one element of a path, with the rules of ZooKeeper's servers
     (PathUtils.validatePath), which refuse all of it otherwise."""
     if not isinstance(group, str) or not group:
-        raise ConfigError(f"group name {group!r}: must be text, and not empty")
+        raise ConfigError(f"{what} {group!r}: must be text, and not empty")
     if group in (".", "..") or "/" in group:
-        raise ConfigError(f"group name {group!r}: must not be '.' or '..', nor contain '/'")
+        raise ConfigError(f"{what} {group!r}: must not be '.' or '..', nor contain '/'")
     if illegal := _NOT_IN_PATHS.search(group):
         where = f"U+{ord(illegal[0]):04X} at index {illegal.start()}"
-        raise ConfigError(f"group name {group!r}: {where} is not allowed in the name of a ZooKeeper node")
+        raise ConfigError(f"{what} {group!r}: {where} is not allowed in the name of a ZooKeeper node")
     return group
 
 
