@@ -652,5 +652,5 @@ def test_topic_names_that_cannot_exist_are_refused_at_construction(topic: Any) -
 
 
 def test_more_streams_than_a_member_may_have_are_refused_at_construction() -> None:
-    with pytest.raises(ConfigError, match="streams=20000: must be a whole number from 1 to 1000"):
+    with pytest.raises(ConfigError, match="streams=20000: must be a whole number from 1 to 10000"):
         Consumer(Kafka07Driver(zookeeper="127.0.0.1:1"), "t", group="g", streams=20_000)

@@ -356,7 +356,7 @@ class ConsumerOptions(TypedDict, total=False):
             "or `fail`, which raises BrokerError OffsetOutOfRange. The new position is stored at once.",
         ),
     ]
-    streams: Annotated[int, Option(1, arguments.count(at_most=1000), "Number of streams per topic; see `streams`.")]
+    streams: Annotated[int, Option(1, arguments.count(at_most=10_000), "Number of streams per topic; see `streams`.")]
     read_ahead_bytes: Annotated[int, _READ_AHEAD]
     commit_every: Annotated[
         float | None,

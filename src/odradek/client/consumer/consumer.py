@@ -497,7 +497,7 @@ class Consumer(PartitionReaderBase):
 
 
 _TOPIC = arguments.text("a topic name")
-_STREAMS = arguments.mapping(_TOPIC, arguments.count(at_most=1000), "a mapping of topics to numbers of streams")
+_STREAMS = arguments.mapping(_TOPIC, arguments.count(at_most=10_000), "a mapping of topics to numbers of streams")
 _HANDLER = arguments.function(HANDLER)
 
 
