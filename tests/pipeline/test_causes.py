@@ -6,7 +6,7 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 
 from odradek.errors import ConfigError
-from odradek.pipeline.causes import words
+from odradek.pipeline.causes import describe_error
 
 CRASHED = """An error occurred while calling o78.save.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 2.0 failed 1 times, most recent \
@@ -77,21 +77,21 @@ odradek.spark.errors.DataLoss: data was lost: t/1-0
     ],
 )
 def test_the_cause_that_says_something_is_told_in_one_line(text: str, told: str) -> None:
-    assert words(RuntimeError(text)) == told
+    assert describe_error(RuntimeError(text)) == told
 
 
 def test_errors_of_ours_are_told_as_they_are() -> None:
-    assert words(ConfigError("two\nlines")) == str(ConfigError("two\nlines"))
+    assert describe_error(ConfigError("two\nlines")) == str(ConfigError("two\nlines"))
 
 
 @pytest.mark.parametrize("error", [Py4JNetworkError("no answer"), ConnectionRefusedError("no answer")])
 def test_without_java_there_is_nothing_to_ask(error: Exception) -> None:
-    assert words(error) == "Spark's Java process has ended: no answer"
+    assert describe_error(error) == "Spark's Java process has ended: no answer"
 
 
 def test_a_call_that_java_does_not_know_is_no_end_of_it() -> None:
     error = Py4JError("An error occurred while calling o1.x. Trace:\npy4j.Py4JException: no such method\n")
-    assert words(error) == "Py4JError: An error occurred while calling o1.x. Trace:"
+    assert describe_error(error) == "Py4JError: An error occurred while calling o1.x. Trace:"
 
 
 class FromJava(Exception):
@@ -102,7 +102,7 @@ class FromJava(Exception):
 
 
 def test_an_error_whose_java_is_gone_is_told_by_what_python_has_of_it() -> None:
-    assert words(FromJava("An error occurred while calling o78.save.\n", object())) == (
+    assert describe_error(FromJava("An error occurred while calling o78.save.\n", object())) == (
         "FromJava: An error occurred while calling o78.save."
     )
-    assert words(FromJava()) == "FromJava"
+    assert describe_error(FromJava()) == "FromJava"

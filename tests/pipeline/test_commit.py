@@ -21,7 +21,7 @@ from odradek.pipeline.decode import DecodeJob
 from odradek.pipeline.delta import DeltaLog
 from odradek.pipeline.errors import FileNotVisible, InexactRead, LedgerConflict, TableLocked, TooManyDeadLetters
 from odradek.pipeline.ledger import Ledger, LedgerGap
-from odradek.pipeline.lock import writing
+from odradek.pipeline.lock import table_lock
 from odradek.pipeline.staging import CoveredRange, StageJob, Stager, TaskOutput
 
 from .test_staging import rows
@@ -205,9 +205,9 @@ def test_an_entry_is_in_deltas_log_once_however_often_it_is_committed(tmp_path: 
 
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
-    with writing(tmp_path), pytest.raises(TableLocked, match="locked by another run"), writing(tmp_path):
+    with table_lock(tmp_path), pytest.raises(TableLocked, match="locked by another run"), table_lock(tmp_path):
         raise AssertionError("both have it")
-    with writing(tmp_path):
+    with table_lock(tmp_path):
         pass
 
 
@@ -220,7 +220,7 @@ class Cut(BaseException):
 
 def cuts() -> Iterator[tuple[str, Any, str, bool]]:
     """Name, what is patched, and whether the step is done before the cut."""
-    yield "staged", TableWriter, "_judge", False
+    yield "staged", TableWriter, "_check_result", False
     yield "judged", TableWriter, "_entry", False
     yield "before delta", DeltaLog, "commit", False
     yield "behind delta", DeltaLog, "commit", True
@@ -247,7 +247,7 @@ def test_cut_off_at_a_step_the_next_run_makes_it_exact(
         make.table().commit(step, make.stage(10 * (step.number - 1), 10 * step.number), "r")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(owner, method, cut)
-        patch.setattr(TableWriter, "_drop", lambda *_: None)
+        patch.setattr(TableWriter, "_remove_attempt", lambda *_: None)
         if make.kind == "parquet" and owner is DeltaLog:
             make.table().commit(steps[at], make.stage(10 * at, 10 * at + 10), "r")
         else:

@@ -19,7 +19,7 @@ from odradek.pipeline import compact as module
 from odradek.pipeline.compact import compact, delete_retired, plan_compaction, retired
 from odradek.pipeline.errors import TableLocked
 from odradek.pipeline.ledger import DataFile
-from odradek.pipeline.lock import writing
+from odradek.pipeline.lock import table_lock
 from odradek.pipeline.repair import plan_repair, repair
 from odradek.pipeline.verify import verify
 
@@ -75,8 +75,8 @@ async def test_a_compacted_table_verifies_and_goes_on(tmp_path: Path) -> None:
     made.run()
     squeeze(made)
     verdict = await verify(made.pipeline, made.table)
-    assert verdict.ok and verdict.found.rows == 700
-    assert (await verify(made.pipeline, made.table, {1})).found.rows == 200
+    assert verdict.ok and verdict.counts.rows == 700
+    assert (await verify(made.pipeline, made.table, {1})).counts.rows == 200
 
 
 def test_files_are_filled_up_to_the_size_that_is_wanted(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ original = module._batches
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
     made = filled(tmp_path)
-    with writing(tmp_path / "table"), pytest.raises(TableLocked):
+    with table_lock(tmp_path / "table"), pytest.raises(TableLocked):
         squeeze(made)
 
 

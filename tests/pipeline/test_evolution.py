@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from odradek.pipeline.config import load
 from odradek.pipeline.errors import TableMismatch
-from odradek.pipeline.evolution import check_fields, check_layout, conflicts, described, known_fields
+from odradek.pipeline.evolution import check_fields, check_layout, conflicts, known_fields, type_name
 
 from .made import ROWS, Made
 
@@ -23,7 +23,7 @@ ONE, TWO = pa.struct([("a", INT)]), pa.struct([("a", LONG), ("b", TEXT)])
 
 
 def fields(**columns: pa.DataType) -> dict[str, Any]:
-    return {name: described(kind) for name, kind in columns.items()}
+    return {name: type_name(kind) for name, kind in columns.items()}
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_files_of_all_states_of_a_table_are_read_together(
             known = known_fields([_Entry(known), _Entry(mine)])  # type: ignore[list-item]
             allowed.append(state)
     schema = pa.unify_schemas([pq.read_schema(path) for path in made], promote_options="permissive")
-    assert {name: described(schema.field(name).type) for name in schema.names if name != "n"} == known
+    assert {name: type_name(schema.field(name).type) for name in schema.names if name != "n"} == known
     read = ds.dataset(made, schema=schema).to_table()
     assert set(read["n"].to_pylist()) == {int(path.stem) for path in made}
 

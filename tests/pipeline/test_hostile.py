@@ -23,7 +23,7 @@ from odradek.pipeline.errors import CheckpointMismatch, LedgerCorrupted
 from odradek.pipeline.ledger import DataFile, Ledger, LedgerEntry, LedgerGap, live_files
 from odradek.pipeline.repair import plan_repair, repair
 from odradek.pipeline.replay import ReplayProgress
-from odradek.pipeline.staging import Stager, is_ours, prefix
+from odradek.pipeline.staging import Stager, file_prefix, is_ours
 
 from .made import ROWS, Made
 from .test_commit import Maker, batch, numbered
@@ -70,7 +70,7 @@ def test_an_edited_entry_says_so_or_says_what_it_says_now(
         (entry,) = ledger.entries()
         assert len(live_files([entry])) <= 1
     except LedgerCorrupted as error:
-        assert error.place in (str(ledger.path(0)), "batch 0")
+        assert error.where in (str(ledger.path(0)), "batch 0")
         return
     assert entry.encode().decode() == text + "\n" == ledger.path(0).read_text()
     assert ledger.tail() == entry and ledger.reached() in (entry, None)
@@ -184,7 +184,7 @@ def test_dead_letters_within_the_tables_directory_are_not_taken_for_leftovers(tm
             {"topics": ["t"], "sink": {"path": str(tmp_path / sink)}, "dead": {"path": str(tmp_path / dead)}}
         )
         table = TableWriter("f", flow)
-        names = [f"{prefix('f', 0, '0123abcd')}{number:016x}.parquet" for number in range(3)]
+        names = [f"{file_prefix('f', 0, '0123abcd')}{number:016x}.parquet" for number in range(3)]
         for root, name in ((table.root, names[0]), (table.root / "dead", names[2]), (tmp_path / dead, names[1])):
             root.mkdir(parents=True, exist_ok=True)
             (root / name).write_bytes(b"")
@@ -197,7 +197,7 @@ def test_dead_letters_within_the_tables_directory_are_not_taken_for_leftovers(tm
 
 def test_files_of_a_flow_are_not_those_of_one_whose_name_is_longer() -> None:
     for flow in ("orders", "orders-2", "orders-00000001"):
-        mine = f"{prefix(flow, 1, '0123abcd')}{7:016x}.parquet"
+        mine = f"{file_prefix(flow, 1, '0123abcd')}{7:016x}.parquet"
         assert [other for other in ("orders", "orders-2", "orders-00000001") if is_ours(other, mine)] == [flow]
         assert is_ours(flow, f"odradek-{flow}-00000001-{7:032x}.parquet")
         assert not is_ours(flow, f"odradek-{flow}-mine.parquet")

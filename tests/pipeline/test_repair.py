@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.pipeline.checkpoint import Checkpoint, place
+from odradek.pipeline.checkpoint import Checkpoint, checkpoint_dir
 from odradek.pipeline.compact import compact
 from odradek.pipeline.errors import LedgerCorrupted
 from odradek.pipeline.repair import plan_repair, repair
@@ -27,7 +27,7 @@ def made(tmp_path: Path) -> Made:
 
 
 def checkpoint(made: Made) -> Checkpoint:
-    return Checkpoint(place(made.pipeline.run.checkpoint, "orders"))
+    return Checkpoint(checkpoint_dir(made.pipeline.run.checkpoint, "orders"))
 
 
 def test_it_is_made_of_the_newest_batch_that_was_read_from_logs(made: Made) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from odradek.errors import ConfigError
 from odradek.pipeline import staging
 from odradek.pipeline.decode import DecodeJob, avro_fields, decode
-from odradek.pipeline.staging import CoveredRange, StageJob, Stager, TaskOutput, prefix
+from odradek.pipeline.staging import CoveredRange, StageJob, Stager, TaskOutput, file_prefix
 from odradek.spark.schema import COLUMNS, HEADERS
 
 AT = int(datetime(2026, 11, 21, 23, 30, tzinfo=UTC).timestamp() * 1e6)
@@ -37,7 +37,14 @@ def rows(count: int, first: int = 0, topic: str = "t", partition: int = 0, broke
 
 def job(root: Path, **changes: Any) -> StageJob:
     usual = StageJob(
-        str(root), "", prefix("f", 3, "ab"), DecodeJob("raw", read_at=AT), ("topic", "date", "hour"), "UTC", "zstd", 10
+        str(root),
+        "",
+        file_prefix("f", 3, "ab"),
+        DecodeJob("raw", read_at=AT),
+        ("topic", "date", "hour"),
+        "UTC",
+        "zstd",
+        10,
     )
     return usual._replace(**changes)
 

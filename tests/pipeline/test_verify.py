@@ -59,8 +59,8 @@ async def test_a_complete_table_is_complete(tmp_path: Path, decode: str) -> None
     verdict = await verified(made)
     assert verdict.findings == ()
     assert verdict.compared == ("position, payload" if decode == "raw" else "position")
-    assert (verdict.batches, verdict.of, verdict.found.rows, verdict.found.dead) == (2, 2, 399, 1)
-    assert verdict.found.size == sum(path.stat().st_size for path in made.logs.rglob("*.kafka"))
+    assert (verdict.batches, verdict.of, verdict.counts.rows, verdict.counts.dead) == (2, 2, 399, 1)
+    assert verdict.counts.size == sum(path.stat().st_size for path in made.logs.rglob("*.kafka"))
 
 
 async def test_a_cluster_is_asked_as_directories_are(
@@ -78,8 +78,8 @@ async def test_a_cluster_is_asked_as_directories_are(
     for source in (f'zookeeper = "{odradek_chroot}"', f'brokers = "1@{broker.address}"'):
         there = Made(tmp_path, source=source)
         verdict = await verified(there)
-        assert (verdict.found.rows, [finding.rows for finding in verdict.findings]) == (1299, [1])
-        assert verdict.found.size == sum(path.stat().st_size for path in made.logs.rglob("*.kafka"))
+        assert (verdict.counts.rows, [finding.rows for finding in verdict.findings]) == (1299, [1])
+        assert verdict.counts.size == sum(path.stat().st_size for path in made.logs.rglob("*.kafka"))
 
 
 async def test_a_broker_that_is_away_is_no_proof(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ async def test_corrupt_messages_are_skipped_or_dead_letters(tmp_path: Path, poli
     made.run(corrupt=policy)
     verdict = await verified(made)
     assert verdict.ok
-    assert (verdict.found.skipped, verdict.found.dead) == ((1, 0) if policy == "skip" else (0, 1))
+    assert (verdict.counts.skipped, verdict.counts.dead) == ((1, 0) if policy == "skip" else (0, 1))
 
 
 async def test_a_ledger_that_tells_of_other_counts_is_found_out(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ async def test_what_was_left_out_in_one_gap_does_not_excuse_what_was_left_out_el
     made = Made(tmp_path, corrupt="skip")
     made.log(encode_set(ROWS[:50]) + damage(encode_set([b"x"])) + encode_set(ROWS[50:]) + damage(encode_set([b"y"])))
     first, _ = made.run(corrupt="skip").gaps
-    assert (await verified(made)).found.skipped == 2
+    assert (await verified(made)).counts.skipped == 2
     rewrite(made, made.ledger.entries()[-1], lambda table: table, gaps=(first,))
     verdict = await verified(made)
     assert [(finding.kind, finding.rows) for finding in verdict.findings] == [("skipped", 1)]
@@ -192,7 +192,7 @@ async def test_a_gap_is_no_excuse_for_what_the_log_still_has(tmp_path: Path) -> 
     (file.parent / f"{middle:020}.kafka").write_bytes(file.read_bytes()[middle:])
     file.unlink()
     verdict = await verified(made)
-    assert verdict.ok and (verdict.gaps, verdict.found.expired) == (middle, 0)
+    assert verdict.ok and (verdict.gaps, verdict.counts.expired) == (middle, 0)
 
 
 async def test_what_retention_took_is_said_and_not_held_against_the_table(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ async def test_what_retention_took_is_said_and_not_held_against_the_table(tmp_pa
     (file.parent / f"{cut:020}.kafka").write_bytes(file.read_bytes()[cut:])
     file.unlink()
     verdict = await verified(made)
-    assert verdict.ok and verdict.found.expired == cut and verdict.found.rows == 70
+    assert verdict.ok and verdict.counts.expired == cut and verdict.counts.rows == 70
 
 
 async def test_a_log_that_was_made_anew_is_not_the_tables_log(tmp_path: Path) -> None:
@@ -252,8 +252,8 @@ async def test_some_batches_are_checked_alone(tmp_path: Path) -> None:
 
 
 async def test_a_long_log_is_compared_in_stretches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "STRETCH", 200)
-    monkeypatch.setattr(compare, "LOOKED_INTO", 3)
+    monkeypatch.setattr(compare, "SLICE_BYTES", 200)
+    monkeypatch.setattr(compare, "MAX_DETAILED", 3)
     made = Made(tmp_path)
     made.log(ROWS)
     made.log(encode_set(ROWS, CompressionType.GZIP))

@@ -76,7 +76,7 @@ STEPS: dict[str, Callable[[Say], None]] = {
     "planned": lambda say: before(TableWriter, "commit", say),
     "staging": while_staging,
     "staged": lambda say: behind(FlowRun, "_stage", say),
-    "judged": lambda say: behind(TableWriter, "_judge", say),
+    "judged": lambda say: behind(TableWriter, "_check_result", say),
     "delta": lambda say: behind(DeltaLog, "commit", say),
     "linking": lambda say: before(os, "link", say),
     "ledger": lambda say: behind(Ledger, "commit", say),

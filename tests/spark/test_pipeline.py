@@ -302,7 +302,7 @@ def test_a_compressed_message_with_nothing_in_it_is_put_down_as_what_no_row_came
     (entry,) = here.ledger("t").entries()
     assert [(gap.start, gap.end) for gap in entry.gaps] == [(len(full), len(full) + len(empty))]
     verdict = od.run(verify, load(here.file()), open_table("t", load(here.file()).flows["t"]))
-    assert verdict.ok and verdict.found.rows == 6
+    assert verdict.ok and verdict.counts.rows == 6
 
 
 def test_more_dead_records_than_allowed_keep_the_batch_from_being_committed(here: Workspace) -> None:

@@ -8,7 +8,7 @@ from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untype
 
 from odradek.errors import OdradekError
 
-__all__ = ["words"]
+__all__ = ["describe_error"]
 
 _OURS = re.compile(r"\bodradek\.[a-z_.]+\.([A-Z]\w+): (.+)")
 
@@ -20,25 +20,25 @@ _CAUSE = re.compile(
 _OF_PYTHON = "Traceback (most recent call last):"
 
 
-def words(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Ours as they are, also where they come as a text inside of Spark's; of others the class, and one line."""
     if isinstance(error, OdradekError):
         return str(error)
-    text = _text(error)
-    if _unanswered(error) and "Trace:" not in text:
+    text = _safe_str(error)
+    if _java_gone(error) and "Trace:" not in text:
         return f"Spark's Java process has ended: {text}"
     if ours := _OURS.findall(text):
         return str(ours[-1][1])
-    causes = [(name, _line(said)) for name, said in _CAUSE.findall(text) if said]
-    return ": ".join(filter(None, causes[-1] if causes else (type(error).__name__, _line(text))))
+    causes = [(name, _first_line(message)) for name, message in _CAUSE.findall(text) if message]
+    return ": ".join(filter(None, causes[-1] if causes else (type(error).__name__, _first_line(text))))
 
 
-def _unanswered(error: BaseException) -> bool:
+def _java_gone(error: BaseException) -> bool:
     """Py4j's own errors, unless they bring a trace of Java's, mean that there was no answer."""
     return isinstance(error, ConnectionError | Py4JError) and not isinstance(error, Py4JJavaError)
 
 
-def _text(error: BaseException) -> str:
+def _safe_str(error: BaseException) -> str:
     """Py4j asks Java for the text of its errors. Java may be gone."""
     try:
         return str(error)
@@ -46,9 +46,9 @@ def _text(error: BaseException) -> str:
         return str(error.args[0]) if error.args else ""
 
 
-def _line(said: str) -> str:
+def _first_line(message: str) -> str:
     """What a Python traceback in it ends with; else its first line."""
-    _, traceback, frames = said.rpartition(_OF_PYTHON)
+    _, traceback, frames = message.rpartition(_OF_PYTHON)
     lines = [line for line in frames.splitlines() if line.strip()]
     if traceback:
         lines = [line for line in lines if not line[0].isspace()]

@@ -19,7 +19,7 @@ from uuid import uuid4
 from odradek.pipeline.errors import CheckpointMismatch
 from odradek.pipeline.ledger import Offsets
 
-__all__ = ["Checkpoint", "MicroBatch", "place"]
+__all__ = ["Checkpoint", "MicroBatch", "checkpoint_dir"]
 
 VERSION = "v1"
 
@@ -39,7 +39,7 @@ class MicroBatch(NamedTuple):
     planned: float
 
 
-def place(root: str | os.PathLike[str], flow: str) -> Path:
+def checkpoint_dir(root: str | os.PathLike[str], flow: str) -> Path:
     """The checkpoint of a flow, in the directory that the pipeline's file names."""
     return Path(root) / flow
 
@@ -111,7 +111,7 @@ class Checkpoint:
 
 def _topics(body: Any) -> Offsets:
     topics: dict[str, dict[str, int]] = body["topics"]
-    if not all(isinstance(position, int) for places in topics.values() for position in places.values()):
+    if not all(isinstance(position, int) for partitions in topics.values() for position in partitions.values()):
         raise ValueError("a position is not a number")
     return topics
 

@@ -23,7 +23,7 @@ from odradek.pipeline.config import Flow
 from odradek.pipeline.delta import DeltaLog
 from odradek.pipeline.errors import CheckpointMismatch, FileNotVisible, InexactRead, LedgerConflict, TooManyDeadLetters
 from odradek.pipeline.ledger import GENESIS, DataFile, Fields, Ledger, LedgerEntry, LedgerGap, Offsets
-from odradek.pipeline.staging import CoveredRange, TaskOutput, is_ours, prefix
+from odradek.pipeline.staging import CoveredRange, TaskOutput, file_prefix, is_ours
 
 __all__ = ["Stage", "TableWriter", "gaps_of", "log_bytes"]
 
@@ -73,16 +73,16 @@ class TableWriter:
     def check(self, checkpoint: Checkpoint) -> None:
         """Raise CheckpointMismatch unless the checkpoint goes on where the ledger ends."""
         reached, done, planned = self.ledger.reached(), checkpoint.done, checkpoint.planned
-        place = str(checkpoint.directory)
+        directory = str(checkpoint.directory)
         if reached is None:
             if planned is not None and planned > 1:
-                raise CheckpointMismatch(place, f"it is at batch {planned}, but the ledger of {self.root} is empty")
+                raise CheckpointMismatch(directory, f"it is at batch {planned}, but the ledger of {self.root} is empty")
             return
         if planned is None:
-            raise CheckpointMismatch(place, f"it is gone, or another one; the ledger is at batch {reached.batch}")
+            raise CheckpointMismatch(directory, f"it is gone, or another one; the ledger is at batch {reached.batch}")
         if reached.end not in [checkpoint.offsets(number) for number in {done, planned} if number is not None]:
             raise CheckpointMismatch(
-                place, f"it is at batch {planned}, and not where batch {reached.batch} of the ledger ended"
+                directory, f"it is at batch {planned}, and not where batch {reached.batch} of the ledger ended"
             )
 
     # ---- a batch ---------------------------------------------------------------------------------------------
@@ -110,15 +110,15 @@ class TableWriter:
         self._check_follows(batch, reached)
         tail = self.ledger.tail()
         number = tail.batch + 1 if tail else 0
-        names = prefix(self.name, number, os.urandom(4).hex())
+        prefix = file_prefix(self.name, number, os.urandom(4).hex())
         try:
-            account = stage(names)
-            self._see(account)
-            gaps = self._judge(batch, account)
+            output = stage(prefix)
+            self._check_files_visible(output)
+            gaps = self._check_result(batch, output)
         except BaseException:
-            self._drop(names)
+            self._remove_attempt(prefix)
             raise
-        entry = self._entry(batch, account, gaps)
+        entry = self._entry(batch, output, gaps)
         entry = replace(entry, batch=number, previous=tail.digest if tail else GENESIS, run=run)
         if self._delta is not None:
             self._delta.commit(entry)
@@ -133,26 +133,24 @@ class TableWriter:
                         self.name, batch.number, f"it reads {topic}/{name} from {start}, but the table ends at {end}"
                     )
 
-    def _see(self, account: TaskOutput) -> None:
+    def _check_files_visible(self, output: TaskOutput) -> None:
         """Tasks may have run on other machines."""
-        for root, files in ((self.root, account.files), (self.dead_root, account.dead_files)):
+        for root, files in ((self.root, output.files), (self.dead_root, output.dead_files)):
             for file in files:
                 path = Path(root or "", file.path)
                 if not path.is_file() or path.stat().st_size != file.size:
                     raise FileNotVisible(self.name, str(path))
 
-    def _judge(self, batch: MicroBatch, account: TaskOutput) -> list[LedgerGap]:
-        gaps = gaps_of(self.name, batch, account.runs, self._reason())
+    def _check_result(self, batch: MicroBatch, output: TaskOutput) -> list[LedgerGap]:
+        gaps = gaps_of(self.name, batch, output.runs, self._reason())
         if self.flow.data_loss == "fail" and self.flow.corrupt != "skip":
             for gap in gaps:
                 if not 0 < gap.end - gap.start <= EMPTY_WRAPPER:
                     where = f"{gap.topic}/{gap.partition} between {gap.start} and {gap.end}"
                     raise InexactRead(self.name, f"nothing was read of {where}")
-        total = account.rows + account.dead
-        if total and 100 * account.dead > self._most_dead * total:
-            raise TooManyDeadLetters(
-                self.name, account.dead, account.rows, self._most_dead, "; ".join(account.examples)
-            )
+        total = output.rows + output.dead
+        if total and 100 * output.dead > self._most_dead * total:
+            raise TooManyDeadLetters(self.name, output.dead, output.rows, self._most_dead, "; ".join(output.examples))
         return gaps
 
     def _reason(self) -> str:
@@ -162,24 +160,24 @@ class TableWriter:
         ]
         return ", or ".join(may) or "a compressed message with nothing in it"
 
-    def _drop(self, names: str) -> None:
+    def _remove_attempt(self, prefix: str) -> None:
         """Remove the files of an attempt."""
         for root in filter(None, (self.root, self.dead_root)):
-            for path in root.rglob(f"{names}*.parquet"):
+            for path in root.rglob(f"{prefix}*.parquet"):
                 path.unlink()
 
-    def _entry(self, batch: MicroBatch, account: TaskOutput, gaps: Sequence[LedgerGap]) -> LedgerEntry:
+    def _entry(self, batch: MicroBatch, output: TaskOutput, gaps: Sequence[LedgerGap]) -> LedgerEntry:
         audit: dict[str, dict[str, int]] = {}
-        for (bucket, topic), rows in account.audit.items():
+        for (bucket, topic), rows in output.audit.items():
             audit.setdefault(str(bucket), {})[topic] = rows
         hours: dict[str, dict[str, dict[str, int]]] = {}
-        for (topic, hour, what), amount in account.hours.items():
+        for (topic, hour, what), amount in output.hours.items():
             hours.setdefault(topic, {}).setdefault(str(hour), {"rows": 0, "bytes": 0})[what] = amount
         return LedgerEntry(
-            flow=self.name, batch=0, start=batch.start, end=batch.end, files=_in_order(account.files),
-            rows=account.rows, dead=account.dead, gaps=tuple(gaps), audit=audit, micro_batch=batch.number,
-            payload=account.payload, reasons=dict(account.reasons), dead_files=_in_order(account.dead_files),
-            hours=hours, fields=self.fields if account.files else {}, zone=self.flow.sink.zone, code=__version__,
+            flow=self.name, batch=0, start=batch.start, end=batch.end, files=_in_order(output.files),
+            rows=output.rows, dead=output.dead, gaps=tuple(gaps), audit=audit, micro_batch=batch.number,
+            payload=output.payload, reasons=dict(output.reasons), dead_files=_in_order(output.dead_files),
+            hours=hours, fields=self.fields if output.files else {}, zone=self.flow.sink.zone, code=__version__,
             written=time.time(),
         )  # fmt: skip
 

@@ -26,9 +26,9 @@ from odradek.errors import OdradekError
 from odradek.pipeline.config import Flow
 from odradek.pipeline.delta import DeltaLog
 from odradek.pipeline.ledger import GENESIS, DataFile, Ledger, LedgerEntry
-from odradek.pipeline.lock import writing
+from odradek.pipeline.lock import table_lock
+from odradek.pipeline.row_checksums import IDENTITY, RowChecksums
 from odradek.pipeline.tables import BATCH_ROWS, CommittedTable, open_table, read_rows
-from odradek.pipeline.tally import IDENTITY, RowChecksums
 from odradek.types import MiB
 
 __all__ = ["CompactionGroup", "compact", "delete_retired", "plan_compaction", "retired"]
@@ -103,7 +103,7 @@ def compact(name: str, flow: Flow, *, run: str = "compact", now: float | None = 
         CompactionFailed: What came out is not what went in. Nothing was committed.
         OSError, pyarrow.ArrowException: A file cannot be read or written.
     """
-    with writing(flow.sink.path):
+    with table_lock(flow.sink.path):
         removed, files = _rewrite(name, flow) if flow.sink.kind == "parquet" else _rewrite_delta(name, flow)
         if not removed and not files:
             return None
@@ -142,9 +142,9 @@ def _rewrite_delta(name: str, flow: Flow) -> tuple[Files, Files]:
     log = DeltaLog(Path(flow.sink.path), name, flow.sink.partition_by)
     log.finish(Ledger(flow.sink.path, name))
     log.compact(flow.sink.file_bytes)
-    table, there = open_table(name, flow), log.files()
-    removed = tuple(file for path, file in table.live.items() if path not in there)
-    made = tuple(file for path, file in there.items() if path not in table.live)
+    table, listed = open_table(name, flow), log.files()
+    removed = tuple(file for path, file in table.live.items() if path not in listed)
+    made = tuple(file for path, file in listed.items() if path not in table.live)
     _check(table, removed, made)
     return removed, made
 
@@ -154,17 +154,17 @@ def _rewrite_delta(name: str, flow: Flow) -> tuple[Files, Files]:
 
 def _merge(table: CommittedTable, group: CompactionGroup, name: str) -> DataFile:
     path = f"{group.directory}/{name}" if group.directory else name
-    place = table.root / path
+    target = table.root / path
     schema = pa.unify_schemas([_schema(table.root / file.path) for file in group.files], promote_options="permissive")
     compression = table.flow.sink.compression
-    with pq.ParquetWriter(place, schema, compression=compression, coerce_timestamps="us") as writer:
+    with pq.ParquetWriter(target, schema, compression=compression, coerce_timestamps="us") as writer:
         for rows in _row_groups(_batches(table.root, group.files), schema):
             writer.write_table(rows, row_group_size=rows.num_rows)
-    _sync(place)
+    _sync(target)
     made = DataFile(
         path,
-        pq.read_metadata(place).num_rows,
-        place.stat().st_size,
+        pq.read_metadata(target).num_rows,
+        target.stat().st_size,
         group.files[0].partition,
         min((file.least for file in group.files if file.least is not None), default=None),
         max((file.most for file in group.files if file.most is not None), default=None),
@@ -175,21 +175,21 @@ def _merge(table: CommittedTable, group: CompactionGroup, name: str) -> DataFile
 
 def _schema(path: Path) -> pa.Schema:
     """A file's schema as it is written again. What Spark wrote as INT96 is a moment, which pyarrow cannot know."""
-    there = pq.read_metadata(path)
+    footer = pq.read_metadata(path)
     schema = pq.read_schema(path).remove_metadata()
-    old = {there.schema.column(number).name for number in range(len(there.schema)) if _is_int96(there, number)}
+    old = {footer.schema.column(number).name for number in range(len(footer.schema)) if _is_int96(footer, number)}
     kind = pa.timestamp("us", tz="UTC")
     return pa.schema([field.with_type(kind) if field.name in old else field for field in schema])
 
 
-def _is_int96(there: pq.FileMetaData, number: int) -> bool:
-    return there.schema.column(number).physical_type == "INT96"
+def _is_int96(footer: pq.FileMetaData, number: int) -> bool:
+    return footer.schema.column(number).physical_type == "INT96"
 
 
 def _batches(root: Path, files: Sequence[DataFile]) -> Iterator[pa.Table]:
     for file in files:
-        with pq.ParquetFile(root / file.path, pre_buffer=False) as there:
-            for batch in there.iter_batches(BATCH_ROWS, use_threads=False):
+        with pq.ParquetFile(root / file.path, pre_buffer=False) as reader:
+            for batch in reader.iter_batches(BATCH_ROWS, use_threads=False):
                 yield pa.Table.from_batches([batch])
 
 
@@ -222,17 +222,17 @@ def _check(table: CommittedTable, old: Files, made: Files) -> None:
     payload = table.keeps_payload
     columns = [*IDENTITY, *(["value"] if payload else [])]
     before, after = (RowChecksums({}, payload=payload) for _ in range(2))
-    for files, tally in ((old, before), (made, after)):
+    for files, sums in ((old, before), (made, after)):
         for rows in read_rows(table.root, files, columns):
-            tally.add_rows(rows)
+            sums.add_rows(rows)
     if before.sums != after.sums or sum(file.rows for file in made) != sum(file.rows for file in old):
         names = ", ".join(file.path for file in made)
         raise CompactionFailed(f"{names} do not have the rows of the {len(old)} files they were made of")
 
 
 def _sync(path: Path) -> None:
-    for place in (path, path.parent):
-        handle = os.open(place, os.O_RDONLY)
+    for target in (path, path.parent):
+        handle = os.open(target, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
@@ -251,7 +251,7 @@ def retired(table: CommittedTable) -> Mapping[str, float]:
 def delete_retired(name: str, flow: Flow, *, older_than: float, now: float | None = None) -> list[str]:
     """Delete what compactions have replaced longer ago than this (s); returns the paths. Raises Busy, OSError."""
     moment = time.time() if now is None else now
-    with writing(flow.sink.path):
+    with table_lock(flow.sink.path):
         table = open_table(name, flow)
         old = sorted(path for path, when in retired(table).items() if moment - when >= older_than)
         for path in old:

@@ -14,20 +14,20 @@ import pyarrow as pa
 
 from odradek.pipeline.ledger import LedgerEntry
 from odradek.pipeline.logs import LogReader
+from odradek.pipeline.row_checksums import IDENTITY, OUTSIDE, RowChecksums
 from odradek.pipeline.tables import CommittedTable, batch_gaps, batch_ranges, read_rows, without
-from odradek.pipeline.tally import IDENTITY, OUTSIDE, RowChecksums
 from odradek.spark.planning import Extent, Range
 from odradek.types import Columns, MiB, TopicPartition
 
 __all__ = ["ComparisonCounts", "Finding", "LogComparison", "joined"]
 
-STRETCH = 8 * MiB
+SLICE_BYTES = 8 * MiB
 """Approximate size of the log slices that are read again where something differs (bytes)."""
 
-LOOKED_INTO = 20
+MAX_DETAILED = 20
 """Maximum number of differing slices that are read again; further ones are only counted."""
 
-NAMED = 5
+MAX_EXAMPLES = 5
 """Maximum number of rows that a finding names."""
 
 Advance = Callable[[int], None]
@@ -87,19 +87,19 @@ class LogSlice(NamedTuple):
         return f"{self.partition} [{self.start}, {self.end})"
 
 
-UNCOMPARED, UNCLAIMED = -1, -2
+UNCOMPARED, UNREAD = -1, -2
 FOREVER = 1 << 63
 
 
 def joined(ranges: Iterable[Range]) -> list[Range]:
     """The same bytes, in canonical order, with ranges that touch made one."""
-    found: list[Range] = []
+    merged: list[Range] = []
     for part in sorted(ranges):
-        if found and found[-1].partition == part.partition and part.start <= found[-1].end:
-            found[-1] = found[-1]._replace(end=max(found[-1].end, part.end))
+        if merged and merged[-1].partition == part.partition and part.start <= merged[-1].end:
+            merged[-1] = merged[-1]._replace(end=max(merged[-1].end, part.end))
         else:
-            found.append(part)
-    return found
+            merged.append(part)
+    return merged
 
 
 class LogComparison:
@@ -115,7 +115,7 @@ class LogComparison:
     def __init__(
         self, table: CommittedTable, chosen: Sequence[LedgerEntry], unreadable: Collection[str], advance: Advance
     ) -> None:
-        self.found = ComparisonCounts()
+        self.counts = ComparisonCounts()
         self.findings: list[Finding] = []
         self._table, self._chosen, self._advance = table, chosen, advance
         self._payload = table.keeps_payload
@@ -128,31 +128,31 @@ class LogComparison:
 
     async def run(self, logs: LogReader) -> None:
         """Compare. Raises OdradekError when the log cannot be read, OSError when a file cannot."""
-        compared = self._still_there(await logs.extents())
+        compared = self._clip_to_logs(await logs.extents())
         ranges = joined(part for _, part in compared)
-        self.found.ranges, self.found.size = len(ranges), sum(part.size for part in ranges)
+        self.counts.ranges, self.counts.size = len(ranges), sum(part.size for part in ranges)
         starts = self._starts(compared)
-        tallies = ChecksumSet(starts, self._payload)
-        await logs.read(ranges, lambda partition, columns: self._take(tallies, partition, columns))
-        await anyio.to_thread.run_sync(self._add_files, tallies)
-        await self._judge(_places(starts, compared, self._known()), tallies, logs)
+        checksums = ChecksumSet(starts, self._payload)
+        await logs.read(ranges, lambda partition, columns: self._take(checksums, partition, columns))
+        await anyio.to_thread.run_sync(self._add_files, checksums)
+        await self._compare_slices(_slices(starts, compared, self._known()), checksums, logs)
 
     # ---- what is compared ----
 
-    def _still_there(self, there: Mapping[TopicPartition, Extent]) -> list[tuple[int, Range]]:
+    def _clip_to_logs(self, extents: Mapping[TopicPartition, Extent]) -> list[tuple[int, Range]]:
         """What of the ranges the log still has. Retention takes beginnings; an end that is missing is wrong."""
         compared: list[tuple[int, Range]] = []
         short: dict[TopicPartition, str] = {}
         for entry in self._chosen:
             gaps = batch_gaps(entry)
             for part in batch_ranges(entry):
-                extent = there.get(part.partition)
+                extent = extents.get(part.partition)
                 if extent is None:
                     short[part.partition] = "no live broker, and no directory, has this log"
                     continue
                 start, end = max(part.start, extent.earliest), min(part.end, extent.latest)
                 before = part._replace(end=min(start, part.end))
-                self.found.expired += sum(left.size for left in without(before, gaps))
+                self.counts.expired += sum(left.size for left in without(before, gaps))
                 if without(part._replace(start=max(extent.latest, part.start)), gaps):
                     short[part.partition] = f"it ends at {extent.latest}, and the table has read up to {part.end}"
                 if start < end:
@@ -170,22 +170,22 @@ class LogComparison:
         gaps = (Range(partition, *span[:2]) for partition, spans in self._gaps.items() for span in spans)
         for part in (*self._known(), *(part for _, part in compared), *gaps):
             cuts.setdefault(part.partition, set()).update((part.start, part.end))
-        return {partition: sorted(places) for partition, places in cuts.items()}
+        return {partition: sorted(positions) for partition, positions in cuts.items()}
 
     # ---- the two sides ----
 
-    def _take(self, tallies: ChecksumSet, partition: TopicPartition, columns: Columns) -> None:
-        tallies.cut(partition, columns)
+    def _take(self, checksums: ChecksumSet, partition: TopicPartition, columns: Columns) -> None:
+        checksums.cut(partition, columns)
         good, broken = _parted(columns)
-        tallies.good.add_columns(partition, good)
-        tallies.corrupt.add_columns(partition, broken)
+        checksums.good.add_columns(partition, good)
+        checksums.corrupt.add_columns(partition, broken)
         self._advance(columns.next_positions[-1] - columns.positions[0])
 
-    def _add_files(self, tallies: ChecksumSet) -> None:
+    def _add_files(self, checksums: ChecksumSet) -> None:
         for rows in self._rows(None):
-            tallies.table.add_rows(rows)
+            checksums.table.add_rows(rows)
         for rows in self._dead_rows(None):
-            tallies.dead.add_rows(rows)
+            checksums.dead.add_rows(rows)
 
     def _rows(self, ranges: Sequence[Range] | None) -> Iterator[pa.Table]:
         return read_rows(self._table.root, self._files, self._columns, ranges=ranges)
@@ -196,36 +196,36 @@ class LogComparison:
 
     # ---- the judgement ----
 
-    async def _judge(self, places: Iterable[LogSlice], tallies: ChecksumSet, logs: LogReader) -> None:
+    async def _compare_slices(self, slices: Iterable[LogSlice], checksums: ChecksumSet, logs: LogReader) -> None:
         dead: Counter[int] = Counter()
         differing: list[LogSlice] = []
-        for place in places:
-            good, broken, rows, letters = (tally.of(place.partition, place.start) for tally in tallies)
-            if place.batch >= 0:
-                self.found.rows += rows.rows
-                dead[place.batch] += letters.rows
+        for log_slice in slices:
+            good, broken, rows, letters = (each.of(log_slice.partition, log_slice.start) for each in checksums)
+            if log_slice.batch >= 0:
+                self.counts.rows += rows.rows
+                dead[log_slice.batch] += letters.rows
                 if rows + letters == good:
-                    self._leave_out(place, broken.rows)
+                    self._leave_out(log_slice, broken.rows)
                 elif rows + letters != good + broken:
-                    differing.append(place)
-            elif place.batch == UNCLAIMED and (count := rows.rows + letters.rows):
-                self.findings.append(Finding("extra", str(place), f"{count} rows that no batch has read", count))
-        self.findings += _outside(tallies)
-        for place in differing[:LOOKED_INTO]:
-            self._leave_out(place, await self._look_into(place, logs))
-        if (more := len(differing) - LOOKED_INTO) > 0:
+                    differing.append(log_slice)
+            elif log_slice.batch == UNREAD and (count := rows.rows + letters.rows):
+                self.findings.append(Finding("extra", str(log_slice), f"{count} rows that no batch has read", count))
+        self.findings += _outside(checksums)
+        for log_slice in differing[:MAX_DETAILED]:
+            self._leave_out(log_slice, await self._compare_rows(log_slice, logs))
+        if (more := len(differing) - MAX_DETAILED) > 0:
             self.findings.append(Finding("different", f"{more} more stretches of the log", "they differ as well"))
-        self.found.dead = dead.total()
-        if not (differing or self.found.expired):
+        self.counts.dead = dead.total()
+        if not (differing or self.counts.expired):
             self._compare_counts(dead)
 
-    def _leave_out(self, place: LogSlice, count: int) -> None:
+    def _leave_out(self, log_slice: LogSlice, count: int) -> None:
         """Corrupt messages of the log that are neither in the table nor among the dead letters. Gaps begin stretches of
         their own, so that a stretch is part of one or not."""
-        self.found.skipped += count
-        if count and _owner(self._gaps.get(place.partition, ()), place.start) != place.batch:
+        self.counts.skipped += count
+        if count and _owner(self._gaps.get(log_slice.partition, ()), log_slice.start) != log_slice.batch:
             what = f"{count} corrupt messages are neither in the table nor dead letters, and the ledger has no gap here"
-            self.findings.append(Finding("skipped", str(place), what, count))
+            self.findings.append(Finding("skipped", str(log_slice), what, count))
 
     def _compare_counts(self, dead: Counter[int]) -> None:
         for entry in self._chosen:
@@ -233,9 +233,9 @@ class LogComparison:
                 what = f"{dead[entry.batch]} dead letters; the ledger says {entry.dead}"
                 self.findings.append(Finding("dead", f"batch {entry.batch}", what, abs(dead[entry.batch] - entry.dead)))
 
-    async def _look_into(self, place: LogSlice, logs: LogReader) -> int:
+    async def _compare_rows(self, log_slice: LogSlice, logs: LogReader) -> int:
         """Compare row by row; how many corrupt messages were left out."""
-        part = Range(place.partition, place.start, place.end)
+        part = Range(log_slice.partition, log_slice.start, log_slice.end)
         good: Counter[Row] = Counter()
         broken: Counter[Row] = Counter()
 
@@ -248,7 +248,7 @@ class LogComparison:
         for source in (self._rows([part]), self._dead_rows([part])):
             for rows in source:
                 has.update(_of_rows(rows, self._payload))
-        self.findings += _differences(str(place), f"batch {place.batch}", good, broken, has)
+        self.findings += _differences(str(log_slice), f"batch {log_slice.batch}", good, broken, has)
         return (broken - has).total()
 
 
@@ -270,14 +270,14 @@ class ChecksumSet:
         at = 0
         while True:
             begun = starts[bisect_right(starts, positions[at]) - 1]
-            at = bisect_left(positions, begun + STRETCH, at)
+            at = bisect_left(positions, begun + SLICE_BYTES, at)
             if at == len(positions):
                 return
             if starts[bisect_right(starts, positions[at]) - 1] == begun:
                 insort(starts, positions[at])
 
 
-def _places(
+def _slices(
     starts: Mapping[TopicPartition, Sequence[int]], compared: Iterable[tuple[int, Range]], known: Iterable[Range]
 ) -> Iterator[LogSlice]:
     """Every stretch, and what it is."""
@@ -286,7 +286,7 @@ def _places(
         spans, others = ours.get(partition, ()), claimed.get(partition, ())
         for start, end in pairwise([*mine, FOREVER]):
             batch = _owner(spans, start)
-            yield LogSlice(partition, start, end, batch if batch != UNCLAIMED else _owner(others, start))
+            yield LogSlice(partition, start, end, batch if batch != UNREAD else _owner(others, start))
 
 
 def _spans(parts: Iterable[tuple[int, Range]]) -> dict[TopicPartition, list[tuple[int, int, int]]]:
@@ -300,14 +300,14 @@ def _spans(parts: Iterable[tuple[int, Range]]) -> dict[TopicPartition, list[tupl
 def _owner(spans: Sequence[tuple[int, int, int]], position: int) -> int:
     """Whose of these spans a position is in."""
     at = bisect_right(spans, (position, FOREVER, 0)) - 1
-    return spans[at][2] if at >= 0 and position < spans[at][1] else UNCLAIMED
+    return spans[at][2] if at >= 0 and position < spans[at][1] else UNREAD
 
 
-def _outside(tallies: ChecksumSet) -> Iterator[Finding]:
+def _outside(checksums: ChecksumSet) -> Iterator[Finding]:
     """Rows in front of all that was read, and of logs that were not."""
     counts: Counter[TopicPartition] = Counter()
-    for tally in (tallies.table, tallies.dead):
-        counts.update({partition: of.rows for (partition, start), of in tally.sums.items() if start == OUTSIDE})
+    for side in (checksums.table, checksums.dead):
+        counts.update({partition: of.rows for (partition, start), of in side.sums.items() if start == OUTSIDE})
     for partition, count in counts.items():
         yield Finding("extra", str(partition), f"{count} rows that no batch has read", count)
 
@@ -363,7 +363,7 @@ def _differences(
     )
     for kind, what, rows in groups:
         if rows:
-            named = ", ".join(f"{row[0]}:{row[1]}" for row in sorted(rows)[:NAMED])
-            more = ", ..." if len(rows) > NAMED else ""
+            named = ", ".join(f"{row[0]}:{row[1]}" for row in sorted(rows)[:MAX_EXAMPLES])
+            more = ", ..." if len(rows) > MAX_EXAMPLES else ""
             text = f"{len(rows)} rows of {batch} {what}: at {named}{more} (position:index)"
             yield Finding(kind, where, text, len(rows))

@@ -108,7 +108,7 @@ class SourceConfig(_Table):
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        if sum(place is not None for place in (self.zookeeper, self.brokers, self.logs)) != 1:
+        if sum(location is not None for location in (self.zookeeper, self.brokers, self.logs)) != 1:
             raise ValueError("give exactly one of zookeeper, brokers and logs")
         return self
 
@@ -263,10 +263,10 @@ class Pipeline(_Table):
         owners: dict[str, str] = {}
         for name, flow in self.flows.items():
             for path in (flow.sink.path, *([flow.dead.path] if flow.dead else [])):
-                place = str(Path(path))
-                if place in owners:
-                    raise ValueError(f"flows {owners[place]!r} and {name!r} both write to {path!r}")
-                owners[place] = name
+                directory = str(Path(path))
+                if directory in owners:
+                    raise ValueError(f"flows {owners[directory]!r} and {name!r} both write to {path!r}")
+                owners[directory] = name
         return self
 
     @field_validator("flows")
@@ -287,21 +287,21 @@ def load(path: str | Path) -> Pipeline:
     Raises:
         PipelineFileError: Not there, not TOML, or with mistakes; names each with line and key.
     """
-    place = Path(path)
+    file = Path(path)
     try:
-        text = place.read_text("utf-8")
+        text = file.read_text("utf-8")
         pipeline = Pipeline.model_validate(tomllib.loads(text))
     except OSError as error:
-        raise PipelineFileError(f"{place}: {error.strerror}") from error
+        raise PipelineFileError(f"{file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise PipelineFileError(f"{place}: not UTF-8: {error.reason} at byte {error.start}") from error
+        raise PipelineFileError(f"{file}: not UTF-8: {error.reason} at byte {error.start}") from error
     except tomllib.TOMLDecodeError as error:
-        raise PipelineFileError(f"{place}: not TOML: {error}") from error
+        raise PipelineFileError(f"{file}: not TOML: {error}") from error
     except ValidationError as error:
         lines = _lines(text)
-        mistakes = sorted(_words(place, lines, dict(each)) for each in error.errors())
+        mistakes = sorted(_described(file, lines, dict(each)) for each in error.errors())
         raise PipelineFileError(*(words for _, words in mistakes)) from None
-    pipeline._file, pipeline._lines = str(place), _lines(text)
+    pipeline._file, pipeline._lines = str(file), _lines(text)
     return pipeline
 
 
@@ -315,17 +315,17 @@ def _where(file: object, lines: Mapping[tuple[str, ...], int], key: tuple[str, .
     return f"{file}:{_line(lines, key)}: {'.'.join(key) or 'the file'}"
 
 
-def _words(place: Path, lines: Mapping[tuple[str, ...], int], mistake: Mapping[str, Any]) -> tuple[int, str]:
+def _described(file: Path, lines: Mapping[tuple[str, ...], int], mistake: Mapping[str, Any]) -> tuple[int, str]:
     key = tuple(part for part in mistake["loc"] if isinstance(part, str))
-    said = mistake["msg"].removeprefix("Value error, ")
-    given = mistake.get("input")
-    shown = f" (it is {given!r})" if isinstance(given, str | int | float | bool) else ""
+    text = mistake["msg"].removeprefix("Value error, ")
+    value = mistake.get("input")
+    shown = f" (it is {value!r})" if isinstance(value, str | int | float | bool) else ""
     match mistake["type"]:
         case "extra_forbidden":
-            said, shown = f"unknown key; known here: {', '.join(_known_keys(key[:-1]))}", ""
+            text, shown = f"unknown key; known here: {', '.join(_known_keys(key[:-1]))}", ""
         case "missing":
-            said, shown = "it is missing", ""
-    return _line(lines, key), f"{_where(place, lines, key)}: {said}{shown}"
+            text, shown = "it is missing", ""
+    return _line(lines, key), f"{_where(file, lines, key)}: {text}{shown}"
 
 
 def _known_keys(table: tuple[str, ...]) -> list[str]:
@@ -352,16 +352,16 @@ _KEY = re.compile(r"\s*((?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[A-Za
 
 def _lines(text: str) -> dict[tuple[str, ...], int]:
     """Key -> line it stands in, as far as tables and keys begin lines, which is how such files are written."""
-    found: dict[tuple[str, ...], int] = {}
+    numbers: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), 1):
         if header := _HEADER.fullmatch(line):
             table = tuple(_parts(header[1]))
             for depth in range(1, len(table) + 1):
-                found.setdefault(table[:depth], number)
+                numbers.setdefault(table[:depth], number)
         elif key := _KEY.match(line):
-            found.setdefault((*table, *_parts(key[1])), number)
-    return found
+            numbers.setdefault((*table, *_parts(key[1])), number)
+    return numbers
 
 
 def _parts(key: str) -> Iterator[str]:

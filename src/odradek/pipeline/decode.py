@@ -22,8 +22,8 @@ from odradek.pipeline.times import TIME, times_of
 
 __all__ = [
     "IDENTITY",
+    "POSITION_COLUMNS",
     "RECORD_TIME",
-    "STANDING",
     "DeadReason",
     "DecodeJob",
     "Decoded",
@@ -40,14 +40,14 @@ Array: TypeAlias = Any
 IDENTITY = ("topic", "broker", "partition", "offset", "index")
 """Columns of every table: where the row stood in the log."""
 
-STANDING = (*IDENTITY, "nextOffset")
+POSITION_COLUMNS = (*IDENTITY, "nextOffset")
 """The identity of a row, and the position after it."""
 
 RECORD_TIME = "record_time"
 
-RESERVED = {*STANDING, RECORD_TIME, "date", "hour"}
+RESERVED = {*POSITION_COLUMNS, RECORD_TIME, "date", "hour"}
 
-RECORD, MALFORMED = "record", "_odradek_malformed"
+PARSED_COLUMN, MALFORMED = "record", "_odradek_malformed"
 """What Spark adds for JSON: a column with the fields, and in it the text in a field of its own if they are not what
 they should be."""
 
@@ -147,7 +147,7 @@ def _raw(_job: DecodeJob, batch: pa.RecordBatch, reasons: Array) -> Fields:
 def _json(_job: DecodeJob, batch: pa.RecordBatch, reasons: Array) -> Fields:
     values: Array = batch["value"]
     reasons = _dead(reasons, pc.equal(pc.binary_length(values), 0), DeadReason.EMPTY)
-    record: Array = batch[RECORD]
+    record: Array = batch[PARSED_COLUMN]
     fields = dict(zip((field.name for field in record.type), record.flatten(), strict=True))
     malformed = fields.pop(MALFORMED)
     reasons = pc.coalesce(reasons, pa.array(map(_unsound, values.to_pylist()), pa.string()))

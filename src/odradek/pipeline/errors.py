@@ -26,12 +26,12 @@ class LedgerCorrupted(OdradekError):
 
     hint = "restore the ledger's directory from a copy; nothing is read from or added to a broken ledger"
 
-    def __init__(self, place: str, why: str) -> None:
-        super().__init__(place, why)
-        self.place, self.why = place, why
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(where, why)
+        self.where, self.why = where, why
 
     def message(self) -> str:
-        return f"{self.place}: {self.why}"
+        return f"{self.where}: {self.why}"
 
 
 class LedgerConflict(OdradekError):
@@ -63,12 +63,12 @@ class CheckpointMismatch(OdradekError):
 
     hint = "`odradek pipeline repair FILE` makes a checkpoint that goes on where the ledger ends"
 
-    def __init__(self, place: str, why: str) -> None:
-        super().__init__(place, why)
-        self.place, self.why = place, why
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(where, why)
+        self.where, self.why = where, why
 
     def message(self) -> str:
-        return f"{self.place}: {self.why}"
+        return f"{self.where}: {self.why}"
 
 
 class TableMismatch(ConfigError):
@@ -81,12 +81,12 @@ class TableMismatch(ConfigError):
 
     hint = "a table stays what it is: put the key back, or begin another one with another flow and sink.path"
 
-    def __init__(self, place: str, why: str) -> None:
-        super().__init__(place, why)
-        self.place, self.why = place, why
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(where, why)
+        self.where, self.why = where, why
 
     def message(self) -> str:
-        return f"{self.place}: {self.why}"
+        return f"{self.where}: {self.why}"
 
 
 class TableLocked(OdradekError):
@@ -98,12 +98,12 @@ class TableLocked(OdradekError):
 
     hint = "wait for the other run, or end it"
 
-    def __init__(self, place: str) -> None:
-        super().__init__(place)
-        self.place = place
+    def __init__(self, lock: str) -> None:
+        super().__init__(lock)
+        self.lock = lock
 
     def message(self) -> str:
-        return f"table is locked by another run ({self.place})"
+        return f"table is locked by another run ({self.lock})"
 
 
 class TooManyDeadLetters(OdradekError):

@@ -21,16 +21,16 @@ from odradek.pipeline.delta import refused
 from odradek.pipeline.errors import TableMismatch
 from odradek.pipeline.ledger import Fields, Ledger, LedgerEntry
 
-__all__ = ["arrow_type", "check_fields", "check_layout", "conflicts", "described", "known_fields"]
+__all__ = ["arrow_type", "check_fields", "check_layout", "conflicts", "known_fields", "type_name"]
 
 Kind: TypeAlias = Any
 """A type as the ledger has it: a word, or {"struct": fields}, {"array": kind}, {"map": [kind, kind]}."""
 
-WIDER: Mapping[str, tuple[str, ...]] = {
+WIDENINGS: Mapping[str, tuple[str, ...]] = {
     "tinyint": ("smallint", "int", "bigint"), "smallint": ("int", "bigint"), "int": ("bigint",), "float": ("double",)
 }  # fmt: skip
 
-WORDS: Mapping[pa.DataType, str] = {
+DDL_NAMES: Mapping[pa.DataType, str] = {
     pa.int8(): "tinyint", pa.int16(): "smallint", pa.int32(): "int", pa.int64(): "bigint", pa.float32(): "float",
     pa.float64(): "double", pa.bool_(): "boolean", pa.string(): "string", pa.binary(): "binary", pa.date32(): "date",
     pa.timestamp("us"): "timestamp_ntz", pa.timestamp("us", tz="UTC"): "timestamp",
@@ -38,7 +38,7 @@ WORDS: Mapping[pa.DataType, str] = {
 """Words of Spark's DDL, as pipelines' files have them. Other types are called as Arrow does."""
 
 SPARK: Mapping[str, pa.DataType] = {
-    **{word: kind for kind, word in WORDS.items()},
+    **{word: kind for kind, word in DDL_NAMES.items()},
     "byte": pa.int8(), "short": pa.int16(), "integer": pa.int32(), "long": pa.int64(),
 }  # fmt: skip
 
@@ -55,16 +55,16 @@ def check_layout(pipeline: Pipeline, name: str, ledger: Ledger) -> None:
         return
     sink = pipeline.flows[name].sink
     kind = "delta" if (ledger.root / "_delta_log").is_dir() else "parquet"
-    there = [part.partition("=")[0] for part in PurePosixPath(newest.files[0].path).parts[:-1]]
-    dated = {"date", "hour"} & set(there)
+    old_columns = [part.partition("=")[0] for part in PurePosixPath(newest.files[0].path).parts[:-1]]
+    dated = {"date", "hour"} & set(old_columns)
     for key, old, new in (
         ("kind", kind, sink.kind),
-        ("partition_by", there, sink.partition_by),
+        ("partition_by", old_columns, sink.partition_by),
         ("zone", newest.zone if dated else sink.zone, sink.zone),
     ):
         if old != new:
-            place = pipeline.where("flows", name, "sink", key)
-            raise TableMismatch(place, f"the table in {sink.path} was made with {old!r}, not {new!r}")
+            where = pipeline.where("flows", name, "sink", key)
+            raise TableMismatch(where, f"the table in {sink.path} was made with {old!r}, not {new!r}")
 
 
 def check_fields(pipeline: Pipeline, name: str, ledger: Ledger, columns: Mapping[str, pa.DataType]) -> Fields:
@@ -84,16 +84,16 @@ def check_fields(pipeline: Pipeline, name: str, ledger: Ledger, columns: Mapping
     """
     flow = pipeline.flows[name]
     key = {"json": "fields", "avro": "schema_file"}.get(flow.decode.kind, "kind")
-    place = pipeline.where("flows", name, "decode", key)
-    stored = {stored_name(column): described(kind) for column, kind in columns.items()}
+    where = pipeline.where("flows", name, "decode", key)
+    stored = {stored_name(column): type_name(kind) for column, kind in columns.items()}
     if len(stored) < len(columns):
-        raise ConfigError(f"{place}: two fields would have the same name in the table: {', '.join(columns)}")
+        raise ConfigError(f"{where}: two fields would have the same name in the table: {', '.join(columns)}")
     delta = flow.sink.kind == "delta"
     if delta and (why := refused(columns)):
-        raise ConfigError(f"{place}: {why}")
+        raise ConfigError(f"{where}: {why}")
     wrong = list(conflicts(known_fields(ledger.entries()), stored, delta=delta))
     if wrong:
-        raise TableMismatch(place, "; ".join(wrong))
+        raise TableMismatch(where, "; ".join(wrong))
     return stored
 
 
@@ -113,15 +113,15 @@ def arrow_type(kind: Any) -> pa.DataType:
     raise ConfigError(f"a table cannot have a column of type {kind.simpleString()}")
 
 
-def described(kind: pa.DataType) -> Kind:
+def type_name(kind: pa.DataType) -> Kind:
     """A type as the ledger has it."""
     if isinstance(kind, pa.StructType):
-        return {"struct": {field.name: described(field.type) for field in kind}}
+        return {"struct": {field.name: type_name(field.type) for field in kind}}
     if isinstance(kind, pa.ListType):
-        return {"array": described(kind.value_type)}
+        return {"array": type_name(kind.value_type)}
     if isinstance(kind, pa.MapType):
-        return {"map": [described(kind.key_type), described(kind.item_type)]}
-    return WORDS.get(kind, str(kind))
+        return {"map": [type_name(kind.key_type), type_name(kind.item_type)]}
+    return DDL_NAMES.get(kind, str(kind))
 
 
 def known_fields(entries: Iterable[LedgerEntry]) -> dict[str, Kind]:
@@ -180,7 +180,7 @@ def _changes(where: str, old: Kind, new: Kind, delta: bool) -> Iterator[str]:
             yield from _changes(f"{where}[]", before, after, delta)
         case {"map": [key, before]}, {"map": [same, after]} if key == same and not delta:
             yield from _changes(f"{where}[]", before, after, delta)
-        case str(), str() if new in WIDER.get(old, ()) and not delta:
+        case str(), str() if new in WIDENINGS.get(old, ()) and not delta:
             return
         case _:
             yield f"{where} is {_shown(old)} in the table, and cannot become {_shown(new)}"

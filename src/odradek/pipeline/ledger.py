@@ -275,12 +275,12 @@ class Ledger:
         return entry
 
     def _again(self, entry: LedgerEntry) -> LedgerEntry:
-        there = self._read(self.path(entry.batch))
-        if not there.says_the_same(entry):
+        existing = self._read(self.path(entry.batch))
+        if not existing.says_the_same(entry):
             raise LedgerConflict(
-                self.flow, entry.batch, f"it was committed by {there.run or 'another run'} with other content"
+                self.flow, entry.batch, f"it was committed by {existing.run or 'another run'} with other content"
             )
-        return there
+        return existing
 
     def _put(self, path: Path, data: bytes) -> bool:
         """Put if absent. False: there is one already."""

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from odradek.pipeline.errors import TableLocked
 
-__all__ = ["writing"]
+__all__ = ["table_lock"]
 
 
 @contextmanager
-def writing(root: str | os.PathLike[str]) -> Iterator[None]:
+def table_lock(root: str | os.PathLike[str]) -> Iterator[None]:
     """Hold the lock of the table in this directory. The system gives it back when this process ends, however it ends.
 
     Raises:

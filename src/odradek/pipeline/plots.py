@@ -128,7 +128,7 @@ def _grid(ticks: Sequence[float], height: float, label: Format) -> Iterable[str]
 # ---- kinds of plots ------------------------------------------------------------------------------------------
 
 
-def columns(title: str, places: Sequence[str], series: Series, *, binary: bool = False) -> str:
+def columns(title: str, labels: Sequence[str], series: Series, *, binary: bool = False) -> str:
     """Stacked columns, one for each place on the axis.
 
     Args:
@@ -142,21 +142,21 @@ def columns(title: str, places: Sequence[str], series: Series, *, binary: bool =
     show: Format = size if binary else count
     totals = [sum(values) for values in zip(*(values for _, values in series), strict=True)] or [0.0]
     ticks = _ticks(max(totals), binary=binary)
-    step = (WIDTH - _LEFT - _RIGHT) / max(len(places), 1)
+    step = (WIDTH - _LEFT - _RIGHT) / max(len(labels), 1)
     parts = list(_grid(ticks, height, size if binary else brief))
-    for at, place in enumerate(places):
+    for at, label in enumerate(labels):
         levels = [0.0, *accumulate(values[at] for _, values in series)]
         for number, (name, values) in enumerate(series):
             if values[at]:
                 tall = height * values[at] / ticks[-1]
                 y = _TOP + height * (1 - levels[number + 1] / ticks[-1])
                 gap = min(2.0, step / 5)
-                tip = f"{place}: {name}: {show(values[at])}"
+                tip = f"{label}: {name}: {show(values[at])}"
                 parts.append(_box(_LEFT + at * step + gap / 2, y, step - gap, tall, colour(number), tip))
-    every = math.ceil(len(places) / 8) or 1
-    for at in range(0, len(places), every):
-        x = min(_LEFT + (at + 0.5) * step, WIDTH - _HALF_CHARACTER * len(places[at]))
-        parts.append(_text(x, _TOP + height + 18, places[at], "middle"))
+    every = math.ceil(len(labels) / 8) or 1
+    for at in range(0, len(labels), every):
+        x = min(_LEFT + (at + 0.5) * step, WIDTH - _HALF_CHARACTER * len(labels[at]))
+        parts.append(_text(x, _TOP + height + 18, labels[at], "middle"))
     return _plot(title, _TOP + height + _BOTTOM, parts)
 
 

@@ -14,12 +14,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from odradek.pipeline.checkpoint import Checkpoint, place
+from odradek.pipeline.checkpoint import Checkpoint, checkpoint_dir
 from odradek.pipeline.config import Pipeline
 from odradek.pipeline.delta import DeltaLog
 from odradek.pipeline.errors import CheckpointMismatch
 from odradek.pipeline.ledger import LedgerEntry
-from odradek.pipeline.lock import writing
+from odradek.pipeline.lock import table_lock
 from odradek.pipeline.tables import CommittedTable, open_table
 
 __all__ = ["RepairPlan", "plan_repair", "repair"]
@@ -54,9 +54,9 @@ def plan_repair(pipeline: Pipeline, name: str) -> RepairPlan:
     """Look, and change nothing. Raises LedgerBroken, OSError."""
     table = open_table(name, pipeline.flows[name])
     reached = next((entry for entry in reversed(table.entries) if entry.kind == "append"), None)
-    directory = place(pipeline.run.checkpoint, name)
+    directory = checkpoint_dir(pipeline.run.checkpoint, name)
     why = _wrong(Checkpoint(directory), reached) if reached else ""
-    orphans = tuple(sorted(_orphans(table, _places(pipeline))))
+    orphans = tuple(sorted(_orphans(table, _directories(pipeline))))
     size = sum(path.stat().st_size for path in orphans)
     return RepairPlan(name, directory, why, reached if why else None, orphans, size)
 
@@ -68,7 +68,7 @@ def repair(pipeline: Pipeline, name: str) -> RepairPlan:
         Busy: Another process is writing this table.
         LedgerBroken, OSError: As for `plan_repair`.
     """
-    with writing(pipeline.flows[name].sink.path):
+    with table_lock(pipeline.flows[name].sink.path):
         plan = plan_repair(pipeline, name)
         if plan.entry is not None:
             _rebuild(plan.checkpoint, plan.entry)
@@ -113,7 +113,7 @@ def _rebuild(directory: Path, entry: LedgerEntry) -> None:
 # ---- orphans -------------------------------------------------------------------------------------------------
 
 
-def _places(pipeline: Pipeline) -> set[Path]:
+def _directories(pipeline: Pipeline) -> set[Path]:
     """Every directory that some flow writes to."""
     return {
         Path(path).resolve()
@@ -122,7 +122,7 @@ def _places(pipeline: Pipeline) -> set[Path]:
     }
 
 
-def _orphans(table: CommittedTable, places: Collection[Path]) -> Iterator[Path]:
+def _orphans(table: CommittedTable, directories: Collection[Path]) -> Iterator[Path]:
     """Data files that no entry has ever listed, of the table and of its dead letters. Files that were replaced are not
     among them, nor is what lies in a directory of another flow, or in a table of its own inside of this one, nor what
     a Delta table has."""
@@ -132,7 +132,7 @@ def _orphans(table: CommittedTable, places: Collection[Path]) -> Iterator[Path]:
     letters = {file.path for entry in table.entries for file in entry.dead_files}
     for root, known in ((table.root, listed), (table.dead_root, letters)):
         if root is not None and root.is_dir():
-            others = {place for place in places if place != root.resolve()}
+            others = {directory for directory in directories if directory != root.resolve()}
             yield from (path for path in _files(root, others) if path.relative_to(root).as_posix() not in known)
 
 

@@ -26,14 +26,14 @@ from odradek.client.cluster import Cluster
 from odradek.client.producer.producer import Producer
 from odradek.errors import ConfigError
 from odradek.pipeline.ledger import DataFile, LedgerEntry
+from odradek.pipeline.row_checksums import IDENTITY, by_log
 from odradek.pipeline.tables import CommittedTable, batch_ranges, read_rows
-from odradek.pipeline.tally import IDENTITY, by_log
 from odradek.spark.planning import Range
 from odradek.types import MiB, TopicPartition
 
 __all__ = ["Replay", "ReplayProgress", "plan_replay", "replay"]
 
-PIECE_BYTES, PIECE_RANGES = 64 * MiB, 64
+SORT_BYTES, SORT_RANGES = 64 * MiB, 64
 """Of log, and of partitions: so much is sorted in memory at a time."""
 
 CHUNK_BYTES = 4 * MiB
@@ -166,10 +166,10 @@ def plan_replay(
         raise ConfigError(f"flow {table.name}: none of the requested batches is in the table")
     plan = Replay(table, chosen, topic, value, key, rate, target, dead)
     for file in plan.files_of(chosen)[:1]:
-        there = [*pq.read_schema(plan.root / file.path).names, *file.partition]
+        names = [*pq.read_schema(plan.root / file.path).names, *file.partition]
         for column in (value, *([key] if key else [])):
-            if column not in there:
-                raise ConfigError(f"flow {table.name}: there is no column {column!r}; there are {', '.join(there)}")
+            if column not in names:
+                raise ConfigError(f"flow {table.name}: there is no column {column!r}; there are {', '.join(names)}")
     return plan
 
 
@@ -185,11 +185,11 @@ async def replay(plan: Replay, cluster: Cluster, progress: ReplayProgress, advan
     sent = 0
     async with cluster.producer() as out:
         route = _Route(cluster, plan)
-        pieces = _pieces(plan, progress)
-        while (piece := await anyio.to_thread.run_sync(next, pieces, None)) is not None:
-            rows = piece.rows
-            await _send(plan, out, route, piece)
-            progress.done[str(piece.partition)] = piece.last
+        chunks = _unconfirmed_chunks(plan, progress)
+        while (chunk := await anyio.to_thread.run_sync(next, chunks, None)) is not None:
+            rows = chunk.rows
+            await _send(plan, out, route, chunk)
+            progress.done[str(chunk.partition)] = chunk.last
             progress.rows += rows.num_rows
             sent += rows.num_rows
             await anyio.to_thread.run_sync(progress.save)
@@ -199,14 +199,14 @@ async def replay(plan: Replay, cluster: Cluster, progress: ReplayProgress, advan
     return sent
 
 
-async def _send(plan: Replay, out: Producer, route: _Route, piece: _Piece) -> None:
-    topic = plan.topic or piece.partition.topic
+async def _send(plan: Replay, out: Producer, route: _Route, chunk: _ReplayChunk) -> None:
+    topic = plan.topic or chunk.partition.topic
     begun = anyio.current_time()
-    partition = None if plan.key else await route.to(topic, piece.partition)
-    acks = await out.send_arrow(topic, piece.rows, value=plan.value, key=plan.key, partition=partition)
+    partition = None if plan.key else await route.to(topic, chunk.partition)
+    acks = await out.send_arrow(topic, chunk.rows, value=plan.value, key=plan.key, partition=partition)
     acks.check()
     if plan.rate is not None:
-        await anyio.sleep_until(begun + _payload(piece.rows[plan.value]) / plan.rate)
+        await anyio.sleep_until(begun + _payload(chunk.rows[plan.value]) / plan.rate)
 
 
 class _Route:
@@ -221,16 +221,16 @@ class _Route:
     async def to(self, topic: str, source: TopicPartition) -> TopicPartition | None:
         """None: nobody has a partition for it now, and the producer may wait for one."""
         if (topic, source) not in self._chosen:
-            there = (await self._metadata.topic(topic)).partitions(topic)
+            partitions = (await self._metadata.topic(topic)).partitions(topic)
             number = bisect_left(self._sources, source)
-            self._chosen[topic, source] = there[number % len(there)] if there else None
+            self._chosen[topic, source] = partitions[number % len(partitions)] if partitions else None
         return self._chosen[topic, source]
 
 
 # ---- rows, in order ------------------------------------------------------------------------------------------
 
 
-class _Piece(NamedTuple):
+class _ReplayChunk(NamedTuple):
     """Rows of one log, in order."""
 
     batch: int
@@ -247,38 +247,38 @@ def _entries(plan: Replay) -> list[LedgerEntry]:
     return [entry for entry in plan.table.appends if entry.batch in plan.batches]
 
 
-def _pieces(plan: Replay, progress: ReplayProgress) -> Iterator[_Piece]:
+def _unconfirmed_chunks(plan: Replay, progress: ReplayProgress) -> Iterator[_ReplayChunk]:
     """What is not confirmed yet, batch by batch, and each log in its order."""
     columns = list(dict.fromkeys([*IDENTITY, plan.value, *([plan.key] if plan.key else [])]))
     size = CHUNK_BYTES if plan.rate is None else min(CHUNK_BYTES, max(1, plan.rate // 10))
     for entry in _entries(plan):
         files = plan.files_of({entry.batch})
         for bundle in _bundles(batch_ranges(entry)):
-            found = list(read_rows(plan.root, files, columns, ranges=bundle))
-            if found:
-                rows = pa.concat_tables(found).sort_by([(name, "ascending") for name in IDENTITY])
+            tables = list(read_rows(plan.root, files, columns, ranges=bundle))
+            if tables:
+                rows = pa.concat_tables(tables).sort_by([(name, "ascending") for name in IDENTITY])
                 for partition, part in by_log(rows):
-                    left = _behind(part, entry.batch, progress.done.get(str(partition)))
-                    yield from (_Piece(entry.batch, partition, some) for some in _chunks(left, plan.value, size))
+                    left = _unconfirmed(part, entry.batch, progress.done.get(str(partition)))
+                    yield from (_ReplayChunk(entry.batch, partition, some) for some in _chunks(left, plan.value, size))
 
 
 def _bundles(ranges: Iterable[Range]) -> Iterator[list[Range]]:
     """Ranges of about `PIECE_BYTES` together; a row belongs to the one in which it starts."""
     bundle: list[Range] = []
-    room = PIECE_BYTES
+    remaining = SORT_BYTES
     for whole in ranges:
-        for start in range(whole.start, whole.end, PIECE_BYTES):
-            part = whole._replace(start=start, end=min(start + PIECE_BYTES, whole.end))
-            if bundle and (part.size > room or len(bundle) == PIECE_RANGES):
+        for start in range(whole.start, whole.end, SORT_BYTES):
+            part = whole._replace(start=start, end=min(start + SORT_BYTES, whole.end))
+            if bundle and (part.size > remaining or len(bundle) == SORT_RANGES):
                 yield bundle
-                bundle, room = [], PIECE_BYTES
+                bundle, remaining = [], SORT_BYTES
             bundle.append(part)
-            room -= part.size
+            remaining -= part.size
     if bundle:
         yield bundle
 
 
-def _behind(rows: pa.Table, batch: int, done: Sequence[int] | None) -> pa.Table:
+def _unconfirmed(rows: pa.Table, batch: int, done: Sequence[int] | None) -> pa.Table:
     """Rows that are not confirmed."""
     if done is None or batch > done[0]:
         return rows

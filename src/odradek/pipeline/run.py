@@ -17,16 +17,16 @@ import pyarrow as pa
 from odradek._version import __version__
 from odradek.errors import ConfigError, OdradekError
 from odradek.pipeline.audit import Auditor
-from odradek.pipeline.causes import words
-from odradek.pipeline.checkpoint import Checkpoint, MicroBatch, place
+from odradek.pipeline.causes import describe_error
+from odradek.pipeline.checkpoint import Checkpoint, MicroBatch, checkpoint_dir
 from odradek.pipeline.commit import TableWriter, log_bytes
 from odradek.pipeline.config import Decode, Flow, Pipeline
-from odradek.pipeline.decode import MALFORMED, RECORD, DecodeJob, avro_fields, load_avro
+from odradek.pipeline.decode import MALFORMED, PARSED_COLUMN, DecodeJob, avro_fields, load_avro
 from odradek.pipeline.evolution import arrow_type, check_fields, check_layout
 from odradek.pipeline.ledger import LedgerEntry
-from odradek.pipeline.lock import writing
+from odradek.pipeline.lock import table_lock
 from odradek.pipeline.report import write_report
-from odradek.pipeline.sources import first_offsets, look, options_of
+from odradek.pipeline.sources import backlog_of, first_offsets, flow_options
 from odradek.pipeline.staging import StageJob, TaskOutput
 from odradek.pipeline.summary import BatchSummary, FlowSummary, RunSummary, Volume
 from odradek.pipeline.times import check_time
@@ -34,12 +34,12 @@ from odradek.pipeline.times import check_time
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["FlowRun", "RunLimits", "Watch", "execute", "report_path", "run", "run_flows"]
+__all__ = ["FlowRun", "OnCommit", "RunLimits", "execute", "report_path", "run", "run_flows"]
 
 AT_ONCE = 4
 """Flows that run at the same time: while one plans and commits, others read."""
 
-LOOK_S = 0.2
+POLL_S = 0.2
 
 START_S = 0.02
 
@@ -54,7 +54,7 @@ SETTINGS = {
     "spark.sql.streaming.stopTimeout": "60s",
 }
 
-Watch = Callable[[str, BatchSummary], None]
+OnCommit = Callable[[str, BatchSummary], None]
 """A callback for each commit: the flow's name and the batch. Called from several threads."""
 
 
@@ -94,7 +94,7 @@ class FlowRun:
         pipeline: It is of this one.
         budget: Of the run.
         run: Identifies the run.
-        watch: Is told of each commit.
+        on_commit: Called for each commit.
     """
 
     name: str
@@ -102,7 +102,7 @@ class FlowRun:
     pipeline: Pipeline
     budget: RunLimits
     run: str
-    watch: Watch = lambda _flow, _batch: None
+    on_commit: OnCommit = lambda _flow, _batch: None
     started: float = field(default_factory=time.time)
     lag_before: int | None = None
     error: str = ""
@@ -114,14 +114,14 @@ class FlowRun:
 
     def __post_init__(self) -> None:
         self.table = TableWriter(self.name, self.flow, self.pipeline.run.max_error_percent)
-        self.checkpoint = Checkpoint(place(self.pipeline.run.checkpoint, self.name))
-        self.options = options_of(self.pipeline, self.flow)
+        self.checkpoint = Checkpoint(checkpoint_dir(self.pipeline.run.checkpoint, self.name))
+        self.options = flow_options(self.pipeline, self.flow)
 
     # ---- before Spark ----------------------------------------------------------------------------------------
 
-    def hold(self, locks: ExitStack) -> None:
+    def lock_and_prepare(self, locks: ExitStack) -> None:
         """Take the table's lock, for as long as `locks` has it, and prepare."""
-        locks.enter_context(writing(self.table.root))
+        locks.enter_context(table_lock(self.table.root))
         self.prepare()
 
     def prepare(self) -> None:
@@ -129,7 +129,7 @@ class FlowRun:
         self.table.recover()
         self.table.check(self.checkpoint)
         check_layout(self.pipeline, self.name, self.table.ledger)
-        self._see_fields()
+        self._load_fields()
         if self.checkpoint.done is None and self.checkpoint.planned in (None, 0):
             self.checkpoint.begin(0, first_offsets(self.options), time.time())
         audit = self.flow.audit.topic
@@ -137,15 +137,15 @@ class FlowRun:
             self._auditor = Auditor(self.pipeline.source, audit, self.checkpoint.directory / "odradek-audit")
         self.lag_before = self._lag()
 
-    def _see_fields(self) -> None:
+    def _load_fields(self) -> None:
         """Load what decoding needs, and see that its fields fit. Those of JSON are in Spark's words, for which it takes
         a Spark."""
         decode = self.flow.decode
         self._avro = load_avro(decode.schema_file) if decode.schema_file else ""
         if decode.kind != "json":
-            self._take_fields(avro_fields(self._avro) if self._avro else {"value": pa.binary()})
+            self._set_fields(avro_fields(self._avro) if self._avro else {"value": pa.binary()})
 
-    def _take_fields(self, columns: Mapping[str, pa.DataType]) -> None:
+    def _set_fields(self, columns: Mapping[str, pa.DataType]) -> None:
         if self.flow.decode.time is not None:
             _check_time(self.flow.decode, columns)
         self.table.fields = check_fields(self.pipeline, self.name, self.table.ledger, columns)
@@ -154,7 +154,7 @@ class FlowRun:
         done = self.checkpoint.done
         reached = self.table.ledger.reached()
         ends = reached.end if reached else self.checkpoint.offsets(done or 0)
-        return sum(log.waiting for log in look(self.options, ends))
+        return sum(log.waiting for log in backlog_of(self.options, ends))
 
     # ---- with Spark ------------------------------------------------------------------------------------------
 
@@ -168,13 +168,13 @@ class FlowRun:
             self._wait()
         except Exception as error:
             cause = self._failure or error
-            if not _is_enough(cause):
-                self.error = words(cause)
+            if not _is_stop_query(cause):
+                self.error = describe_error(cause)
         self._audit()
 
     def begin(self, spark: SparkSession) -> None:
         """Prepare `commit` in the process that calls it. Raises ConfigError."""
-        self._see_fields()
+        self._load_fields()
         self._columns = self._spark_columns(spark)
 
     def resume(self) -> None:
@@ -237,14 +237,14 @@ class FlowRun:
         return self.table.commit(batch, lambda names: self._stage(rows, batch, names), self.run)
 
     def _stage(self, rows: DataFrame, batch: MicroBatch, names: str) -> TaskOutput:
-        from odradek.pipeline.stage_sink import FORMAT, collect, options_of
+        from odradek.pipeline.stage_sink import FORMAT, collect, write_options
 
         job = self._job(batch, names)
-        accounts = self.table.root.absolute() / "_odradek" / "stage" / names.rstrip("-")
-        accounts.parent.mkdir(parents=True, exist_ok=True)
+        output_file = self.table.root.absolute() / "_odradek" / "stage" / names.rstrip("-")
+        output_file.parent.mkdir(parents=True, exist_ok=True)
         chosen = rows.select("*", *self._columns)
-        chosen.write.format(FORMAT).mode("append").options(**options_of(job, accounts)).save()
-        return collect(accounts)
+        chosen.write.format(FORMAT).mode("append").options(**write_options(job, output_file)).save()
+        return collect(output_file)
 
     def _job(self, batch: MicroBatch, names: str) -> StageJob:
         flow = self.flow
@@ -276,14 +276,14 @@ class FlowRun:
             schema: Any = StructType.fromDDL(decode.fields or "")
         except PySparkException as error:
             raise ConfigError(f"fields = {decode.fields!r}: {str(error).splitlines()[0]}") from None
-        self._take_fields({field.name: arrow_type(field.dataType) for field in schema.fields})
+        self._set_fields({field.name: arrow_type(field.dataType) for field in schema.fields})
         text = F.col("value").cast("string")
         how = {
             "mode": "PERMISSIVE", "columnNameOfCorruptRecord": MALFORMED, "allowSingleQuotes": "false",
             "allowNonNumericNumbers": "false", "timeZone": "UTC",
         }  # fmt: skip
         record = F.from_json(text, schema.add(MALFORMED, StringType()), how)
-        return (record.alias(RECORD),)
+        return (record.alias(PARSED_COLUMN),)
 
     # ---- what came of it -------------------------------------------------------------------------------------
 
@@ -295,7 +295,7 @@ class FlowRun:
         lag = None if self.lag_before is None else max(0, self.lag_before - done)
         seconds = entry.written - began
         self._batches.append(BatchSummary(entry.batch, entry.written, seconds, entry.rows, size, entry.dead, lag))
-        self.watch(self.name, self._batches[-1])
+        self.on_commit(self.name, self._batches[-1])
 
     def summary(self) -> FlowSummary:
         """Return the summary of the flow."""
@@ -334,7 +334,7 @@ def _check_time(decode: Decode, known: Mapping[str, pa.DataType]) -> None:
     check_time(known[decode.time], decode.time_format, decode.time)
 
 
-def _is_enough(error: BaseException) -> bool:
+def _is_stop_query(error: BaseException) -> bool:
     """Was it raised here, or, over Spark Connect, in another process?"""
     return isinstance(error, _StopQuery) or f"{_StopQuery.__module__}.{_StopQuery.__name__}" in str(error)
 
@@ -345,7 +345,7 @@ def _is_enough(error: BaseException) -> bool:
 def run(
     pipeline: Pipeline,
     file: str,
-    watch: Watch,
+    on_commit: OnCommit,
     *,
     master: str | None = None,
     remote: str | None = None,
@@ -356,7 +356,7 @@ def run(
     Args:
         pipeline: The checked file.
         file: Its name.
-        watch: Is told of each commit.
+        on_commit: Called for each commit.
         master: Spark's; None: what `spark-submit` says if it started this process, else `local[*]`.
         remote: `sc://host:port` of a Spark Connect server, in place of a master.
         settings: Further settings of Spark.
@@ -370,29 +370,29 @@ def run(
     """
     from odradek.spark.session import remote_session, session, submitted
 
-    given = {**SETTINGS, **(settings or {})}
+    spark_settings = {**SETTINGS, **(settings or {})}
 
     def with_session(flows: Sequence[FlowRun]) -> None:
-        with session("odradek-pipeline", master=master, settings=given) as spark:
+        with session("odradek-pipeline", master=master, settings=spark_settings) as spark:
             if not submitted():
                 spark.sparkContext.setLogLevel("OFF")  # what goes wrong is told once, at the end
             run_flows(flows, spark)
 
     def with_remote(flows: Sequence[FlowRun]) -> None:
-        with remote_session(remote or "", given) as spark:
+        with remote_session(remote or "", spark_settings) as spark:
             run_flows(flows, spark)
 
     if remote is None:
-        return execute(pipeline, file, watch, with_session)
+        return execute(pipeline, file, on_commit, with_session)
     from odradek.pipeline.spark_connect import RemoteRun
 
-    return execute(pipeline, file, watch, with_remote, RemoteRun)
+    return execute(pipeline, file, on_commit, with_remote, RemoteRun)
 
 
 def execute(
     pipeline: Pipeline,
     file: str,
-    watch: Watch,
+    on_commit: OnCommit,
     with_session: Callable[[Sequence[FlowRun]], None],
     kind: type[FlowRun] = FlowRun,
 ) -> RunSummary:
@@ -403,7 +403,7 @@ def execute(
     identity = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(started))}-{os.urandom(3).hex()}"
     minutes = pipeline.run.max_minutes
     budget = RunLimits(pipeline.run.max_bytes, None if minutes is None else started + 60 * minutes)
-    flows = [kind(name, flow, pipeline, budget, identity, watch) for name, flow in pipeline.flows.items()]
+    flows = [kind(name, flow, pipeline, budget, identity, on_commit) for name, flow in pipeline.flows.items()]
     with ExitStack() as locks:
         ready = [flow for flow in flows if _prepared(flow, locks)]
         if ready:
@@ -416,7 +416,7 @@ def execute(
 
 def _prepared(flow: FlowRun, locks: ExitStack) -> bool:
     try:
-        flow.hold(locks)
+        flow.lock_and_prepare(locks)
     except (OdradekError, OSError) as error:
         flow.error = str(error)
     return not flow.error
@@ -451,7 +451,7 @@ def _end(flows: Sequence[FlowRun], running: Sequence[Future[None]], spark: Spark
     with ThreadPoolExecutor(len(flows)) as pool:
         for flow in flows:
             pool.submit(flow.stop)  # ends what waits for brokers, and waits for the batch that has begun
-        while wait(running, LOOK_S).not_done:
+        while wait(running, POLL_S).not_done:
             flows[0].interrupt(spark)  # again, as a job may just have been about to begin
 
 

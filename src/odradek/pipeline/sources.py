@@ -18,7 +18,7 @@ from odradek.spark.planning import Extent, clip_to_logs
 from odradek.spark.queries import start_offsets
 from odradek.types import Position, TopicPartition
 
-__all__ = ["PartitionBacklog", "batch_bytes", "first_offsets", "look", "options_of", "where_of"]
+__all__ = ["PartitionBacklog", "backlog_of", "batch_bytes", "first_offsets", "flow_options", "location_options"]
 
 CORRUPT = {"fail": "fail", "skip": "skip-message", "dead": "dead"}
 
@@ -28,11 +28,11 @@ def batch_bytes(run: RunConfig) -> int:
     return min(run.batch_bytes, run.max_bytes or run.batch_bytes)
 
 
-def options_of(pipeline: Pipeline, flow: Flow) -> dict[str, str]:
+def flow_options(pipeline: Pipeline, flow: Flow) -> dict[str, str]:
     """Options of the data source. The positions in a checkpoint go before the one that says where to begin."""
     source = pipeline.source
     return {
-        **where_of(source),
+        **location_options(source),
         **_topics(flow),
         "startingOffsets": flow.start,
         "failOnDataLoss": str(flow.data_loss == "fail").lower(),
@@ -44,7 +44,7 @@ def options_of(pipeline: Pipeline, flow: Flow) -> dict[str, str]:
     }
 
 
-def where_of(source: SourceConfig) -> Mapping[str, str]:
+def location_options(source: SourceConfig) -> Mapping[str, str]:
     """Options of the data source: which logs."""
     if source.zookeeper is not None:
         return {"kafka.zk.connect": source.zookeeper}
@@ -90,7 +90,7 @@ def first_offsets(options: Mapping[str, str]) -> Offsets:
     return topics
 
 
-def look(options: Mapping[str, str], reached: Offsets | None) -> list[PartitionBacklog]:
+def backlog_of(options: Mapping[str, str], reached: Offsets | None) -> list[PartitionBacklog]:
     """Return the backlog of a flow, partition by partition.
 
     Args:
@@ -102,22 +102,22 @@ def look(options: Mapping[str, str], reached: Offsets | None) -> list[PartitionB
     """
     parsed = parse_source(options, streaming=True)
     logs = find_logs(parsed)
-    there = logs.extents()
-    start = start_offsets(logs, parsed, there) if reached is None else offsets_from_dict({"v": 1, "topics": reached})
-    return _outlooks(start, there)
+    extents = logs.extents()
+    start = start_offsets(logs, parsed, extents) if reached is None else offsets_from_dict({"v": 1, "topics": reached})
+    return _backlogs(start, extents)
 
 
-def _outlooks(
-    start: Mapping[TopicPartition, Position], there: Mapping[TopicPartition, Extent]
+def _backlogs(
+    start: Mapping[TopicPartition, Position], extents: Mapping[TopicPartition, Extent]
 ) -> list[PartitionBacklog]:
-    new = {partition: Position(log.earliest) for partition, log in there.items() if partition not in start}
+    new = {partition: Position(log.earliest) for partition, log in extents.items() if partition not in start}
     begin = {**start, **new}
-    end = end_offsets(begin, there)
-    waiting = backlog(begin, end, there)
-    gaps = {gap.partition: gap for gap in clip_to_logs(begin, end, there, fail_on_data_loss=False).gaps}
+    end = end_offsets(begin, extents)
+    waiting = backlog(begin, end, extents)
+    gaps = {gap.partition: gap for gap in clip_to_logs(begin, end, extents, fail_on_data_loss=False).gaps}
     return [
         PartitionBacklog(
-            partition, start.get(partition), *there.get(partition, Extent(-1, -1))[:2],
+            partition, start.get(partition), *extents.get(partition, Extent(-1, -1))[:2],
             waiting.get(partition, 0), gaps.get(partition),
         )
         for partition in sorted(end)

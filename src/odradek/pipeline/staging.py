@@ -21,11 +21,11 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
 
-from odradek.pipeline.decode import RECORD_TIME, STANDING, Decoded, DecodeJob, decode
+from odradek.pipeline.decode import POSITION_COLUMNS, RECORD_TIME, Decoded, DecodeJob, decode
 from odradek.pipeline.ledger import DataFile
 from odradek.pipeline.times import directories, floor_minutes, local_hours, seconds
 
-__all__ = ["CoveredRange", "StageJob", "Stager", "TaskOutput", "is_ours", "prefix"]
+__all__ = ["CoveredRange", "StageJob", "Stager", "TaskOutput", "file_prefix", "is_ours"]
 
 pc: Any = pyarrow.compute
 Array: TypeAlias = Any
@@ -106,7 +106,7 @@ class TaskOutput:
         self.runs += other.runs
 
 
-def prefix(flow: str, batch: int, attempt: str) -> str:
+def file_prefix(flow: str, batch: int, attempt: str) -> str:
     """Return the prefix of an attempt's file names, unique per batch and attempt."""
     return f"odradek-{flow}-{batch:08}-{attempt}-"
 
@@ -126,10 +126,10 @@ class Stager:
 
     def __init__(self, job: StageJob) -> None:
         self.job = job
-        self.account = TaskOutput()
+        self.output = TaskOutput()
         self._files: dict[tuple[str, ...], _File] = {}
         self._dead: _File | None = None
-        self._runs = _Runs(self.account.runs)
+        self._runs = _Runs(self.output.runs)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Rows as the data source makes them, in the order of their log."""
@@ -155,33 +155,33 @@ class Stager:
         for values in list(self._files):
             self._close(values)
         if self._dead is not None:
-            self.account.dead_files.append(self._dead.close())
+            self.output.dead_files.append(self._dead.close())
         self._runs.close()
-        return self.account
+        return self.output
 
     def abandon(self) -> None:
         """Remove what was written."""
         for file in [*self._files.values(), *([self._dead] if self._dead else [])]:
             file.remove()
-        for root, files in ((self.job.root, self.account.files), (self.job.dead_root, self.account.dead_files)):
+        for root, files in ((self.job.root, self.output.files), (self.job.dead_root, self.output.dead_files)):
             for done in files:
                 (Path(root) / done.path).unlink(missing_ok=True)
 
     # ---- good rows -------------------------------------------------------------------------------------------
 
     def _count(self, table: pa.Table, sizes: Array) -> None:
-        account, times = self.account, table[RECORD_TIME].combine_chunks()
-        account.rows += table.num_rows
-        account.payload += pc.sum(sizes).as_py()
+        output, times = self.output, table[RECORD_TIME].combine_chunks()
+        output.rows += table.num_rows
+        output.payload += pc.sum(sizes).as_py()
         counted = pa.table({
             "topic": table["topic"], "size": sizes,
             "bucket": floor_minutes(times, self.job.bucket_minutes), "hour": floor_minutes(times, 60),
         })  # fmt: skip
         for row in counted.group_by(["bucket", "topic"]).aggregate([([], "count_all")]).to_pylist():
-            account.audit[row["bucket"], row["topic"]] += row["count_all"]
+            output.audit[row["bucket"], row["topic"]] += row["count_all"]
         for row in counted.group_by(["hour", "topic"]).aggregate([([], "count_all"), ("size", "sum")]).to_pylist():
-            account.hours[row["topic"], row["hour"], "rows"] += row["count_all"]
-            account.hours[row["topic"], row["hour"], "bytes"] += row["size_sum"]
+            output.hours[row["topic"], row["hour"], "rows"] += row["count_all"]
+            output.hours[row["topic"], row["hour"], "bytes"] += row["size_sum"]
 
     def _add_good(self, table: pa.Table) -> None:
         hours = local_hours(table[RECORD_TIME].combine_chunks(), self.job.zone)
@@ -208,7 +208,7 @@ class Stager:
         return file
 
     def _close(self, values: tuple[str, ...]) -> None:
-        self.account.files.append(self._files.pop(values).close())
+        self.output.files.append(self._files.pop(values).close())
 
     def _bound(self) -> None:
         while sum(file.held for file in self._files.values()) > HELD_BYTES:
@@ -217,10 +217,10 @@ class Stager:
     # ---- dead rows -------------------------------------------------------------------------------------------
 
     def _add_dead(self, batch: pa.RecordBatch, reasons: Array) -> None:
-        account = self.account
-        account.reasons.update(reasons.to_pylist())
-        if len(account.examples) < EXAMPLES:
-            account.examples += [
+        output = self.output
+        output.reasons.update(reasons.to_pylist())
+        if len(output.examples) < EXAMPLES:
+            output.examples += [
                 f"{why}: {row['topic']}/{_log(row['broker'], row['partition'])} at {row['offset']}"
                 for row, why in zip(batch.slice(0, EXAMPLES).to_pylist(), reasons[:EXAMPLES].to_pylist(), strict=True)
             ]
@@ -228,15 +228,15 @@ class Stager:
             return
         if self._dead is None:
             self._dead = _File(self.job.dead_root, self.job, {})
-        names = [*STANDING, "value"]
+        names = [*POSITION_COLUMNS, "value"]
         self._dead.add(pa.table([*(batch[name] for name in names), reasons], names=[*names, "reason"]))
         if self._dead.held > GROUP_BYTES:
             self._dead.flush()
 
 
 def _table(batch: pa.RecordBatch, decoded: Decoded) -> pa.Table:
-    arrays = [*(batch[name] for name in STANDING), decoded.times, *decoded.columns]
-    return pa.table(arrays, names=[*STANDING, RECORD_TIME, *decoded.names])
+    arrays = [*(batch[name] for name in POSITION_COLUMNS), decoded.times, *decoded.columns]
+    return pa.table(arrays, names=[*POSITION_COLUMNS, RECORD_TIME, *decoded.names])
 
 
 def _log(broker: int | None, partition: int) -> str:
@@ -271,9 +271,9 @@ class _File:
         rows = pa.concat_tables(self._waiting)
         self._waiting, self.held = [], 0
         if self._writer is None:
-            place = self._root / self.path
-            place.parent.mkdir(parents=True, exist_ok=True)
-            self._writer = pq.ParquetWriter(place, rows.schema, compression=self._compression)
+            path = self._root / self.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = pq.ParquetWriter(path, rows.schema, compression=self._compression)
         self._writer.write_table(rows, row_group_size=rows.num_rows)
 
     def close(self) -> DataFile:
@@ -281,11 +281,11 @@ class _File:
         self.flush()
         assert self._writer is not None
         self._writer.close()
-        place = self._root / self.path
-        _to_disk(place, self._root)
-        footer = pq.read_metadata(place)
+        path = self._root / self.path
+        _to_disk(path, self._root)
+        footer = pq.read_metadata(path)
         least, most = _range(footer)
-        return DataFile(self.path, footer.num_rows, place.stat().st_size, self._partition, least, most)
+        return DataFile(self.path, footer.num_rows, path.stat().st_size, self._partition, least, most)
 
     def remove(self) -> None:
         if self._writer is not None:
@@ -300,19 +300,21 @@ def _range(footer: pq.FileMetaData) -> tuple[float | None, float | None]:
     if RECORD_TIME not in names:
         return None, None
     column = names.index(RECORD_TIME)
-    found: list[Any] = [footer.row_group(group).column(column).statistics for group in range(footer.num_row_groups)]
-    return seconds(min(each.min for each in found)), seconds(max(each.max for each in found))
+    statistics: list[Any] = [
+        footer.row_group(group).column(column).statistics for group in range(footer.num_row_groups)
+    ]
+    return seconds(min(each.min for each in statistics)), seconds(max(each.max for each in statistics))
 
 
 def _to_disk(file: Path, root: Path) -> None:
     """A ledger must not list what a loss of power takes away: neither the bytes, nor the names on the way to them."""
-    for place in (file, *file.parents):
-        handle = os.open(place, os.O_RDONLY)
+    for path in (file, *file.parents):
+        handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
-        if place == root:
+        if path == root:
             return
 
 
@@ -328,7 +330,7 @@ class _Runs:
         self._last: CoveredRange | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        for first, stop in _pieces(batch):
+        for first, stop in _gapless_runs(batch):
             row = {name: batch[name][first].as_py() for name in ("topic", "broker", "partition", "offset")}
             end = batch["nextOffset"][stop - 1].as_py()
             name = _log(row["broker"], row["partition"])
@@ -345,7 +347,7 @@ class _Runs:
             self._last = None
 
 
-def _pieces(batch: pa.RecordBatch) -> Sequence[tuple[int, int]]:
+def _gapless_runs(batch: pa.RecordBatch) -> Sequence[tuple[int, int]]:
     """Rows of one log without holes, as [first, stop)."""
     last = batch.num_rows - 1
     breaks: Array = pc.not_equal(batch["offset"].slice(1), batch["nextOffset"].slice(0, last))
@@ -353,5 +355,5 @@ def _pieces(batch: pa.RecordBatch) -> Sequence[tuple[int, int]]:
         column: Array = pc.fill_null(batch[name], -1) if name == "broker" else batch[name]
         breaks = pc.or_(breaks, pc.not_equal(column.slice(1), column.slice(0, last)))
     nonzero: Array = pc.indices_nonzero(breaks)
-    stops = [*(place + 1 for place in nonzero.to_pylist()), last + 1]
+    stops = [*(row + 1 for row in nonzero.to_pylist()), last + 1]
     return list(zip([0, *stops], stops, strict=False))

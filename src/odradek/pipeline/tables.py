@@ -160,20 +160,20 @@ def read_rows(
         OSError, pyarrow.ArrowException: A file is missing, damaged or without one of the columns.
     """
     for file in files:
-        with pq.ParquetFile(root / file.path, pre_buffer=False) as there:  # which would hold a file's columns whole
-            yield from _rows_of(there, file, columns, ranges)
+        with pq.ParquetFile(root / file.path, pre_buffer=False) as reader:  # which would hold a file's columns whole
+            yield from _rows_of(reader, file, columns, ranges)
         done(file)
 
 
 def _rows_of(
-    there: pq.ParquetFile, file: DataFile, columns: Sequence[str], ranges: Sequence[Range] | None
+    reader: pq.ParquetFile, file: DataFile, columns: Sequence[str], ranges: Sequence[Range] | None
 ) -> Iterator[pa.Table]:
-    names = there.schema_arrow.names
-    groups = [number for number in range(there.num_row_groups) if _may_have(there.metadata.row_group(number), ranges)]
+    names = reader.schema_arrow.names
+    groups = [number for number in range(reader.num_row_groups) if _may_have(reader.metadata.row_group(number), ranges)]
     where = None if ranges is None else _in_ranges(ranges)
     wanted = columns if ranges is None else list(dict.fromkeys([*columns, *KINDS]))
     inside = [name for name in wanted if name in names]
-    for batch in there.iter_batches(BATCH_ROWS, row_groups=groups, columns=inside, use_threads=False):
+    for batch in reader.iter_batches(BATCH_ROWS, row_groups=groups, columns=inside, use_threads=False):
         table = _filled(batch, file, [name for name in wanted if name in names or name in file.partition])
         if where is not None:
             table = table.filter(where).select(list(columns))
@@ -219,5 +219,5 @@ def _in_range(part: Range) -> pc.Expression:
 
 def row_counts(root: Path, file: DataFile) -> tuple[int, int]:
     """Bytes and rows of a file as it is on disk. Raises OSError, pyarrow.ArrowException."""
-    place = root / file.path
-    return place.stat().st_size, pq.read_metadata(place).num_rows
+    path = root / file.path
+    return path.stat().st_size, pq.read_metadata(path).num_rows

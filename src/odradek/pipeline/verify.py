@@ -50,7 +50,7 @@ class VerifyResult:
     of: int
     gaps: int
     compared: str
-    found: ComparisonCounts
+    counts: ComparisonCounts
     findings: tuple[Finding, ...]
     seconds: float
 
@@ -61,7 +61,7 @@ class VerifyResult:
     def as_dict(self) -> dict[str, Any]:
         """Return the result as an object for JSON."""
         body = asdict(self)
-        return {"ok": self.ok, **body.pop("found"), **body}
+        return {"ok": self.ok, **body.pop("counts"), **body}
 
 
 async def verify(
@@ -95,7 +95,7 @@ async def verify(
         of=len(table.appends),
         gaps=sum(gap.size for entry in chosen for gap in batch_gaps(entry)),
         compared="position, payload" if table.keeps_payload else "position",
-        found=comparison.found,
+        counts=comparison.counts,
         findings=(*findings, *comparison.findings),
         seconds=time.monotonic() - begun,
     )
@@ -129,8 +129,8 @@ def _of_delta(table: CommittedTable) -> Iterator[Finding]:
         return
     from odradek.pipeline.delta import DeltaLog
 
-    there = DeltaLog(table.root, table.name, table.flow.sink.partition_by).files()
-    for path in sorted(table.live.keys() - there.keys()):
+    listed = DeltaLog(table.root, table.name, table.flow.sink.partition_by).files()
+    for path in sorted(table.live.keys() - listed.keys()):
         yield Finding("file", path, "the ledger lists it, and the Delta table does not")
-    for path in sorted(there.keys() - table.live.keys()):
+    for path in sorted(listed.keys() - table.live.keys()):
         yield Finding("file", path, "the Delta table lists it, and the ledger does not: `compact` takes it over")

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from odradek.errors import OdradekError
-from odradek.pipeline.checkpoint import Checkpoint, place
+from odradek.pipeline.checkpoint import Checkpoint, checkpoint_dir
 from odradek.pipeline.config import Pipeline
 from odradek.pipeline.ledger import Ledger, Offsets, live_files
-from odradek.pipeline.sources import PartitionBacklog, batch_bytes, look, options_of
+from odradek.pipeline.sources import PartitionBacklog, backlog_of, batch_bytes, flow_options
 
-__all__ = ["FlowPlan", "Status", "outlook", "plan", "status"]
+__all__ = ["FlowPlan", "Status", "backlog", "plan", "status"]
 
-PATIENCE_MS = 5000
+STATUS_TIMEOUT_MS = 5000
 """Time limit of `status` for learning a flow's lag (ms)."""
 
 
@@ -64,18 +64,18 @@ def reached(pipeline: Pipeline, name: str) -> Offsets | None:
     entry = Ledger(pipeline.flows[name].sink.path, name).reached()
     if entry is not None:
         return entry.end
-    checkpoint = Checkpoint(place(pipeline.run.checkpoint, name))
+    checkpoint = Checkpoint(checkpoint_dir(pipeline.run.checkpoint, name))
     return None if checkpoint.done is None else checkpoint.offsets(checkpoint.done)
 
 
-def outlook(pipeline: Pipeline, name: str, **options: str) -> list[PartitionBacklog]:
+def backlog(pipeline: Pipeline, name: str, **options: str) -> list[PartitionBacklog]:
     """Return the backlog of a flow. Raises OdradekError: the logs do not answer, or the ledger is broken."""
-    return look({**options_of(pipeline, pipeline.flows[name]), **options}, reached(pipeline, name))
+    return backlog_of({**flow_options(pipeline, pipeline.flows[name]), **options}, reached(pipeline, name))
 
 
 def plan(pipeline: Pipeline, name: str) -> FlowPlan:
     """Return the ranges a run would read. Raises as `outlook`."""
-    logs = outlook(pipeline, name)
+    logs = backlog(pipeline, name)
     waiting = sum(log.waiting for log in logs)
     return FlowPlan(name, logs, waiting, -(-waiting // batch_bytes(pipeline.run)))
 
@@ -86,8 +86,8 @@ def status(pipeline: Pipeline, name: str) -> Status:
     files = live_files(entries)
     appended = [entry for entry in entries if entry.kind == "append"]
     try:
-        logs: Sequence[PartitionBacklog] | None = outlook(
-            pipeline, name, **{"fetchOffset.deadlineMs": str(PATIENCE_MS)}
+        logs: Sequence[PartitionBacklog] | None = backlog(
+            pipeline, name, **{"fetchOffset.deadlineMs": str(STATUS_TIMEOUT_MS)}
         )
     except (OdradekError, OSError):
         logs = None

@@ -134,7 +134,7 @@ def _stops(table: pa.Table) -> list[int]:
             column = column.fill_null(-1)
         change = pc.not_equal(column.slice(1), column.slice(0, rows - 1))
         changes = change if changes is None else pc.or_(changes, change)
-    return [*(place.as_py() + 1 for place in pc.indices_nonzero(changes)), rows]
+    return [*(row.as_py() + 1 for row in pc.indices_nonzero(changes)), rows]
 
 
 def _ascends(part: pa.Table) -> bool:
