@@ -76,11 +76,11 @@ def numbered(count: int) -> list[bytes]:
 
 
 def delta_values(table: TableWriter) -> list[bytes]:
-    found: Any = DeltaTable(str(table.root)).to_pyarrow_table()["value"]
-    return sorted(found.to_pylist())
+    column: Any = DeltaTable(str(table.root)).to_pyarrow_table()["value"]
+    return sorted(column.to_pylist())
 
 
-def test_batches_are_committed_one_behind_the_other(make: Maker) -> None:
+def test_batches_are_committed_one_after_another(make: Maker) -> None:
     table = make.table()
     for number in range(3):
         entry = table.commit(
@@ -92,7 +92,7 @@ def test_batches_are_committed_one_behind_the_other(make: Maker) -> None:
         assert delta_values(table) == numbered(30)
 
 
-def test_a_batch_that_comes_again_is_not_staged_again(make: Maker) -> None:
+def test_a_committed_batch_is_not_staged_again(make: Maker) -> None:
     table = make.table()
     table.commit(batch(1, 0, 10), make.stage(0, 10), "r")
     assert table.commit(batch(1, 0, 10), make.stage(0, 10), "s") is None
@@ -122,7 +122,7 @@ def test_a_batch_that_does_not_follow_is_refused_before_it_is_read(make: Maker, 
         (5, 10, "between 0 and 90"),
     ],
 )
-def test_what_was_read_must_be_what_was_to_be_read(make: Maker, first: int, last: int, words: str | None) -> None:
+def test_ranges_read_must_equal_ranges_planned(make: Maker, first: int, last: int, words: str | None) -> None:
     table = make.table()
     if words is None:  # as much as a compressed message takes that has none in it: it is put down
         entry = table.commit(batch(1, 0, 10), make.stage(first, last), "r")
@@ -136,7 +136,7 @@ def test_what_was_read_must_be_what_was_to_be_read(make: Maker, first: int, last
 
 @settings(max_examples=40, deadline=None)
 @given(st.sets(st.integers(0, 39)), st.sampled_from(["fail", "skip"]))
-def test_no_hole_is_silent_whatever_the_flow_says_about_loss(
+def test_every_hole_is_an_error_or_a_gap_under_every_policy(
     tmp_path_factory: pytest.TempPathFactory, left_out: set[int], loss: str
 ) -> None:
     make = Maker(tmp_path_factory.mktemp("t"), "parquet")
@@ -155,7 +155,7 @@ def test_no_hole_is_silent_whatever_the_flow_says_about_loss(
     assert missing == left_out
 
 
-def test_rows_that_come_twice_are_refused(make: Maker) -> None:
+def test_rows_read_twice_are_refused(make: Maker) -> None:
     def twice(account: TaskOutput) -> None:
         account.runs.append(CoveredRange("t", "1-0", 18, 36))
 
@@ -232,7 +232,7 @@ def cuts() -> Iterator[tuple[str, Any, str, bool]]:
 
 @pytest.mark.parametrize(("name", "owner", "method", "done"), list(cuts()), ids=[name for name, *_ in cuts()])
 @pytest.mark.parametrize("at", [0, 1])
-def test_cut_off_at_a_step_the_next_run_makes_it_exact(
+def test_after_a_kill_at_any_step_the_next_run_makes_the_table_exact(
     make: Maker, name: str, owner: Any, method: str, done: bool, at: int
 ) -> None:
     steps = [batch(number + 1, 10 * number, 10 * number + 10) for number in range(3)]
@@ -268,7 +268,7 @@ def test_cut_off_at_a_step_the_next_run_makes_it_exact(
 
 
 @given(st.sets(st.integers(1, 99), max_size=8), st.sets(st.integers(0, 9)), st.randoms())
-def test_gaps_are_what_no_run_covers(cuts: set[int], left_out: set[int], random: Any) -> None:
+def test_gaps_are_the_ranges_no_task_covers(cuts: set[int], left_out: set[int], random: Any) -> None:
     edges = [0, *sorted(cuts), 100]
     parts = list(pairwise(edges))
     runs = [CoveredRange("t", "0-0", *part) for number, part in enumerate(parts) if number not in left_out]
@@ -287,6 +287,6 @@ def test_a_partition_that_enters_is_not_read_yet_and_one_that_is_not_to_be_read_
         gaps_of("f", made, [CoveredRange("t", "0-1", 0, 5)], "")
 
 
-def test_a_log_that_was_made_anew_leaves_a_gap_that_says_so() -> None:
+def test_a_recreated_log_leaves_a_gap_with_a_reason() -> None:
     made = MicroBatch(1, {"t": {"0-0": 500}}, {"t": {"0-0": 90}}, 0.0)
     assert gaps_of("f", made, [CoveredRange("t", "0-0", 0, 90)], "lost") == [LedgerGap("t", "0-0", 500, 90, "lost")]

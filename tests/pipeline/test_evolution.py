@@ -61,8 +61,8 @@ def fields(**columns: pa.DataType) -> dict[str, Any]:
 )
 def test_a_table_keeps_what_it_has(old: Any, new: Any, parquet: str, delta: str) -> None:
     for expected, is_delta in ((parquet, False), (parquet if delta == "same" else delta, True)):
-        found = "; ".join(conflicts(old, new, delta=is_delta))
-        assert found.startswith(expected) and bool(found) == bool(expected)
+        conflict = "; ".join(conflicts(old, new, delta=is_delta))
+        assert conflict.startswith(expected) and bool(conflict) == bool(expected)
 
 
 def _struct(kinds: dict[str, pa.DataType]) -> pa.DataType:
@@ -103,8 +103,8 @@ def test_files_of_all_states_of_a_table_are_read_together(
 
 
 class _Entry:
-    def __init__(self, given: dict[str, Any]) -> None:
-        self.fields = given
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self.fields = fields
 
 
 # ---- what a run is told --------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_the_error_names_line_and_key_and_what_to_do(tmp_path: Path) -> None:
         ('partition_by = ["topic", "date"]', 'partition_by = ["topic", "date"]\nkind = "delta"', "sink.kind"),
     ],
 )
-def test_directories_mean_the_same_for_the_whole_life_of_a_table(tmp_path: Path, old: str, new: str, key: str) -> None:
+def test_the_directory_layout_of_a_table_cannot_change(tmp_path: Path, old: str, new: str, key: str) -> None:
     made = Made(tmp_path)
     check_layout(made.pipeline, "orders", made.ledger)
     made.log(ROWS)
@@ -154,7 +154,7 @@ def test_two_fields_that_would_be_called_the_same_are_refused(tmp_path: Path) ->
         check_fields(made.pipeline, "orders", made.ledger, {"date": TEXT, "date_": TEXT})
 
 
-def test_what_delta_cannot_have_is_refused(tmp_path: Path) -> None:
+def test_columns_delta_cannot_store_are_refused(tmp_path: Path) -> None:
     made = Made(tmp_path, decode="json")
     made.file.write_text(made.file.read_text().replace("[flows.orders.sink]", '[flows.orders.sink]\nkind = "delta"'))
     with pytest.raises(ValueError, match=r"decode.fields: .*Time64"):

@@ -84,12 +84,12 @@ STEPS: dict[str, Callable[[Say], None]] = {
 }
 
 
-def tell(step: str) -> None:
+def write_line(step: str) -> None:
     os.write(sys.stdout.fileno(), f"{step}\n".encode())
 
 
 def stay(step: str) -> None:
-    tell(step)
+    write_line(step)
     sys.stdin.readline()
 
 
@@ -108,7 +108,7 @@ def main(step: str, file: str, *seconds: str) -> int:
         impatient(*seconds)
     if step == "all":
         for name, install in STEPS.items():
-            install(lambda name=name: tell(name))  # type: ignore[misc]
+            install(lambda name=name: write_line(name))  # type: ignore[misc]
     else:
         STEPS[step](lambda: stay(step))
     return run(["pipeline", "run", file, "--master", "local[2]", "--quiet"])

@@ -70,10 +70,10 @@ class Page:
             return
         for table in re.split(r"^(?=\[)", block, flags=re.MULTILINE)[1:]:
             header = re.escape(table.splitlines()[0])
-            there = re.compile(rf"^{header}\n(?:[^\[\n].*\n|\n)*", re.MULTILINE)
+            section = re.compile(rf"^{header}\n(?:[^\[\n].*\n|\n)*", re.MULTILINE)
             text = file.read_text()
-            found = there.search(text)
-            file.write_text(text.replace(found[0], table) if found else text + table)
+            match = section.search(text)
+            file.write_text(text.replace(match[0], table) if match else text + table)
 
     def _console(self, block: str) -> None:
         for line in block.splitlines():

@@ -107,8 +107,8 @@ class Workspace:
         with duckdb.connect() as connection:
             connection.execute("set timezone = 'UTC'")
             t = connection.read_parquet(paths, hive_partitioning=True)
-            found: Any = t.query("t", query)
-            return found.fetchall()
+            result: Any = t.query("t", query)
+            return result.fetchall()
 
     def dead(self, flow: str) -> list[dict[str, Any]]:
         root = self.root / f"{flow}-dead"
@@ -301,8 +301,8 @@ def test_a_compressed_message_with_nothing_in_it_is_put_down_as_what_no_row_came
     assert here.done("t").rows == 6
     (entry,) = here.ledger("t").entries()
     assert [(gap.start, gap.end) for gap in entry.gaps] == [(len(full), len(full) + len(empty))]
-    verdict = od.run(verify, load(here.file()), open_table("t", load(here.file()).flows["t"]))
-    assert verdict.ok and verdict.counts.rows == 6
+    result = od.run(verify, load(here.file()), open_table("t", load(here.file()).flows["t"]))
+    assert result.ok and result.counts.rows == 6
 
 
 def test_more_dead_records_than_allowed_keep_the_batch_from_being_committed(here: Workspace) -> None:

@@ -34,17 +34,17 @@ from odradek.types import MiB, TopicPartition
 __all__ = ["Replay", "ReplayProgress", "plan_replay", "replay"]
 
 SORT_BYTES, SORT_RANGES = 64 * MiB, 64
-"""Of log, and of partitions: so much is sorted in memory at a time."""
+"""Maximum log bytes and number of ranges that are sorted in memory at a time."""
 
 CHUNK_BYTES = 4 * MiB
-"""Of payload, about: confirmed and written down before more is sent. With a rate, what it allows in 0.1 s."""
+"""Approximate payload bytes that are confirmed and recorded before more is sent; with a rate, at most 0.1 s of it."""
 
 Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What is to be sent.
+    """The rows to send, and where to.
 
     Args:
         table: From which table.
