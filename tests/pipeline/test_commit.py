@@ -117,7 +117,7 @@ def test_a_batch_that_does_not_follow_is_refused_before_it_is_read(make: Maker, 
     ("first", "last", "words"),
     [
         (0, 9, None),
-        (0, 5, "nothing was read of t/1-0 between 90 and 180"),
+        (0, 5, "nothing was read from t/1-0 between 90 and 180"),
         (0, 11, "beyond the end"),
         (5, 10, "between 0 and 90"),
     ],
@@ -127,7 +127,7 @@ def test_ranges_read_must_equal_ranges_planned(make: Maker, first: int, last: in
     if words is None:  # as much as a compressed message takes that has none in it: it is put down
         entry = table.commit(batch(1, 0, 10), make.stage(first, last), "r")
         assert entry is not None
-        assert entry.gaps == (LedgerGap("t", "1-0", 162, 180, "a compressed message with nothing in it"),)
+        assert entry.gaps == (LedgerGap("t", "1-0", 162, 180, "an empty compressed message"),)
         return
     with pytest.raises(InexactRead, match=words):
         table.commit(batch(1, 0, 10), make.stage(first, last), "r")
@@ -177,7 +177,7 @@ def test_files_that_the_driver_does_not_see_are_not_committed(make: Maker, lose:
         lose(make.root / "table" / account.files[0].path)
 
     table = make.table()
-    with pytest.raises(FileNotVisible, match="it is not there for the driver") as caught:
+    with pytest.raises(FileNotVisible, match="the driver does not see it") as caught:
         table.commit(batch(1, 0, 10), make.stage(0, 10, spoil), "r")
     assert "under the same path" in caught.value.hint
     assert table.ledger.entries() == [] and make.paths() == set()

@@ -148,7 +148,7 @@ def test_every_key_is_read(written: Path) -> None:
             'path = "t"\nfile_bytes = 0',
             ":9: flows.orders.sink.file_bytes: Input should be",
         ),
-        ("flows.orders", "flows.'a b'", ":5: flows: the flow 'a b': names are of letters"),
+        ("flows.orders", "flows.'a b'", ":5: flows: the flow 'a b': a name has letters"),
     ],
 )
 def test_a_mistake_is_named_with_its_line_and_key(written: Path, old: str, new: str, expected: str) -> None:

@@ -37,7 +37,12 @@ def fields(**columns: pa.DataType) -> dict[str, Any]:
         (fields(id=LONG), fields(id=INT), "id is bigint in the table, and cannot become int", "same"),
         (fields(id=LONG), fields(id=TEXT), "id is bigint in the table, and cannot become string", "same"),
         (fields(id=INT), fields(id=DOUBLE), "id is int in the table, and cannot become double", "same"),
-        (fields(id=INT), fields(ID=INT), "ID and id differ in case only, which most readers do not tell apart", "same"),
+        (
+            fields(id=INT),
+            fields(ID=INT),
+            "ID and id differ in case only, and most readers cannot distinguish them",
+            "same",
+        ),
         (
             fields(s=ONE),
             fields(s=TWO),
@@ -55,8 +60,8 @@ def fields(**columns: pa.DataType) -> dict[str, Any]:
         (fields(m=pa.map_(TEXT, INT)), fields(m=pa.map_(INT, INT)), "m is map<string, int> in the table", "same"),
         (fields(s=ONE), fields(s=LONG), "s is struct<a: int> in the table, and cannot become bigint", "same"),
         (fields(d=pa.decimal128(9, 2)), fields(d=pa.decimal128(9, 3)), "d is decimal128(9, 2) in the table", "same"),
-        (fields(value=pa.binary()), fields(id=INT), "rows that are only bytes and rows that are decoded", "same"),
-        (fields(id=INT), fields(value=pa.binary()), "rows that are only bytes and rows that are decoded", "same"),
+        (fields(value=pa.binary()), fields(id=INT), "one table cannot have both raw rows and decoded rows", "same"),
+        (fields(id=INT), fields(value=pa.binary()), "one table cannot have both raw rows and decoded rows", "same"),
     ],
 )
 def test_a_table_keeps_what_it_has(old: Any, new: Any, parquet: str, delta: str) -> None:

@@ -73,7 +73,7 @@ def test_the_page_shows_the_results_of_the_run(browser: Browser, tmp_path: Path)
         "Batches: bytes of log, from 2026-11-21 10:00:00 UTC", "Dead letters by reason",
     ]  # fmt: skip
     assert texts(dom, "figcaption") == titles
-    assert "It did not get to its end: no broker" in texts(dom, "p")
+    assert "The flow failed: no broker" in texts(dom, "p")
     cells = texts(dom, "td")
     for cell in ("2026-11-21 10:00:08 UTC", "7.5 s", "5 MiB", "20 MiB", "1 KiB", "gone"):
         assert cell in cells

@@ -268,4 +268,4 @@ async def test_a_long_log_is_compared_in_slices(tmp_path: Path, monkeypatch: pyt
     made.run(lose=lambda value: True)
     *named, more = (await verified(made)).findings
     assert [finding.kind for finding in named] == ["missing"] * 3
-    assert "more stretches" in more.where
+    assert "more slices" in more.where

@@ -112,7 +112,7 @@ def test_brokers_need_their_ids() -> None:
 
 
 def test_a_malformed_address_names_the_option() -> None:
-    with pytest.raises(ConfigError, match=r"option kafka\.zk\.connect: ZooKeeper server 'a:b' of a cluster's URL"):
+    with pytest.raises(ConfigError, match=r"option kafka\.zk\.connect: invalid ZooKeeper server 'a:b' in the URL"):
         parse(kafka_zk_connect="a:b")
 
 

@@ -360,7 +360,7 @@ def test_avro_becomes_columns(here: Workspace) -> None:
         ('kind = "json"\nfields = "id bigint"\ntime = "ts"', 'time = "ts": no such field; choose from id'),
         (
             'kind = "json"\nfields = "ts string"\ntime = "ts"',
-            "'ms' is of numbers or timestamps, not string",
+            "'ms' needs numbers or timestamps, not string",
         ),
         ('kind = "avro"\nschema_file = "/nowhere/x.avsc"', "schema_file /nowhere/x.avsc: "),
     ],
@@ -404,7 +404,7 @@ def test_a_checkpoint_of_something_else_is_refused(here: Workspace) -> None:
     here.done("t")
     (here.root / "checkpoint" / "t").rename(here.root / "kept")
     (flow,) = here.run().flows
-    assert "it is gone, or another one" in flow.error and "odradek pipeline repair" in flow.error
+    assert "it is missing or new" in flow.error and "odradek pipeline repair" in flow.error
     (here.root / "kept").rename(here.root / "checkpoint" / "t")
     ledger = here.ledger("t")
     entry = ledger.tail()

@@ -1,4 +1,4 @@
-"""Error texts in one line; of a Java stack trace, its beginning."""
+"""Errors as one line of text, Java stack traces included."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ _OURS = re.compile(r"\bodradek\.[a-z_.]+\.([A-Z]\w+): (.+)")
 _CAUSE = re.compile(
     r"^(?:: |Caused by: )(?:[a-z]\w*\.)+([A-Z][\w$]*)(?:: (.+?))?(?=\n\t+(?:at |\.\.\. )|\Z)", re.M | re.S
 )
-"""In the text of a Java error: a class and what it said, which may be several lines, before the frames of its stack."""
+"""Matches, in the text of a Java error, a class and its message (one or more lines) before the stack frames."""
 
 _OF_PYTHON = "Traceback (most recent call last):"
 
 
 def describe_error(error: BaseException) -> str:
-    """Ours as they are, also where they come as a text inside of Spark's; of others the class, and one line."""
+    """Return one line for an error.
+
+    Odradek's own errors keep their text, also if it is inside an error of Spark; others give their class and one line.
+    """
     if isinstance(error, OdradekError):
         return str(error)
     text = _safe_str(error)
@@ -34,12 +37,12 @@ def describe_error(error: BaseException) -> str:
 
 
 def _java_gone(error: BaseException) -> bool:
-    """Py4j's own errors, unless they bring a trace of Java's, mean that there was no answer."""
+    """Return True if Java did not answer: Py4j's own errors mean that, unless they have a Java trace."""
     return isinstance(error, ConnectionError | Py4JError) and not isinstance(error, Py4JJavaError)
 
 
 def _safe_str(error: BaseException) -> str:
-    """Py4j asks Java for the text of its errors. Java may be gone."""
+    """Return an error's text: Py4j asks Java for it, which may be gone."""
     try:
         return str(error)
     except Exception:
@@ -47,7 +50,7 @@ def _safe_str(error: BaseException) -> str:
 
 
 def _first_line(message: str) -> str:
-    """What a Python traceback in it ends with; else its first line."""
+    """Return the last line of a Python traceback in the message, or else the first line."""
     _, traceback, frames = message.rpartition(_OF_PYTHON)
     lines = [line for line in frames.splitlines() if line.strip()]
     if traceback:

@@ -1,4 +1,4 @@
-"""Rows of a table beside the messages of the log: where they differ, stretch by stretch."""
+"""Comparison of the rows of a table with the messages of the log, slice by slice."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Finding:
     """Something that is not as it should be.
 
     Args:
-        kind: `ledger`; `file`, `unreadable`; `log`: it is not the log the table was made of; `missing`, `extra` and
-            `different` rows; `skipped`: corrupt messages that were left out where the ledger has no gap; `dead`: they
-            are not as many as the ledger says.
-        where: Batch, file, or stretch of a log, in words.
-        what: In words.
-        rows: How many rows it is about, where that is known.
+        kind: `ledger`; `file`, `unreadable`; `log`: not the log that the table was made from; `missing`, `extra` and
+            `different` rows; `skipped`: corrupt messages that were left out where the ledger has no gap; `dead`: their
+            number is not that of the ledger.
+        where: Batch, file, or slice of a log, as text.
+        what: The description.
+        rows: Number of affected rows, where it is known.
     """
 
     kind: str
@@ -61,10 +61,10 @@ class ComparisonCounts:
     Args:
         ranges: Ranges of logs that were read again.
         size: Bytes of log in them.
-        rows: In the table.
-        dead: In the dead letters.
+        rows: Rows in the table.
+        dead: Rows in the dead letters.
         skipped: Corrupt messages of the log that are in neither.
-        expired: Bytes of log that retention has taken since, so that nothing can be said about them.
+        expired: Bytes of log that retention has deleted since, and that cannot be compared any more.
     """
 
     ranges: int = 0
@@ -76,7 +76,7 @@ class ComparisonCounts:
 
 
 class LogSlice(NamedTuple):
-    """A stretch of one log; `batch` is -1 where it is not compared, and -2 where no batch has read it."""
+    """A slice of one log; `batch` is -1 if it is not compared, and -2 if no batch has read it."""
 
     partition: TopicPartition
     start: int
@@ -92,7 +92,7 @@ FOREVER = 1 << 63
 
 
 def joined(ranges: Iterable[Range]) -> list[Range]:
-    """The same bytes, in canonical order, with ranges that touch made one."""
+    """Return the ranges in canonical order, with adjacent ones merged."""
     merged: list[Range] = []
     for part in sorted(ranges):
         if merged and merged[-1].partition == part.partition and part.start <= merged[-1].end:
@@ -108,8 +108,8 @@ class LogComparison:
     Args:
         table: The table.
         chosen: The entries of those batches.
-        unreadable: Files that need not be tried.
-        advance: Called with bytes of log that were read.
+        unreadable: Files to leave out.
+        advance: Called with the number of log bytes that were read.
     """
 
     def __init__(
@@ -140,7 +140,10 @@ class LogComparison:
     # ---- what is compared ----
 
     def _clip_to_logs(self, extents: Mapping[TopicPartition, Extent]) -> list[tuple[int, Range]]:
-        """What of the ranges the log still has. Retention takes beginnings; an end that is missing is wrong."""
+        """Return the parts of the ranges that the log still has.
+
+        A missing beginning is retention; a missing end is a finding.
+        """
         compared: list[tuple[int, Range]] = []
         short: dict[TopicPartition, str] = {}
         for entry in self._chosen:
@@ -161,11 +164,11 @@ class LogComparison:
         return compared
 
     def _known(self) -> list[Range]:
-        """All that any batch has read."""
+        """Return the ranges that any batch has read."""
         return joined(part for entry in self._table.appends for part in batch_ranges(entry))
 
     def _starts(self, compared: Iterable[tuple[int, Range]]) -> dict[TopicPartition, list[int]]:
-        """Where stretches begin as far as that is known before the log is read: it adds more, at messages."""
+        """Return the starts of slices that are known before the log is read; reading adds more, at messages."""
         cuts: dict[TopicPartition, set[int]] = {}
         gaps = (Range(partition, *span[:2]) for partition, spans in self._gaps.items() for span in spans)
         for part in (*self._known(), *(part for _, part in compared), *gaps):
@@ -194,7 +197,7 @@ class LogComparison:
         root = self._table.dead_root
         return iter(()) if root is None else read_rows(root, self._dead_files, self._columns, ranges=ranges)
 
-    # ---- the judgement ----
+    # ---- the comparison ----
 
     async def _compare_slices(self, slices: Iterable[LogSlice], checksums: ChecksumSet, logs: LogReader) -> None:
         dead: Counter[int] = Counter()
@@ -214,14 +217,16 @@ class LogComparison:
         for log_slice in differing[:MAX_DETAILED]:
             self._leave_out(log_slice, await self._compare_rows(log_slice, logs))
         if (more := len(differing) - MAX_DETAILED) > 0:
-            self.findings.append(Finding("different", f"{more} more stretches of the log", "they differ as well"))
+            self.findings.append(Finding("different", f"{more} more slices of the log", "they differ as well"))
         self.counts.dead = dead.total()
         if not (differing or self.counts.expired):
             self._compare_counts(dead)
 
     def _leave_out(self, log_slice: LogSlice, count: int) -> None:
-        """Corrupt messages of the log that are neither in the table nor among the dead letters. Gaps begin stretches of
-        their own, so that a stretch is part of one or not."""
+        """Count corrupt messages that are neither in the table nor among the dead letters.
+
+        Slices begin and end with gaps, so a slice is inside a gap or outside of all.
+        """
         self.counts.skipped += count
         if count and _owner(self._gaps.get(log_slice.partition, ()), log_slice.start) != log_slice.batch:
             what = f"{count} corrupt messages are neither in the table nor dead letters, and the ledger has no gap here"
@@ -234,7 +239,7 @@ class LogComparison:
                 self.findings.append(Finding("dead", f"batch {entry.batch}", what, abs(dead[entry.batch] - entry.dead)))
 
     async def _compare_rows(self, log_slice: LogSlice, logs: LogReader) -> int:
-        """Compare row by row; how many corrupt messages were left out."""
+        """Compare a slice row by row; return how many corrupt messages were left out."""
         part = Range(log_slice.partition, log_slice.start, log_slice.end)
         good: Counter[Row] = Counter()
         broken: Counter[Row] = Counter()
@@ -253,7 +258,7 @@ class LogComparison:
 
 
 class ChecksumSet:
-    """Four, by the same stretches: of the log's good and corrupt messages, of the table and of the dead letters."""
+    """Four sets of checksums by the same slices: the log's good and corrupt messages, the table, the dead letters."""
 
     def __init__(self, starts: dict[TopicPartition, list[int]], payload: bool) -> None:
         self._starts = starts
@@ -265,7 +270,7 @@ class ChecksumSet:
         return iter(self._all)
 
     def cut(self, partition: TopicPartition, columns: Columns) -> None:
-        """Begin a new stretch at a message, where the present one is long enough. Within a range, in order."""
+        """Begin a new slice at a message where the current one is long enough; call it in the order of the log."""
         starts, positions = self._starts[partition], columns.positions
         at = 0
         while True:
@@ -280,7 +285,7 @@ class ChecksumSet:
 def _slices(
     starts: Mapping[TopicPartition, Sequence[int]], compared: Iterable[tuple[int, Range]], known: Iterable[Range]
 ) -> Iterator[LogSlice]:
-    """Every stretch, and what it is."""
+    """Yield every slice, with its batch."""
     ours, claimed = _spans(compared), _spans((UNCOMPARED, part) for part in known)
     for partition, mine in starts.items():
         spans, others = ours.get(partition, ()), claimed.get(partition, ())
@@ -290,7 +295,7 @@ def _slices(
 
 
 def _spans(parts: Iterable[tuple[int, Range]]) -> dict[TopicPartition, list[tuple[int, int, int]]]:
-    """Ranges and whose they are -> start, end and owner, in order."""
+    """Return start, end and owner of each range, in order, by partition."""
     spans: dict[TopicPartition, list[tuple[int, int, int]]] = {}
     for owner, part in sorted(parts, key=lambda each: each[1]):
         spans.setdefault(part.partition, []).append((part.start, part.end, owner))
@@ -298,13 +303,13 @@ def _spans(parts: Iterable[tuple[int, Range]]) -> dict[TopicPartition, list[tupl
 
 
 def _owner(spans: Sequence[tuple[int, int, int]], position: int) -> int:
-    """Whose of these spans a position is in."""
+    """Return the owner of the span that a position is in."""
     at = bisect_right(spans, (position, FOREVER, 0)) - 1
     return spans[at][2] if at >= 0 and position < spans[at][1] else UNREAD
 
 
 def _outside(checksums: ChecksumSet) -> Iterator[Finding]:
-    """Rows in front of all that was read, and of logs that were not."""
+    """Yield findings for rows before every range that was read, and of logs that were not read."""
     counts: Counter[TopicPartition] = Counter()
     for side in (checksums.table, checksums.dead):
         counts.update({partition: of.rows for (partition, start), of in side.sums.items() if start == OUTSIDE})
@@ -316,7 +321,7 @@ def _outside(checksums: ChecksumSet) -> Iterator[Finding]:
 
 
 def _parted(columns: Columns) -> tuple[Columns, Columns]:
-    """Good messages, and those that cannot be decoded."""
+    """Return the good messages, and those that cannot be decoded."""
     if not columns.corrupt:
         return columns, Columns([], [], [])
     rows = range(len(columns.values))
@@ -357,7 +362,7 @@ def _differences(
     changed = {row[:2] for row in missing} & {row[:2] for row in extra - twice}
     groups = (
         ("missing", "of the log are not in the table", [row for row in missing.elements() if row[:2] not in changed]),
-        ("extra", "are there more than once", list(twice.elements())),
+        ("extra", "are in the table more than once", list(twice.elements())),
         ("extra", "are not in the log", [row for row in (extra - twice).elements() if row[:2] not in changed]),
         ("different", "have another payload than in the log", sorted(changed)),
     )

@@ -1,9 +1,9 @@
-"""The columns that a table has, and those it can get: decided before anything is read.
+"""Schema evolution: whether a table can take the columns of a run, decided before anything is read.
 
-A table keeps what it has: every file can be read with the columns of the newest state, where what a file lacks is null.
-So a field may come, may stay away, and, in Parquet, an integer or a float may become wider and a struct may get more
-fields. Whatever would make rows that are there mean something else, or not be readable together with new ones, is
-refused: that takes another table.
+Every file of a table must be readable with the columns of the newest state; columns that a file lacks are null. So a
+field may be added or dropped, and, in Parquet, an integer or a float may become wider and a struct may get more fields.
+A change after which old rows would mean something else, or could not be read together with new ones, is refused: it
+needs a new table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from odradek.pipeline.ledger import Fields, Ledger, LedgerEntry
 __all__ = ["arrow_type", "check_fields", "check_layout", "conflicts", "known_fields", "type_name"]
 
 Kind: TypeAlias = Any
-"""A type as the ledger has it: a word, or {"struct": fields}, {"array": kind}, {"map": [kind, kind]}."""
+"""A type as the ledger writes it: a word, or {"struct": fields}, {"array": kind}, {"map": [kind, kind]}."""
 
 WIDENINGS: Mapping[str, tuple[str, ...]] = {
     "tinyint": ("smallint", "int", "bigint"), "smallint": ("int", "bigint"), "int": ("bigint",), "float": ("double",)
@@ -35,7 +35,7 @@ DDL_NAMES: Mapping[pa.DataType, str] = {
     pa.float64(): "double", pa.bool_(): "boolean", pa.string(): "string", pa.binary(): "binary", pa.date32(): "date",
     pa.timestamp("us"): "timestamp_ntz", pa.timestamp("us", tz="UTC"): "timestamp",
 }  # fmt: skip
-"""Words of Spark's DDL, as pipelines' files have them. Other types are called as Arrow does."""
+"""Type names of Spark's DDL, as in pipeline files. Other types have their Arrow names."""
 
 SPARK: Mapping[str, pa.DataType] = {
     **{word: kind for kind, word in DDL_NAMES.items()},
@@ -72,15 +72,15 @@ def check_fields(pipeline: Pipeline, name: str, ledger: Ledger, columns: Mapping
 
     Args:
         pipeline, name: The flow.
-        ledger: Of its table.
-        columns: What records are decoded to, as they are called there.
+        ledger: The ledger of its table.
+        columns: The decoded columns, by their names in the records.
 
     Returns:
         The fields, for the ledger.
 
     Raises:
-        TableMismatch: The table cannot get them.
-        ConfigError: No table can.
+        TableMismatch: This table cannot have these columns.
+        ConfigError: No table can have them.
     """
     flow = pipeline.flows[name]
     key = {"json": "fields", "avro": "schema_file"}.get(flow.decode.kind, "kind")
@@ -114,7 +114,7 @@ def arrow_type(kind: Any) -> pa.DataType:
 
 
 def type_name(kind: pa.DataType) -> Kind:
-    """A type as the ledger has it."""
+    """Return a type as the ledger writes it."""
     if isinstance(kind, pa.StructType):
         return {"struct": {field.name: type_name(field.type) for field in kind}}
     if isinstance(kind, pa.ListType):
@@ -137,7 +137,7 @@ def _merged(old: Mapping[str, Kind], new: Mapping[str, Kind]) -> dict[str, Kind]
 
 
 def _both(old: Kind, new: Kind) -> Kind:
-    """Of a type and what it became: a struct keeps fields that stay away now."""
+    """Return the type after a change: a struct keeps the fields that are no longer written."""
     match old, new:
         case {"struct": before}, {"struct": after}:
             return {"struct": _merged(before, after)}
@@ -152,24 +152,24 @@ def conflicts(old: Fields, new: Fields, *, delta: bool = False) -> Iterator[str]
     """Describe why a table with the fields `old` cannot get files with the fields `new`; yield nothing if it can.
 
     Args:
-        old: Of all files that are there.
-        new: Of those to come.
-        delta: It is a Delta table, where a column keeps its type as it is.
+        old: Fields of the existing files.
+        new: Fields of the new files.
+        delta: True for a Delta table, where a column keeps its exact type.
     """
     if old and (old == RAW) != (new == RAW):
-        yield "rows that are only bytes and rows that are decoded do not go into one table"
+        yield "one table cannot have both raw rows and decoded rows"
         return
     spelled = {name.casefold(): name for name in old}
     for name, kind in new.items():
         other = spelled.setdefault(name.casefold(), name)
         if other != name:
-            yield f"{name} and {other} differ in case only, which most readers do not tell apart"
+            yield f"{name} and {other} differ in case only, and most readers cannot distinguish them"
         elif name in old:
             yield from _changes(name, old[name], kind, delta)
 
 
 def _changes(where: str, old: Kind, new: Kind, delta: bool) -> Iterator[str]:
-    """What of a change of one field is not allowed."""
+    """Yield the reasons why a change of one field is not allowed."""
     if old == new:
         return
     match old, new:

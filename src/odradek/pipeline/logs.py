@@ -1,4 +1,4 @@
-"""The logs that a pipeline's tables came from: how far they go, and ranges of them, read again."""
+"""A reader of the logs that a pipeline's tables were made from."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def source_options(source: SourceConfig, partitions: Iterable[TopicPartition]) -
 
 
 def cluster_url(source: SourceConfig) -> str | None:
-    """The cluster, as `odradek.connect` takes it; None: the source is log directories."""
+    """Return the cluster's URL for `odradek.connect`; None if the source is log directories."""
     where = source_options(source, ()).where
     return where.url if isinstance(where, spark_options.ClusterOptions) else None
 
 
 class LogReader:
-    """A reader of some of the source's partitions, made by `open_logs`.
+    """A reader of some partitions of the source, made by `open_logs`.
 
     Args:
-        options: How they are read.
-        cluster: Where; None: log directories.
+        options: The options to read with.
+        cluster: The open cluster; None for log directories.
     """
 
     def __init__(self, options: SourceOptions, cluster: Cluster | None) -> None:
@@ -80,12 +80,13 @@ class LogReader:
         }
 
     async def read(self, ranges: Sequence[Range], take: Take) -> None:
-        """Hand over the messages of these ranges, which `extents` has, in order within each. Of every broker, as many
-        ranges are read at a time as the source's `fetchers_per_broker` says.
+        """Call `take` with the messages of these ranges, in order within each range.
+
+        Call `extents` first. At most `fetchers_per_broker` ranges of one broker are read at the same time.
 
         Raises:
             BoundaryMismatch: A range does not begin or end where a message does.
-            DataLoss, TransportError, DeadlineError, OSError: It cannot be read any more, or not now.
+            DataLoss, TransportError, DeadlineError, OSError: A range cannot be read.
         """
         if self._cluster is None:
             for part in ranges:
@@ -109,10 +110,10 @@ class LogReader:
 
 @asynccontextmanager
 async def open_logs(source: SourceConfig, partitions: Iterable[TopicPartition]) -> AsyncIterator[LogReader]:
-    """The logs of these partitions.
+    """Open the logs of these partitions.
 
     Raises:
-        ConfigError: The source cannot be what its keys say.
+        ConfigError: The keys of the source are wrong.
         Unreachable, ZooKeeperError: The cluster does not answer.
     """
     options = source_options(source, partitions)

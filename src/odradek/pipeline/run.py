@@ -1,4 +1,4 @@
-"""A run of a pipeline: each flow a streaming query that ends where its logs ended when it began."""
+"""A run of a pipeline: each flow is a streaming query that ends where its logs ended when the run began."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["FlowRun", "OnCommit", "RunLimits", "execute", "report_path", "run", "run_flows"]
 
 AT_ONCE = 4
-"""Flows that run at the same time: while one plans and commits, others read."""
+"""Number of flows that run at the same time: while one plans and commits, others read."""
 
 POLL_S = 0.2
 
@@ -59,24 +59,24 @@ OnCommit = Callable[[str, BatchSummary], None]
 
 
 class _StopQuery(Exception):
-    """The run has done what it may do, or a batch has failed. Spark knows no other way to end a query from inside."""
+    """Ends a query from inside: the run has reached its limits, or a batch has failed. Spark has no other way."""
 
 
 @dataclass
 class RunLimits:
-    """The remaining budget of a run. Every flow that has begun does at least one batch.
+    """The limits of a run, and what it has used of them. Every flow that has begun does at least one batch.
 
     Args:
-        max_bytes: Of log; None: any number.
-        ends: When it ends, seconds since the epoch; None: never.
-        used: Bytes of log that it has done.
+        max_bytes: Maximum bytes of log; None: no limit.
+        ends: When it ends (s since the epoch); None: never.
+        used: Bytes of log that it has committed.
     """
 
     max_bytes: int | None = None
     ends: float | None = None
     used: int = 0
     stopped: bool = False
-    """True once the run was ended: no further batch begins."""
+    """True once the run is being stopped: no further batch begins."""
 
     @property
     def spent(self) -> bool:
@@ -89,10 +89,10 @@ class FlowRun:
     """One flow in one run.
 
     Args:
-        name: Of the flow.
+        name: Name of the flow.
         flow: Its settings.
-        pipeline: It is of this one.
-        budget: Of the run.
+        pipeline: The checked pipeline file.
+        budget: The limits of the run.
         run: Identifies the run.
         on_commit: Called for each commit.
     """
@@ -120,12 +120,12 @@ class FlowRun:
     # ---- before Spark ----------------------------------------------------------------------------------------
 
     def lock_and_prepare(self, locks: ExitStack) -> None:
-        """Take the table's lock, for as long as `locks` has it, and prepare."""
+        """Take the table's lock until `locks` is closed, and prepare."""
         locks.enter_context(table_lock(self.table.root))
         self.prepare()
 
     def prepare(self) -> None:
-        """Put right what a killed run left, and see that everything fits together. Needs the table's lock."""
+        """Recover from a killed run, and check that file, table and checkpoint match. Needs the table's lock."""
         self.table.recover()
         self.table.check(self.checkpoint)
         check_layout(self.pipeline, self.name, self.table.ledger)
@@ -138,8 +138,7 @@ class FlowRun:
         self.lag_before = self._lag()
 
     def _load_fields(self) -> None:
-        """Load what decoding needs, and see that its fields fit. Those of JSON are in Spark's words, for which it takes
-        a Spark."""
+        """Load the schema for decoding, and check its fields. Those of JSON need a Spark session."""
         decode = self.flow.decode
         self._avro = load_avro(decode.schema_file) if decode.schema_file else ""
         if decode.kind != "json":
@@ -159,7 +158,7 @@ class FlowRun:
     # ---- with Spark ------------------------------------------------------------------------------------------
 
     def execute(self, spark: SparkSession) -> None:
-        """Run the query to its end. What goes wrong is put down in `error`."""
+        """Run the query to its end; a failure is stored in `error`."""
         if self.budget.spent:
             return
         try:
@@ -178,18 +177,21 @@ class FlowRun:
         self._columns = self._spark_columns(spark)
 
     def resume(self) -> None:
-        """Take up what this run has committed from another process."""
+        """Load the entries that this run has committed from other processes."""
         self._entries = self.table.ledger.written_by(self.run)
 
     def _start(self, spark: SparkSession) -> None:
-        """Start the query, alone until its source is there: Spark notes the same words in one map of all queries that
-        read through the same data source class, without a lock, and sends that map with each task."""
+        """Start the query; no other one starts until its source exists.
+
+        Spark keeps one unlocked map for all queries of a data source class and sends it with each task: two queries
+        that start together would change it at the same time.
+        """
         with _STARTING:
-            if self.budget.stopped:  # meanwhile
+            if self.budget.stopped:  # while waiting for the lock
                 raise _StopQuery
             rows = spark.readStream.format("odradek").options(**self.options).load()
             writer = rows.writeStream.foreachBatch(self._committer()).trigger(availableNow=True)
-            # With its scheme: on a cluster, Spark takes a path without one for a path in the cluster's file system.
+            # With its scheme: on a cluster, Spark resolves a path without one in the cluster's file system.
             self._query = writer.option("checkpointLocation", f"file://{self.checkpoint.directory.absolute()}").start()
             while self._query.isActive and self._query.status["message"].startswith(INITIALIZING):
                 time.sleep(START_S)
@@ -209,7 +211,7 @@ class FlowRun:
             self.error = self.error or f"counts were not sent: {error}"
 
     def interrupt(self, spark: SparkSession) -> None:
-        """End what Spark does now, for this flow and all others."""
+        """Cancel the jobs of all flows."""
         spark.sparkContext.cancelAllJobs()
 
     def stop(self) -> None:
@@ -218,19 +220,21 @@ class FlowRun:
             self._query.stop()
 
     def _batch(self, rows: DataFrame, number: int) -> None:
-        """Called by Spark for each micro-batch. Spark takes it for done when this returns."""
+        """Commit a micro-batch. Spark calls this, and considers the batch done when it returns."""
         began = time.time()
         try:
             entry = self.commit(rows, number)
         except BaseException as error:
             self._failure = error
-            raise _StopQuery from None  # Spark searches its text, and does not get through one with a long trace
+            raise _StopQuery from None  # Spark searches its text, which takes very long with a long trace
         if entry is not None:
             self._committed(entry, began)
 
     def commit(self, rows: DataFrame, number: int) -> LedgerEntry | None:
-        """Do Spark's micro-batch of this number, unless the run has done what it may do. Raises as
-        `TableWriter.commit`."""
+        """Commit Spark's micro-batch of this number, unless the run has reached its limits.
+
+        Raises as `TableWriter.commit`.
+        """
         if self.budget.stopped or (self.budget.spent and self._entries):
             raise _StopQuery
         batch = self.checkpoint.batch(number)
@@ -264,7 +268,7 @@ class FlowRun:
         )
 
     def _spark_columns(self, spark: SparkSession) -> Sequence[Any]:
-        """What Spark adds to the rows."""
+        """Return the columns that Spark adds to the rows: the parsed JSON."""
         decode = self.flow.decode
         if decode.kind != "json":
             return ()
@@ -285,7 +289,7 @@ class FlowRun:
         record = F.from_json(text, schema.add(MALFORMED, StringType()), how)
         return (record.alias(PARSED_COLUMN),)
 
-    # ---- what came of it -------------------------------------------------------------------------------------
+    # ---- results ---------------------------------------------------------------------------------------------
 
     def _committed(self, entry: LedgerEntry, began: float) -> None:
         size = log_bytes(entry.start, entry.end)
@@ -335,7 +339,7 @@ def _check_time(decode: Decode, known: Mapping[str, pa.DataType]) -> None:
 
 
 def _is_stop_query(error: BaseException) -> bool:
-    """Was it raised here, or, over Spark Connect, in another process?"""
+    """Return True for _StopQuery, raised here or, over Spark Connect, in another process."""
     return isinstance(error, _StopQuery) or f"{_StopQuery.__module__}.{_StopQuery.__name__}" in str(error)
 
 
@@ -351,18 +355,18 @@ def run(
     remote: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> RunSummary:
-    """Run every flow until it has read what there was when it began, or the run's limits are reached.
+    """Run every flow up to the ends of its logs at the start, or until the run's limits are reached.
 
     Args:
-        pipeline: The checked file.
+        pipeline: The checked pipeline file.
         file: Its name.
         on_commit: Called for each commit.
-        master: Spark's; None: what `spark-submit` says if it started this process, else `local[*]`.
-        remote: `sc://host:port` of a Spark Connect server, in place of a master.
+        master: Spark's master; None: that of `spark-submit` if it started this process, else `local[*]`.
+        remote: `sc://host:port` of a Spark Connect server, instead of a master.
         settings: Further settings of Spark.
 
     Returns:
-        What was done; a flow that failed says why, and does not keep the others from running.
+        The summary. A failed flow has an error in it, and does not stop the other flows.
 
     Raises:
         ConfigError: Spark cannot be started.
@@ -375,7 +379,7 @@ def run(
     def with_session(flows: Sequence[FlowRun]) -> None:
         with session("odradek-pipeline", master=master, settings=spark_settings) as spark:
             if not submitted():
-                spark.sparkContext.setLogLevel("OFF")  # what goes wrong is told once, at the end
+                spark.sparkContext.setLogLevel("OFF")  # failures are reported once, at the end
             run_flows(flows, spark)
 
     def with_remote(flows: Sequence[FlowRun]) -> None:
@@ -396,8 +400,12 @@ def execute(
     with_session: Callable[[Sequence[FlowRun]], None],
     kind: type[FlowRun] = FlowRun,
 ) -> RunSummary:
-    """Run like `run` in the caller's session: `with_session` is called with the flows that can run, if any. `kind`
-    matches the session.
+    """Run like `run` in the caller's session.
+
+    Args:
+        pipeline, file, on_commit: As for `run`.
+        with_session: Called with the flows that can run, if any.
+        kind: The class of flows that matches the session.
     """
     started = time.time()
     identity = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(started))}-{os.urandom(3).hex()}"
@@ -423,14 +431,16 @@ def _prepared(flow: FlowRun, locks: ExitStack) -> bool:
 
 
 def _newest(flow: FlowRun) -> float:
-    """Whoever has waited longest comes first: limits may end a run before everybody had a turn."""
+    """Return when a flow was last committed: the oldest goes first, since limits may end a run before all flows ran."""
     tail = flow.table.ledger.tail()
     return tail.written if tail else 0.0
 
 
 def run_flows(flows: Sequence[FlowRun], spark: SparkSession) -> None:
-    """Run flows that are prepared, a few at the same time. What ends this ends their queries: commits that have begun
-    are finished, and nothing else is."""
+    """Run prepared flows, a few at the same time.
+
+    An exception such as KeyboardInterrupt ends their queries: commits that have begun are finished, nothing else.
+    """
     from odradek.pipeline.stage_sink import StageSink
 
     spark.dataSource.register(StageSink)  # before any query, which runs in a copy of the session
@@ -450,9 +460,9 @@ def _end(flows: Sequence[FlowRun], running: Sequence[Future[None]], spark: Spark
         flow.budget.stopped = True
     with ThreadPoolExecutor(len(flows)) as pool:
         for flow in flows:
-            pool.submit(flow.stop)  # ends what waits for brokers, and waits for the batch that has begun
+            pool.submit(flow.stop)  # ends waits for brokers, and waits for the batch that has begun
         while wait(running, POLL_S).not_done:
-            flows[0].interrupt(spark)  # again, as a job may just have been about to begin
+            flows[0].interrupt(spark)  # again, because a job may just have been starting
 
 
 def report_path(pipeline: Pipeline, summary: RunSummary) -> Path:

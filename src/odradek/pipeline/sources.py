@@ -1,4 +1,4 @@
-"""A flow's source as options of the data source, and its backlog, without Spark."""
+"""The options of a flow's data source, and its backlog, without Spark."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ CORRUPT = {"fail": "fail", "skip": "skip-message", "dead": "dead"}
 
 
 def batch_bytes(run: RunConfig) -> int:
-    """Return the maximum of log bytes in one batch."""
+    """Return the maximum number of log bytes in one batch."""
     return min(run.batch_bytes, run.max_bytes or run.batch_bytes)
 
 
 def flow_options(pipeline: Pipeline, flow: Flow) -> dict[str, str]:
-    """Options of the data source. The positions in a checkpoint go before the one that says where to begin."""
+    """Return the options of the data source. Positions in a checkpoint override `startingOffsets`."""
     source = pipeline.source
     return {
         **location_options(source),
@@ -45,7 +45,7 @@ def flow_options(pipeline: Pipeline, flow: Flow) -> dict[str, str]:
 
 
 def location_options(source: SourceConfig) -> Mapping[str, str]:
-    """Options of the data source: which logs."""
+    """Return the options of the data source that locate the logs."""
     if source.zookeeper is not None:
         return {"kafka.zk.connect": source.zookeeper}
     if source.brokers is not None:
@@ -60,7 +60,7 @@ def _topics(flow: Flow) -> Mapping[str, str]:
     return {"subscribePattern": f"(?!(?:{excluded})$)(?:{flow.pattern})" if excluded else flow.pattern or ""}
 
 
-# ---- what there is -------------------------------------------------------------------------------------------
+# ---- backlog -------------------------------------------------------------------------------------------------
 
 
 class PartitionBacklog(NamedTuple):
@@ -68,10 +68,10 @@ class PartitionBacklog(NamedTuple):
 
     Args:
         partition: The log.
-        reached: Up to where it was read; None: it is new.
-        earliest, latest: What the log has.
-        waiting: Bytes that are to be read.
-        gap: What was lost before it could be read; None: nothing.
+        reached: End of what was read; None: the partition is new.
+        earliest, latest: The range that the log has.
+        waiting: Bytes to read.
+        gap: Data that was lost before it could be read, or None.
     """
 
     partition: TopicPartition
@@ -94,11 +94,11 @@ def backlog_of(options: Mapping[str, str], reached: Offsets | None) -> list[Part
     """Return the backlog of a flow, partition by partition.
 
     Args:
-        options: Of the data source.
-        reached: Where the table ends; None: the flow has not begun.
+        options: Options of the data source.
+        reached: End of the table; None: the flow has not begun.
 
     Raises:
-        OdradekError: There is no answer from the logs.
+        OdradekError: The logs do not answer.
     """
     parsed = parse_source(options, streaming=True)
     logs = find_logs(parsed)

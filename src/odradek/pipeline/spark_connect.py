@@ -1,9 +1,9 @@
-"""A run over Spark Connect: Spark is elsewhere, and there batches are committed.
+"""A run over Spark Connect: batches are committed in a process beside the Spark server.
 
-What Spark calls for a batch is pickled once for each query and called in a process beside Spark's server, so that
-nothing of it shows here. It takes the table's lock itself, for each batch: a query goes on when who started it is gone.
-Ledgers say what the run has done, there to keep its limits, here to tell of its commits. Both machines need the same
-storage under the same paths.
+The callback for a batch is pickled once per query and called in that process, so its state is not visible here. It
+takes the table's lock itself, for each batch, because a query continues after the client that started it is gone. Both
+sides read the ledgers: the server to keep the run's limits, the client to report its commits. Both machines need the
+same storage under the same paths.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class RemoteRun(FlowRun):
 
 @dataclass(frozen=True)
 class _Committer:
-    """What is called beside Spark's server."""
+    """The callback for micro-batches; runs beside Spark's server."""
 
     name: str
     pipeline: Pipeline

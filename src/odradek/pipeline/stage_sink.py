@@ -1,8 +1,8 @@
-"""A data source to which Spark hands the rows of a batch; only the ledger commits its files.
+"""A Spark sink that writes the rows of a batch to files; only the ledger commits them.
 
-Spark's commit protocol is used for one thing: of the attempts at a task only one counts. What those wrote is put down
-in a file, which the driver reads; Spark's file sink would leave more behind than its own readers know to leave out, and
-`mapInArrow`, the other way to get at Arrow batches, needs pandas.
+Spark's commit protocol is used for one thing: to choose one attempt of each task. The outputs of those attempts go to a
+file that the driver reads. Spark's own file sink would leave files that only its own readers ignore, and `mapInArrow`,
+the other way to get Arrow batches, needs pandas.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ class _Writer(DataSourceArrowWriter):
 
 
 def write_options(job: StageJob, output_file: Path) -> dict[str, str]:
-    """The options of a write.
+    """Return the options of a write.
 
     Args:
-        job: What is to be done.
-        accounts: A file of the driver's machine: there is what was done, when the write is over (`collect`).
+        job: The work to do.
+        output_file: A file on the driver's machine; has the result after the write (`collect`).
     """
     return {"job": pickle.dumps(job).hex(), "output_file": str(output_file)}
 

@@ -1,7 +1,7 @@
-"""The files of one task: rows in, Parquet files under names that nobody else has, and an account of them.
+"""The files of one task: writes rows to Parquet files with unique names, and counts them.
 
-Files lie in the directories of the table from the start, but are not part of it before the ledger lists them. What is
-open at the same time, and what is held back to make row groups of a useful size, is bounded.
+Files are written to the directories of the table, but are not part of it until the ledger lists them. The number of
+open files, and the size of rows that wait for their row group, are bounded.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class StageJob(NamedTuple):
 
     Args:
         root: Directory of the table.
-        dead_root: Directory of the dead letters; "" when there are none.
-        prefix: What names of files begin with: of one attempt at one batch.
-        decode: How values become columns.
+        dead_root: Directory of the dead letters; "" if there are none.
+        prefix: Prefix of the file names, unique for one attempt at one batch.
+        decode: The decoding of values to columns.
         partition_by: Columns that make directories.
-        zone: Whose dates and hours.
-        compression: Of Parquet's pages.
-        bucket_minutes: Length of the buckets that are counted.
+        zone: Time zone of dates and hours.
+        compression: Compression of the Parquet files.
+        bucket_minutes: Length of the audit's time buckets (min).
     """
 
     root: str
@@ -67,7 +67,7 @@ class StageJob(NamedTuple):
 
 
 class CoveredRange(NamedTuple):
-    """A part of a log of which every byte was read: messages from `start` up to `end`."""
+    """A range of a log that was read completely: messages from `start` up to `end`."""
 
     topic: str
     partition: str
@@ -94,7 +94,7 @@ class TaskOutput:
         return self.reasons.total()
 
     def add(self, other: TaskOutput) -> None:
-        """Another task's."""
+        """Add the output of another task."""
         self.files += other.files
         self.dead_files += other.dead_files
         self.rows += other.rows
@@ -112,9 +112,7 @@ def file_prefix(flow: str, batch: int, attempt: str) -> str:
 
 
 def is_ours(flow: str, name: str) -> bool:
-    """Return True if a file name is one of this flow, compactions included. Files of a flow `a-b` in a directory within
-    that of `a` are not.
-    """
+    """Return True if a file name is one of this flow, compactions included. Those of a flow `a-b` are not of `a`."""
     return (
         re.fullmatch(rf"odradek-{flow}-\d{{8,}}-([0-9a-f]{{8}}-[0-9a-f]{{16}}|[0-9a-f]{{32}})\.parquet", name)
         is not None
@@ -132,7 +130,7 @@ class Stager:
         self._runs = _Runs(self.output.runs)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Rows as the data source makes them, in the order of their log."""
+        """Add rows of the data source, in the order of their log."""
         if not batch.num_rows:
             return
         self._runs.add(batch)
@@ -160,7 +158,7 @@ class Stager:
         return self.output
 
     def abandon(self) -> None:
-        """Remove what was written."""
+        """Remove all written files."""
         for file in [*self._files.values(), *([self._dead] if self._dead else [])]:
             file.remove()
         for root, files in ((self.job.root, self.output.files), (self.job.dead_root, self.output.dead_files)):
@@ -240,7 +238,7 @@ def _table(batch: pa.RecordBatch, decoded: Decoded) -> pa.Table:
 
 
 def _log(broker: int | None, partition: int) -> str:
-    """A log's name, as offsets have it."""
+    """Return a partition's name, as in offsets."""
     return str(partition) if broker is None or broker < 0 else f"{broker}-{partition}"
 
 
@@ -277,7 +275,7 @@ class _File:
         self._writer.write_table(rows, row_group_size=rows.num_rows)
 
     def close(self) -> DataFile:
-        """What its own footer says about it."""
+        """Close the file; return its entry, from its own footer."""
         self.flush()
         assert self._writer is not None
         self._writer.close()
@@ -289,13 +287,13 @@ class _File:
 
     def remove(self) -> None:
         if self._writer is not None:
-            with suppress(OSError):  # what kept it from being written, as a full disk does, keeps it from being closed
+            with suppress(OSError):  # closing fails for the same reason as writing, such as a full disk
                 self._writer.close()
             (self._root / self.path).unlink(missing_ok=True)
 
 
 def _range(footer: pq.FileMetaData) -> tuple[float | None, float | None]:
-    """The smallest and the largest time."""
+    """Return the smallest and the largest time."""
     names = [footer.schema.column(index).path for index in range(footer.num_columns)]
     if RECORD_TIME not in names:
         return None, None
@@ -307,7 +305,7 @@ def _range(footer: pq.FileMetaData) -> tuple[float | None, float | None]:
 
 
 def _to_disk(file: Path, root: Path) -> None:
-    """A ledger must not list what a loss of power takes away: neither the bytes, nor the names on the way to them."""
+    """Force a file and its directories to disk: a ledger must not list a file that a loss of power removes."""
     for path in (file, *file.parents):
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -318,12 +316,14 @@ def _to_disk(file: Path, root: Path) -> None:
             return
 
 
-# ---- what was read -------------------------------------------------------------------------------------------
+# ---- covered ranges ------------------------------------------------------------------------------------------
 
 
 class _Runs:
-    """Joins rows to parts of logs without holes. Each row says where the next one begins; in a compressed wrapper all
-    but the last say where it begins itself."""
+    """Joins rows to ranges without holes.
+
+    Each row has the position of the next one; in a compressed wrapper, all but the last have that of the wrapper.
+    """
 
     def __init__(self, runs: list[CoveredRange]) -> None:
         self._runs = runs
@@ -348,7 +348,7 @@ class _Runs:
 
 
 def _gapless_runs(batch: pa.RecordBatch) -> Sequence[tuple[int, int]]:
-    """Rows of one log without holes, as [first, stop)."""
+    """Return runs of rows of one log without holes, as [first, stop)."""
     last = batch.num_rows - 1
     breaks: Array = pc.not_equal(batch["offset"].slice(1), batch["nextOffset"].slice(0, last))
     for name in ("topic", "partition", "broker"):

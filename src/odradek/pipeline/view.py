@@ -14,22 +14,22 @@ from odradek.pipeline.sources import PartitionBacklog, backlog_of, batch_bytes, 
 __all__ = ["FlowPlan", "Status", "backlog", "plan", "status"]
 
 STATUS_TIMEOUT_MS = 5000
-"""Time limit of `status` for learning a flow's lag (ms)."""
+"""Time limit of `status` for reading a flow's lag (ms)."""
 
 
 class Status(NamedTuple):
     """The state of a flow.
 
     Args:
-        flow: Its name.
-        batches: Committed.
-        rows: In the table.
-        files: Of the table now.
-        size: Bytes of those.
-        dead: Records that could not be decoded.
-        gaps: How often something was lost before it could be read.
-        last: When the newest batch was committed, seconds since the epoch; None: never.
-        lag: Bytes of log that are not in the table; None: not known.
+        flow: Name of the flow.
+        batches: Number of committed batches.
+        rows: Number of rows in the table.
+        files: Number of current files.
+        size: Bytes of those files.
+        dead: Number of records that could not be decoded.
+        gaps: Number of recorded gaps.
+        last: When the newest batch was committed (s since the epoch); None: never.
+        lag: Bytes of log that are not in the table; None: unknown.
     """
 
     flow: str
@@ -47,10 +47,10 @@ class FlowPlan(NamedTuple):
     """The ranges a run would read for a flow.
 
     Args:
-        flow: Its name.
-        logs: What each partition has.
-        waiting: Bytes that are to be read, in all.
-        batches: Commits that it takes, at least.
+        flow: Name of the flow.
+        logs: The backlog of each partition.
+        waiting: Total bytes to read.
+        batches: Minimum number of commits.
     """
 
     flow: str
@@ -60,7 +60,7 @@ class FlowPlan(NamedTuple):
 
 
 def reached(pipeline: Pipeline, name: str) -> Offsets | None:
-    """Up to where a flow has read; None: it has not begun. Raises LedgerBroken, CheckpointMismatch."""
+    """Return the end of what a flow has read; None if it has not begun. Raises LedgerCorrupted, CheckpointMismatch."""
     entry = Ledger(pipeline.flows[name].sink.path, name).reached()
     if entry is not None:
         return entry.end
@@ -69,12 +69,12 @@ def reached(pipeline: Pipeline, name: str) -> Offsets | None:
 
 
 def backlog(pipeline: Pipeline, name: str, **options: str) -> list[PartitionBacklog]:
-    """Return the backlog of a flow. Raises OdradekError: the logs do not answer, or the ledger is broken."""
+    """Return the backlog of a flow. Raises OdradekError if the logs do not answer or the ledger is corrupted."""
     return backlog_of({**flow_options(pipeline, pipeline.flows[name]), **options}, reached(pipeline, name))
 
 
 def plan(pipeline: Pipeline, name: str) -> FlowPlan:
-    """Return the ranges a run would read. Raises as `outlook`."""
+    """Return the ranges a run would read. Raises as `backlog`."""
     logs = backlog(pipeline, name)
     waiting = sum(log.waiting for log in logs)
     return FlowPlan(name, logs, waiting, -(-waiting // batch_bytes(pipeline.run)))
