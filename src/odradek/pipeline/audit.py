@@ -14,6 +14,7 @@ import anyio
 
 import odradek as od
 from odradek.errors import ConfigError
+from odradek.io.drivers import brokers_url, zookeeper_url
 from odradek.pipeline.config import SourceConfig
 from odradek.pipeline.ledger import LedgerEntry
 
@@ -35,7 +36,7 @@ class Auditor:
     def __init__(self, source: SourceConfig, topic: str, mark: Path) -> None:
         if source.logs is not None:
             raise ConfigError(f'audit.topic = "{topic}": log directories cannot be written to; use a cluster')
-        self._url = f"kafka07+zk://{source.zookeeper}" if source.zookeeper else f"kafka07://{source.brokers}"
+        self._url = zookeeper_url(source.zookeeper) if source.zookeeper else brokers_url(source.brokers or "")
         self._topic, self._mark = topic, mark
 
     def send(self, entries: Sequence[LedgerEntry]) -> None:
