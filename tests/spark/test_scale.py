@@ -27,8 +27,8 @@ PAGE = (ROOT / "docs" / "howto" / "spark-scale.md").read_text("utf-8")
 SECTIONS = {part.partition("\n")[0]: part for part in PAGE.split("\n## ")[1:]}
 INSTALLED, PACKED, ZIPPED, CONNECT, MONITORING = (
     "Installed on every machine",
-    "Sent along: a packed environment",
-    "Sent along: the sources as a zip",
+    "Shipped as a packed environment",
+    "Shipped as a zip of the sources",
     "Spark Connect",
     "Monitoring",
 )
