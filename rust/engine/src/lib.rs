@@ -1,4 +1,4 @@
-//! The loops that touch every message of a 0.7 message set, over plain byte slices.
+//! The loops that touch every message of a set and every record of a batch, over plain byte slices.
 //!
 //! What each of them means is written down in `src/odradek/engine/interface.py`; the pure engine beside it is the other
 //! implementation, and the tests hold one against the other. Nothing here knows an interpreter, panics, or has an
@@ -9,16 +9,31 @@
 mod buffer_pool;
 mod byte_strings;
 mod encode;
+mod encode_records;
 mod entry;
+mod nullable;
 mod packed;
+mod records;
 mod rows;
+mod varint;
 
 pub use buffer_pool::{Item, recycle};
 pub use byte_strings::{ByteStrings, Offset, Offsets};
 pub use encode::{Sink, encode_run, encoded_bytes};
+pub use encode_records::{
+    Header, NewRecord, encode_message, encode_record, encoded_message_bytes, encoded_record_bytes,
+};
 pub use entry::{NO_LIMIT, check_run, crc32};
+pub use nullable::{NullableColumn, NullableStrings};
 pub use packed::{Limits, fit, nullable, packed};
+pub use records::{Batch, HeaderColumn, MessageRun, RecordBuilder, RecordColumns, scan_messages};
 pub use rows::{ColumnBuilder, Columns};
+
+/// The CRC-32C of `data`, going on from `before`, that of the bytes in front of it.
+#[must_use]
+pub fn crc32c(data: &[u8], before: u32) -> u32 {
+    ::crc32c::crc32c_append(before, data)
+}
 
 /// Why a call failed. It has not changed anything then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -28,6 +28,7 @@ from odradek.wire.kafka.records.message_set import (
     LEAST_LENGTH,
     Wrapper,
     codec_of,
+    is_crc_right,
     message_damage,
     open_wrapper,
 )
@@ -40,6 +41,8 @@ of a control batch; None for a batch of data. What it returns for a control batc
 
 _FILLER = -1
 """The offset of an entry that only fills an answer, after down-conversion; nothing follows it."""
+
+_MAX_OFFSET = (1 << 63) - 1
 
 _HINT = 'corrupt="skip" continues behind it, corrupt="raw" hands over its bytes'
 
@@ -162,12 +165,7 @@ class RecordDecoder:
         try:
             self._feed(data)
         except (CorruptMessage, MessageTooLarge) as error:
-            self._failed = True
-            self._drop_tail()
-            if self._deferred:  # its turn comes behind what was deferred before it
-                self._deferred.append((error, self._answer))
-            else:
-                self._fail(error)
+            self._fail(error)
 
     def decompress_deferred(self) -> None:
         """Decode what was deferred: the same rows, positions and errors as without `defer`.
@@ -177,10 +175,12 @@ class RecordDecoder:
         try:
             while self._deferred:
                 entry, answer = self._deferred.popleft()
-                if isinstance(entry, OdradekError):
-                    raise entry
                 self._deferred_bytes -= len(entry)
-                self._decode(memoryview(entry), answer)
+                if len(entry) <= HEAD_BYTES:
+                    self._check_head(memoryview(entry))
+                else:
+                    self._decode(memoryview(entry), answer)
+            self._drop_deferred()
         except (CorruptMessage, MessageTooLarge) as error:
             self._fail(error)
 
@@ -213,7 +213,7 @@ class RecordDecoder:
         self._at_filler = False
 
     def _drop_deferred(self) -> None:
-        self._deferred: deque[tuple[bytes | OdradekError, _Answer]] = deque()
+        self._deferred: deque[tuple[bytes, _Answer]] = deque()  # entries; the last one may be a head that cannot be
         self._deferred_bytes = 0
         self._deferred_end = -1
 
@@ -232,7 +232,7 @@ class RecordDecoder:
         while not self._failed and start < len(data):
             start = self._decode_messages(data, start)
             size = self._entry_size(data[start : start + HEAD_BYTES])
-            if self._at_filler:
+            if self._at_filler or self._failed:
                 return
             if size is None or size > len(data) - start:
                 self._tail += data[start:]
@@ -248,7 +248,7 @@ class RecordDecoder:
         used = min(len(data), max(0, HEAD_BYTES - len(self._tail)))
         self._tail += data[:used]
         size = self._entry_size(memoryview(self._tail)[:HEAD_BYTES])
-        if self._at_filler:
+        if self._at_filler or self._failed:
             self._tail = bytearray()
             return len(data)
         if size is not None:
@@ -268,15 +268,28 @@ class RecordDecoder:
         if offset == _FILLER:
             self._at_filler = True
             return None
-        magic = head[16] if len(head) == HEAD_BYTES else 0
-        if length < (batches.LEAST_LENGTH if magic == 2 else LEAST_LENGTH):
-            raise self._corrupt_message(offset, f"an entry whose length field says {length}")
-        if magic > 2:
-            raise self._corrupt_message(offset, f"unknown magic {magic}")
-        if 12 + length > self._max_entry:
-            where = max(self._at, offset)
-            raise MessageTooLarge(str(self.partition), where, 12 + length, self._max_entry, "max_message_bytes")
+        try:
+            self._check_head(head)
+        except (CorruptMessage, MessageTooLarge):
+            if not self._deferred:
+                raise
+            self._deferred.append((bytes(head), self._answer))
+            self._deferred_bytes += len(head)
+            self._failed = True
+            return None
         return 12 + length if len(head) == HEAD_BYTES else None
+
+    def _check_head(self, head: memoryview) -> None:
+        """Refuse a length or a magic that cannot be, before waiting for more."""
+        offset, length = int.from_bytes(head[:8], "big", signed=True), int.from_bytes(head[8:12], "big", signed=True)
+        magic = head[16] if len(head) == HEAD_BYTES else 0
+        where = max(self._at, offset)
+        if length < (batches.LEAST_LENGTH if magic == 2 else LEAST_LENGTH):
+            raise self._corrupt_message(where, f"an entry whose length field says {length}")
+        if magic > 2:
+            raise self._corrupt_message(where, f"unknown magic {magic}")
+        if len(head) == HEAD_BYTES and 12 + length > self._max_entry:
+            raise MessageTooLarge(str(self.partition), where, 12 + length, self._max_entry, "max_message_bytes")
 
     def _add(self, entry: memoryview) -> None:
         """Decode or defer a whole entry."""
@@ -380,9 +393,9 @@ class RecordDecoder:
                 damage = str(error)
             else:
                 self._add_inner(wrapper, answer)
+                self._at = max(self._at, offset + 1)
         if damage:
             self._add_damaged(entry, offset, max(offset, self._at) + 1, damage, answer)
-        self._at = max(self._at, offset + 1)
 
     def _add_inner(self, wrapper: Wrapper, answer: _Answer) -> None:
         data, start = memoryview(wrapper.data), 0
@@ -406,9 +419,10 @@ class RecordDecoder:
         if next_offset <= answer.first_offset and self._options.corrupt != "fail":
             return  # it was not asked for
         self._mark_first()
-        error = self._corrupt_message(min(self._at, next_offset - 1), f"entry at offset {offset}: {reason}")
+        next_offset = min(next_offset, _MAX_OFFSET)
+        position = self._at if self._options.corrupt == "fail" else min(max(self._at, offset), next_offset - 1)
+        error = self._corrupt_message(position, f"entry at offset {offset}: {reason}")
         if self._options.corrupt == "fail":
-            error.position = self._at
             raise error
         error.hint = ""
         if self._options.corrupt == "skip":
@@ -416,11 +430,11 @@ class RecordDecoder:
             self._reports.append(error)
         else:
             self._corrupt[len(self._rows)] = error
-            self._rows.append(entry, error.position, next_offset)
+            self._rows.append(entry, position, next_offset)
         self._at = max(self._at, next_offset)
 
     def _corrupt_message(self, position: int, reason: str) -> CorruptMessage:
-        error = CorruptMessage(str(self.partition), max(position, 0), reason)
+        error = CorruptMessage(str(self.partition), position, reason)
         error.hint = _HINT
         return error
 
@@ -435,5 +449,4 @@ def _end_of(entry: memoryview) -> tuple[int, bool]:
         batch = batch_header(entry)
         sound = not damage_of(batch, entry)
         return batch.next_offset if sound else end_of_damaged(batch, 0), sound
-    offset = int.from_bytes(entry[:8], "big", signed=True)
-    return offset + 1, not message_damage(entry)
+    return int.from_bytes(entry[:8], "big", signed=True) + 1, is_crc_right(entry)

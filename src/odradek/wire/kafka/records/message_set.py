@@ -10,7 +10,7 @@ from odradek.wire.compression import CompressionError, DecompressedTooLarge
 from odradek.wire.kafka.records.batch import ROW_BYTES
 from odradek.wire.kafka.records.compression import decompress
 
-__all__ = ["HEAD_BYTES", "LEAST_LENGTH", "Wrapper", "codec_of", "message_damage", "open_wrapper"]
+__all__ = ["HEAD_BYTES", "LEAST_LENGTH", "Wrapper", "codec_of", "is_crc_right", "message_damage", "open_wrapper"]
 
 HEAD_BYTES = 17
 """Bytes of any entry up to and with its magic."""
@@ -34,14 +34,19 @@ def codec_of(entry: memoryview) -> int:
     return entry[HEAD_BYTES] & _CODEC
 
 
+def is_crc_right(entry: memoryview) -> bool:
+    """Return True if the CRC of a whole message of magic 0 or 1 is that of its content."""
+    return engine.active.crc32(entry[16:]) == int.from_bytes(entry[12:16], "big")
+
+
 def message_damage(entry: memoryview, what: str = "message") -> str:
     """Return what is wrong with a whole message that the engine does not take, in words; "" for a sound wrapper."""
     if entry[16] > 1:
         return f"a {what} of magic {entry[16]} where 0 or 1 must be"
-    if engine.active.crc32(entry[16:]) != int.from_bytes(entry[12:16], "big"):
+    if not is_crc_right(entry):
         return "CRC mismatch"
-    if int.from_bytes(entry[:8], "big", signed=True) < 0:
-        return "a negative offset"
+    if not 0 <= int.from_bytes(entry[:8], "big", signed=True) < (1 << 63) - 1:
+        return "an offset that cannot be"
     return "" if codec_of(entry) else f"the fields of the {what} do not fill it"
 
 
