@@ -107,13 +107,14 @@ def damage_of(batch: BatchHeader, entry: memoryview) -> str:
 
 
 def end_of_damaged(batch: BatchHeader, position: int) -> int:
-    """Return where to continue behind a batch whose header may be wrong, at least one offset behind `position`.
+    """Return where to continue behind a batch whose header may be wrong.
 
     Its last offset counts only where the number of records agrees with it, as in every batch that was not compacted.
-    Otherwise the damage would decide how many good records behind it are lost; so the next fetch is an offset further.
+    Otherwise the damage would decide how many good records behind it are lost; so it is one offset behind `position`.
     """
-    agrees = batch.base_offset >= 0 and batch.record_count > 0 and batch.last_offset_delta == batch.record_count - 1
-    return max(position + 1, batch.next_offset if agrees else batch.base_offset + 1)
+    if batch.base_offset >= 0 and batch.record_count > 0 and batch.last_offset_delta == batch.record_count - 1:
+        return batch.next_offset
+    return max(position, batch.base_offset) + 1
 
 
 def body_of(batch: BatchHeader, entry: memoryview, max_bytes: int) -> memoryview | bytes:

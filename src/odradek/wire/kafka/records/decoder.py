@@ -301,9 +301,9 @@ class RecordDecoder:
     def _defer(self, entry: memoryview) -> None:
         self._deferred.append((bytes(entry), self._answer))
         self._deferred_bytes += len(entry)
-        end, is_sound = _end_of(entry)
+        end, is_sound = _end_of(entry, self.fetch_position)
         if is_sound or self._options.corrupt != "fail":
-            self._deferred_end = max(end, self.fetch_position + (not is_sound))
+            self._deferred_end = max(end, self.fetch_position)
         else:
             self._failed = True  # nothing behind it will be decoded
 
@@ -443,10 +443,10 @@ def _is_compressed(entry: memoryview) -> bool:
     return bool(batch_header(entry).codec if entry[16] == 2 else codec_of(entry))
 
 
-def _end_of(entry: memoryview) -> tuple[int, bool]:
-    """Return the offset behind an entry, and whether its CRC and header are right."""
+def _end_of(entry: memoryview, position: int) -> tuple[int, bool]:
+    """Return where to continue behind an entry, and whether its CRC and header are right."""
     if entry[16] == 2:
         batch = batch_header(entry)
         sound = not damage_of(batch, entry)
-        return batch.next_offset if sound else end_of_damaged(batch, 0), sound
+        return batch.next_offset if sound else end_of_damaged(batch, position), sound
     return int.from_bytes(entry[:8], "big", signed=True) + 1, is_crc_right(entry)
