@@ -37,6 +37,7 @@ def decoded(engine: Engine, data: bytes, start: int, stop: int, batch: tuple[int
     story = [
         outcome(made.decode_batch, data, start, stop, *batch),
         outcome(made.decode_messages, data, start, stop, batch[3], batch[1], None, 100),
+        outcome(made.decode_batches, data, start, stop, batch[3]),
         outcome(made.decode_messages, memoryview(data), start, stop, 0, 0, batch[4]),
     ]
     made.append(memoryview(b"raw"), 4, 9)
@@ -148,6 +149,8 @@ def test_crc32c_goes_on_from_what_stands_before(size: int) -> None:
 def test_buffers_that_do_not_hold_what_is_asked_for_are_refused(engine: Engine) -> None:
     made = engine.RecordBuilder()
     for start, stop in ((-1, 2), (2, 1), (0, 4)):
+        with pytest.raises(ValueError, match=r"does not lie within 3 bytes"):
+            made.decode_batches(b"abc", start, stop, 0)
         with pytest.raises(ValueError, match=r"does not lie within 3 bytes"):
             made.decode_batch(b"abc", start, stop, 1, 0, 0, 0, 0, False)
         with pytest.raises(ValueError, match=r"does not lie within 3 bytes"):

@@ -43,6 +43,21 @@ impl RecordBuilder {
         run(data.py(), bytes.len().saturating_sub(start), || rows.decode_batch(bytes, start, batch))
     }
 
+    #[pyo3(signature = (data, start, stop, first_offset, max_entry = NO_LIMIT))]
+    fn decode_batches(
+        &mut self,
+        data: &Bound<'_, PyAny>,
+        start: isize,
+        stop: isize,
+        first_offset: i64,
+        max_entry: i64,
+    ) -> PyResult<(usize, i64)> {
+        let borrowed = Borrowed::new(data)?;
+        let (bytes, start) = borrowed.up_to(start, stop)?;
+        let rows = &mut self.0;
+        run(data.py(), bytes.len().saturating_sub(start), || rows.decode_batches(bytes, start, first_offset, max_entry))
+    }
+
     #[allow(clippy::too_many_arguments)]
     #[pyo3(signature = (data, start, stop, first_offset, shift = 0, append_time = None, max_entry = NO_LIMIT))]
     fn decode_messages(

@@ -241,6 +241,51 @@ impl RecordBuilder {
         Ok((from.left(), count, behind))
     }
 
+    /// A run of plain batches of magic 2: not compressed, not of a transaction, without damage. Gives the index behind
+    /// it, and the offset behind the last batch.
+    pub fn decode_batches(
+        &mut self,
+        data: &[u8],
+        start: usize,
+        first_offset: i64,
+        max_entry: i64,
+    ) -> Result<(usize, i64), Error> {
+        let before = self.len();
+        let decoded = self.add_batches(data, start, first_offset, max_entry);
+        if decoded.is_err() {
+            self.truncate(before);
+        }
+        decoded
+    }
+
+    fn add_batches(
+        &mut self,
+        data: &[u8],
+        start: usize,
+        first_offset: i64,
+        max_entry: i64,
+    ) -> Result<(usize, i64), Error> {
+        let (mut at, mut behind) = (start, i64::MIN);
+        while let Some((batch, end)) = plain_batch(data, at, first_offset, max_entry) {
+            let before = self.len();
+            if at == start {
+                let left = data.len().saturating_sub(at);
+                let alike = left.checked_div(end.saturating_sub(at)).unwrap_or(0);
+                let rows = usize::try_from(batch.count).unwrap_or(0).saturating_mul(alike);
+                self.reserve(left, rows.min(left / LEAST_RECORD))?;
+            }
+            let body = at.saturating_add(BATCH_HEADER_BYTES);
+            let (index, count, _) = self.decode_batch(data.get(..end).unwrap_or_default(), body, batch)?;
+            if index != end || count != batch.count {
+                self.truncate(before);
+                break;
+            }
+            at = end;
+            behind = batch.base_offset.saturating_add(batch.last_delta).saturating_add(1);
+        }
+        Ok((at, behind))
+    }
+
     /// A run of plain messages of magic 0 and 1. Gives the index behind it, and the highest offset + 1.
     pub fn decode_messages(&mut self, data: &[u8], start: usize, run: MessageRun) -> Result<(usize, i64), Error> {
         let before = self.len();
@@ -367,6 +412,45 @@ impl RecordBuilder {
             timestamps: timed.then_some((taken.timestamps, taken.types)),
         }
     }
+}
+
+const BATCH_HEADER_BYTES: usize = 61;
+
+/// Attributes of a batch that a run leaves to the caller: a codec, a transaction, a control batch.
+const NOT_PLAIN: i16 = 7 | 16 | 32;
+const APPEND_TIME: i16 = 8;
+
+/// The plain batch at an index, and the index behind it. Its records are not looked at.
+fn plain_batch(data: &[u8], at: usize, first_offset: i64, max_entry: i64) -> Option<(Batch, usize)> {
+    let mut head = Cursor::new(data.get(at..)?);
+    let base_offset = i64::from_be_bytes(head.array()?);
+    let length = i32::from_be_bytes(head.array()?);
+    if i64::from(length).saturating_add(12) > max_entry {
+        return None;
+    }
+    let mut rest = Cursor::new(head.bytes(usize::try_from(length).ok()?)?);
+    let _leader_epoch: [u8; 4] = rest.array()?;
+    if rest.byte()? != 2 {
+        return None;
+    }
+    let crc = u32::from_be_bytes(rest.array()?);
+    let covered = rest.bytes(rest.left())?;
+    let mut fields = Cursor::new(covered);
+    let attributes = i16::from_be_bytes(fields.array()?);
+    let last_delta = i64::from(i32::from_be_bytes(fields.array()?));
+    let base_timestamp = i64::from_be_bytes(fields.array()?);
+    let max_timestamp = i64::from_be_bytes(fields.array()?);
+    let _producer: [u8; 14] = fields.array()?;
+    let count = i64::from(i32::from_be_bytes(fields.array()?));
+    let plausible = base_offset >= 0 && last_delta >= 0 && count >= 0;
+    base_offset.checked_add(last_delta)?.checked_add(2)?;
+    if !plausible || attributes & NOT_PLAIN != 0 || crate::crc32c(covered, 0) != crc {
+        return None;
+    }
+    let append_time = attributes & APPEND_TIME != 0;
+    let timestamp = if append_time { max_timestamp } else { base_timestamp };
+    let end = at.checked_add(HEAD_BYTES)?.checked_add(usize::try_from(length).ok()?)?;
+    Some((Batch { count, base_offset, last_delta, first_offset, timestamp, append_time }, end))
 }
 
 /// An entry of a message set with a plausible length.

@@ -40,6 +40,9 @@ class RecordBuilder:
         timestamp: int,
         append_time: bool,
     ) -> tuple[int, int, int]: ...
+    def decode_batches(
+        self, data: Buffer, start: int, stop: int, first_offset: int, max_entry: int = NO_LIMIT
+    ) -> tuple[int, int]: ...
     def decode_messages(
         self,
         data: Buffer,

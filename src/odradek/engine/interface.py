@@ -124,6 +124,26 @@ class RecordBuilder(Protocol):
         """
         ...
 
+    def decode_batches(
+        self, data: Buffer, start: int, stop: int, first_offset: int, max_entry: int = NO_LIMIT
+    ) -> tuple[int, int]:
+        """Append a run of plain, whole, valid batches of magic 2.
+
+        Stops in front of the first entry that is anything else: incomplete, compressed, of a transaction, a control
+        batch, damaged in its header or in a record, of another magic, or larger than `max_entry` bytes.
+
+        Args:
+            data: Entries.
+            start: Index of the first one.
+            stop: Index behind the last one.
+            first_offset: Records with a lower offset are not appended.
+            max_entry: Limit for a whole entry (bytes).
+
+        Returns:
+            The index behind the last batch, and the offset behind it (a negative number when there was none).
+        """
+        ...
+
     def decode_messages(
         self,
         data: Buffer,

@@ -153,6 +153,13 @@ _NONE = -1
 MESSAGE = struct.Struct(">qiIbb")
 """Head of a message of magic 0 or 1: i64 offset, i32 size of what follows, u32 CRC-32, i8 magic, i8 attributes."""
 
+BATCH = struct.Struct(">qiibIhiqqqhii")
+"""Header of a batch of magic 2 (specification 3.3)."""
+
+_NOT_PLAIN = 7 | 16 | 32
+"""Attributes of a batch that a run leaves to the caller: a codec, a transaction, a control batch."""
+_APPEND_TIME = 8
+
 _LONG, _INT = struct.Struct(">q"), struct.Struct(">i")
 _MIN_OFFSET, _MAX_OFFSET = -1 << 63, (1 << 63) - 1
 _MIN_SIZE = 14
@@ -215,6 +222,26 @@ class RecordBuilder:
             self._nexts[-1] = base_offset + last_delta + 1
         return start + at, decoded, behind
 
+    def decode_batches(
+        self, data: Buffer, start: int, stop: int, first_offset: int, max_entry: int = NO_LIMIT
+    ) -> tuple[int, int]:
+        view = memoryview(data)[: max(stop, 0)]
+        if not 0 <= start <= stop <= len(data):
+            raise ValueError(f"{start}:{stop} does not lie within {len(data)} bytes of data")
+        behind = _MIN_OFFSET
+        while (found := _plain_batch(view, start, max_entry)) is not None:
+            end, count, base_offset, last_delta, timestamp, append_time = found
+            rows = len(self._values)
+            body = start + BATCH.size
+            index, number, _ = self.decode_batch(
+                view, body, end, count, base_offset, last_delta, first_offset, timestamp, append_time
+            )
+            if index != end or number != count:
+                self._truncate(rows)
+                break
+            start, behind = end, base_offset + last_delta + 1
+        return start, behind
+
     def decode_messages(
         self,
         data: Buffer,
@@ -253,6 +280,10 @@ class RecordBuilder:
         self._headers.append(headers)
         self._times.append(time)
         self._types.append(kind)
+
+    def _truncate(self, rows: int) -> None:
+        for name in self.__slots__:
+            del getattr(self, name)[rows:]
 
     def take(self) -> tuple[Any, ...]:
         keys = self._keys if any(key is not None for key in self._keys) else None
@@ -329,6 +360,23 @@ def _headers(data: bytes, at: int, end: int) -> tuple[Headers, int]:
         value, at = _nullable(data, at, end)
         headers.append((name.decode("utf-8", "replace"), value))
     return tuple(headers), at
+
+
+def _plain_batch(view: memoryview, at: int, max_entry: int) -> tuple[int, int, int, int, int, bool] | None:
+    """Return the plain batch at an index: the index behind it, and what its header says of its records.
+
+    None: what is there is anything else, or damaged. The records are not looked at.
+    """
+    if len(view) - at < BATCH.size:
+        return None
+    base, length, _, magic, crc, attributes, last, base_time, max_time, *_, count = BATCH.unpack_from(view, at)
+    end = at + 12 + length
+    if magic != 2 or length < BATCH.size - 12 or end > len(view) or length + 12 > max_entry or attributes & _NOT_PLAIN:
+        return None
+    if min(base, last, count) < 0 or base + last > _MAX_OFFSET - 2 or crc32c(view[at + 21 : end]) != crc:
+        return None
+    append_time = bool(attributes & _APPEND_TIME)
+    return end, count, base, last, max_time if append_time else base_time, append_time
 
 
 _Message = tuple[bytes | None, bytes | None, int, int, int, int]

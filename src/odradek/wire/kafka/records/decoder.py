@@ -36,8 +36,9 @@ from odradek.wire.kafka.records.message_set import (
 __all__ = ["IsVisible", "Options", "RecordDecoder"]
 
 IsVisible = Callable[[BatchHeader, int | None], bool]
-"""Says whether the records of a batch are shown, called once for each batch in order. The second argument is the type
-of a control batch; None for a batch of data. What it returns for a control batch does not matter."""
+"""Says whether the records of a batch are shown; called in order for each control batch and each batch of a
+transaction. The batches between them are always shown. The second argument is the type of a control batch; None for a
+batch of data. What it returns for a control batch does not matter."""
 
 _FILLER = -1
 """The offset of an entry that only fills an answer, after down-conversion; nothing follows it."""
@@ -153,7 +154,7 @@ class RecordDecoder:
         """Begin with the answer to a fetch from `fetch_position`.
 
         Args:
-            is_visible: Which batches are shown (`read_committed`). None: all of them.
+            is_visible: Which batches of transactions are shown (`read_committed`). None: all of them.
         """
         self._answer = _Answer(self.fetch_position, is_visible or _all_visible)
         self._drop_tail()
@@ -230,7 +231,7 @@ class RecordDecoder:
         if self._tail:
             return
         while not self._failed and start < len(data):
-            start = self._decode_messages(data, start)
+            start = self._decode_run(data, start)
             size = self._entry_size(data[start : start + HEAD_BYTES])
             if self._at_filler or self._failed:
                 return
@@ -313,25 +314,30 @@ class RecordDecoder:
         self._decoded_bytes += len(entry)
         if entry[16] == 2:
             self._decode_batch(entry, answer)
-        elif not self._decode_messages(entry, 0, answer):
+        elif not self._decode_message(entry, answer):
             self._decode_wrapper(entry, answer)
 
     def _mark_first(self) -> None:
         if not len(self._rows):
             self._first = self._at
 
-    def _decode_messages(self, data: memoryview, start: int, answer: _Answer | None = None) -> int:
-        """Decode plain messages of magic 0 and 1 that are not damaged; return the index behind them."""
-        if answer is None:
-            if self._deferred or len(data) - start < HEAD_BYTES or data[start + 16] > 1:
-                return start
-            answer = self._answer
+    def _decode_run(self, data: memoryview, start: int) -> int:
+        """Decode plain entries that are not damaged; return the index behind them."""
+        if self._deferred or len(data) - start < HEAD_BYTES:
+            return start
         self._mark_first()
-        first, limit = answer.first_offset, self._max_entry
-        end, behind = self._rows.decode_messages(data, start, len(data), first, 0, None, limit)
+        decode = self._rows.decode_messages if data[start + 16] < 2 else self._rows.decode_batches
+        end, behind = decode(data, start, len(data), self._answer.first_offset, max_entry=self._max_entry)
         self._decoded_bytes += end - start
         self._at = max(self._at, behind)
         return end
+
+    def _decode_message(self, entry: memoryview, answer: _Answer) -> bool:
+        """Decode a plain message of magic 0 or 1; return False for anything else."""
+        self._mark_first()
+        end, behind = self._rows.decode_messages(entry, 0, len(entry), answer.first_offset)
+        self._at = max(self._at, behind)
+        return end > 0
 
     def _decode_batch(self, entry: memoryview, answer: _Answer) -> None:
         batch = batch_header(entry)
@@ -339,7 +345,7 @@ class RecordDecoder:
         if damage:
             self._add_damaged(entry, batch.base_offset, end_of_damaged(batch, self._at), damage, answer)
             return
-        if not batch.is_control and not answer.is_visible(batch, None):
+        if batch.is_transactional and not batch.is_control and not answer.is_visible(batch, None):
             self._at = max(self._at, batch.next_offset)
             return
         try:
