@@ -2,8 +2,9 @@
 
     python benchmarks/kafka_records.py [--quick]
 
-Batches of 150 records with values of 100 B and a timestamp each, 16 KiB, as producers make them. The limits: aiokafka's
-codec, which is compiled, and for the pure engine kafka-python's, which is plain Python. "Objects" are the values as
+Batches of 150 records with values of 100 B and a timestamp each, 16 KiB, as producers make them; 64 of them, 1 MiB, are
+the answer to a fetch. The limits: aiokafka's codec, which is compiled, and for the pure engine kafka-python's, which is
+plain Python. "Objects" are the values as
 `bytes`, as `Batch.values` has them; "records" are `Record` objects with all their fields. aiokafka's records have their
 fields read (value, key, offset, timestamp), as it makes them only then. All check the CRCs.
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from random import Random
+from typing import Any
 
 import cramjam
 import snappy
@@ -52,13 +54,14 @@ def values(count: int, *, text: bool = False) -> list[bytes]:
     return [b" ".join(rng.choices(words, k=8))[:VALUE_BYTES] for _ in range(count)]
 
 
-def batches(payloads: list[bytes]) -> bytes:
+def encoded(payloads: list[bytes]) -> list[bytes]:
+    """Return the answers to fetches, of 64 batches each, 1 MiB."""
     made = []
     for start in range(0, len(payloads), BATCH):
         part = payloads[start : start + BATCH]
         times = [TIME + number for number in range(len(part))]
         made.append(encode_batch(part, None, None, times, base_offset=start))
-    return b"".join(made)
+    return [b"".join(made[start : start + 64]) for start in range(0, len(made), 64)]
 
 
 def timed(work: Work) -> Stopwatch:
@@ -70,29 +73,37 @@ def timed(work: Work) -> Stopwatch:
 # ---- work ---------------------------------------------------------------------------------------------------
 
 
-def decoded(data: bytes) -> Batch:
-    decoder = RecordDecoder(PARTITION, Position(0), DecoderOptions(max_message_bytes=1 << 30))
-    decoder.feed(memoryview(data))
-    assert decoder.error is None
-    return Batch(PARTITION, decoder.take())
+def decoded(answers: list[bytes]) -> Iterator[Batch]:
+    decoder = RecordDecoder(PARTITION, Position(0), DecoderOptions())
+    for answer in answers:
+        decoder.start_response()
+        decoder.feed(memoryview(answer))
+        assert decoder.error is None
+        yield Batch(PARTITION, decoder.take())
 
 
-def as_objects(data: bytes, count: int) -> None:
-    assert len(decoded(data).values) == count
+def as_objects(answers: list[bytes], count: int) -> None:
+    assert sum(len(batch.values) for batch in decoded(answers)) == count
 
 
-def as_records(data: bytes, count: int) -> None:
-    assert len(list(decoded(data))) == count
+def as_records(answers: list[bytes], count: int) -> None:
+    assert sum(len(list(batch)) for batch in decoded(answers)) == count
 
 
-def as_arrow(data: bytes, count: int) -> None:
-    assert decoded(data).to_arrow().num_rows == count
+def as_arrow(answers: list[bytes], count: int) -> None:
+    assert sum(batch.to_arrow().num_rows for batch in decoded(answers)) == count
 
 
-def by_aiokafka(data: bytes, count: int) -> None:
-    seen, records = 0, AiokafkaRecords(data)
-    while records.has_next():
-        batch = records.next_batch()
+def in_batches(reader: Callable[[bytes], Any], answers: list[bytes]) -> Iterator[Any]:
+    for answer in answers:
+        records = reader(answer)
+        while records.has_next():
+            yield records.next_batch()
+
+
+def by_aiokafka(answers: list[bytes], count: int) -> None:
+    seen = 0
+    for batch in in_batches(AiokafkaRecords, answers):
         assert batch.validate_crc()
         for record in batch:
             fields = record.value, record.key, record.offset, record.timestamp
@@ -100,10 +111,9 @@ def by_aiokafka(data: bytes, count: int) -> None:
     assert seen == count
 
 
-def by_kafka_python(data: bytes, count: int) -> None:
-    seen, records = 0, KafkaPythonRecords(data)
-    while records.has_next():
-        batch = records.next_batch()
+def by_kafka_python(answers: list[bytes], count: int) -> None:
+    seen = 0
+    for batch in in_batches(KafkaPythonRecords, answers):
         assert batch.validate_crc()
         seen += sum(1 for _ in batch)
     assert seen == count
@@ -147,28 +157,30 @@ def on(name: str, work: Work) -> Work:
 
 def plain_cases(count: int) -> Iterator[Case]:
     payloads, times = values(count), [TIME + number for number in range(count)]
-    data = batches(payloads)
-    read_limit = partial(timed, partial(by_aiokafka, data, count))
+    answers = encoded(payloads)
+    size = sum(map(len, answers))
+    read_limit = partial(timed, partial(by_aiokafka, answers, count))
     for name, work, floor, goal in (
         ("decoded to objects", as_objects, 2.5, 5.0),
         ("decoded to records", as_records, 0.8, None),
         ("decoded to Arrow", as_arrow, 4.0, 10.0),
     ):
-        run = partial(timed, on("compiled", partial(work, data, count)))
-        yield Case(name, count, len(data), run, read_limit, floor, goal)
+        run = partial(timed, on("compiled", partial(work, answers, count)))
+        yield Case(name, count, size, run, read_limit, floor, goal)
     run = partial(timed, on("compiled", partial(write, payloads, times)))
     limit = partial(timed, partial(write_by_aiokafka, payloads, times))
-    yield Case("encoded", count, len(data), run, limit, 2.0, 4.0)
+    yield Case("encoded", count, size, run, limit, 2.0, 4.0)
 
 
 def pure_cases(count: int) -> Iterator[Case]:
     payloads, times = values(count), [TIME + number for number in range(count)]
-    data = batches(payloads)
-    run = partial(timed, on("pure", partial(as_objects, data, count)))
-    yield Case("decoded", count, len(data), run, partial(timed, partial(by_kafka_python, data, count)), 1.0, 1.5)
+    answers = encoded(payloads)
+    size = sum(map(len, answers))
+    run = partial(timed, on("pure", partial(as_objects, answers, count)))
+    yield Case("decoded", count, size, run, partial(timed, partial(by_kafka_python, answers, count)), 1.0, 1.5)
     run = partial(timed, on("pure", partial(write, payloads, times)))
     limit = partial(timed, partial(write_by_kafka_python, payloads, times))
-    yield Case("encoded", count, len(data), run, limit, 1.0, 1.5)
+    yield Case("encoded", count, size, run, limit, 1.0, 1.5)
 
 
 def library(compression: CompressionType, plain: bytes) -> tuple[bytes, Work, Work]:

@@ -72,6 +72,9 @@ impl<'py> HeaderRows<'py> {
 
 /// Integers of 8 bytes: a buffer of them, or any sequence.
 fn longs(numbers: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+    if numbers.is_instance_of::<PyList>() {
+        return numbers.extract();
+    }
     match PyBuffer::<i64>::get(numbers) {
         Ok(buffer) => buffer.to_vec(numbers.py()),
         Err(_) => numbers.extract(),

@@ -120,17 +120,23 @@ fn unzigzag(number: u64) -> i64 {
 #[inline]
 pub(crate) fn put_varlong(number: i64, sink: &mut impl Sink) -> Result<(), Error> {
     let mut rest = zigzag(number);
+    let low = |rest: u64| u8::try_from(rest & 0x7F).unwrap_or(0);
+    if rest < 1 << 7 {
+        return sink.put(&[low(rest)]); // of a known size: no call
+    }
+    if rest < 1 << 14 {
+        return sink.put(&[low(rest) | 0x80, low(rest >> 7)]);
+    }
     let mut bytes = [0u8; 10];
     let mut len = 0usize;
     for byte in &mut bytes {
-        let low = u8::try_from(rest & 0x7F).unwrap_or(0);
+        *byte = low(rest);
         rest >>= 7;
         len = len.saturating_add(1);
         if rest == 0 {
-            *byte = low;
             break;
         }
-        *byte = low | 0x80;
+        *byte |= 0x80;
     }
     sink.put(bytes.get(..len).unwrap_or_default())
 }
