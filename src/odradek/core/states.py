@@ -139,7 +139,7 @@ OWNERSHIP: Machine[OwnershipState, OwnershipEvent] = Machine(
 
 
 class CursorState(Enum):
-    """What is happening to one partition's reading."""
+    """States of reading one partition."""
 
     UNASSIGNED = "not read, or not any more"
     RESOLVING = "its position has to be asked for"
@@ -153,7 +153,7 @@ class CursorState(Enum):
 
 
 class CursorEvent(Enum):
-    """What can happen to one partition's reading."""
+    """Events of reading one partition."""
 
     ASSIGN = "reading begins"
     UNASSIGN = "reading ends"
@@ -213,7 +213,7 @@ class BrokerState(Enum):
 
 
 class BrokerEvent(Enum):
-    """What can happen to one broker."""
+    """Events of one broker."""
 
     RESPONDED = "responded"
     FAILED = "connection lost, no response, or an invalid one"
