@@ -46,7 +46,7 @@ class FakeMetadata:
     def __init__(self) -> None:
         self.table = Kafka07RoutingTable()
         self.unpublished: dict[str, Mapping[int, int]] = {}
-        """What `topic` finds, before anything is known about it."""
+        """What `table_for_topic` finds, before anything is known about it."""
         self.topic_errors: list[OdradekError] = []
         self.failure: Exception | None = None
         self.asked: list[str] = []
@@ -69,7 +69,7 @@ class FakeMetadata:
         self.failure = error
         self._wake()
 
-    async def topic(self, name: str) -> Kafka07RoutingTable:
+    async def table_for_topic(self, name: str) -> Kafka07RoutingTable:
         self.asked.append(name)
         await anyio.lowlevel.checkpoint()
         if self.topic_errors:
@@ -80,10 +80,10 @@ class FakeMetadata:
 
     async def all_topics(self) -> frozenset[str]:
         for name in self.unpublished:
-            await self.topic(name)
+            await self.table_for_topic(name)
         return self.table.topics
 
-    async def changed(self, version: int) -> Kafka07RoutingTable:
+    async def wait_for_newer(self, version: int) -> Kafka07RoutingTable:
         while self.table.version <= version:
             if self.failure is not None:
                 raise self.failure

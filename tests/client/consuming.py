@@ -61,14 +61,14 @@ class LogCoordination:
         news, self._news = self._news, anyio.Event()
         news.set()
 
-    async def topic(self, name: str) -> Kafka07RoutingTable:
+    async def table_for_topic(self, name: str) -> Kafka07RoutingTable:
         await anyio.lowlevel.checkpoint()
         return self.table
 
     async def all_topics(self) -> frozenset[str]:
         return self.table.topics
 
-    async def changed(self, version: int) -> Kafka07RoutingTable:
+    async def wait_for_newer(self, version: int) -> Kafka07RoutingTable:
         while self.table.version <= version:
             if self.failure is not None:
                 raise self.failure

@@ -106,8 +106,8 @@ async def test_case_45_new_topic_first_partition_0_then_the_published_ones(
         assert first.partition == TopicPartition("new", 0, 1)
         with anyio.fail_after(10):
             table = k.driver.metadata.table
-            while not table.published("new"):
-                table = await k.driver.metadata.changed(table.version)
+            while not table.registered("new"):
+                table = await k.driver.metadata.wait_for_newer(table.version)
         keys = [b"key %d" % n for n in range(30)]
         for key in keys:
             index = KeyHash()("new", key, 3)

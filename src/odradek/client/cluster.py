@@ -75,8 +75,8 @@ class Cluster:
     async def partitions(self, topic: str) -> tuple[TopicPartition, ...]:
         """Return the partitions of a topic that can be read, in canonical order; none if there is no such topic.
         Cancellation: safe."""
-        table = await self.driver.metadata.topic(topic)
-        return tuple(table.published(topic))
+        table = await self.driver.metadata.table_for_topic(topic)
+        return tuple(table.registered(topic))
 
     async def positions(self, topic: str, at: PositionSpec | AtTime) -> dict[TopicPartition, Position]:
         """Return where `at` is in each partition of a topic. Cancellation: safe.

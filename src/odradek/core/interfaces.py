@@ -282,7 +282,7 @@ class RoutingTable(Protocol):
         Empty when no broker is live. In 0.7 an unknown topic has partition 0 of every live broker."""
         ...
 
-    def published(self, topic: str) -> Sequence[TopicPartition]:
+    def registered(self, topic: str) -> Sequence[TopicPartition]:
         """The partitions known to exist: what can be read. A subset of `partitions`."""
         ...
 
@@ -295,13 +295,13 @@ class ClusterMetadata(Protocol):
     """Brokers, topics and leaders of a cluster, kept up to date in the background.
 
     An asynchronous context manager: inside it, `table` is current as far as the cluster has reported. A background
-    failure is raised from `changed`, `topic` and at exit, never only logged.
+    failure is raised from `wait_for_newer`, `table_for_topic` and at exit, never only logged.
     """
 
     @property
     def table(self) -> RoutingTable: ...
 
-    async def topic(self, name: str) -> RoutingTable:
+    async def table_for_topic(self, name: str) -> RoutingTable:
         """A table that knows `name`: reads and watches it the first time, returns at once later."""
         ...
 
@@ -309,7 +309,7 @@ class ClusterMetadata(Protocol):
         """Every topic the cluster publishes, and keep watching for more (wildcards, listings)."""
         ...
 
-    async def changed(self, version: int) -> RoutingTable:
+    async def wait_for_newer(self, version: int) -> RoutingTable:
         """Wait until `table.version > version`. Cancellation: safe."""
         ...
 

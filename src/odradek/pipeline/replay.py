@@ -221,7 +221,7 @@ class _Route:
     async def to(self, topic: str, source: TopicPartition) -> TopicPartition | None:
         """None: nobody has a partition for it now, and the producer may wait for one."""
         if (topic, source) not in self._chosen:
-            there = (await self._metadata.topic(topic)).partitions(topic)
+            there = (await self._metadata.table_for_topic(topic)).partitions(topic)
             number = bisect_left(self._sources, source)
             self._chosen[topic, source] = there[number % len(there)] if there else None
         return self._chosen[topic, source]

@@ -46,7 +46,7 @@ ACKS = {"all": -1, 1: 1, 0: 0}
 """The option `acks` as the number on the wire."""
 
 Row = bytes | tuple[bytes | None, bytes] | ProducerRecord
-"""What `send_many` accepts: a value, a (key, value) pair, or a whole record."""
+"""Argument type of `send_many`: a value, a (key, value) pair, or a whole record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,8 @@ class Producer:
 
     @arguments.with_options(ProducerOptions)
     def __init__(self, driver: ProtocolDriver, **options: Unpack[ProducerOptions]) -> None:
-        given: Any = arguments.resolve(ProducerOptions, options)
-        self._configure(driver, **given)
+        resolved: Any = arguments.resolve(ProducerOptions, options)
+        self._configure(driver, **resolved)
 
     def _configure(
         self,

@@ -34,7 +34,7 @@ the loop must not be blocked for longer. Uncompressed batches are encoded in pla
 
 @dataclass(frozen=True, slots=True)
 class SenderOptions:
-    """What senders need to know of their producer.
+    """Options of senders, from their producer.
 
     Args:
         acks: See `BrokerClient.produce`.
@@ -48,10 +48,10 @@ class SenderOptions:
 
 
 class SenderHost(Protocol):
-    """What a sender needs of the object that owns it."""
+    """Interface of the object that owns a sender."""
 
     threads: anyio.CapacityLimiter
-    """For compression."""
+    """Limits the threads used for compression."""
 
     def apply(self, effects: Effects) -> None:
         """Do what the accumulator returned."""
@@ -91,7 +91,7 @@ class Sender:
         self._options, self._host, self._clock = options, host, clock
         self._work = Notifier()
         self._woken = False
-        self._look_at: float | None = None  # when `run` wakes up by itself
+        self._wakes_at: float | None = None  # when `run` wakes up on its own
         self._draining = False
         self._encoding: deque[BrokerProduceRequest] = deque()
         self._outstanding = 0
@@ -110,7 +110,7 @@ class Sender:
         while True:
             self._woken, version = False, self._work.version
             self.drain()
-            at = self._look_at = self._next_look()
+            at = self._wakes_at = self._next_wake_up()
             await self._work.wait(version, inf if at is None else max(0.0, at - self._clock()))
 
     def drain(self) -> None:
@@ -122,14 +122,14 @@ class Sender:
             while not self._accumulator.has_nothing(self._broker):
                 request = None if self._must_wait() else self._accumulator.next_request(self._broker, self._clock())
                 if request is None:
-                    at = self._next_look()
+                    at = self._next_wake_up()
                     break
                 self._encode_all(request)
         except Exception as error:
             self._host.fail(error)
         finally:
             self._draining = False
-        if at is not None and (self._look_at is None or at < self._look_at):
+        if at is not None and (self._wakes_at is None or at < self._wakes_at):
             self.wake()
 
     def withdraw(self, request: BrokerProduceRequest) -> bool:
@@ -156,7 +156,7 @@ class Sender:
     def _must_wait(self) -> bool:
         return self._clock() < self._resume_at or self._connection_changed()
 
-    def _next_look(self) -> float | None:
+    def _next_wake_up(self) -> float | None:
         due = None if self._connection_changed() else self._accumulator.next_due(self._broker)
         return None if due is None else max(due, self._resume_at)
 
