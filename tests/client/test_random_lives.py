@@ -20,7 +20,7 @@ from odradek.client.consumer.consumer import Consumer
 from odradek.client.options import Tuning
 from odradek.types import Record, TopicPartition
 
-from .consuming import LogEra, tp
+from .consuming import LogDriver, tp
 
 pytestmark = pytest.mark.anyio
 
@@ -31,8 +31,8 @@ Done = dict[TopicPartition, set[int]]
 Life = Callable[[], Coroutine[Any, Any, None]]
 
 
-def make_driver() -> LogEra:
-    driver = LogEra(t=2)
+def make_driver() -> LogDriver:
+    driver = LogDriver(t=2)
     for n in range(2):
         driver.write(tp(n), [b"%06d" % number for number in range(RECORDS)])
     driver.initial = {tp(0): 0, tp(1): 0}
@@ -42,7 +42,7 @@ def make_driver() -> LogEra:
 class Work:
     """What one life does with its records. `done` gets a record before it is marked as done."""
 
-    def __init__(self, driver: LogEra, done: Done, chance: Random) -> None:
+    def __init__(self, driver: LogDriver, done: Done, chance: Random) -> None:
         self.driver, self.done, self.chance = driver, done, chance
 
     def finish(self, record: Record) -> None:
@@ -96,7 +96,7 @@ class Work:
             await consume(consumer)
 
 
-def check(driver: LogEra, done: Done) -> None:
+def check(driver: LogDriver, done: Done) -> None:
     """Nothing was committed that was not done."""
     for partition, position in driver.store.stored.items():
         assert done[partition] >= set(range(position // SIZE)), partition

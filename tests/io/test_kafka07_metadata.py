@@ -74,8 +74,8 @@ async def until(metadata: ZooKeeperMetadata, wanted: Callable[[Kafka07RoutingTab
     return table
 
 
-def names(found: Sequence[TopicPartition]) -> list[str]:
-    return [p.name for p in found]
+def names(partitions: Sequence[TopicPartition]) -> list[str]:
+    return [p.name for p in partitions]
 
 
 async def test_brokers_come_go_and_change_their_address(zookeeper: ZooKeeperServer, chroot: str) -> None:
