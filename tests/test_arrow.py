@@ -275,7 +275,7 @@ def test_without_pyarrow_the_error_says_what_to_install(monkeypatch: pytest.Monk
         Batch(TP, plain([b"one"])).to_arrow()
 
 
-def test_offsets_that_leave_their_data_are_found_by_whoever_asks() -> None:
+def test_offsets_outside_their_data_are_detected_by_the_validation() -> None:
     """A batch is built without looking at its rows; Arrow's own check is there for columns from elsewhere."""
     columns = Columns(PackedBytes(numbers([0, 99], "i"), memoryview(b"x")), [0], [11])
     with pytest.raises(pa.ArrowInvalid):

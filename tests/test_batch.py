@@ -27,13 +27,13 @@ def test_packed_strings_read_like_a_list(values: list[bytes | None], kind: str, 
     start = data.draw(st.integers(-len(values) - 1, len(values) + 1))
     stop = data.draw(st.integers(-len(values) - 1, len(values) + 1))
     strings = pack(values, kind)
-    for found, expected in [(strings, values), (strings[start:stop], values[start:stop])]:
-        assert found == expected and found.tolist() == expected and list(found) == expected
-        assert [found[n] for n in range(-len(expected), len(expected))] == expected + expected
-        assert bool(found) is bool(expected)
-        assert found.payload_bytes == sum(len(value or b"") for value in expected)
-        assert found.null_count == expected.count(None)
-        assert found == pack(expected, kind) and found != [*expected, b""]
+    for actual, expected in [(strings, values), (strings[start:stop], values[start:stop])]:
+        assert actual == expected and actual.tolist() == expected and list(actual) == expected
+        assert [actual[n] for n in range(-len(expected), len(expected))] == expected + expected
+        assert bool(actual) is bool(expected)
+        assert actual.payload_bytes == sum(len(value or b"") for value in expected)
+        assert actual.null_count == expected.count(None)
+        assert actual == pack(expected, kind) and actual != [*expected, b""]
     with pytest.raises(IndexError):
         strings[len(values)]
 

@@ -82,10 +82,10 @@ async def test_arrow(
 async def published(url: str, topic: str, count: int) -> None:
     """The broker tells ZooKeeper of a new topic's partitions a moment after it has appended to them."""
     with anyio.fail_after(30):
-        found = 0
-        while found < count:
+        present = 0
+        while present < count:
             async with od.connect(url) as k, k.reader(topic, until=od.LATEST) as r:
-                found = len([record async for record in r])
+                present = len([record async for record in r])
 
 
 async def archived(names: dict[str, Any], url: str, folder: Path) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.client.consuming import LogEra, tp
+from tests.client.consuming import LogDriver, tp
 
 import odradek as od
 from odradek import arguments, segments
@@ -125,10 +125,10 @@ def test_a_nonsensical_option_is_refused_when_the_object_is_made(
     maker: str, kind: type, data: st.DataObject, nonsense: object
 ) -> None:
     name = data.draw(st.sampled_from([*arguments.declared(kind), *["topics"] * (maker != "producer")]))
-    given = {"group": "g"} if maker == "consumer" else {}
-    given |= {} if maker == "producer" else {"topics": "t"}
+    keywords = {"group": "g"} if maker == "consumer" else {}
+    keywords |= {} if maker == "producer" else {"topics": "t"}
     try:
-        getattr(od.connect("kafka07+zk://127.0.0.1:1"), maker)(**{**given, name: nonsense})
+        getattr(od.connect("kafka07+zk://127.0.0.1:1"), maker)(**{**keywords, name: nonsense})
     except od.Closed:
         assert maker == "producer"  # which is made after its options were checked
     except Exception as error:
@@ -197,11 +197,11 @@ WORDS = {"headers": "header", "rows": "value and key"}
 async def outcome(target: object, call: Call, name: str, nonsense: object) -> None:
     """Call with nonsense, and fail if it hangs or raises what it must not."""
     method, good = call
-    given = {**good, name: nonsense}
-    positional = [given.pop("partitions")] if "partitions" in given else []
+    keywords = {**good, name: nonsense}
+    positional = [keywords.pop("partitions")] if "partitions" in keywords else []
     try:
         with anyio.fail_after(LIMIT_S):
-            result = getattr(target, method)(*positional, **given)
+            result = getattr(target, method)(*positional, **keywords)
             if isinstance(result, Awaitable):
                 await result
     except Exception as error:
@@ -276,7 +276,7 @@ def test_nonsense_given_to_a_consumer_is_refused_by_name(call: Call, data: st.Da
     nonsense = data.draw(NONSENSE)
 
     async def main() -> None:
-        driver = LogEra()
+        driver = LogDriver()
         driver.initial = {tp(): 0}
         driver.write(tp(), [b"a"])
         async with od.Consumer(driver, "t", group="g") as consumer:

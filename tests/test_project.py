@@ -39,9 +39,9 @@ def texts() -> Iterator[tuple[Path, str]]:
 
 
 def example() -> str:
-    found = re.search(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-    assert found is not None
-    return found[1]
+    block = re.search(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    assert block is not None
+    return block[1]
 
 
 def test_the_example_of_the_readme_runs_as_printed() -> None:
@@ -65,10 +65,10 @@ def test_the_first_screen_says_what_to_run() -> None:
 
 
 def test_the_pipeline_of_the_readme_is_one_in_12_lines(tmp_path: Path) -> None:
-    found = re.search(r"^```toml\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-    assert found is not None and len(found[1].splitlines()) == 12
+    block = re.search(r"^```toml\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    assert block is not None and len(block[1].splitlines()) == 12
     file = tmp_path / "pipeline.toml"
-    file.write_text(found[1], "utf-8")
+    file.write_text(block[1], "utf-8")
     assert list(load(file).flows) == ["orders"]
 
 
@@ -105,16 +105,16 @@ def test_a_script_is_there_and_can_be_run(script: str) -> None:
     assert "set -euo pipefail" in path.read_text("utf-8")
 
 
-def test_scripts_refuse_an_interpreter_that_is_none() -> None:
-    told = subprocess.run(
+def test_scripts_refuse_a_missing_interpreter() -> None:
+    result = subprocess.run(
         [ROOT / "scripts/setup", "dev"],
         env={**os.environ, "PYTHON": "/bin/false"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert told.returncode == 2
-    assert "Python 3.11 or newer" in told.stderr
+    assert result.returncode == 2
+    assert "Python 3.11 or newer" in result.stderr
 
 
 def test_continuous_integration_runs_what_everybody_runs() -> None:
@@ -135,8 +135,8 @@ def test_compose_starts_three_zookeepers_that_know_each_other() -> None:
 
 @pytest.mark.parametrize("service", ["broker", "demo"])
 def test_compose_uses_flags_that_the_command_has(service: str) -> None:
-    told = yaml.safe_load((ROOT / "compose.yaml").read_text("utf-8"))["services"][service]["command"]
-    script = shlex.split(told[-1])
+    command = yaml.safe_load((ROOT / "compose.yaml").read_text("utf-8"))["services"][service]["command"]
+    script = shlex.split(command[-1])
     name, *arguments = script[script.index("odradek") + 1 :]
     assert name == service
     cli.commands[name].make_context(name, arguments)

@@ -188,10 +188,10 @@ def test_a_record_batch_has_about_as_many_bytes_as_asked_for(tmp_path: Path) -> 
 
 def test_an_error_comes_behind_the_rows_before_it(tmp_path: Path) -> None:
     log = segments.open(write(tmp_path / "t-0", FIRST + damage(SECOND) + FIRST))
-    found = log.arrow()
-    assert next(found)["value"].to_pylist() == [b"one", b"two"]
+    tables = log.arrow()
+    assert next(tables)["value"].to_pylist() == [b"one", b"two"]
     with pytest.raises(CorruptMessage, match="CRC"):
-        next(found)
+        next(tables)
     assert [b["value"].to_pylist() for b in log.arrow(corrupt="skip")] == [[b"one", b"two", b"one", b"two"]]
 
 
@@ -242,18 +242,18 @@ def test_verify_goes_on_behind_a_bad_checksum(tmp_path: Path) -> None:
     broken[25] ^= 1
     broken[-1] ^= 1
     log = segments.open(write(tmp_path / "t-0", bytes(broken)))
-    verdict = log.verify()
-    assert verdict.messages == 3
-    assert [fault.position for fault in verdict.faults] == [13, 54]
-    assert all("CRC" in fault.reason for fault in verdict.faults)
+    check = log.verify()
+    assert check.messages == 3
+    assert [fault.position for fault in check.faults] == [13, 54]
+    assert all("CRC" in fault.reason for fault in check.faults)
 
 
 @pytest.mark.parametrize("length", [b"\xff\xff\xff\xff", b"\0\0\0\0"])
 def test_verify_ends_at_a_length_that_makes_no_sense(tmp_path: Path, length: bytes) -> None:
     log = segments.open(write(tmp_path / "t-0", FIRST + length + b"x" * 100))
-    verdict = log.verify()
-    assert verdict.messages == 2
-    assert [fault.position for fault in verdict.faults] == [26]
+    check = log.verify()
+    assert check.messages == 2
+    assert [fault.position for fault in check.faults] == [26]
 
 
 def test_a_gap_between_segments_is_a_fault(tmp_path: Path) -> None:
@@ -358,8 +358,8 @@ def test_a_file_that_becomes_shorter_meanwhile_ends_early(tmp_path: Path) -> Non
     assert len(next(batches))
     os.truncate(log.segments[0].path, 110)
     assert sum(len(batch) for batch in batches) == 0
-    verdict = log.verify()
-    assert verdict.messages == 1 and verdict.faults[0].position == 110
+    check = log.verify()
+    assert check.messages == 1 and check.faults[0].position == 110
 
 
 # ---- a broker's directory -----------------------------------------------------------------------------------
@@ -371,9 +371,9 @@ def test_all_logs_of_a_broker_sorted_by_partition(tmp_path: Path) -> None:
     (tmp_path / "t-3").mkdir()
     (tmp_path / "not a log").mkdir()
     (tmp_path / ".kafka_cleanshutdown").touch()
-    found = segments.logs(tmp_path)
-    assert [(log.partition.topic, log.partition.partition) for log in found] == [("a-b", 0), ("t", 2), ("t", 10)]
-    assert all(values(log) == [b"one", b"two"] for log in found)
+    logs = segments.logs(tmp_path)
+    assert [(log.partition.topic, log.partition.partition) for log in logs] == [("a-b", 0), ("t", 2), ("t", 10)]
+    assert all(values(log) == [b"one", b"two"] for log in logs)
     for path in (tmp_path / "t-2", tmp_path / "t-2" / f"{0:020}.kafka"):
         assert [log.partition.partition for log in segments.logs(path)] == [2]
 

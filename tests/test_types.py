@@ -37,9 +37,9 @@ def rows_of(columns: Columns) -> list[tuple[Record, str | None]]:
 def test_a_slice_of_columns_has_the_rows_of_a_slice_of_a_list(
     columns: Columns, kind: str, start: int, stop: int
 ) -> None:
-    found = made_of(columns, kind).slice(start, stop)
-    assert rows_of(found) == rows_of(columns)[max(start, 0) : max(stop, 0)]
-    assert type(found.values) is (PackedBytes if kind else list)
+    actual = made_of(columns, kind).slice(start, stop)
+    assert rows_of(actual) == rows_of(columns)[max(start, 0) : max(stop, 0)]
+    assert type(actual.values) is (PackedBytes if kind else list)
 
 
 @given(RECORDS, KINDS)
@@ -50,8 +50,8 @@ def test_a_slice_of_everything_is_the_same_object(columns: Columns, kind: str) -
 
 @given(st.lists(st.tuples(RECORDS, KINDS), max_size=4))
 def test_concatenated_columns_have_the_rows_of_all_parts(parts: list[tuple[Columns, str]]) -> None:
-    found = Columns.concat([made_of(*part) for part in parts])
-    assert rows_of(found) == [row for columns, _ in parts for row in rows_of(columns)]
+    actual = Columns.concat([made_of(*part) for part in parts])
+    assert rows_of(actual) == [row for columns, _ in parts for row in rows_of(columns)]
 
 
 def test_one_part_is_not_copied() -> None:
@@ -98,8 +98,8 @@ def test_a_part_without_timestamps_has_none_beside_one_that_has() -> None:
         plain([b"old"]),
         plain([b"new"])._replace(timestamps=[5], timestamp_types=[TimestampType.LOG_APPEND_TIME]),
     )
-    found = [(record.timestamp, record.timestamp_type) for record in Batch(TP, Columns.concat([old, new]))]
-    assert found == [(None, None), (5, TimestampType.LOG_APPEND_TIME)]
+    actual = [(record.timestamp, record.timestamp_type) for record in Batch(TP, Columns.concat([old, new]))]
+    assert actual == [(None, None), (5, TimestampType.LOG_APPEND_TIME)]
 
 
 def test_errors_follow_their_rows() -> None:
@@ -120,13 +120,13 @@ HEADERS = st.lists(
 @given(HEADERS, st.integers(-9, 9), st.integers(-9, 9))
 def test_headers_read_like_a_list(rows: list[tuple[tuple[str, bytes | None], ...]], start: int, stop: int) -> None:
     headers = pack_headers(rows)
-    for found, expected in ((headers, rows), (headers[start:stop], rows[start:stop])):
-        assert found == expected and list(found) == found.tolist() == expected
-        assert [found[n] for n in range(-len(expected), len(expected))] == expected + expected
-        assert found == pack_headers(expected) and found != [*expected, ()]
-        again = pickle.loads(pickle.dumps(found))
-        assert type(again) is HeaderColumns and again == found
-        assert again.payload_bytes == found.payload_bytes
+    for actual, expected in ((headers, rows), (headers[start:stop], rows[start:stop])):
+        assert actual == expected and list(actual) == actual.tolist() == expected
+        assert [actual[n] for n in range(-len(expected), len(expected))] == expected + expected
+        assert actual == pack_headers(expected) and actual != [*expected, ()]
+        again = pickle.loads(pickle.dumps(actual))
+        assert type(again) is HeaderColumns and again == actual
+        assert again.payload_bytes == actual.payload_bytes
 
 
 def test_headers_refuse_what_a_list_refuses() -> None:

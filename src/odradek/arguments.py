@@ -1,4 +1,4 @@
-"""What arguments may be: one set of rules, one wording of what is refused.
+"""Rules for arguments: one set of checks, one wording of errors.
 
 A `Rule` takes the name and the value of an argument and returns the value as the callee uses it. A value of the wrong
 type raises TypeError, one that cannot work raises ConfigError; both name the argument, the value and what is allowed.
@@ -103,12 +103,12 @@ def number(at_least: float, at_most: float, unit: str = "a number", *, above: bo
         if isinstance(value, bool) or not hasattr(value, "__float__") or isinstance(value, str | bytes):
             wrong_type(name, value, allowed)
         try:
-            found = float(value)
+            number = float(value)
         except (TypeError, ValueError, OverflowError):
             wrong_value(name, value, allowed)
-        if not (at_least <= found <= at_most) or (above and found == at_least) or math.isnan(found):
+        if not (at_least <= number <= at_most) or (above and number == at_least) or math.isnan(number):
             wrong_value(name, value, allowed)
-        return found
+        return number
 
     return check
 
@@ -125,10 +125,10 @@ def count(at_least: int = 1, at_most: int = (1 << 31) - 1, unit: str = "a whole 
     def check(name: str, value: object) -> int:
         if isinstance(value, bool) or not hasattr(value, "__index__"):
             wrong_type(name, value, allowed)
-        found = operator.index(value)
-        if not at_least <= found <= at_most:
+        number = operator.index(value)
+        if not at_least <= number <= at_most:
             wrong_value(name, value, allowed)
-        return found
+        return number
 
     return check
 
@@ -251,12 +251,12 @@ def pattern() -> Rule:
     of_text = text("a regular expression")
 
     def check(name: str, value: object) -> str:
-        found: str = of_text(name, value)
+        expression: str = of_text(name, value)
         try:
-            re.compile(found)
+            re.compile(expression)
         except (re.error, RecursionError, OverflowError) as error:
-            raise ConfigError(f"{name}={shown(found)}: not a regular expression: {error}") from None
-        return found
+            raise ConfigError(f"{name}={shown(expression)}: not a regular expression: {error}") from None
+        return expression
 
     return check
 
@@ -293,10 +293,10 @@ def sequence(item: Rule, allowed: str) -> Rule:
 def mapping(key: Rule, value: Rule, allowed: str) -> Rule:
     """Allow a mapping whose keys and values each follow a rule; returns a dict of its own."""
 
-    def check(name: str, given: object) -> dict[Any, Any]:
-        if not isinstance(given, Mapping):
-            wrong_type(name, given, allowed)
-        return {key(f"{name} key", k): value(f"{name}[{shown(k)}]", v) for k, v in given.items()}
+    def check(name: str, mapping: object) -> dict[Any, Any]:
+        if not isinstance(mapping, Mapping):
+            wrong_type(name, mapping, allowed)
+        return {key(f"{name} key", k): value(f"{name}[{shown(k)}]", v) for k, v in mapping.items()}
 
     return check
 
@@ -318,25 +318,25 @@ class Option:
 
 def declared(kind: type) -> dict[str, Option]:
     """Return the options that a TypedDict declares, by name, in order."""
-    found: dict[str, Option] = {}
+    options: dict[str, Option] = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
-        found[name] = next(each for each in get_args(hint)[1:] if isinstance(each, Option))
-    return found
+        options[name] = next(each for each in get_args(hint)[1:] if isinstance(each, Option))
+    return options
 
 
-def resolve(kind: type, given: Mapping[str, object], where: str = "") -> Any:
-    """Return all options of a TypedDict: what was given, checked, and defaults for the rest.
+def resolve(kind: type, values: Mapping[str, object], where: str = "") -> Any:
+    """Return all options of a TypedDict: its values, checked, and defaults for the others.
 
     Raises:
         TypeError: An option of the wrong type, an unknown one, or a required one that is missing.
         ConfigError: A value that cannot work.
     """
     options = declared(kind)
-    refuse_unknown(given, options, where)
+    refuse_unknown(values, options, where)
     resolved: dict[str, Any] = {}
     for name, option in options.items():
-        if name in given:
-            resolved[name] = option.rule(name, given[name])
+        if name in values:
+            resolved[name] = option.rule(name, values[name])
         elif option.default is REQUIRED:
             raise TypeError(f"{where}option {name} is missing: {option.doc}")
         else:
@@ -344,9 +344,9 @@ def resolve(kind: type, given: Mapping[str, object], where: str = "") -> Any:
     return resolved
 
 
-def refuse_unknown(given: Collection[str], known: Collection[str], where: str = "") -> None:
+def refuse_unknown(values: Collection[str], known: Collection[str], where: str = "") -> None:
     """Raise TypeError for the first option that does not exist."""
-    for name in given:
+    for name in values:
         if name not in known:
             raise TypeError(f"{where}unknown option {name!r}; choose from {', '.join(known)}")
 

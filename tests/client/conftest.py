@@ -46,12 +46,12 @@ class FakeMetadata:
     def __init__(self) -> None:
         self.table = Kafka07RoutingTable()
         self.unpublished: dict[str, Mapping[int, int]] = {}
-        """What `topic` finds, before anything is known about it."""
+        """What `table_for_topic` finds, before anything is known about it."""
         self.topic_errors: list[OdradekError] = []
         self.failure: Exception | None = None
         self.asked: list[str] = []
         self.refreshed = 0
-        self._news = anyio.Event()
+        self._changed = anyio.Event()
 
     def brokers(self, *ids: int) -> None:
         """These are live now, and no others."""
@@ -69,7 +69,7 @@ class FakeMetadata:
         self.failure = error
         self._wake()
 
-    async def topic(self, name: str) -> Kafka07RoutingTable:
+    async def table_for_topic(self, name: str) -> Kafka07RoutingTable:
         self.asked.append(name)
         await anyio.lowlevel.checkpoint()
         if self.topic_errors:
@@ -80,14 +80,14 @@ class FakeMetadata:
 
     async def all_topics(self) -> frozenset[str]:
         for name in self.unpublished:
-            await self.topic(name)
+            await self.table_for_topic(name)
         return self.table.topics
 
-    async def changed(self, version: int) -> Kafka07RoutingTable:
+    async def wait_for_newer(self, version: int) -> Kafka07RoutingTable:
         while self.table.version <= version:
             if self.failure is not None:
                 raise self.failure
-            await self._news.wait()
+            await self._changed.wait()
         return self.table
 
     async def refresh(self) -> Kafka07RoutingTable:
@@ -99,8 +99,8 @@ class FakeMetadata:
         self._wake()
 
     def _wake(self) -> None:
-        news, self._news = self._news, anyio.Event()
-        news.set()
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
 
 
 @dataclass(eq=False)
@@ -171,7 +171,7 @@ class FakeBroker:
         """The broker closes the connection on such a part."""
         self.answers: Callable[[PartitionBatch], OdradekError | None] = lambda part: None
         """The broker answers this error for such a part, and does not append it."""
-        self.positions_found: dict[tuple[TopicPartition, PositionSpec | AtTime], list[Position]] = {}
+        self.listed_positions: dict[tuple[TopicPartition, PositionSpec | AtTime], list[Position]] = {}
 
     def encode(self, batch: PartitionBatch, max_message_bytes: int) -> None:
         if batch.encoded is None:
@@ -253,7 +253,7 @@ class FakeBroker:
         await anyio.lowlevel.checkpoint()
         if self.down is not None:
             raise self.down
-        return self.positions_found.get((partition, at), [])[:count]
+        return self.listed_positions.get((partition, at), [])[:count]
 
     def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> LogDecoder:
         raise NotImplementedError

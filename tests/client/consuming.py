@@ -41,13 +41,13 @@ def tp(number: int = 0, topic: str = "t", broker: int = 1) -> TopicPartition:
     return TopicPartition(topic, number, broker)
 
 
-class LogCoordination:
+class LogMetadata:
     """A routing table the test edits."""
 
     def __init__(self) -> None:
         self.table = Kafka07RoutingTable()
         self.failure: Exception | None = None
-        self._news = anyio.Event()
+        self._changed = anyio.Event()
 
     def apply(self, event: BrokersChanged | TopicChanged) -> None:
         self.table = self.table.apply(event)
@@ -58,21 +58,21 @@ class LogCoordination:
         self._wake()
 
     def _wake(self) -> None:
-        news, self._news = self._news, anyio.Event()
-        news.set()
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
 
-    async def topic(self, name: str) -> Kafka07RoutingTable:
+    async def table_for_topic(self, name: str) -> Kafka07RoutingTable:
         await anyio.lowlevel.checkpoint()
         return self.table
 
     async def all_topics(self) -> frozenset[str]:
         return self.table.topics
 
-    async def changed(self, version: int) -> Kafka07RoutingTable:
+    async def wait_for_newer(self, version: int) -> Kafka07RoutingTable:
         while self.table.version <= version:
             if self.failure is not None:
                 raise self.failure
-            await self._news.wait()
+            await self._changed.wait()
         return self.table
 
     async def refresh(self) -> Kafka07RoutingTable:
@@ -82,7 +82,7 @@ class LogCoordination:
 class LogBroker:
     """Serves the era's logs. Faults: `down`; `cut_after` some bytes of the next answer; `gate` holds answers back."""
 
-    def __init__(self, broker: Broker, driver: LogEra) -> None:
+    def __init__(self, broker: Broker, driver: LogDriver) -> None:
         self.broker, self._driver = broker, driver
         self.down = False
         self.cut_after: int | None = None
@@ -275,14 +275,14 @@ class Member:
         self.steps.append("left")
 
 
-class LogEra:
+class LogDriver:
     """One broker (1) with topic `t`, two partitions, unless the test says otherwise."""
 
     name = "logs"
     long_poll = False
 
     def __init__(self, **counts: int) -> None:
-        self.metadata = LogCoordination()
+        self.metadata = LogMetadata()
         self.logs: dict[TopicPartition, bytearray] = {}
         self.starts: dict[TopicPartition, int] = {}
         self.segments: dict[TopicPartition, list[tuple[float, int]]] = {}

@@ -22,7 +22,7 @@ from odradek.core.interfaces import Assignment, RebalanceListener, Subscription
 from odradek.types import Position, TopicPartition
 
 from .conftest import FakeDriver
-from .consuming import LogEra, tp
+from .consuming import LogDriver, tp
 
 STEPS = range(11)
 """Of the event loop, until the cancellation comes. Entering takes fewer than these."""
@@ -75,14 +75,14 @@ class OnlyMember:
         await anyio.lowlevel.checkpoint()
 
 
-class GroupDriver(LogEra):
+class GroupDriver(LogDriver):
     """One partition with one reader."""
 
     def membership(self, subscription: Subscription) -> OnlyMember:
         return OnlyMember()
 
 
-def make_log_driver() -> LogEra:
+def make_log_driver() -> LogDriver:
     return GroupDriver(t=1)
 
 

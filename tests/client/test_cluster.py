@@ -214,9 +214,9 @@ async def test_positions_by_meaning(driver: FakeDriver) -> None:
     driver.metadata.publish("t", b1=1, b2=1)
     first, second = TopicPartition("t", 0, 1), TopicPartition("t", 0, 2)
     for partition, start, end in ((first, 0, 100), (second, 50, 70)):
-        positions = driver[partition.broker].positions_found
+        positions = driver[partition.broker].listed_positions
         positions[partition, EARLIEST], positions[partition, LATEST] = [Position(start)], [Position(end)]
-    driver[1].positions_found[first, AtTime(5.0)] = [Position(30)]
+    driver[1].listed_positions[first, AtTime(5.0)] = [Position(30)]
     async with Cluster(driver, Tuning()) as k:
         assert await k.positions("t", LATEST) == {first: 100, second: 70}
         assert await k.positions("t", AtTime(5.0)) == {first: 30, second: 50}

@@ -30,7 +30,7 @@ from odradek.types import EARLIEST, LATEST, Position, Record
 from odradek.wire.compression import CompressionType
 
 from ..payloads import payload, payloads
-from .consuming import LogEra, tp
+from .consuming import LogDriver, tp
 
 pytestmark = pytest.mark.anyio
 
@@ -42,15 +42,15 @@ def numbered(count: int, first: int = 0) -> list[bytes]:
     return [b"%06d" % n for n in range(first, first + count)]
 
 
-def make_driver(records: int = 10) -> LogEra:
+def make_driver(records: int = 10) -> LogDriver:
     """One partition with records, all of it for the one member."""
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), numbered(records))
     driver.initial = {tp(): 0}
     return driver
 
 
-def make(driver: LogEra, **options: Any) -> Consumer:
+def make(driver: LogDriver, **options: Any) -> Consumer:
     """Without commits in the background, unless asked for."""
     settings: dict[str, Any] = {"group": "g", "commit_every": None, "tuning": Tuning(fetch_idle=0.001), **options}
     topics = None if {"include", "exclude"} & settings.keys() else settings.pop("topics", "t")
@@ -132,7 +132,7 @@ async def test_a_wait_for_more_means_all_before_is_done() -> None:
 
 
 async def test_inside_a_wrapper_its_start_is_committed() -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), [b"first"])
     driver.write(tp(), [b"one", b"two"], CompressionType.GZIP)
     driver.initial = {tp(): 0}
@@ -254,7 +254,7 @@ async def test_a_revoke_does_not_wait_for_ever_and_late_marks_say_that_they_do_n
 
 
 async def test_what_is_revoked_and_what_is_assigned_may_differ() -> None:
-    driver = LogEra(t=2)
+    driver = LogDriver(t=2)
     driver.write(tp(0), numbered(5))
     driver.write(tp(1), numbered(5, 5))
     driver.initial = {tp(0): 0}
@@ -359,7 +359,7 @@ async def test_a_broker_that_is_away_during_the_assignment_is_asked_later() -> N
 
 
 async def test_streams_share_the_partitions() -> None:
-    driver = LogEra(t=3)
+    driver = LogDriver(t=3)
     for n in range(3):
         driver.write(tp(n), numbered(4, 4 * n))
     driver.initial = {tp(0): 0, tp(1): 0, tp(2): 1}
@@ -556,7 +556,7 @@ async def test_an_unreachable_broker_is_not_the_death_of_a_consumer() -> None:
 
 
 async def test_a_revoke_leaves_the_other_partitions_their_read_ahead_and_their_delivery() -> None:
-    driver = LogEra(t=2)
+    driver = LogDriver(t=2)
     driver.write(tp(0), numbered(5))
     driver.write(tp(1), numbered(5, 5))
     driver.initial = {tp(0): 0, tp(1): 0}
@@ -631,7 +631,7 @@ async def test_a_native_cancellation_while_leaving_is_raised_and_leaves_no_task(
         assert driver.member.steps[-1] == "left" or cancellations == 2
 
 
-async def _work_until_cancelled(driver: LogEra) -> None:
+async def _work_until_cancelled(driver: LogDriver) -> None:
     async with make(driver) as consumer:
         (await anext(consumer.batches())).done()
         driver.store.gate = anyio.Event()  # the last commit never ends

@@ -50,21 +50,21 @@ async def write(
 ) -> None:
     with anyio.fail_after(20):
         while (broker := driver.metadata.table.brokers.get(partition.broker)) is None:
-            await driver.metadata.changed(driver.metadata.table.version)
+            await driver.metadata.wait_for_newer(driver.metadata.table.version)
         part = PartitionBatch(partition, [ProducerRecord(value) for value in values], compression)
         await driver.broker(broker, purpose="produce").produce([part], acks=-1)
 
 
 async def create(driver: Kafka07Driver, topic: str, brokers: Sequence[int] = (1,)) -> list[TopicPartition]:
     """A topic with something in every partition, published in ZooKeeper."""
-    table = await driver.metadata.topic(topic)
+    table = await driver.metadata.table_for_topic(topic)
     for broker in brokers:
         for n in range(3):
             await write(driver, TopicPartition(topic, n, broker), [b"%d-%d" % (broker, n)])
     with anyio.fail_after(20):
-        while len(table.published(topic)) < 3 * len(brokers):
-            table = await driver.metadata.changed(table.version)
-    return list(table.published(topic))
+        while len(table.registered(topic)) < 3 * len(brokers):
+            table = await driver.metadata.wait_for_newer(table.version)
+    return list(table.registered(topic))
 
 
 @asynccontextmanager

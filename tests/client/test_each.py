@@ -20,7 +20,7 @@ from odradek.types import Record, TopicPartition
 from odradek.wire.compression import CompressionType
 
 from ..payloads import payload
-from .consuming import LogEra, tp
+from .consuming import LogDriver, tp
 
 pytestmark = pytest.mark.anyio
 
@@ -33,9 +33,9 @@ def numbered(count: int, first: int = 0) -> list[bytes]:
     return [b"%06d" % n for n in range(first, first + count)]
 
 
-def make_driver(*counts: int) -> LogEra:
+def make_driver(*counts: int) -> LogDriver:
     """Partitions with so many records each, numbered through; all of them for the one member."""
-    driver = LogEra(t=len(counts))
+    driver = LogDriver(t=len(counts))
     first = 0
     for n, count in enumerate(counts):
         driver.write(tp(n), numbered(count, first))
@@ -44,7 +44,7 @@ def make_driver(*counts: int) -> LogEra:
     return driver
 
 
-def make(driver: LogEra, **options: Any) -> Consumer:
+def make(driver: LogDriver, **options: Any) -> Consumer:
     settings: dict[str, Any] = {
         "group": "g",
         "commit_every": None,
@@ -209,7 +209,7 @@ async def test_a_slow_partition_does_not_hold_back_the_others_nor_grow_without_b
 
 
 async def test_what_waits_is_bounded_in_bytes() -> None:
-    driver = LogEra(t=8)
+    driver = LogDriver(t=8)
     for n in range(8):
         driver.write(tp(n), [b"x" * 1000] * 50)
     driver.initial = {tp(n): 0 for n in range(8)}
@@ -434,7 +434,7 @@ async def test_after_a_timeout_around_each_batches_continue_exactly_there() -> N
 
 
 async def test_inside_a_wrapper_a_second_each_continues_at_the_record_that_failed() -> None:
-    driver, seen = LogEra(t=1), list[bytes | None]()
+    driver, seen = LogDriver(t=1), list[bytes | None]()
     driver.write(tp(), numbered(10), CompressionType.GZIP)
     driver.initial = {tp(): 0}
 

@@ -25,7 +25,7 @@ from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
 
 from ..payloads import payload
-from .consuming import LogBroker, LogEra, tp
+from .consuming import LogBroker, LogDriver, tp
 
 pytestmark = pytest.mark.anyio
 
@@ -108,7 +108,7 @@ class GatedDecoder(MessageSetDecoder):
 
 
 class GatedBroker(LogBroker):
-    def __init__(self, broker: Broker, driver: GatedEra) -> None:
+    def __init__(self, broker: Broker, driver: GatedDriver) -> None:
         super().__init__(broker, driver)
         self._gated = driver.gate
         self.in_flight: list[set[LogDecoder]] = []
@@ -128,7 +128,7 @@ class GatedBroker(LogBroker):
             self.in_flight.remove(decoders)
 
 
-class GatedEra(LogEra):
+class GatedDriver(LogDriver):
     def __init__(self, **counts: int) -> None:
         self.gate = Gate()
         super().__init__(**counts)
@@ -168,9 +168,11 @@ async def values_of(reader: Reader) -> list[bytes]:
     return [payload(record.value) async for record in reader]
 
 
-def make_driver(partitions: int = 2, each: int = 200, compression: CompressionType = CompressionType.GZIP) -> GatedEra:
+def make_driver(
+    partitions: int = 2, each: int = 200, compression: CompressionType = CompressionType.GZIP
+) -> GatedDriver:
     """Partition n has the numbers from 1000 n on, in wrappers of 20."""
-    driver = GatedEra(t=partitions)
+    driver = GatedDriver(t=partitions)
     for n in range(partitions):
         for first in range(0, each, 20):
             driver.write(tp(n), numbered(20, 1000 * n + first), compression)
@@ -533,7 +535,7 @@ async def test_wrappers_that_swell_are_opened_one_by_one(monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     partitions, read_ahead_bytes, grown = 8, 4 * MiB, 6 * MiB
     wrapper = swelling(64 * KiB, grown)
-    driver = GatedEra(t=partitions)
+    driver = GatedDriver(t=partitions)
     for n in range(partitions):
         driver.write(tp(n), [bytes(1000)] * 200)
         driver.logs[tp(n)] += wrapper * 3

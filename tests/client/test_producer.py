@@ -97,12 +97,12 @@ async def test_send_many_is_one_result_with_counts_per_partition(driver: FakeDri
 
 
 async def test_send_many_to_one_partition_keeps_order_and_comes_in_few_batches(driver: FakeDriver) -> None:
-    place = TopicPartition("t", 1, 2)
+    partition = TopicPartition("t", 1, 2)
     rows = [b"%05d" % n for n in range(5000)]
     async with Producer(driver) as out:
-        acks = await out.send_many("t", iter(rows), partition=place)
-    assert driver.log == {place: rows}
-    assert acks.counts == {place: 5000}
+        acks = await out.send_many("t", iter(rows), partition=partition)
+    assert driver.log == {partition: rows}
+    assert acks.counts == {partition: 5000}
     assert len(acks.acks) < 100
 
 
@@ -161,12 +161,12 @@ async def test_flush_waits_for_what_was_accepted_before_it(driver: FakeDriver) -
 
 
 async def test_flush_sends_a_batch_that_would_wait_for_more(driver: FakeDriver) -> None:
-    place = TopicPartition("t", 0, 1)
+    partition = TopicPartition("t", 0, 1)
     driver[1].holding = True
     async with Producer(driver, latency=1000) as out:
-        await out.put("t", b"first", partition=place)
+        await out.put("t", b"first", partition=partition)
         await wait_all_tasks_blocked()
-        await out.put("t", b"second", partition=place)
+        await out.put("t", b"second", partition=partition)
         await wait_all_tasks_blocked()
         assert len(driver[1].requests) == 1
         async with anyio.create_task_group() as tasks:
@@ -222,21 +222,21 @@ async def test_large_batches_are_compressed_in_a_thread(driver: FakeDriver) -> N
 
 
 async def test_a_wrapper_that_is_too_large_is_split_until_it_fits(driver: FakeDriver) -> None:
-    place = TopicPartition("t", 0, 1)
+    partition = TopicPartition("t", 0, 1)
     rows = [bytes((n * 7919 + i * i * 31 + (i * n) % 251) % 256 for i in range(40)) for n in range(20)]
     async with Producer(driver, compression="gzip", max_message_bytes=200) as out:
-        acks = await out.send_many("t", rows, partition=place)
+        acks = await out.send_many("t", rows, partition=partition)
     assert acks.written == 20
-    assert driver.log[place] == rows
+    assert driver.log[partition] == rows
     assert len(acks.acks) > 3
 
 
 async def test_one_message_whose_wrapper_is_too_large_is_rejected_and_the_others_go(driver: FakeDriver) -> None:
-    place = TopicPartition("t", 0, 1)
+    partition = TopicPartition("t", 0, 1)
     noise = bytes((i * i * 31 + i * 17 + i // 3) % 256 for i in range(1000))
     async with Producer(driver, compression="gzip", max_message_bytes=100) as out:
-        acks = await out.send_many("t", [b"a", noise, b"x" * 1000], partition=place)
-    assert driver.log[place] == [b"a", b"x" * 1000]
+        acks = await out.send_many("t", [b"a", noise, b"x" * 1000], partition=partition)
+    assert driver.log[partition] == [b"a", b"x" * 1000]
     (failed,) = acks.failed
     assert failed.record.value == noise
     assert isinstance(failed.error, Rejected)
@@ -302,7 +302,7 @@ async def test_only_rows_are_taken(driver: FakeDriver, row: Any) -> None:
             await out.send_many("t", [row])
 
 
-async def test_what_the_era_has_no_place_for_is_said_at_once(driver: FakeDriver) -> None:
+async def test_a_record_that_0_7_cannot_store_is_refused_at_once(driver: FakeDriver) -> None:
     async with Producer(driver) as out:
         with pytest.raises(Unsupported):
             await out.put("t", b"v", headers=[("h", b"v")])
@@ -355,30 +355,30 @@ async def test_outside_of_its_block_a_producer_takes_nothing(driver: FakeDriver)
 
 async def test_put_waits_for_room_and_those_who_wait_are_served_in_order(driver: FakeDriver) -> None:
     driver.hold()
-    place = TopicPartition("t", 0, 1)
+    partition = TopicPartition("t", 0, 1)
     async with Producer(driver, buffer_bytes=small(1, 2)) as out, anyio.create_task_group() as tasks:
         for letter in b"abcdef":
-            tasks.start_soon(lambda value: out.put("t", value, partition=place), bytes([letter]))
+            tasks.start_soon(lambda value: out.put("t", value, partition=partition), bytes([letter]))
             await wait_all_tasks_blocked()
         assert out.statistics().waiting == 4
         assert not out.try_put("t", b"barges in")
         driver[1].release()
-    assert driver.log[place] == [b"a", b"b", b"c", b"d", b"e", b"f"]
+    assert driver.log[partition] == [b"a", b"b", b"c", b"d", b"e", b"f"]
 
 
-async def test_a_large_record_is_not_starved_by_small_ones(driver: FakeDriver) -> None:
+async def test_a_large_record_is_not_delayed_forever_by_small_ones(driver: FakeDriver) -> None:
     driver.hold()
-    place = TopicPartition("t", 0, 1)
+    partition = TopicPartition("t", 0, 1)
     async with (
         Producer(driver, buffer_bytes=small(1, 4), max_message_bytes=400) as out,
         anyio.create_task_group() as tasks,
     ):
         for value in (b"1", b"2", b"3", b"4", b"x" * 300, b"5"):
-            tasks.start_soon(lambda value: out.put("t", value, partition=place), value)
+            tasks.start_soon(lambda value: out.put("t", value, partition=partition), value)
             await wait_all_tasks_blocked()
         assert out.statistics().waiting == 2
         driver[1].release()
-    assert driver.log[place] == [b"1", b"2", b"3", b"4", b"x" * 300, b"5"]
+    assert driver.log[partition] == [b"1", b"2", b"3", b"4", b"x" * 300, b"5"]
 
 
 async def test_waiting_for_space_has_a_deadline(driver: FakeDriver) -> None:
@@ -405,25 +405,25 @@ async def test_waiting_for_space_has_a_deadline(driver: FakeDriver) -> None:
 
 async def test_a_waiting_put_that_is_cancelled_did_nothing_and_lets_the_next_one_in(driver: FakeDriver) -> None:
     driver.hold()
-    place = TopicPartition("t", 0, 1)
+    partition = TopicPartition("t", 0, 1)
     async with (
         Producer(driver, buffer_bytes=small(1, 2), max_message_bytes=200) as out,
         anyio.create_task_group() as tasks,
     ):
-        await out.put("t", b"1", partition=place)
+        await out.put("t", b"1", partition=partition)
         with anyio.CancelScope() as scope:
-            tasks.start_soon(lambda: out.put("t", b"2", partition=place))
+            tasks.start_soon(lambda: out.put("t", b"2", partition=partition))
             await wait_all_tasks_blocked()
             async with anyio.create_task_group() as inner:
-                inner.start_soon(lambda: out.put("t", b"x" * 100, partition=place))
+                inner.start_soon(lambda: out.put("t", b"x" * 100, partition=partition))
                 await wait_all_tasks_blocked()
-                tasks.start_soon(lambda: out.put("t", b"3", partition=place))
+                tasks.start_soon(lambda: out.put("t", b"3", partition=partition))
                 await wait_all_tasks_blocked()
                 assert out.statistics().waiting == 2
                 scope.cancel()
         assert out.statistics().waiting == 1
         driver[1].release()
-    assert driver.log[place] == [b"1", b"2", b"3"]
+    assert driver.log[partition] == [b"1", b"2", b"3"]
 
 
 async def test_a_partitioner_that_fails_while_others_wait_fails_only_its_caller(driver: FakeDriver) -> None:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 HASTY = Tuning(backoff=Backoff(0.001, 2, 0.005))
-PLACE = TopicPartition("t", 0, 1)
+PARTITION = TopicPartition("t", 0, 1)
 REFUSED = Unreachable("tcp", "b1:9092", "refused")
 
 
@@ -98,11 +98,11 @@ async def test_what_was_surely_not_sent_goes_again_in_order_and_once(driver: Fak
     async with Producer(driver, tuning=HASTY, latency=0) as out, anyio.create_task_group() as tasks:
         sends = Sends(out, tasks)
         for value in (b"1", b"2", b"3"):
-            await sends.start(value, partition=PLACE)
+            await sends.start(value, partition=PARTITION)
         assert len(driver[1].pending) == 3
         driver[1].holding = False
         driver[1].cut(sent=False)
-    assert driver.log[PLACE] == [b"1", b"2", b"3"]
+    assert driver.log[PARTITION] == [b"1", b"2", b"3"]
     assert [ack.repeated for ack in sends.outcomes.values()] == [False] * 3
 
 
@@ -111,11 +111,11 @@ async def test_what_may_have_been_applied_goes_again_and_says_so(driver: FakeDri
     async with Producer(driver, tuning=HASTY, latency=0) as out, anyio.create_task_group() as tasks:
         sends = Sends(out, tasks)
         for value in (b"1", b"2", b"3"):
-            await sends.start(value, partition=PLACE)
+            await sends.start(value, partition=PARTITION)
         driver[1].holding = False
         driver[1].cut(applied=2)
         assert not sends.outcomes
-    assert driver.log[PLACE] == [b"1", b"2", b"1", b"2", b"3"]  # at least once, in order
+    assert driver.log[PARTITION] == [b"1", b"2", b"1", b"2", b"3"]  # at least once, in order
     assert [ack.repeated for ack in sends.outcomes.values()] == [True] * 3
     assert out.statistics().retries == 3
 
@@ -124,23 +124,23 @@ async def test_order_holds_while_newer_records_arrive_during_the_failure(driver:
     driver[1].holding = True
     async with Producer(driver, tuning=HASTY, latency=0) as out:
         for n in range(3):
-            await out.put("t", b"%d" % n, partition=PLACE)
+            await out.put("t", b"%d" % n, partition=PARTITION)
             await wait_all_tasks_blocked()
         driver[1].holding = False
         driver[1].cut(sent=False)
         for n in range(3, 6):
-            await out.put("t", b"%d" % n, partition=PLACE)
-    assert driver.log[PLACE] == [b"%d" % n for n in range(6)]
+            await out.put("t", b"%d" % n, partition=PARTITION)
+    assert driver.log[PARTITION] == [b"%d" % n for n in range(6)]
 
 
 async def test_a_broker_that_is_away_for_a_while_costs_nothing_but_time(driver: FakeDriver) -> None:
     driver[1].down = REFUSED
     async with Producer(driver, tuning=HASTY) as out, anyio.create_task_group() as tasks:
         sends = Sends(out, tasks)
-        await sends.start(b"v", partition=PLACE)
+        await sends.start(b"v", partition=PARTITION)
         await driver[1].sent(3)
         driver[1].down = None
-    assert driver.log[PLACE] == [b"v"]
+    assert driver.log[PARTITION] == [b"v"]
     assert sends.outcomes[b"v"].repeated is False
 
 
@@ -161,17 +161,17 @@ async def test_when_time_is_up_the_error_says_truthfully_what_is_known(
     driver[1].down = error
     once = Tuning(backoff=Backoff(10, 1, 10))
     async with Producer(driver, tuning=once, deliver_within=HURRY_S) as out:
-        found = await late(clock, out, driver[1], partition=PLACE)
-        assert type(found) is kind
-        assert isinstance(found, DeliveryError)
-        assert found.records == [ProducerRecord(b"v")]
-        assert found.__cause__ is error
-        assert f"not delivered within {HURRY_S} s (t/1-0; 1 attempt, the last failed: {error})" in str(found)
+        result = await late(clock, out, driver[1], partition=PARTITION)
+        assert type(result) is kind
+        assert isinstance(result, DeliveryError)
+        assert result.records == [ProducerRecord(b"v")]
+        assert result.__cause__ is error
+        assert f"not delivered within {HURRY_S} s (t/1-0; 1 attempt, the last failed: {error})" in str(result)
 
 
 async def on_the_wire(driver: FakeDriver, clock: Clock, out: Producer, sends: Sends) -> None:
     """A record is on the wire, unanswered, when its time is up."""
-    await sends.start(b"v", partition=PLACE)
+    await sends.start(b"v", partition=PARTITION)
     await driver[1].sent(1)
     clock.now += 1
     await anyio.sleep(HURRY_S)
@@ -186,7 +186,7 @@ async def test_a_record_on_the_wire_whose_time_is_up_waits_for_its_answer(driver
         await on_the_wire(driver, clock, out, sends)
         driver[1].release()
     assert type(sends.outcomes[b"v"]) is Ack
-    assert driver.log[PLACE] == [b"v"]
+    assert driver.log[PARTITION] == [b"v"]
 
 
 async def test_a_record_on_the_wire_that_is_never_answered_is_unknown_and_not_sent_again(
@@ -197,9 +197,9 @@ async def test_a_record_on_the_wire_that_is_never_answered_is_unknown_and_not_se
         sends = Sends(out, tasks)
         await on_the_wire(driver, clock, out, sends)
         driver[1].lose(DeadlineError("produce", 10, True))
-    found = sends.outcomes[b"v"]
-    assert type(found) is OutcomeUnknown
-    assert "1 attempt, the last failed: produce: no answer within 10 s" in str(found)
+    result = sends.outcomes[b"v"]
+    assert type(result) is OutcomeUnknown
+    assert "1 attempt, the last failed: produce: no answer within 10 s" in str(result)
     assert len(driver[1].requests) == 1
 
 
@@ -209,10 +209,10 @@ async def test_records_of_which_no_byte_was_sent_are_not_written_when_time_is_up
     driver[1].connecting = True
     async with Producer(driver, deliver_within=HURRY_S, latency=0) as out, anyio.create_task_group() as tasks:
         sends = Sends(out, tasks)
-        await sends.start(b"1", partition=PLACE)
+        await sends.start(b"1", partition=PARTITION)
         clock.now += 0.05
-        await sends.start(b"2", partition=PLACE)
-        await sends.start(b"3", partition=PLACE._replace(partition=1))
+        await sends.start(b"2", partition=PARTITION)
+        await sends.start(b"3", partition=PARTITION._replace(partition=1))
         assert len(driver[1].unsent) == 3
         clock.now += 0.05
         while not sends.outcomes:
@@ -220,31 +220,31 @@ async def test_records_of_which_no_byte_was_sent_are_not_written_when_time_is_up
         assert type(sends.outcomes[b"1"]) is NotWritten
         assert len(sends.outcomes) == 1
         driver[1].connect()
-    assert driver.log[PLACE] == [b"2"]
-    assert driver.log[PLACE._replace(partition=1)] == [b"3"]
+    assert driver.log[PARTITION] == [b"2"]
+    assert driver.log[PARTITION._replace(partition=1)] == [b"3"]
 
 
 async def test_at_exit_records_of_which_no_byte_was_sent_are_withdrawn(driver: FakeDriver) -> None:
     driver[1].connecting = True
     with pytest.raises(Undelivered, match="2 not written; first: not delivered within the 0 s of exit_within"):
         async with Producer(driver, exit_within=0) as out:
-            await out.put("t", b"1", partition=PLACE)
+            await out.put("t", b"1", partition=PARTITION)
             await driver[1].sent(1)
-            await out.put("t", b"2", partition=PLACE)
+            await out.put("t", b"2", partition=PARTITION)
     driver[1].connect()
-    assert driver.log[PLACE] == []
+    assert driver.log[PARTITION] == []
 
 
 async def test_a_stale_leader_has_the_routing_table_read_again(driver: FakeDriver) -> None:
     stale = BrokerError(6, "NotLeader", retriable=True, refresh_metadata=True)
-    driver[1].answers = lambda part: stale if part.partition == PLACE and not driver.metadata.refreshed else None
-    places = [PLACE, PLACE._replace(partition=1)]
+    driver[1].answers = lambda part: stale if part.partition == PARTITION and not driver.metadata.refreshed else None
+    partitions = [PARTITION, PARTITION._replace(partition=1)]
     async with Producer(driver, tuning=HASTY) as out:
         await out.send("t", b"the topic is known now", partition=TopicPartition("t", 0, 2))
-        for place in places:
-            await out.put("t", b"v", partition=place)
+        for partition in partitions:
+            await out.put("t", b"v", partition=partition)
     assert driver.metadata.refreshed == 1
-    assert [driver.log[place] for place in places] == [[b"v"], [b"v"]]
+    assert [driver.log[partition] for partition in partitions] == [[b"v"], [b"v"]]
     assert [len(request.parts) for request in driver[1].requests] == [2, 1]
 
 
@@ -253,12 +253,12 @@ async def test_what_a_broker_refuses_for_good_is_rejected_and_its_neighbours_are
     driver[1].answers = lambda part: forbidden if b"bad" in values(part) else None
     async with Producer(driver) as out:
         await out.send("t", b"the topic is known now", partition=TopicPartition("t", 0, 2))
-        await out.put("t", b"bad", partition=PLACE)
-        await out.put("t", b"good", partition=PLACE._replace(partition=1))
+        await out.put("t", b"bad", partition=PARTITION)
+        await out.put("t", b"good", partition=PARTITION._replace(partition=1))
         await out.flush()
         (failed,) = out.failures.take()
     assert (failed.record.value, type(failed.error), failed.error.__cause__) == (b"bad", Rejected, forbidden)
-    assert driver.log[PLACE._replace(partition=1)] == [b"good"]
+    assert driver.log[PARTITION._replace(partition=1)] == [b"good"]
 
 
 async def test_a_fenced_producer_stops_and_says_why(driver: FakeDriver) -> None:
@@ -267,7 +267,7 @@ async def test_a_fenced_producer_stops_and_says_why(driver: FakeDriver) -> None:
     with pytest.raises(BrokerError, match="InvalidProducerEpoch"):
         async with Producer(driver) as out:
             with pytest.raises(Rejected):
-                await out.send("t", b"v", partition=PLACE)
+                await out.send("t", b"v", partition=PARTITION)
             with pytest.raises(Closed, match="the producer stopped: BrokerError: InvalidProducerEpoch"):
                 await out.send("t", b"v")
 
@@ -302,7 +302,7 @@ async def test_an_error_that_no_trying_again_can_help_ends_it_at_once(driver: Fa
     driver[1].holding = True
     async with Producer(driver) as out, anyio.create_task_group() as tasks:
         sends = Sends(out, tasks)
-        await sends.start(b"v", partition=PLACE)
+        await sends.start(b"v", partition=PARTITION)
         driver[1].lose(BrokerError(29, "TopicAuthorizationFailed"))
     assert type(sends.outcomes[b"v"]) is NotWritten
     assert "TopicAuthorizationFailed" in str(sends.outcomes[b"v"])
@@ -318,9 +318,9 @@ async def test_what_cannot_be_encoded_is_rejected_and_the_producer_goes_on(
         with monkeypatch.context() as patch:
             patch.setattr(driver[1], "produce", refuse)
             with pytest.raises(Rejected, match="too many parts"):
-                await out.send("t", b"v", partition=PLACE)
-        await out.send("t", b"v", partition=PLACE)
-    assert driver.log[PLACE] == [b"v"]
+                await out.send("t", b"v", partition=PARTITION)
+        await out.send("t", b"v", partition=PARTITION)
+    assert driver.log[PARTITION] == [b"v"]
 
 
 async def test_without_confirm_what_is_handed_over_is_written(driver: FakeDriver) -> None:
@@ -342,14 +342,14 @@ async def test_what_was_being_compressed_when_the_connection_died_does_not_overt
     driver[1].holding = True
     rows = [b"%05d" % n * 200 for n in range(100)]
     async with Producer(driver, tuning=HASTY, compression="gzip", latency=0) as out, anyio.create_task_group() as tasks:
-        await out.put("t", b"first", partition=PLACE)
+        await out.put("t", b"first", partition=PARTITION)
         await driver[1].sent(1)
-        tasks.start_soon(partial(out.send_many, "t", rows, partition=PLACE))
+        tasks.start_soon(partial(out.send_many, "t", rows, partition=PARTITION))
         await wait_all_tasks_blocked()
         driver[1].holding = False
         driver[1].cut(sent=False)
         go_on.set()
-    assert driver.log[PLACE] == [b"first", *rows]
+    assert driver.log[PARTITION] == [b"first", *rows]
 
 
 async def test_batches_of_one_partition_are_compressed_at_the_same_time_and_sent_in_their_order(
@@ -371,9 +371,9 @@ async def test_batches_of_one_partition_are_compressed_at_the_same_time_and_sent
     driver.encode = slow  # type: ignore[method-assign, assignment]
     tuning = Tuning(batch_bytes=64 * KiB)
     async with Producer(driver, compression="gzip", tuning=tuning, latency=0) as out:
-        await out.send("t", b"the topic is known now", partition=PLACE)
-        assert (await out.send_many("t", rows, partition=PLACE)).written == 140
-    assert driver.log[PLACE] == [b"the topic is known now", *rows]
+        await out.send("t", b"the topic is known now", partition=PARTITION)
+        assert (await out.send_many("t", rows, partition=PARTITION)).written == 140
+    assert driver.log[PARTITION] == [b"the topic is known now", *rows]
 
 
 async def test_many_small_batches_are_compressed_in_a_thread_too(driver: FakeDriver) -> None:
@@ -386,12 +386,12 @@ async def test_many_small_batches_are_compressed_in_a_thread_too(driver: FakeDri
 
     driver.encode = watched  # type: ignore[method-assign, assignment]
     driver.metadata.publish("t", b1=1000)
-    places = [TopicPartition("t", n, 1) for n in range(1000)]
+    partitions = [TopicPartition("t", n, 1) for n in range(1000)]
     async with Producer(driver, compression="gzip") as out:
-        await out.send("t", b"the topic is known now", partition=PLACE)
+        await out.send("t", b"the topic is known now", partition=PARTITION)
         assert encoded == {True: 1}
-        for place in places:
-            assert out.try_put("t", b"v" * 1000, partition=place)
+        for partition in partitions:
+            assert out.try_put("t", b"v" * 1000, partition=partition)
         await out.flush()
         assert encoded[True] <= 66  # what is left of a request, less than is worth a thread
         assert sum(encoded.values()) == 1001
@@ -407,10 +407,10 @@ async def test_what_expires_while_it_is_compressed_is_not_sent(driver: FakeDrive
 
     driver.encode = slow  # type: ignore[method-assign, assignment]
     async with Producer(driver, compression="gzip", deliver_within=0.05) as out:
-        acks = await out.send_many("t", [b"%05d" % n * 200 for n in range(100)], partition=PLACE)
+        acks = await out.send_many("t", [b"%05d" % n * 200 for n in range(100)], partition=PARTITION)
         assert len(acks.failed) == 100
         go_on.set()
-    assert driver.log[PLACE] == []
+    assert driver.log[PARTITION] == []
 
 
 async def test_a_broker_that_goes_while_its_batch_is_compressed_is_not_written_to(driver: FakeDriver) -> None:
@@ -443,11 +443,11 @@ def bad(part: PartitionBatch) -> bool:
 async def test_case_46_a_produce_the_broker_closes_on_is_reported(driver: FakeDriver) -> None:
     driver[1].refuses = bad
     async with Producer(driver, tuning=HASTY) as out:
-        found = await outcome(out, b"bad", partition=PLACE)
-        assert type(found) is OutcomeUnknown
-        assert "the broker answered and then closed the connection on this batch, 2 times" in str(found)
-        assert "does it have t/1-0" in found.hint
-        assert isinstance(found.__cause__, ConnectionLost)
+        result = await outcome(out, b"bad", partition=PARTITION)
+        assert type(result) is OutcomeUnknown
+        assert "the broker answered and then closed the connection on this batch, 2 times" in str(result)
+        assert "does it have t/1-0" in result.hint
+        assert isinstance(result.__cause__, ConnectionLost)
         assert len(driver[1].requests) == 3
 
 
@@ -455,46 +455,46 @@ async def test_a_line_that_closes_every_connection_is_not_taken_for_a_bad_produc
     driver[1].down = ConnectionLost("proxy:9092", "closed", True)
     async with Producer(driver, tuning=HASTY) as out, anyio.create_task_group() as tasks:
         sends = Sends(out, tasks)
-        await sends.start(b"v", partition=PLACE)
+        await sends.start(b"v", partition=PARTITION)
         await driver[1].sent(8)
         assert not sends.outcomes
         driver[1].down = None
     assert type(sends.outcomes[b"v"]) is Ack
-    assert driver.log[PLACE] == [b"v"]
+    assert driver.log[PARTITION] == [b"v"]
 
 
 async def test_case_46_the_innocent_neighbours_of_a_bad_produce_are_written(driver: FakeDriver) -> None:
     driver[1].refuses = bad
     driver[1].holding = True
-    places = [TopicPartition("t", n, 1) for n in range(3)]
+    partitions = [TopicPartition("t", n, 1) for n in range(3)]
     async with Producer(driver, tuning=HASTY, latency=0) as out, anyio.create_task_group() as tasks:
         sends = Sends(out, tasks)
-        for value, place in ((b"good", 0), (b"bad", 1), (b"fine", 2), (b"late", 0)):
-            await sends.start(value, partition=places[place])
+        for value, index in ((b"good", 0), (b"bad", 1), (b"fine", 2), (b"late", 0)):
+            await sends.start(value, partition=partitions[index])
         driver[1].release()
-    assert {value: type(found).__name__ for value, found in sends.outcomes.items()} == {
+    assert {value: type(result).__name__ for value, result in sends.outcomes.items()} == {
         b"good": "Ack",
         b"bad": "OutcomeUnknown",
         b"fine": "Ack",
         b"late": "Ack",
     }
-    assert driver.log[places[0]] == [b"good", b"late"]
-    assert driver.log[places[2]] == [b"fine"]
+    assert driver.log[partitions[0]] == [b"good", b"late"]
+    assert driver.log[partitions[2]] == [b"fine"]
 
 
 async def test_case_46_a_bad_part_of_a_multiproduce_is_found(driver: FakeDriver) -> None:
     driver[1].refuses = bad
-    places = [TopicPartition("t", n, 1) for n in range(3)]
+    partitions = [TopicPartition("t", n, 1) for n in range(3)]
     async with Producer(driver, tuning=HASTY) as out:
         await out.send("t", b"the topic is known now", partition=TopicPartition("t", 0, 2))
-        for value, place in ((b"good", 0), (b"bad", 1), (b"fine", 2)):
-            assert out.try_put("t", value, partition=places[place])
+        for value, index in ((b"good", 0), (b"bad", 1), (b"fine", 2)):
+            assert out.try_put("t", value, partition=partitions[index])
         await out.flush()
         (failed,) = out.failures.take()
-    assert (failed.record.value, failed.partition, type(failed.error)) == (b"bad", places[1], OutcomeUnknown)
+    assert (failed.record.value, failed.partition, type(failed.error)) == (b"bad", partitions[1], OutcomeUnknown)
     assert [len(request.parts) for request in driver[1].requests] == [3, 3, 2, 1, 1, 1, 1]
     # The broker stores the parts before the bad one each time before it closes: at least once.
-    assert [len(driver.log.get(place, [])) for place in places] == [4, 0, 1]
+    assert [len(driver.log.get(partition, [])) for partition in partitions] == [4, 0, 1]
 
 
 # ---- routing --------------------------------------------------------------------------------------------------
@@ -507,7 +507,7 @@ async def test_case_45_a_new_topic_goes_to_partition_0_of_a_live_broker_and_then
         driver.metadata.publish("new", b1=3, b2=3)
         for n in range(200):
             await out.send("new", b"%d" % n)
-        assert {place for place in driver.log if place.topic == "new"} == {
+        assert {partition for partition in driver.log if partition.topic == "new"} == {
             TopicPartition("new", n, broker) for broker in (1, 2) for n in range(3)
         }
         assert driver.metadata.refreshed == 1  # for brokers that only tell when asked
@@ -541,19 +541,19 @@ async def test_records_of_a_broker_that_has_gone_are_sent_elsewhere(driver: Fake
             await out.put("t", b"%d" % n, key=key)
         await driver[1].sent(1)
         driver.metadata.brokers(2)
-    (place,) = driver.log
-    assert place.broker == 2
-    assert driver.log[place] == [b"%d" % n for n in range(5)]
+    (partition,) = driver.log
+    assert partition.broker == 2
+    assert driver.log[partition] == [b"%d" % n for n in range(5)]
 
 
 async def test_an_explicit_partition_waits_for_its_broker_to_come_back(driver: FakeDriver) -> None:
     driver.metadata.brokers(2)
     async with Producer(driver) as out, anyio.create_task_group() as tasks:
         sends = Sends(out, tasks)
-        await sends.start(b"v", partition=PLACE)
+        await sends.start(b"v", partition=PARTITION)
         assert not sends.outcomes
         driver.metadata.brokers(1, 2)
-    assert driver.log[PLACE] == [b"v"]
+    assert driver.log[PARTITION] == [b"v"]
 
 
 async def test_records_without_any_live_broker_wait_for_one(driver: FakeDriver) -> None:
@@ -568,9 +568,9 @@ async def test_records_without_any_live_broker_wait_for_one(driver: FakeDriver) 
 async def test_without_any_live_broker_the_error_says_that(driver: FakeDriver, clock: Clock) -> None:
     driver.metadata.brokers()
     async with Producer(driver, deliver_within=HURRY_S) as out:
-        found = await late(clock, out)
-    assert type(found) is NotWritten
-    assert f"not delivered within {HURRY_S} s (t: no live broker has it; 0 attempts)" in str(found)
+        result = await late(clock, out)
+    assert type(result) is NotWritten
+    assert f"not delivered within {HURRY_S} s (t: no live broker has it; 0 attempts)" in str(result)
 
 
 async def test_a_topic_that_cannot_be_looked_up_yet_is_asked_for_again(driver: FakeDriver) -> None:
@@ -584,9 +584,9 @@ async def test_a_topic_that_was_never_found_says_why(driver: FakeDriver, clock: 
     driver.metadata.topic_errors = [ZooKeeperError("away")]
     once = Tuning(backoff=Backoff(10, 1, 10))
     async with Producer(driver, tuning=once, deliver_within=HURRY_S) as out:
-        found = await late(clock, out)
-    assert type(found) is NotWritten
-    assert "(t: away; 0 attempts)" in str(found)
+        result = await late(clock, out)
+    assert type(result) is NotWritten
+    assert "(t: away; 0 attempts)" in str(result)
 
 
 # ---- what nobody waits for --------------------------------------------------------------------------------------
@@ -624,7 +624,7 @@ async def test_exit_raises_what_did_not_make_it_and_what_is_known_of_it(driver: 
     driver[1].holding = True
     with pytest.raises(Undelivered) as caught:
         async with Producer(driver, exit_within=0.05) as out:
-            await out.put("t", b"in flight", partition=PLACE)
+            await out.put("t", b"in flight", partition=PARTITION)
             await wait_all_tasks_blocked()
             await out.put("t", b"no broker", partition=TopicPartition("t", 0, 3))
     assert {failed.record.value: type(failed.error) for failed in caught.value.records} == {
@@ -678,14 +678,14 @@ async def test_exit_tells_those_who_still_wait(driver: FakeDriver) -> None:
     outcomes: list[Any] = []
 
     async def wait(out: Producer) -> None:
-        outcomes.append(await outcome(out, partition=PLACE))
+        outcomes.append(await outcome(out, partition=PARTITION))
 
     async with anyio.create_task_group() as tasks, Producer(driver, buffer_bytes=131, exit_within=0.05) as out:
         tasks.start_soon(wait, out)
         await wait_all_tasks_blocked()
         tasks.start_soon(wait, out)
         await wait_all_tasks_blocked()
-    assert sorted(type(found).__name__ for found in outcomes) == ["Closed", "OutcomeUnknown"]
+    assert sorted(type(result).__name__ for result in outcomes) == ["Closed", "OutcomeUnknown"]
 
 
 # ---- a background that dies ------------------------------------------------------------------------------------
@@ -693,18 +693,18 @@ async def test_exit_tells_those_who_still_wait(driver: FakeDriver) -> None:
 
 async def test_a_dead_background_surfaces_everywhere(driver: FakeDriver) -> None:
     driver.hold()
-    found: list[Any] = []
+    results: list[Any] = []
     with pytest.raises(ZooKeeperError, match="authentication failed"):
         async with Producer(driver) as out, anyio.create_task_group() as tasks:
 
             async def wait() -> None:
-                found.append(await outcome(out))
+                results.append(await outcome(out))
 
             tasks.start_soon(wait)
             await wait_all_tasks_blocked()
             driver.metadata.fail(ZooKeeperError("authentication failed"))
             await wait_all_tasks_blocked()
-            assert type(found[0]) is OutcomeUnknown
+            assert type(results[0]) is OutcomeUnknown
             for call in (out.put, out.send):
                 with pytest.raises(
                     Closed, match="the producer stopped: ZooKeeperError: authentication failed"
@@ -743,13 +743,13 @@ async def test_a_mistake_of_ours_in_a_sender_is_not_only_logged(
 # ---- cancellation ----------------------------------------------------------------------------------------------
 
 
-async def cancelled_after(turns: int, call: Callable[[], Awaitable[object]]) -> bool:
-    """Run a call and cancel it after so many turns of the loop. True when it was cancelled, False when it was over."""
+async def cancelled_after(checkpoints: int, call: Callable[[], Awaitable[object]]) -> bool:
+    """Run a call and cancel it after `checkpoints` passes of the loop. Return True if that cancelled it."""
     with anyio.CancelScope() as scope:
         async with anyio.create_task_group() as tasks:
 
             async def cancel() -> None:
-                for _ in range(turns):
+                for _ in range(checkpoints):
                     await anyio.lowlevel.checkpoint()
                 scope.cancel()
 
@@ -763,17 +763,17 @@ async def cancelled_after(turns: int, call: Callable[[], Awaitable[object]]) -> 
 async def test_pain_cancellation_at_every_await_of_send(driver: FakeDriver, call: str) -> None:
     """Neither is the cancel swallowed nor a record lost: what was accepted is written, once; what was not, is not."""
     cancelled = {}
-    for turns in range(25):
-        value = b"%d" % turns
+    for checkpoints in range(25):
+        value = b"%d" % checkpoints
         arguments = [value] if call == "send_many" else value
         async with Producer(driver, buffer_bytes=2 * 132) as out:
-            assert out.try_put("t", b"-", partition=PLACE)
-            assert out.try_put("t", b"-", partition=PLACE)  # full: the call has to wait for room first
-            method = partial(getattr(out, call), "t", arguments, partition=PLACE)
-            cancelled[turns] = await cancelled_after(turns, method)
+            assert out.try_put("t", b"-", partition=PARTITION)
+            assert out.try_put("t", b"-", partition=PARTITION)  # full: the call has to wait for room first
+            method = partial(getattr(out, call), "t", arguments, partition=PARTITION)
+            cancelled[checkpoints] = await cancelled_after(checkpoints, method)
         accepted = out.statistics().accepted - 2
-        assert driver.log[PLACE].count(value) == accepted
-        assert accepted or cancelled[turns]
+        assert driver.log[PARTITION].count(value) == accepted
+        assert accepted or cancelled[checkpoints]
         assert not out.failures
     assert cancelled[0]
     assert not cancelled[24]
@@ -785,7 +785,7 @@ async def test_pain_cancellation_the_outcome_of_a_cancelled_send_goes_to_failure
     driver[1].connecting = True
     async with Producer(driver, deliver_within=HURRY_S) as out:
         async with anyio.create_task_group() as tasks:
-            await Sends(out, tasks).start(b"v", partition=PLACE)
+            await Sends(out, tasks).start(b"v", partition=PARTITION)
             await driver[1].sent(1)
             tasks.cancel_scope.cancel()
         assert len(out.failures) == 0
@@ -800,11 +800,11 @@ async def test_pain_cancellation_of_send_many_leaves_its_records_on_their_way(dr
     async with Producer(driver, buffer_bytes=131 * 3) as out:
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(lambda: out.send_many("t", [b"%d" % n for n in range(9)], partition=PLACE))
+                tasks.start_soon(lambda: out.send_many("t", [b"%d" % n for n in range(9)], partition=PARTITION))
                 await wait_all_tasks_blocked()
                 scope.cancel()
         driver[1].release()
-    assert driver.log[PLACE] == [b"0", b"1", b"2"]
+    assert driver.log[PARTITION] == [b"0", b"1", b"2"]
     assert out.statistics().accepted == 3
 
 
@@ -826,7 +826,7 @@ async def cpu_seconds(driver: FakeDriver, senders: int) -> float:
         begun = process_time()
         async with anyio.create_task_group() as tasks:
             for _ in range(senders):
-                tasks.start_soon(partial(out.send, "t", b"v", partition=PLACE))
+                tasks.start_soon(partial(out.send, "t", b"v", partition=PARTITION))
         took = process_time() - begun
         assert out.statistics().written == senders
     return took
@@ -837,7 +837,7 @@ async def test_pain_4000_concurrent_sends_linear(driver: FakeDriver) -> None:
     few = min([await cpu_seconds(driver, 400) for _ in range(5)])
     many = min([await cpu_seconds(driver, 4000) for _ in range(3)])
     assert many / few < 10 * 3  # quadratic would be 100
-    assert driver.log[PLACE] == [b"v"] * (5 * 400 + 3 * 4000)
+    assert driver.log[PARTITION] == [b"v"] * (5 * 400 + 3 * 4000)
 
 
 @pytest.mark.usefixtures("_no_gc")
@@ -850,7 +850,7 @@ async def test_pain_4000_cancelled_sends_linear(driver: FakeDriver) -> None:
             with anyio.CancelScope() as scope:
                 async with anyio.create_task_group() as tasks:
                     for _ in range(senders):
-                        tasks.start_soon(partial(out.send, "t", b"v", partition=PLACE))
+                        tasks.start_soon(partial(out.send, "t", b"v", partition=PARTITION))
                     while out.statistics().waiting < senders - 100:
                         await anyio.lowlevel.checkpoint()
                     begun = process_time()

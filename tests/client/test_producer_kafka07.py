@@ -35,15 +35,15 @@ THREE = {"num.partitions": "3"}
 
 def log(broker: Kafka07Broker, topic: str = "t") -> dict[int, list[bytes]]:
     """What is in the broker's files, by partition."""
-    found = {}
+    logs = {}
     for directory in broker.log_dir.glob(f"{topic}-*"):
         number = int(directory.name.rpartition("-")[2])
         decoder = MessageSetDecoder(TopicPartition(topic, number, broker.broker_id), Position(0), DecoderOptions())
         for segment in sorted(directory.glob("*.kafka")):
             decoder.feed(memoryview(segment.read_bytes()))
         assert decoder.error is None
-        found[number] = payloads(decoder.take().values)
-    return found
+        logs[number] = payloads(decoder.take().values)
+    return logs
 
 
 def everything(*brokers: Kafka07Broker, topic: str = "t") -> list[bytes]:
@@ -106,8 +106,8 @@ async def test_case_45_new_topic_first_partition_0_then_the_published_ones(
         assert first.partition == TopicPartition("new", 0, 1)
         with anyio.fail_after(10):
             table = k.driver.metadata.table
-            while not table.published("new"):
-                table = await k.driver.metadata.changed(table.version)
+            while not table.registered("new"):
+                table = await k.driver.metadata.wait_for_newer(table.version)
         keys = [b"key %d" % n for n in range(30)]
         for key in keys:
             index = KeyHash()("new", key, 3)
@@ -139,9 +139,9 @@ async def test_case_46_a_bad_produce_is_reported_and_its_neighbours_are_written(
             assert failed.record.value == b"to 7"
             assert type(failed.error) is OutcomeUnknown
             assert "does it have t/0-7" in failed.error.hint
-        found = log(broker)
-        assert found[2] == [b"to 2"]
-        assert set(found[0]) == {b"known", b"to 0"}
+        logs = log(broker)
+        assert logs[2] == [b"to 2"]
+        assert set(logs[0]) == {b"known", b"to 0"}
 
 
 # ---- pains ----------------------------------------------------------------------------------------------------
@@ -224,11 +224,11 @@ async def test_pain_send_while_cluster_is_away_ends_in_time() -> None:
 # ---- faults ---------------------------------------------------------------------------------------------------
 
 
-async def load(out: Producer, place: str, count: int, confirmed: list[bytes], done: anyio.Event) -> None:
+async def load(out: Producer, target: str, count: int, confirmed: list[bytes], done: anyio.Event) -> None:
     """Send one after the other, and note what was confirmed."""
     for n in range(count):
-        value = f"{place}-{n:05}".encode()
-        await out.send("t", value, key=place.encode())
+        value = f"{target}-{n:05}".encode()
+        await out.send("t", value, key=target.encode())
         confirmed.append(value)
     done.set()
 
@@ -264,11 +264,11 @@ async def test_a_broker_killed_and_restarted_under_load_loses_nothing_confirmed(
 async def test_put_under_load_survives_restarts_in_order(odradek_kafka07_broker: StartBroker) -> None:
     """One partition, a connection cut again and again: first occurrences are in order, and nothing is missing."""
     with Kafka07Broker() as broker, FaultProxy(broker.host, broker.port) as proxy:
-        place = TopicPartition("t", 0, 0)
+        partition = TopicPartition("t", 0, 0)
         tuning = Tuning(backoff=Backoff(0.001, 2, 0.01), batch_bytes=2000)
         async with connect(f"kafka07://{proxy.address}", tuning=tuning) as k, k.producer(latency=0) as out:
             for n in range(3000):
-                await out.put("t", b"%05d" % n, partition=place)
+                await out.put("t", b"%05d" % n, partition=partition)
                 if n % 300 == 299:
                     await anyio.to_thread.run_sync(proxy.cut)
         values = log(broker)[0]
@@ -278,18 +278,18 @@ async def test_put_under_load_survives_restarts_in_order(odradek_kafka07_broker:
 
 async def test_a_connection_cut_at_every_byte_of_a_produce_and_its_confirm_loses_nothing() -> None:
     with Kafka07Broker() as broker, FaultProxy(broker.host, broker.port) as proxy:
-        place = TopicPartition("t", 0, 0)
+        partition = TopicPartition("t", 0, 0)
         sent: list[tuple[bytes, bool]] = []
         async with connect(f"kafka07://{proxy.address}", tuning=HASTY) as k, k.producer() as out:
             size = 4 + 2 + 2 + 1 + 4 + 4 + 14 + 8  # PRODUCE of one 4-byte payload to topic t, and the confirm
-            await out.send("t", b"warm", partition=place)
+            await out.send("t", b"warm", partition=partition)
             cuts: list[dict[str, Any]] = [{"client_bytes": n} for n in range(size + 1)]
             cuts += [{"server_bytes": n} for n in range(7)]
             for n, cut in enumerate(cuts):
                 proxy.cut()
                 proxy.cut_after(**cut)
                 value = b"%04d" % n
-                sent.append((value, (await out.send("t", value, partition=place)).repeated))
+                sent.append((value, (await out.send("t", value, partition=partition)).repeated))
         counts = Counter(log(broker)[0])
         for value, repeated in sent:
             assert counts[value] >= 1
@@ -300,13 +300,13 @@ async def test_a_broker_that_comes_back_elsewhere_is_found(
     odradek_chroot: str, odradek_kafka07_broker: StartBroker
 ) -> None:
     first = await anyio.to_thread.run_sync(odradek_kafka07_broker)
-    place = TopicPartition("t", 0, 1)
+    partition = TopicPartition("t", 0, 1)
     async with connect(over_zookeeper(odradek_chroot), tuning=HASTY) as k, k.producer() as out:
-        await out.send("t", b"here", partition=place)
+        await out.send("t", b"here", partition=partition)
         await anyio.to_thread.run_sync(partial(first.kill, drop_session=True))
         second = await anyio.to_thread.run_sync(odradek_kafka07_broker)
         assert second.address != first.address
-        await out.send("t", b"there", partition=place)
+        await out.send("t", b"there", partition=partition)
     assert (everything(first), everything(second)) == ([b"here"], [b"there"])
 
 
@@ -333,13 +333,13 @@ async def outcome(out: Producer, value: bytes) -> str:
 async def test_every_send_of_a_run_of_restarts_tells_the_truth() -> None:
     """With a deadline too short to sit restarts out: Ack is in the log, NotWritten is not."""
     with Kafka07Broker() as broker:
-        found: dict[bytes, str] = {}
+        results: dict[bytes, str] = {}
         async with connect(f"kafka07://{broker.address}", tuning=HASTY) as k, k.producer(deliver_within=0.03) as out:
             async with k.producer() as warm:
                 await warm.send("t", b"warm")
 
             async def one(value: bytes) -> None:
-                found[value] = await outcome(out, value)
+                results[value] = await outcome(out, value)
 
             async with anyio.create_task_group() as tasks:
                 for n in range(300):
@@ -351,10 +351,10 @@ async def test_every_send_of_a_run_of_restarts_tells_the_truth() -> None:
                     await anyio.sleep(0.001)
             assert not out.failures
         counts = Counter(everything(broker))
-        assert len(found) == 300
-        assert all(counts[value] >= 1 for value, result in found.items() if result == "Ack")
-        assert all(counts[value] == 0 for value, result in found.items() if result == "NotWritten")
-        assert {"Ack", "NotWritten"} <= set(found.values()) <= {"Ack", "NotWritten", "OutcomeUnknown"}
+        assert len(results) == 300
+        assert all(counts[value] >= 1 for value, result in results.items() if result == "Ack")
+        assert all(counts[value] == 0 for value, result in results.items() if result == "NotWritten")
+        assert {"Ack", "NotWritten"} <= set(results.values()) <= {"Ack", "NotWritten", "OutcomeUnknown"}
 
 
 def test_it_runs_on_a_plain_asyncio_loop_where_anyio_knows_nothing_of_callbacks() -> None:

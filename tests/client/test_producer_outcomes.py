@@ -27,7 +27,7 @@ from odradek.types import TopicPartition
 if TYPE_CHECKING:
     from tests.client.conftest import FakeDriver
 
-PLACE = TopicPartition("t", 0, 1)
+PARTITION = TopicPartition("t", 0, 1)
 TUNING = Tuning(batch_bytes=120, request_bytes=300, in_flight=3, backoff=Backoff(0.0001, 2, 0.0005))
 MAX_MESSAGE = 80
 
@@ -46,7 +46,7 @@ class World:
     numbers: int = 0
     scopes: list[anyio.CancelScope] = field(default_factory=list)
     written: int = 0
-    in_one_place: list[list[bytes]] = field(default_factory=list)
+    in_one_partition: list[list[bytes]] = field(default_factory=list)
     failed: list[Failed] = field(default_factory=list)
     surely: list[bytes] = field(default_factory=list)
     """These were said to be written."""
@@ -81,27 +81,27 @@ class World:
 
 def give(world: World, what: str, number: int) -> None:
     """A call that brings records."""
-    out, place = world.out, PLACE if number % 3 == 0 else None
+    out, partition = world.out, PARTITION if number % 3 == 0 else None
     if what in ("send", "put", "keyed", "large"):
         (value,) = values = world.values(1, MAX_MESSAGE + 1 if what == "large" else 4)
         key = b"%d" % number if what == "keyed" else None
         method = out.put if what == "put" else out.send
-        world.start(values, partial(method, "t", value, key=key, partition=place))
+        world.start(values, partial(method, "t", value, key=key, partition=partition))
         return
     values = world.values(3 * number + 1)
-    if place is not None:
-        world.in_one_place.append(values)
+    if partition is not None:
+        world.in_one_partition.append(values)
     if what.startswith("arrow"):
         keys = [None if n % 3 else b"%d" % n for n in range(len(values))]
         data = pa.table({"value": values, "key": pa.array(keys, pa.binary())})
         key_column = "key" if what == "arrow keyed" else None
-        world.start(values, partial(out.send_arrow, "t", data, key=key_column, partition=place))
+        world.start(values, partial(out.send_arrow, "t", data, key=key_column, partition=partition))
     else:
         rows: list[Any] = list(values)
         if what == "mixed":
             rows[1::3] = [(b"k", value) for value in rows[1::3]]
             rows[2::3] = [ProducerRecord(value, b"%d" % number) for value in rows[2::3]]
-        world.start(values, partial(out.send_many, "t", rows, partition=place))
+        world.start(values, partial(out.send_many, "t", rows, partition=partition))
 
 
 def fail(world: World, what: str, number: int) -> None:
@@ -163,9 +163,9 @@ def check(world: World, failed: list[Failed]) -> None:
     assert not set(names) & set(world.surely)
     assert set(world.surely) <= set(log)
     assert not {each.record.value for each in failed if isinstance(each.error, NotWritten | Rejected)} & set(log)
-    for values in world.in_one_place:
+    for values in world.in_one_partition:
         wanted = set(values)
-        firsts = list(dict.fromkeys(value for value in world.driver.log[PLACE] if value in wanted))
+        firsts = list(dict.fromkeys(value for value in world.driver.log[PARTITION] if value in wanted))
         assert firsts == sorted(firsts)
 
 

@@ -23,7 +23,7 @@ from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 
 from ..payloads import payload, payloads
-from .consuming import LogEra, tp
+from .consuming import LogDriver, tp
 
 pytestmark = pytest.mark.anyio
 
@@ -53,14 +53,14 @@ async def batches_until(reader: Reader, total: int) -> AsyncIterator[Batch]:
 
 
 async def test_it_reads_everything_and_stops_by_itself() -> None:
-    driver = LogEra()
+    driver = LogDriver()
     driver.write(tp(0), numbered(1000))
     driver.write(tp(1), numbered(1000, 1000), CompressionType.SNAPPY)
     assert sorted(await read(driver, "t")) == numbered(2000)
 
 
 async def test_a_record_knows_where_it_is() -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), [b"one", b"two"])
     async with Reader(driver, "t", until=LATEST) as reader:
         records = [record async for record in reader]
@@ -68,11 +68,11 @@ async def test_a_record_knows_where_it_is() -> None:
 
 
 async def test_an_unknown_topic_is_at_its_end_at_once() -> None:
-    assert await read(LogEra(), "nothing") == []
+    assert await read(LogDriver(), "nothing") == []
 
 
 async def test_until_latest_is_what_it_was_at_entry() -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), numbered(10))
     async with Reader(driver, "t", until=LATEST) as reader:
         driver.write(tp(), numbered(10, 10))
@@ -82,14 +82,14 @@ async def test_until_latest_is_what_it_was_at_entry() -> None:
 @pytest.mark.parametrize("until", [32, 33, 47, 48])
 async def test_the_last_record_is_the_last_that_starts_before_until(until: int) -> None:
     """Entries of 16 bytes: the third starts at 32."""
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), numbered(10))
     expected = 2 if until == 32 else 3
     assert await read(driver, "t", until=until) == numbered(expected)
 
 
 async def test_until_inside_a_wrapper_takes_the_whole_wrapper() -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     start = driver.write(tp(), [b"first"])
     driver.write(tp(), numbered(5), CompressionType.GZIP)
     driver.write(tp(), [b"behind"])
@@ -98,7 +98,7 @@ async def test_until_inside_a_wrapper_takes_the_whole_wrapper() -> None:
 
 
 async def test_times_are_segment_boundaries() -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), numbered(6))
     driver.segments[tp()] = [(100.0, 0), (200.0, 32), (300.0, 64)]
     assert await read(driver, "t", start=AtTime(250.0)) == numbered(4, 2)
@@ -108,7 +108,7 @@ async def test_times_are_segment_boundaries() -> None:
 
 
 async def test_starts_and_ends_by_partition() -> None:
-    driver = LogEra()
+    driver = LogDriver()
     driver.write(tp(0), numbered(10))
     driver.write(tp(1), numbered(10, 10))
     assert await read(driver, {tp(0): 16 * 8, tp(1): LATEST}) == numbered(2, 8)
@@ -116,7 +116,7 @@ async def test_starts_and_ends_by_partition() -> None:
 
 
 async def test_from_latest_it_waits_for_what_comes() -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), numbered(5))
     async with Reader(driver, "t", start=LATEST) as reader:
         driver.write(tp(), numbered(3, 5))
@@ -124,7 +124,7 @@ async def test_from_latest_it_waits_for_what_comes() -> None:
 
 
 async def test_new_partitions_are_picked_up_and_read_whole() -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     async with Reader(driver, "t", start=LATEST) as reader:
         driver.publish("t", 2)
         driver.write(tp(1), numbered(3))
@@ -132,7 +132,7 @@ async def test_new_partitions_are_picked_up_and_read_whole() -> None:
 
 
 async def test_batches_are_cut_and_joined_to_the_size_asked_for() -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     for n in range(10):
         driver.write(tp(), numbered(10, 10 * n), CompressionType.NONE if n % 2 else CompressionType.SNAPPY)
     async with Reader(driver, "t", until=LATEST, tuning=Tuning(fetch_bytes=64)) as reader:
@@ -144,7 +144,7 @@ async def test_batches_are_cut_and_joined_to_the_size_asked_for() -> None:
 
 
 async def test_a_batch_does_not_wait_longer_than_it_may() -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), numbered(3))
     async with Reader(driver, "t") as reader:
         begun = anyio.current_time()
@@ -153,7 +153,7 @@ async def test_a_batch_does_not_wait_longer_than_it_may() -> None:
 
 
 async def test_partitions_take_turns() -> None:
-    driver = LogEra()
+    driver = LogDriver()
     for n in range(2):
         driver.write(tp(n), numbered(400))
     async with Reader(driver, "t", until=LATEST) as reader:
@@ -167,7 +167,7 @@ async def test_partitions_take_turns() -> None:
 @pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.GZIP, CompressionType.SNAPPY])
 @pytest.mark.parametrize("taken", [0, 1, 4, 5, 7, 12])
 async def test_a_bookmark_resumes_exactly_also_inside_wrappers(compression: CompressionType, taken: int) -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     for n in range(3):
         driver.write(tp(), numbered(4, 4 * n), compression)
     async with Reader(driver, "t", until=LATEST) as reader:
@@ -178,7 +178,7 @@ async def test_a_bookmark_resumes_exactly_also_inside_wrappers(compression: Comp
 
 
 async def test_a_bookmark_after_batches_and_after_the_end() -> None:
-    driver = LogEra()
+    driver = LogDriver()
     driver.write(tp(0), numbered(10), CompressionType.GZIP)
     async with Reader(driver, "t", until=LATEST) as reader:
         batch = await anext(reader.batches(max_records=3))
@@ -191,7 +191,7 @@ async def test_a_bookmark_after_batches_and_after_the_end() -> None:
 
 
 async def test_a_bookmark_before_until_does_not_skip_what_was_cut_off() -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), numbered(10))
     async with Reader(driver, "t", until=Position(50)) as reader:
         assert await values_of(reader) == numbered(4)
@@ -201,11 +201,11 @@ async def test_a_bookmark_before_until_does_not_skip_what_was_cut_off() -> None:
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"odradek":2,"at":[]}', '{"odradek":1,"at":[["t",1]]}'])
 def test_what_is_no_bookmark_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="not a bookmark"):
-        Reader(LogEra(), "t", start=text)
+        Reader(LogDriver(), "t", start=text)
 
 
 async def test_seek_forgets_what_was_read_ahead() -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), numbered(100))
     async with Reader(driver, "t", until=LATEST) as reader:
         assert (await anext(reader)).value == b"000000"
@@ -218,7 +218,7 @@ async def test_seek_forgets_what_was_read_ahead() -> None:
 
 
 async def test_seek_while_a_fetch_is_under_way() -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), numbered(100))
     driver.b1.gate = gate = anyio.Event()
     async with Reader(driver, "t", until=LATEST) as reader:
@@ -230,7 +230,7 @@ async def test_seek_while_a_fetch_is_under_way() -> None:
 
 
 async def test_pause_keeps_the_rest_of_a_batch_for_later() -> None:
-    driver = LogEra()
+    driver = LogDriver()
     driver.write(tp(0), numbered(10))
     driver.write(tp(1), numbered(10, 10))
     async with Reader(driver, "t", until=LATEST) as reader:
@@ -246,7 +246,7 @@ async def test_pause_keeps_the_rest_of_a_batch_for_later() -> None:
 
 
 async def test_lag_and_positions_count_what_was_handed_out() -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), numbered(10))
     async with Reader(driver, "t") as reader:
         assert await reader.lag() == {tp(): 160} and reader.positions() == {tp(): 0}
@@ -275,7 +275,7 @@ async def collect(reader: Reader) -> tuple[list[bytes], list[Exception]]:
 
 @pytest.mark.parametrize("fetch_bytes", [1 << 20, 20])
 async def test_a_corrupt_message_comes_after_the_good_ones_and_the_others_go_on(fetch_bytes: int) -> None:
-    driver = LogEra()
+    driver = LogDriver()
     driver.write(tp(0), numbered(3))
     driver.write(tp(1), numbered(5, 10))
     driver.logs[tp(0)][-1] ^= 1
@@ -287,7 +287,7 @@ async def test_a_corrupt_message_comes_after_the_good_ones_and_the_others_go_on(
 
 
 async def test_damage_behind_until_is_none_of_our_business() -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     end = driver.write(tp(), numbered(3))
     driver.logs[tp()] += b"\xff" * 50
     assert await read(driver, "t", until=Position(end)) == numbered(3)
@@ -295,7 +295,7 @@ async def test_damage_behind_until_is_none_of_our_business() -> None:
 
 async def test_a_log_that_ends_inside_a_message_is_an_error_and_not_an_endless_wait() -> None:
     """A clean restart serves whatever stands at the end of the file (specification 4.5, case 32)."""
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     end = driver.write(tp(), numbered(2))
     driver.logs[tp()] += b"\0\0\1\0garbage"
     with anyio.fail_after(5):
@@ -309,7 +309,7 @@ async def test_a_log_that_ends_inside_a_message_is_an_error_and_not_an_endless_w
 
 
 async def test_damage_in_a_wrapper_that_spans_fetches_gives_nothing_twice() -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), numbered(2))
     good = bytearray(encode_set(numbered(3, 2)))
     good[-1] ^= 1
@@ -320,7 +320,7 @@ async def test_damage_in_a_wrapper_that_spans_fetches_gives_nothing_twice() -> N
 
 
 async def test_skipped_messages_are_reported(caplog: pytest.LogCaptureFixture) -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), numbered(3))
     driver.logs[tp()][31] ^= 1
     async with Reader(driver, "t", until=LATEST, corrupt="skip") as reader:
@@ -330,7 +330,7 @@ async def test_skipped_messages_are_reported(caplog: pytest.LogCaptureFixture) -
 
 
 async def test_raw_messages_are_named_in_their_batch() -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), numbered(3))
     driver.logs[tp()][31] ^= 1
     async with Reader(driver, "t", until=LATEST, corrupt="raw") as reader:
@@ -341,7 +341,7 @@ async def test_raw_messages_are_named_in_their_batch() -> None:
 async def test_case_37_a_message_larger_than_the_fetch_size_comes_through_or_says_so() -> None:
     """A 14-byte window over 13+13 bytes, and windows far smaller than one message: read on in pieces, never stuck;
     beyond the limit on message size, an error that names it."""
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), [b"one", b"two", b"x" * 1000])
     assert await read(driver, "t", tuning=Tuning(fetch_bytes=14)) == [b"one", b"two", b"x" * 1000]
     async with Reader(driver, "t", until=LATEST, tuning=Tuning(fetch_bytes=14), max_message_bytes=500) as reader:
@@ -351,7 +351,7 @@ async def test_case_37_a_message_larger_than_the_fetch_size_comes_through_or_say
 
 
 async def test_a_position_that_is_gone_raises_or_resets() -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), numbered(10))
     driver.starts[tp()] = 32
     async with Reader(driver, "t", start=0, until=LATEST) as reader:
@@ -361,7 +361,7 @@ async def test_a_position_that_is_gone_raises_or_resets() -> None:
 
 
 async def test_a_wrong_partition_is_an_error_of_that_partition_only() -> None:
-    driver = LogEra()
+    driver = LogDriver()
     driver.write(tp(1), numbered(3))
     driver.b1.errors[tp(0)] = BrokerError(3, "WrongPartition")
     async with Reader(driver, {tp(0): 0, tp(1): 0}, until=Position(48)) as reader:
@@ -370,7 +370,7 @@ async def test_a_wrong_partition_is_an_error_of_that_partition_only() -> None:
 
 
 async def test_seek_revives_a_broken_partition() -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), numbered(3))
     driver.logs[tp()][15] ^= 1
     async with Reader(driver, "t", until=LATEST) as reader:
@@ -384,7 +384,7 @@ async def test_seek_revives_a_broken_partition() -> None:
 
 
 async def test_a_cut_at_every_byte_of_an_answer_loses_and_doubles_nothing() -> None:
-    driver = LogEra()
+    driver = LogDriver()
     driver.write(tp(0), numbered(3), CompressionType.GZIP)
     driver.write(tp(0), numbered(2, 3))
     driver.write(tp(1), numbered(3, 5))
@@ -397,7 +397,7 @@ async def test_a_cut_at_every_byte_of_an_answer_loses_and_doubles_nothing() -> N
 
 async def test_a_tail_from_before_a_truncation_is_not_believed() -> None:
     """Half a message read, then the broker restarts with a shorter log and other bytes behind it."""
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), [b"one", b"x" * 100])
     async with Reader(driver, "t", tuning=Tuning(fetch_bytes=20)) as reader:
         driver.b1.gate.set()
@@ -410,7 +410,7 @@ async def test_a_tail_from_before_a_truncation_is_not_believed() -> None:
 
 
 async def test_a_broker_that_moves_is_followed(caplog: pytest.LogCaptureFixture) -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), numbered(3))
     old = driver.b1
     async with Reader(driver, "t") as reader:
@@ -428,7 +428,7 @@ async def test_a_broker_that_moves_is_followed(caplog: pytest.LogCaptureFixture)
 
 async def test_one_log_line_for_an_outage_and_one_for_its_end(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "odradek.fetch")
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     async with Reader(driver, "t", tuning=Tuning(fetch_idle=0.001, backoff=QUICK)) as reader:
         while not driver.b1.fetches:
             await anyio.lowlevel.checkpoint()
@@ -444,7 +444,7 @@ async def test_one_log_line_for_an_outage_and_one_for_its_end(caplog: pytest.Log
 
 
 async def test_a_start_by_meaning_is_asked_for_again_until_the_broker_answers() -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     async with Reader(driver, "t", start=LATEST) as reader:
         driver.publish("t", 2)
         driver.write(tp(1), numbered(2))
@@ -455,7 +455,7 @@ async def test_a_start_by_meaning_is_asked_for_again_until_the_broker_answers() 
 
 
 async def test_entering_fails_honestly_when_an_end_cannot_be_found_out() -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.b1.down = True
     with pytest.raises(TransportError, match="Connection refused"):
         async with Reader(driver, "t", until=LATEST):
@@ -469,7 +469,7 @@ async def test_entering_fails_honestly_when_an_end_cannot_be_found_out() -> None
 
 
 async def test_pain_background_death_raises_in_async_for() -> None:
-    driver = LogEra()
+    driver = LogDriver()
     async with Reader(driver, "t") as reader:
         driver.metadata.fail(RuntimeError("watcher died"))
         with pytest.raises(RuntimeError, match="watcher died"):
@@ -480,7 +480,7 @@ async def test_pain_background_death_raises_in_async_for() -> None:
 
 
 async def test_a_bug_in_a_fetch_loop_raises_in_async_for() -> None:
-    driver = LogEra()
+    driver = LogDriver()
     driver.b1.fatal = ZeroDivisionError("a bug of ours")
     async with Reader(driver, {tp(): 0}) as reader:
         with pytest.raises(ZeroDivisionError):
@@ -488,7 +488,7 @@ async def test_a_bug_in_a_fetch_loop_raises_in_async_for() -> None:
 
 
 async def test_used_outside_its_block_it_says_closed() -> None:
-    reader = Reader(LogEra(), "t")
+    reader = Reader(LogDriver(), "t")
     with pytest.raises(Closed):
         await anext(reader)
     async with reader:
@@ -499,12 +499,12 @@ async def test_used_outside_its_block_it_says_closed() -> None:
 
 async def test_an_exception_of_the_block_comes_out_as_it_is() -> None:
     with pytest.raises(ValueError, match="mine"):
-        async with Reader(LogEra(), "t"):
+        async with Reader(LogDriver(), "t"):
             raise ValueError("mine")
 
 
 async def test_two_tasks_cannot_read_record_by_record_at_once() -> None:
-    async with Reader(LogEra(), "t") as reader, anyio.create_task_group() as tasks:
+    async with Reader(LogDriver(), "t") as reader, anyio.create_task_group() as tasks:
 
         async def wait() -> None:
             await anext(reader)
@@ -519,11 +519,11 @@ async def test_two_tasks_cannot_read_record_by_record_at_once() -> None:
 @pytest.mark.parametrize("options", [{"read_ahead_bytes": 0}, {"max_message_bytes": 0}, {"corrupt": "ignore"}])
 def test_options_that_cannot_work_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
-        Reader(LogEra(), "t", **options)  # type: ignore[arg-type]
+        Reader(LogDriver(), "t", **options)  # type: ignore[arg-type]
 
 
 async def test_its_repr_says_how_far_it_is() -> None:
-    async with Reader(LogEra(), "t", until=LATEST) as reader:
+    async with Reader(LogDriver(), "t", until=LATEST) as reader:
         await values_of(reader)
         assert repr(reader) == "<Reader 2 partitions, 2 ended, 0 failed>"
 
@@ -531,7 +531,7 @@ async def test_its_repr_says_how_far_it_is() -> None:
 async def test_pain_cancellation_at_every_await(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cancel the read at its n-th step, for every n until it gets through; each time the rest follows."""
     monkeypatch.setattr(streams, "YIELD_EVERY_ROWS", 1)
-    driver = LogEra()
+    driver = LogDriver()
     driver.write(tp(0), numbered(200), CompressionType.SNAPPY)
     driver.write(tp(1), numbered(200, 200))
     got: list[bytes] = []
@@ -560,7 +560,7 @@ async def test_pain_cancellation_at_every_await(monkeypatch: pytest.MonkeyPatch)
 
 async def test_pain_memory_bounded_with_slow_reader() -> None:
     """A reader that takes one batch and then nothing: fetching stops, with no more asked for than the budget."""
-    driver = LogEra(t=4)
+    driver = LogDriver(t=4)
     for n in range(4):
         driver.write(tp(n), [b"x" * 90] * 20_000)
     read_ahead_bytes = 400_000
@@ -583,7 +583,7 @@ async def test_pain_memory_bounded_with_slow_reader() -> None:
 
 async def test_compressed_data_is_counted_by_what_it_grows_to() -> None:
     """A small first request; then, as every byte turns out to become hundreds, the smallest there is."""
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     wrapper = encode_set([b"x" * 1000] * 100, CompressionType.GZIP)
     driver.logs[tp()] += wrapper * 500
     async with Reader(driver, "t", read_ahead_bytes=1_000_000, until=LATEST) as reader:

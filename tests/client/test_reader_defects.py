@@ -17,7 +17,7 @@ from odradek.types import EARLIEST, LATEST, AtTime, KiB, MiB, Position, StartPos
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 
-from .consuming import LogEra, tp
+from .consuming import LogDriver, tp
 
 pytestmark = pytest.mark.anyio
 
@@ -33,8 +33,8 @@ async def values_of(reader: Reader) -> list[bytes | None]:
     return [record.value async for record in reader]
 
 
-def damaged_log(messages: int) -> LogEra:
-    driver = LogEra(t=1)
+def damaged_log(messages: int) -> LogDriver:
+    driver = LogDriver(t=1)
     driver.logs[tp()] += DAMAGED * messages
     driver.write(tp(), [b"good"])
     return driver
@@ -105,7 +105,7 @@ async def test_few_compressed_bytes_that_expand_to_megabytes_do_not_block_the_lo
         return await run(function, *args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr("anyio.to_thread.run_sync", run_sync)
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     sizes = [driver.write(tp(), [bytes(100_000)] * 20, CompressionType.GZIP) for _ in range(5)]
     assert sizes[0] < 16 * KiB
     async with Reader(driver, "t", until=LATEST, tuning=Tuning(fetch_bytes=sizes[0])) as reader:
@@ -117,7 +117,7 @@ async def test_few_compressed_bytes_that_expand_to_megabytes_do_not_block_the_lo
 
 
 async def test_an_error_of_a_request_that_is_not_retriable_ends_its_partitions_and_not_the_reader() -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), numbered(3))
     async with Reader(driver, "t") as reader:
         assert [(await anext(reader)).value for _ in range(3)] == numbered(3)
@@ -130,7 +130,7 @@ async def test_an_error_of_a_request_that_is_not_retriable_ends_its_partitions_a
 
 
 async def test_a_retriable_error_of_a_partition_refreshes_the_metadata_and_is_retried() -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), numbered(3))
     driver.b1.errors[tp()] = BrokerError(6, "NOT_LEADER_OR_FOLLOWER", retriable=True, refresh_metadata=True)
     refreshed = 0
@@ -149,7 +149,7 @@ async def test_a_retriable_error_of_a_partition_refreshes_the_metadata_and_is_re
 
 
 async def test_a_hostile_position_ends_its_partition_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = LogEra(t=2)
+    driver = LogDriver(t=2)
     driver.write(tp(0), numbered(3))
     driver.write(tp(1), numbered(3, 10))
     far = (1 << 63) - 8
@@ -180,27 +180,27 @@ async def test_a_hostile_position_ends_its_partition_and_no_other(monkeypatch: p
 
 @pytest.mark.parametrize("max_records", [-1, 0, 1.5, "10", True])
 async def test_a_number_of_records_that_cannot_be_is_refused(max_records: object) -> None:
-    async with Reader(LogEra(), "t") as reader:
+    async with Reader(LogDriver(), "t") as reader:
         with pytest.raises((ConfigError, TypeError), match="max_records"):
             reader.batches(max_records=max_records)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("place", ["latest", 1.5, -1, 2**63, AtTime("x"), b"1", object(), {"t": 1}, [1]])  # type: ignore[arg-type]
+@pytest.mark.parametrize("position", ["latest", 1.5, -1, 2**63, AtTime("x"), b"1", object(), {"t": 1}, [1]])  # type: ignore[arg-type]
 @pytest.mark.parametrize("option", ["start", "until"])
-def test_a_place_that_cannot_be_is_refused(option: str, place: object) -> None:
+def test_an_impossible_position_is_refused(option: str, position: object) -> None:
     with pytest.raises((ConfigError, TypeError), match=option):
-        Reader(LogEra(), "t", **{option: place})  # type: ignore[arg-type]
+        Reader(LogDriver(), "t", **{option: position})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("topics", [b"t", [b"t"], [tp()], 3, None, {"t": 1}, {tp(): "earliest"}, ""])
 def test_topics_that_cannot_be_are_refused(topics: object) -> None:
     with pytest.raises((ConfigError, TypeError), match="topics"):
-        Reader(LogEra(), topics)  # type: ignore[arg-type]
+        Reader(LogDriver(), topics)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("start", [2**63, -1, "earliest", 1.0, None, AtTime(float("nan"))])
 async def test_a_seek_to_a_place_that_cannot_be_is_refused_and_changes_nothing(start: object) -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), numbered(3))
     async with Reader(driver, "t", until=LATEST) as reader:
         with pytest.raises((ConfigError, TypeError), match="start"):
@@ -209,7 +209,7 @@ async def test_a_seek_to_a_place_that_cannot_be_is_refused_and_changes_nothing(s
 
 
 async def test_pause_refuses_what_is_no_partition() -> None:
-    async with Reader(LogEra(), "t") as reader:
+    async with Reader(LogDriver(), "t") as reader:
         with pytest.raises((ConfigError, TypeError), match="partitions"):
             reader.pause("t")  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="not currently assigned"):
@@ -219,7 +219,7 @@ async def test_pause_refuses_what_is_no_partition() -> None:
 @pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.GZIP])
 @pytest.mark.parametrize("taken", [0, 1, 7, 20])
 async def test_until_takes_a_bookmark_and_ends_exactly_there(compression: CompressionType, taken: int) -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     for first in (0, 10):
         driver.write(tp(), numbered(10, first), compression)
     async with Reader(driver, "t") as reader:

@@ -16,7 +16,7 @@ from odradek.core.backoff import Backoff
 from odradek.types import LATEST
 from odradek.wire.compression import CompressionType
 
-from .consuming import LogEra, tp
+from .consuming import LogDriver, tp
 
 pytestmark = pytest.mark.anyio
 
@@ -24,9 +24,9 @@ LIVES = 8
 TUNING = Tuning(fetch_bytes=200, fetch_idle=0.001, backoff=Backoff(first_s=0.0001, max_s=0.001))
 
 
-def logs(chance: random.Random) -> tuple[LogEra, list[bytes]]:
+def logs(chance: random.Random) -> tuple[LogDriver, list[bytes]]:
     """Return three partitions, some of it compressed, and everything that is in them."""
-    driver = LogEra(t=3)
+    driver = LogDriver(t=3)
     values: list[bytes] = []
     for number in range(3):
         for _ in range(chance.randrange(4)):
@@ -36,7 +36,7 @@ def logs(chance: random.Random) -> tuple[LogEra, list[bytes]]:
     return driver, values
 
 
-async def live(driver: LogEra, mark: str | None, seen: list[bytes | None], marks: list[str], how: int) -> None:
+async def live(driver: LogDriver, mark: str | None, seen: list[bytes | None], marks: list[str], how: int) -> None:
     """Read to the end; after each step, note what was handed out and where that was."""
     options: dict[str, Any] = {} if mark is None else {"start": mark}
     async with Reader(driver, "t", until=LATEST, tuning=TUNING, **options) as reader:
@@ -59,7 +59,7 @@ async def live(driver: LogEra, mark: str | None, seen: list[bytes | None], marks
         marks.append("")
 
 
-async def cancelled_by_scope(steps: int, driver: LogEra, *args: Any) -> None:
+async def cancelled_by_scope(steps: int, driver: LogDriver, *args: Any) -> None:
     async with anyio.create_task_group() as tasks:
         scope = anyio.CancelScope()
 
@@ -74,7 +74,7 @@ async def cancelled_by_scope(steps: int, driver: LogEra, *args: Any) -> None:
         scope.cancel()
 
 
-async def cancelled_natively(steps: int, driver: LogEra, *args: Any) -> None:
+async def cancelled_natively(steps: int, driver: LogDriver, *args: Any) -> None:
     task = asyncio.ensure_future(live(driver, *args))
     for _ in range(steps):
         await asyncio.sleep(0)
@@ -83,7 +83,7 @@ async def cancelled_natively(steps: int, driver: LogEra, *args: Any) -> None:
     assert task.cancelled() or task.exception() is None
 
 
-def disturb(driver: LogEra, chance: random.Random) -> None:
+def disturb(driver: LogDriver, chance: random.Random) -> None:
     """Perhaps let the next response break off."""
     driver.b1.cut_after = chance.choice([None, None, chance.randrange(100)])
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-PLACE = TopicPartition("t", 0, 1)
+PARTITION = TopicPartition("t", 0, 1)
 ROWS = [b"one", b"", b"three", "vi\u00ebr".encode()]
 KINDS = [
     pa.binary(),
@@ -64,31 +64,31 @@ async def test_binary_and_string_columns_of_every_kind_and_shape_are_sent_as_the
 ) -> None:
     async with Producer(driver) as out:
         acks = await out.send_many("t", [b"the topic is known now"], partition=TopicPartition("t", 1, 2))
-        acks = await out.send_arrow("t", shape(column(kind)), partition=PLACE)
-    assert acks.check().counts == {PLACE: 4}
-    assert driver.log[PLACE] == ROWS
+        acks = await out.send_arrow("t", shape(column(kind)), partition=PARTITION)
+    assert acks.check().counts == {PARTITION: 4}
+    assert driver.log[PARTITION] == ROWS
 
 
 async def test_values_reach_the_encoder_in_the_memory_of_the_array(driver: FakeDriver) -> None:
     values = pa.array([b"%05d" % n for n in range(5000)], pa.binary())
     async with Producer(driver, tuning=Tuning(batch_bytes=8 * KiB)) as out:
         await out.send("t", b"the topic is known now", partition=TopicPartition("t", 1, 2))
-        assert (await out.send_arrow("t", values, partition=PLACE)).written == 5000
+        assert (await out.send_arrow("t", values, partition=PARTITION)).written == 5000
     records = [part.records for request in driver[1].requests for part in request.parts]
     assert len(records) > 8
     address = values.buffers()[2].address  # type: ignore[union-attr]
     for packed in records:
         assert isinstance(packed, PackedBytes)
         assert pa.py_buffer(packed.data).address == address
-    assert driver.log[PLACE] == values.to_pylist()
+    assert driver.log[PARTITION] == values.to_pylist()
 
 
 async def test_small_chunks_travel_together_in_their_order(driver: FakeDriver) -> None:
     rows = [b"%04d" % n for n in range(3000)]
     chunks = pa.chunked_array([rows[n : n + 3] for n in range(0, 3000, 3)], pa.binary())
     async with Producer(driver) as out:
-        await out.send_arrow("t", chunks, partition=PLACE)
-    assert driver.log[PLACE] == rows
+        await out.send_arrow("t", chunks, partition=PARTITION)
+    assert driver.log[PARTITION] == rows
     assert sum(len(request.parts) for request in driver[1].requests) < 10
 
 
@@ -109,12 +109,12 @@ async def test_keys_choose_the_partition_and_a_null_is_no_key(driver: FakeDriver
     async with Producer(driver) as out:
         acks = await out.send_arrow("t", data, key="user")
     assert acks.written == 500
-    places = driver.metadata.table.partitions("t")
+    partitions = driver.metadata.table.partitions("t")
     for n, key in enumerate(keys):
         if key is not None:
             index = KeyHash()("t", key.encode(), 4)
             assert index is not None
-            assert b"%d" % n in driver.log[places[index]]
+            assert b"%d" % n in driver.log[partitions[index]]
 
 
 async def test_a_partitioner_that_looks_at_every_record_sees_every_row(driver: FakeDriver) -> None:
@@ -127,8 +127,8 @@ async def test_a_partitioner_that_looks_at_every_record_sees_every_row(driver: F
 async def test_compressed_topics_take_columns_too(driver: FakeDriver) -> None:
     rows = [b"%05d" % n * 20 for n in range(3000)]
     async with Producer(driver, compression="gzip") as out:
-        assert (await out.send_arrow("t", pa.array(rows), partition=PLACE)).written == 3000
-    assert driver.log[PLACE] == rows
+        assert (await out.send_arrow("t", pa.array(rows), partition=PARTITION)).written == 3000
+    assert driver.log[PARTITION] == rows
 
 
 # ---- what it refuses ---------------------------------------------------------------------------------------------
@@ -189,8 +189,8 @@ async def test_without_pyarrow_the_error_names_the_extra(driver: FakeDriver, mon
 
 async def test_rows_that_are_too_large_fail_alone_and_are_shown_as_records(driver: FakeDriver) -> None:
     async with Producer(driver, max_message_bytes=10) as out:
-        acks = await out.send_arrow("t", pa.array(["fits", "x" * 11, "too", "y" * 1000]), partition=PLACE)
-    assert driver.log[PLACE] == [b"fits", b"too"]
+        acks = await out.send_arrow("t", pa.array(["fits", "x" * 11, "too", "y" * 1000]), partition=PARTITION)
+    assert driver.log[PARTITION] == [b"fits", b"too"]
     assert [failed.record for failed in acks.failed] == [ProducerRecord(b"x" * 11), ProducerRecord(b"y" * 1000)]
     for failed in acks.failed:
         assert isinstance(failed.error, Rejected)
@@ -213,7 +213,7 @@ async def test_rows_that_nobody_answers_are_unknown_and_shown_as_records(
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(late)
-        acks = await out.send_arrow("t", pa.array(["a", "b"]), partition=PLACE)
+        acks = await out.send_arrow("t", pa.array(["a", "b"]), partition=PARTITION)
         assert [(failed.record, type(failed.error)) for failed in acks.failed] == [
             (ProducerRecord(b"a"), OutcomeUnknown),
             (ProducerRecord(b"b"), OutcomeUnknown),
@@ -226,7 +226,7 @@ async def test_rows_wait_for_room_and_what_they_take_is_bounded(driver: FakeDriv
         driver.hold()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(
-                partial(out.send_arrow, "t", pa.array([b"%03d" % n for n in range(1000)]), partition=PLACE)
+                partial(out.send_arrow, "t", pa.array([b"%03d" % n for n in range(1000)]), partition=PARTITION)
             )
             await wait_all_tasks_blocked()
             most = out.statistics().buffered_bytes
@@ -234,7 +234,7 @@ async def test_rows_wait_for_room_and_what_they_take_is_bounded(driver: FakeDriv
             assert out.statistics().buffered > 2000 // (13 + 2 * PACKED_OVERHEAD_BYTES)
             driver[1].release()
         assert out.statistics().buffered_bytes == 0
-    assert driver.log[PLACE] == [b"%03d" % n for n in range(1000)]
+    assert driver.log[PARTITION] == [b"%03d" % n for n in range(1000)]
 
 
 async def test_a_cancelled_call_leaves_its_rows_on_their_way(driver: FakeDriver) -> None:
@@ -243,13 +243,13 @@ async def test_a_cancelled_call_leaves_its_rows_on_their_way(driver: FakeDriver)
     async with Producer(driver, buffer_bytes=1000) as out:
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(partial(out.send_arrow, "t", pa.array(rows), partition=PLACE))
+                tasks.start_soon(partial(out.send_arrow, "t", pa.array(rows), partition=PARTITION))
                 await wait_all_tasks_blocked()
                 scope.cancel()
         accepted = out.statistics().accepted
         assert 0 < accepted < 100
         driver[1].release()
-    assert driver.log[PLACE] == rows[:accepted]
+    assert driver.log[PARTITION] == rows[:accepted]
     assert not out.failures
 
 
@@ -264,16 +264,16 @@ async def test_rows_of_a_broker_that_has_gone_are_sent_elsewhere_in_their_order(
         await wait_all_tasks_blocked()
         driver[1].holding = False
         driver[1].cut(sent=False)
-    assert {place.broker for place in driver.log} == {2}
+    assert {partition.broker for partition in driver.log} == {2}
     assert driver.values() == rows
 
 
 async def test_a_wrapper_that_is_too_large_is_split_down_to_its_rows(driver: FakeDriver) -> None:
     rows = [bytes((n * 7919 + i * i * 31 + (i * n) % 251) % 256 for i in range(40)) for n in range(40)]
     async with Producer(driver, compression="gzip", max_message_bytes=200) as out:
-        acks = await out.send_arrow("t", pa.array(rows, pa.binary()), partition=PLACE)
+        acks = await out.send_arrow("t", pa.array(rows, pa.binary()), partition=PARTITION)
     assert acks.written == 40
-    assert driver.log[PLACE] == rows
+    assert driver.log[PARTITION] == rows
     assert len(acks.acks) > 6
 
 
@@ -281,9 +281,9 @@ async def test_views_are_copied_some_rows_at_a_time() -> None:
     values = pa.array(
         [f"a long string that is not inlined {n}" for n in range(3 * arrow_input.ROWS_AT_ONCE)], pa.string_view()
     )
-    pieces = list(arrow_input.runs(values, None, None))
-    assert [len(piece) for piece in pieces] == [arrow_input.ROWS_AT_ONCE] * 3
-    assert [value.decode() for piece in pieces for value in piece if isinstance(value, bytes)] == values.to_pylist()
+    runs = list(arrow_input.runs(values, None, None))
+    assert [len(run) for run in runs] == [arrow_input.ROWS_AT_ONCE] * 3
+    assert [value.decode() for run in runs for value in run if isinstance(value, bytes)] == values.to_pylist()
 
 
 # ---- more than values ---------------------------------------------------------------------------------------------
@@ -300,8 +300,8 @@ async def test_nulls_keys_headers_and_times_become_records() -> None:
     ]
     assert list(arrow_input.runs(data, "value", "key", "headers", "time")) == [rows]
     chunked = pa.concat_tables([data, data])
-    found = [row for run in arrow_input.runs(chunked, "value", "key", "headers", "time") for row in run]
-    assert found == rows + rows
+    rows_back = [row for run in arrow_input.runs(chunked, "value", "key", "headers", "time") for row in run]
+    assert rows_back == rows + rows
 
 
 @pytest.mark.parametrize(
@@ -343,8 +343,8 @@ async def test_rows_that_the_cluster_cannot_store_fail_alone(driver: FakeDriver)
     times = pa.array([None, None, 5, None], pa.int64())
     data = pa.table({"value": [b"a", b"b", b"c", None], "headers": headers, "time": times})
     async with Producer(driver) as out:
-        acks = await out.send_arrow("t", data, headers="headers", timestamp="time", partition=PLACE)
-    assert driver.log[PLACE] == [b"a"]
+        acks = await out.send_arrow("t", data, headers="headers", timestamp="time", partition=PARTITION)
+    assert driver.log[PARTITION] == [b"a"]
     assert [failed.record for failed in acks.failed] == [
         ProducerRecord(b"b", None, (("h", b"1"),)),
         ProducerRecord(b"c", None, (), 5),

@@ -23,7 +23,7 @@ from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 
 from ..columns import ENGINES, damage, using
-from .consuming import LogEra, tp
+from .consuming import LogDriver, tp
 
 pytestmark = pytest.mark.anyio
 
@@ -40,12 +40,12 @@ def values(table: pa.Table) -> list[bytes]:
 
 
 def by_partition(*tables: pa.Table) -> dict[TopicPartition, list[bytes]]:
-    found: dict[TopicPartition, list[bytes]] = defaultdict(list)
+    values: dict[TopicPartition, list[bytes]] = defaultdict(list)
     for table in tables:
         table.validate(full=True)
         for row in table.to_pylist():
-            found[TopicPartition(row["topic"], row["partition"], row["broker"])].append(row["value"])
-    return found
+            values[TopicPartition(row["topic"], row["partition"], row["broker"])].append(row["value"])
+    return values
 
 
 async def read_ahead(reader: Reader, rows: int) -> None:
@@ -61,9 +61,9 @@ def make_driver(
         CompressionType.GZIP,
         CompressionType.SNAPPY,
     ),
-) -> LogEra:
+) -> LogDriver:
     """A partition in each codec, two hundred records each, three to an entry where they are compressed."""
-    driver = LogEra(t=len(compressions))
+    driver = LogDriver(t=len(compressions))
     for n, compression in enumerate(compressions):
         rows = numbered(200, 1000 * n)
         for at in range(0, 200, 3):
@@ -102,7 +102,7 @@ async def test_a_bookmark_between_two_tables_resumes_exactly_there(engine: str, 
 
 
 async def test_positions_lie_right_behind_the_last_table() -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), numbered(10))
     async with Reader(driver, "t", until=LATEST) as reader:
         tables = reader.arrow(max_bytes=4 * 6)
@@ -115,7 +115,7 @@ async def test_positions_lie_right_behind_the_last_table() -> None:
 
 
 async def test_records_batches_and_tables_of_one_reader_take_turns() -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), numbered(9))
     async with Reader(driver, "t", until=LATEST) as reader:
         assert values(await anext(reader.arrow(max_bytes=12))) == numbered(2)
@@ -124,7 +124,7 @@ async def test_records_batches_and_tables_of_one_reader_take_turns() -> None:
 
 
 async def test_an_error_comes_behind_the_rows_before_it_and_the_others_go_on() -> None:
-    driver = LogEra()
+    driver = LogDriver()
     driver.write(tp(0), numbered(3))
     driver.write(tp(1), numbered(5, 10))
     driver.logs[tp(0)][-1] ^= 1
@@ -139,7 +139,7 @@ async def test_an_error_comes_behind_the_rows_before_it_and_the_others_go_on() -
 
 @pytest.mark.parametrize("engine", ENGINES)
 async def test_raw_entries_say_what_is_wrong_with_them(engine: str) -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     bad = damage(encode_set([b"bad"]))
     driver.write(tp(), [b"good"])
     driver.logs[tp()] += bad
@@ -156,25 +156,25 @@ async def test_raw_entries_say_what_is_wrong_with_them(engine: str) -> None:
 
 
 async def test_a_table_may_wait_to_be_filled() -> None:
-    driver = LogEra(t=2)
+    driver = LogDriver(t=2)
     async with Reader(driver, "t", tuning=Tuning(fetch_idle=0.001)) as reader:
-        found: list[pa.Table] = []
+        tables: list[pa.Table] = []
 
         async def read() -> None:
-            found.append(await anext(reader.arrow(max_bytes=4000, max_wait=3600)))
+            tables.append(await anext(reader.arrow(max_bytes=4000, max_wait=3600)))
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(read)
             for n in range(8):
                 driver.write(tp(n % 2), [b"x" * 100])
                 await read_ahead(reader, n + 1)
-            assert not found
+            assert not tables
             driver.write(tp(), [b"x" * 4000])
-    assert found[0].num_rows == 8
+    assert tables[0].num_rows == 8
 
 
 async def test_a_table_waits_no_longer_than_it_may() -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), numbered(3))
     async with Reader(driver, "t", tuning=Tuning(fetch_idle=0.001)) as reader:
         with anyio.fail_after(5):
@@ -182,12 +182,12 @@ async def test_a_table_waits_no_longer_than_it_may() -> None:
 
 
 async def test_a_table_does_not_wait_for_what_will_never_come() -> None:
-    driver = LogEra(t=2)
+    driver = LogDriver(t=2)
     driver.write(tp(), numbered(3))
     async with Reader(driver, "t", until=LATEST) as reader:
         with anyio.fail_after(5):
             assert [values(table) async for table in reader.arrow(max_wait=3600)] == [numbered(3)]
-    full = LogEra(t=1)
+    full = LogDriver(t=1)
     full.write(tp(), [b"x" * 990] * 500)
     async with Reader(full, "t", read_ahead_bytes=100_000, tuning=Tuning(fetch_bytes=20_000)) as reader:
         with anyio.fail_after(5):  # more than may be read ahead
@@ -195,7 +195,7 @@ async def test_a_table_does_not_wait_for_what_will_never_come() -> None:
 
 
 async def test_what_killed_the_background_is_raised_while_a_table_is_filled() -> None:
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), numbered(3))
     async with Reader(driver, "t", tuning=Tuning(fetch_idle=0.001)) as reader, anyio.create_task_group() as tasks:
 
@@ -211,10 +211,10 @@ async def test_what_killed_the_background_is_raised_while_a_table_is_filled() ->
 @pytest.mark.parametrize("max_wait", [0.0, 0.001])
 async def test_cancelling_a_wait_for_a_table_moves_nothing(max_wait: float) -> None:
     driver = make_driver()
-    found: list[pa.Table] = []
+    tables: list[pa.Table] = []
     async with Reader(driver, "t", until=LATEST, tuning=Tuning(fetch_bytes=100, fetch_idle=0.001)) as reader:
         steps = 0
-        while sum(table.num_rows for table in found) < 600:
+        while sum(table.num_rows for table in tables) < 600:
             steps += 1
             with anyio.CancelScope() as scope:
                 async with anyio.create_task_group() as tasks:
@@ -226,9 +226,9 @@ async def test_cancelling_a_wait_for_a_table_moves_nothing(max_wait: float) -> N
 
                     tasks.start_soon(cancel)
                     async for table in reader.arrow(max_bytes=40, max_wait=max_wait):
-                        found.append(table)
+                        tables.append(table)
                     tasks.cancel_scope.cancel()
-    assert by_partition(*found) == {tp(n): numbered(200, 1000 * n) for n in range(3)}
+    assert by_partition(*tables) == {tp(n): numbered(200, 1000 * n) for n in range(3)}
     assert steps > 5
 
 
@@ -247,12 +247,12 @@ async def test_rows_whose_table_cannot_be_made_come_again(monkeypatch: pytest.Mo
                 with pytest.raises(MemoryError):
                     await anext(reader.arrow(max_bytes=50))
         assert reader.bookmark() == bookmark
-        found = [before] + [table async for table in reader.arrow(max_bytes=100)]
-    assert by_partition(*found) == {tp(n): numbered(200, 1000 * n) for n in range(3)}
+        all_tables = [before] + [table async for table in reader.arrow(max_bytes=100)]
+    assert by_partition(*all_tables) == {tp(n): numbered(200, 1000 * n) for n in range(3)}
 
 
 async def test_pain_memory_is_bounded_with_a_slow_taker_of_tables() -> None:
-    driver = LogEra(t=4)
+    driver = LogDriver(t=4)
     for n in range(4):
         driver.write(tp(n), [b"x" * 90] * 10_000)
     read_ahead_bytes = 400_000
@@ -275,7 +275,7 @@ async def test_pain_batches_into_data_frames_are_slow(engine: str, monkeypatch: 
     def refuse(*_: object) -> Any:
         raise AssertionError("an object for a row")
 
-    driver = LogEra(t=1)
+    driver = LogDriver(t=1)
     driver.write(tp(), [b"x" * 90] * 1000)
     with using(engine):
         async with Reader(driver, "t", until=LATEST) as reader:
@@ -288,7 +288,7 @@ async def test_pain_batches_into_data_frames_are_slow(engine: str, monkeypatch: 
 
 
 async def test_options_that_cannot_work_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = Reader(LogEra(), "t")
+    reader = Reader(LogDriver(), "t")
     with pytest.raises(ConfigError, match="max_bytes"):
         reader.arrow(max_bytes=0)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
@@ -300,13 +300,13 @@ async def test_options_that_cannot_work_are_refused_at_once(monkeypatch: pytest.
 # ---- consumers ----------------------------------------------------------------------------------------------
 
 
-def make_consumer(driver: LogEra, **options: Any) -> Consumer:
+def make_consumer(driver: LogDriver, **options: Any) -> Consumer:
     settings: dict[str, Any] = {"group": "g", "commit_every": None, "tuning": Tuning(fetch_idle=0.001), **options}
     return Consumer(driver, "t", **settings)
 
 
-def grouped(*counts: int) -> LogEra:
-    driver = LogEra(t=len(counts))
+def group_driver(*counts: int) -> LogDriver:
+    driver = LogDriver(t=len(counts))
     for n, count in enumerate(counts):
         driver.write(tp(n), numbered(count, 1000 * n))
     driver.initial = dict.fromkeys(map(tp, range(len(counts))), 0)
@@ -314,7 +314,7 @@ def grouped(*counts: int) -> LogEra:
 
 
 async def test_only_tables_that_are_done_are_committed() -> None:
-    driver = grouped(10)
+    driver = group_driver(10)
     async with make_consumer(driver) as consumer:
         tables = consumer.arrow(max_bytes=4 * 6)
         first, second = [await anext(tables) for _ in range(2)]
@@ -329,7 +329,7 @@ async def test_only_tables_that_are_done_are_committed() -> None:
 
 
 async def test_a_table_of_several_partitions_commits_them_all() -> None:
-    driver = grouped(3, 5)
+    driver = group_driver(3, 5)
     async with make_consumer(driver) as consumer:
         rows = 0
         async for batch in consumer.arrow(max_wait=0.01):
@@ -342,7 +342,7 @@ async def test_a_table_of_several_partitions_commits_them_all() -> None:
 
 
 async def test_done_says_when_a_partition_was_taken_away() -> None:
-    driver = grouped(3, 3)
+    driver = group_driver(3, 3)
     async with make_consumer(driver, revoke_within=0.01) as consumer:
         batch = await anext(consumer.arrow(max_wait=0.05))
         await driver.member.revoke()
@@ -353,7 +353,7 @@ async def test_done_says_when_a_partition_was_taken_away() -> None:
 
 
 async def test_one_partition_sought_elsewhere_does_not_keep_the_others_from_being_done() -> None:
-    driver = grouped(3, 3)
+    driver = group_driver(3, 3)
     async with make_consumer(driver) as consumer:
         batch = await anext(consumer.arrow(max_wait=0.05))
         assert {row["partition"] for row in batch.table.to_pylist()} == {0, 1}
@@ -364,7 +364,7 @@ async def test_one_partition_sought_elsewhere_does_not_keep_the_others_from_bein
 
 
 async def test_each_stream_has_tables_of_its_own_partitions() -> None:
-    driver = grouped(3, 3)
+    driver = group_driver(3, 3)
     driver.initial = {tp(0): 0, tp(1): 1}
     async with make_consumer(driver, streams=2) as consumer:
         for n, stream in enumerate(consumer.streams):
@@ -375,7 +375,7 @@ async def test_rows_of_a_group_whose_table_cannot_be_made_hold_no_commit_back(mo
     def fail(*_: object, **__: object) -> pa.Table:
         raise MemoryError
 
-    driver = grouped(10)
+    driver = group_driver(10)
     async with make_consumer(driver) as consumer:
         (await anext(consumer.arrow(max_bytes=12))).done()
         with monkeypatch.context() as patch:

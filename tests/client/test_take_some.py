@@ -17,7 +17,7 @@ from odradek.types import LATEST, Columns
 from odradek.wire.compression import CompressionType
 
 from ..payloads import payloads
-from .consuming import LogEra, tp
+from .consuming import LogDriver, tp
 
 pytestmark = pytest.mark.anyio
 
@@ -31,15 +31,15 @@ async def some(reader: Reader, max_bytes: int) -> list[Batch]:
 
 
 async def all_in_steps(reader: Reader, max_bytes: int) -> list[list[Batch]]:
-    found: list[list[Batch]] = []
+    steps: list[list[Batch]] = []
     while step := await some(reader, max_bytes):
-        found.append(step)
-    return found
+        steps.append(step)
+    return steps
 
 
 @pytest.mark.parametrize("max_bytes", [1, 5, 6, 7, 100, 1000, 1 << 20])
 async def test_a_step_has_at_most_so_many_bytes_and_at_least_a_row(max_bytes: int) -> None:
-    driver = LogEra(t=3)
+    driver = LogDriver(t=3)
     for n in range(3):
         driver.write(tp(n), numbered(100, 100 * n), CompressionType.SNAPPY if n else CompressionType.NONE)
     async with Reader(driver, "t", until=LATEST, tuning=Tuning(fetch_bytes=300)) as reader:
@@ -53,7 +53,7 @@ async def test_a_step_has_at_most_so_many_bytes_and_at_least_a_row(max_bytes: in
 
 
 async def test_partitions_take_turns_within_a_step() -> None:
-    driver = LogEra()
+    driver = LogDriver()
     for n in range(2):
         driver.write(tp(n), numbered(400))
     async with Reader(driver, "t", until=LATEST, tuning=Tuning(fetch_bytes=160)) as reader:
@@ -63,7 +63,7 @@ async def test_partitions_take_turns_within_a_step() -> None:
 
 
 async def test_an_error_comes_behind_what_is_good_and_alone() -> None:
-    driver = LogEra()
+    driver = LogDriver()
     driver.write(tp(0), numbered(3))
     driver.write(tp(1), numbered(5, 10))
     driver.logs[tp(0)][-1] ^= 1

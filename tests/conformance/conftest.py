@@ -17,8 +17,9 @@ AT_A_TIME = 8
 @pytest.fixture(scope="module")
 def as_recorded(request: pytest.FixtureRequest, engine: str) -> Iterator[Callable[[Case], None]]:
     """Fails with the first difference of a case. The cases of all selected tests are under way from the first on."""
-    found = [item.callspec.params["case"] for item in request.session.items if is_case(item)]  # type: ignore[attr-defined]
-    cases = {case.id: case for case in found}  # once each: a case's id names its chroot, and several tests may use it
+    selected = [item.callspec.params["case"] for item in request.session.items if is_case(item)]  # type: ignore[attr-defined]
+    # Each case once: its id names its chroot, and several tests may use it.
+    cases = {case.id: case for case in selected}
     with ZooKeeperServer() as zookeeper, ThreadPoolExecutor(AT_A_TIME) as pool:
         outcomes = {case.id: pool.submit(replay, case, zookeeper) for case in cases.values()}
 

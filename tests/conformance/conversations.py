@@ -117,19 +117,19 @@ def exchanges(case: Case) -> list[Exchange]:
     """All of a case, in the order they were sent."""
     limit = int(case.broker.get("max.socket.request.bytes", LIMIT))
     talks: dict[str, Talk] = {}
-    found: list[Exchange] = []
+    exchanges: list[Exchange] = []
     for step in case.steps:
         conn = step.get("conn", "")
         match step["op"]:
             case "connect" | "connect_second":
                 talks[conn] = Talk(limit)
             case "send":
-                found += talks[conn].send(sent_bytes(step))
+                exchanges += talks[conn].send(sent_bytes(step))
             case "recv" if "hex" in step:
                 talks[conn].receive(bytes.fromhex(step["hex"]))
             case "recv" if "sha256" in step:
                 talks[conn].skip()
-    return found
+    return exchanges
 
 
 # ---- what a log holds --------------------------------------------------------------------------------------------

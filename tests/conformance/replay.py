@@ -87,8 +87,8 @@ class Peer:
         """The next bytes; fewer when no more come."""
         received = bytearray()
         with suppress(OSError):
-            while len(received) < size and (piece := self._socket.recv(size - len(received))):
-                received += piece
+            while len(received) < size and (chunk := self._socket.recv(size - len(received))):
+                received += chunk
         return bytes(received)
 
     def closed(self) -> None:
@@ -235,8 +235,8 @@ class Run:
 
     def do_expect_log(self, topic: str, partition: int, files: Any) -> None:
         directory = self._log(topic, partition)
-        found = [described(path) for path in sorted(directory.iterdir())] if directory.is_dir() else None
-        same(f"{directory.name}", files, found)
+        files_now = [described(path) for path in sorted(directory.iterdir())] if directory.is_dir() else None
+        same(f"{directory.name}", files, files_now)
 
     def do_expect_path(self, path: str, exists: bool) -> None:
         same(path, exists, (self.broker.log_dir / path).exists())
@@ -331,24 +331,24 @@ class Run:
         )
 
     def do_expect_zk(self, path: str, data: str | None, type: str = "", save: str = "", differs_from: str = "") -> None:
-        def look() -> None:
-            found, kind, raw = self._node(path)
-            same(path, [data, type], [found, kind if type else ""])
+        def check() -> None:
+            actual, kind, raw = self._node(path)
+            same(path, [data, type], [actual, kind if type else ""])
             if differs_from and raw == self.saved[differs_from]:
                 raise Difference(f"{path} still holds {raw}")
             self.saved[save] = raw
 
-        patiently(look, absent=data == "absent")
+        retry_until_expected(check, absent=data == "absent")
 
     def do_expect_zk_children(self, path: str, children: Any) -> None:
-        def look() -> None:
+        def check() -> None:
             try:
-                found: Any = self.watcher.children(self._path(path))
+                actual: Any = self.watcher.children(self._path(path))
             except NoNode:
-                found = "absent"
-            same(f"children of {path}", children, found)
+                actual = "absent"
+            same(f"children of {path}", children, actual)
 
-        patiently(look, absent=children == "absent")
+        retry_until_expected(check, absent=children == "absent")
 
     def do_zk_create(self, path: str, data: str | None, ephemeral: bool) -> None:
         content = None if data is None else data.encode()
@@ -359,7 +359,7 @@ class Run:
 
     def do_zk_wait_gone(self) -> None:
         path = f"/brokers/ids/{self.broker.broker_id}"
-        patiently(lambda: same(path, "absent", self._node(path)[0]), seconds=ANSWER_SECONDS)
+        retry_until_expected(lambda: same(path, "absent", self._node(path)[0]), seconds=ANSWER_SECONDS)
 
     def do_zk_expire(self) -> None:
         self.broker.expire_session()
@@ -383,9 +383,9 @@ def described(path: Path) -> list[Any]:
     return [path.name, len(content), {"sha256": hashlib.sha256(content).hexdigest()}]
 
 
-def same(what: str, expected: Any, found: Any) -> None:
-    if expected != found:
-        raise Difference(f"{what}: expected {shortened(expected)}, got {shortened(found)}")
+def same(what: str, expected: Any, actual: Any) -> None:
+    if expected != actual:
+        raise Difference(f"{what}: expected {shortened(expected)}, got {shortened(actual)}")
 
 
 def shortened(value: Any) -> str:
@@ -393,15 +393,15 @@ def shortened(value: Any) -> str:
     return text if len(text) <= 300 else f"{text[:200]}...{text[-80:]} ({len(text)} characters)"
 
 
-def patiently(look: Callable[[], None], absent: bool = False, seconds: float = ZK_SECONDS) -> None:
-    """Look until it is as expected; absence is looked for once, late enough."""
+def retry_until_expected(check: Callable[[], None], absent: bool = False, seconds: float = ZK_SECONDS) -> None:
+    """Repeat `check` until it passes; absence is checked once, late enough."""
     if absent:
         time.sleep(ZK_ABSENT_SECONDS)
-        return look()
+        return check()
     deadline = time.monotonic() + seconds
     while True:
         try:
-            return look()
+            return check()
         except Difference:
             if time.monotonic() > deadline:
                 raise

@@ -28,7 +28,7 @@ IMPLIED = {"brokerid": "1", "zk.sessiontimeout.ms": "3000"}
 CONFIRM = MultiFetch(())
 
 
-class Place(NamedTuple):
+class RunningCase(NamedTuple):
     broker: Kafka07Broker
     recorder: Recorder
     zookeeper: ZooKeeperServer
@@ -49,7 +49,7 @@ class Place(NamedTuple):
             connection.sendall(b"".join(request))
             assert connection.recv(6, socket.MSG_WAITALL) == bytes.fromhex("000000020000")
 
-    async def published(self, topics: set[str]) -> None:
+    async def until_registered(self, topics: set[str]) -> None:
         """Registration is asynchronous."""
         await until(lambda: topics <= self.zookeeper.tree(f"{self.chroot}/brokers/topics").keys() or not topics)
 
@@ -59,7 +59,7 @@ class Place(NamedTuple):
 
 
 @contextmanager
-def place_of(case: Case, zookeeper: ZooKeeperServer) -> Iterator[Place]:
+def run_case(case: Case, zookeeper: ZooKeeperServer) -> Iterator[RunningCase]:
     chroot = f"/{case['id']}-{uuid4().hex}"
     zookeeper.create(chroot)
     address = zookeeper.address + chroot
@@ -68,7 +68,7 @@ def place_of(case: Case, zookeeper: ZooKeeperServer) -> Iterator[Place]:
         Recorder(broker.port) as recorder,
     ):
         zookeeper.set(f"{chroot}/brokers/ids/1", broker_data("127.0.0.1", recorder.port, int(time.time() * 1000)))
-        yield Place(broker, recorder, zookeeper, chroot)
+        yield RunningCase(broker, recorder, zookeeper, chroot)
 
 
 async def until(condition: Callable[[], object]) -> None:

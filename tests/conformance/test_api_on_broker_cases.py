@@ -49,7 +49,7 @@ OURS = {
 }
 """Steps we take; the others are about bytes on connections we do not make, or about ZooKeeper."""
 
-CODECS = ("none", "gzip", "snappy")
+COMPRESSIONS = ("none", "gzip", "snappy")
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ class ClientRun(Run):
             self._k = self._open(od.connect(f"kafka07://{self.broker.broker_id}@{self.broker.address}"))
             self._producers = [
                 self._open(self._k.producer(compression=compression, max_message_bytes=self._limit))
-                for compression in CODECS
+                for compression in COMPRESSIONS
             ]
         except BaseException:
             self._stack.close()

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("engine")
 CORPUS = Path(__file__).parent / "kafka07"
 CASES = [case for name in ("acceptance", "random_shared") for case in read_cases(CORPUS / f"{name}.jsonl.gz") if case]
 TALKS = {case.id: exchanges(case) for case in CASES}
-PIECE_BYTES = (1, 7, 1460)
+CHUNK_BYTES = (1, 7, 1460)
 """Replies are fed whole, and in pieces of these sizes: byte by byte only those that are not long."""
 
 LONG_BYTES = 2000
@@ -60,9 +60,9 @@ class Part(NamedTuple):
     fetch_position: int
 
 
-def fed(reply: FetchReply | OffsetsReply, data: bytes, piece: int) -> None:
-    for start in range(0, len(data), piece):
-        chunk = data[start : start + piece]
+def fed(reply: FetchReply | OffsetsReply, data: bytes, size: int) -> None:
+    for start in range(0, len(data), size):
+        chunk = data[start : start + size]
         assert reply.feed(memoryview(chunk)) == len(chunk)
     assert reply.done
 
@@ -71,7 +71,7 @@ def shape(error: OdradekError | None) -> tuple[Any, ...]:
     return () if error is None else (type(error), *error.args)
 
 
-def fetched(exchange: Exchange, data: bytes, piece: int) -> list[Part]:
+def fetched(exchange: Exchange, data: bytes, chunk_bytes: int) -> list[Part]:
     parts = exchange.fetches
     decoders = [
         MessageSetDecoder(TopicPartition(part.topic, part.partition, 1), Position(part.offset), DecoderOptions())
@@ -79,25 +79,25 @@ def fetched(exchange: Exchange, data: bytes, piece: int) -> list[Part]:
     ]
     kind = MultiFetchReply if isinstance(exchange.request, MultiFetch) else FetchReply
     reply = kind(decoders, sum(max(part.max_bytes, 0) for part in parts))
-    fed(reply, data, piece)
+    fed(reply, data, chunk_bytes)
     return [
         Part(result, decoder.take(), shape(decoder.error), decoder.position, decoder.fetch_position)
         for result, decoder in zip(reply.result(), decoders, strict=True)
     ]
 
 
-def positions(request: Offsets, data: bytes, piece: int) -> list[int]:
+def positions(request: Offsets, data: bytes, chunk_bytes: int) -> list[int]:
     reply = OffsetsReply(request.max_number)
-    fed(reply, data, piece)
+    fed(reply, data, chunk_bytes)
     return reply.result()
 
 
-def decoded(exchange: Exchange, data: bytes, piece: int) -> Any:
+def decoded(exchange: Exchange, data: bytes, chunk_bytes: int) -> Any:
     """What the client makes of a reply; an odradek error is an outcome, anything else is not."""
     try:
         if isinstance(exchange.request, Offsets):
-            return positions(exchange.request, data, piece)
-        return fetched(exchange, data, piece)
+            return positions(exchange.request, data, chunk_bytes)
+        return fetched(exchange, data, chunk_bytes)
     except OdradekError as error:
         return shape(error)
 
@@ -116,11 +116,11 @@ class Log:
         self.sent: set[bytes] = set()
         sent: dict[tuple[str, int], bytes] = {}
         for part in (part for exchange in TALKS[case.id] for part in exchange.produces):
-            place = part.topic, part.partition
-            sent[place] = sent.get(place, b"") + part.message_set
+            partition = part.topic, part.partition
+            sent[partition] = sent.get(partition, b"") + part.message_set
             self.sent.update(value for entry in entries_of(bytes(part.message_set)) for value in entry.values)
-        for place, sets in sent.items():
-            self._segments[place] = [(0, sets)]
+        for partition, sets in sent.items():
+            self._segments[partition] = [(0, sets)]
         for step in case.steps:
             for name, size, content in (step["op"] == "expect_log" and step["files"]) or ():
                 if size and "hex" in content and name.endswith(".kafka"):
@@ -156,8 +156,8 @@ def log_bytes(exchange: Exchange, data: bytes, parts: list[Part]) -> Iterator[by
 def test_every_reply_decodes_whole_and_split(case: Case) -> None:
     for exchange, data in answered(case):
         whole = decoded(exchange, data, len(data))
-        for piece in PIECE_BYTES[len(data) > LONG_BYTES :]:
-            assert decoded(exchange, data, piece) == whole
+        for chunk_bytes in CHUNK_BYTES[len(data) > LONG_BYTES :]:
+            assert decoded(exchange, data, chunk_bytes) == whole
         # Asked for a negative number of bytes the broker announces as many, and hangs up.
         assert isinstance(whole, list) or (exchange.breaks_off and whole[0] is RemoteProtocolError)
 
@@ -172,21 +172,21 @@ def test_replies_hold_the_messages_that_were_stored() -> None:
             if not exchange.fetches or exchange.breaks_off:
                 continue
             parts = fetched(exchange, data, len(data))
-            for part, found, stored in zip(exchange.fetches, parts, log_bytes(exchange, data, parts), strict=True):
+            for part, actual, stored in zip(exchange.fetches, parts, log_bytes(exchange, data, parts), strict=True):
                 if not stored:
-                    assert not found.columns.values
+                    assert not actual.columns.values
                 elif (expected := log.rows(part, stored)) is None:
-                    assert damaged(case) or log.sent >= set(found.columns.values)
-                    seen.update(untold=1, untold_rows=len(found.columns.values))
+                    assert damaged(case) or log.sent >= set(actual.columns.values)
+                    seen.update(untold=1, untold_rows=len(actual.columns.values))
                 else:
-                    same_rows(case, found, expected)
+                    same_rows(case, actual, expected)
                     seen.update(compared=1, rows=len(expected))
     assert seen == {"compared": 749, "rows": 3534, "untold": 473, "untold_rows": 86}
 
 
-def same_rows(case: Case, found: Part, expected: list[Row]) -> None:
-    if found.error:  # decoding ends at the damage
+def same_rows(case: Case, actual: Part, expected: list[Row]) -> None:
+    if actual.error:  # decoding ends at the damage
         assert damaged(case)
-        expected = [row for row in expected if row[0] < found.position]
-    c = found.columns
+        expected = [row for row in expected if row[0] < actual.position]
+    c = actual.columns
     assert list(zip(c.positions, c.next_positions, c.values, strict=True)) == expected

@@ -37,10 +37,10 @@ from odradek.wire.kafka07.responses import FetchReply, MultiFetchReply, OffsetsR
 
 from ..payloads import payload as present
 from ..payloads import payloads
-from .scala import CASES, CONFIRM, Case, Place, frames, parts_of, place_of, recorded_requests, shown, until
+from .scala import CASES, CONFIRM, Case, RunningCase, frames, parts_of, recorded_requests, run_case, shown, until
 
 DEFAULT_FETCH_BYTES = 1 << 20
-CODECS = {"0": "none", "1": "gzip", "2": "snappy"}
+COMPRESSIONS = {"0": "none", "1": "gzip", "2": "snappy"}
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("engine")]
 
@@ -106,10 +106,10 @@ def log_of(parts: Sequence[Produce]) -> Log:
     """What the broker makes of it. Partition -1 (any) occurs only with brokers that have one partition."""
     sets: dict[tuple[str, int], bytes] = {}
     for part in parts:
-        place = part.topic, max(part.partition, 0)
-        sets[place] = sets.get(place, b"") + part.message_set
+        partition = part.topic, max(part.partition, 0)
+        sets[partition] = sets.get(partition, b"") + part.message_set
     # A send of no messages is a PRODUCE of an empty set there and nothing at all with us: it stores nothing.
-    return {place: written(data) for place, data in sets.items() if data}
+    return {partition: written(data) for partition, data in sets.items() if data}
 
 
 def log_on_disk(broker: Kafka07Broker) -> Log:
@@ -117,14 +117,14 @@ def log_on_disk(broker: Kafka07Broker) -> Log:
     for directory in broker.log_dir.glob("*-*"):
         topic, _, partition = directory.name.rpartition("-")
         logs[topic, int(partition)] = written(b"".join(p.read_bytes() for p in sorted(directory.glob("*.kafka"))))
-    return {place: log for place, log in logs.items() if log.raw}
+    return {partition: log for partition, log in logs.items() if log.raw}
 
 
-def same_log(found: Log, expected: Log) -> None:
-    assert {place: log[:2] for place, log in found.items()} == {place: log[:2] for place, log in expected.items()}
-    for place, log in expected.items():
+def same_log(actual: Log, expected: Log) -> None:
+    assert {p: log[:2] for p, log in actual.items()} == {p: log[:2] for p, log in expected.items()}
+    for partition, log in expected.items():
         if log.compressions == {CompressionType.NONE}:  # compressors differ in their output, also between Java versions
-            assert found[place].raw == log.raw
+            assert actual[partition].raw == log.raw
 
 
 def payload(text: str) -> bytes:
@@ -136,7 +136,7 @@ def payload(text: str) -> bytes:
 
 def producer_options(case: Case) -> dict[str, Any]:
     config, kind = case["config"], case["kind"]
-    compression = CODECS[kind.partition(":")[2] or config.get("compression.codec", "0")]
+    compression = COMPRESSIONS[kind.partition(":")[2] or config.get("compression.codec", "0")]
     options: dict[str, Any] = {
         "partitioner": JavaHash(),
         "max_message_bytes": int(config.get("max.message.size", 1_000_000)),
@@ -178,11 +178,11 @@ def async_call(out: od.Producer, case: Case, call: list[Any]) -> str:
     return "ok"
 
 
-async def produce(case: Case, place: Place) -> list[str]:
+async def produce(case: Case, running: RunningCase) -> list[str]:
     over_zookeeper = "zk.connect" in case["config"]
     results = []
     async with (
-        od.connect(place.url if over_zookeeper else place.static_url) as k,
+        od.connect(running.url if over_zookeeper else running.static_url) as k,
         k.producer(**producer_options(case)) as out,
     ):
         for call in case["sends"]:
@@ -191,7 +191,7 @@ async def produce(case: Case, place: Place) -> list[str]:
                 continue
             results.append(await sync_call(out, case, call))
             if over_zookeeper and out.statistics().written and len(results) == 1:
-                await place.published({f"{place.chroot}/brokers/topics/{topic}/1" for topic, _, _ in call})
+                await running.until_registered({f"{running.chroot}/brokers/topics/{topic}/1" for topic, _, _ in call})
                 await k.driver.metadata.refresh()
                 await anyio.wait_all_tasks_blocked()  # the producer has the new table
     return results
@@ -200,10 +200,10 @@ async def produce(case: Case, place: Place) -> list[str]:
 @each("P")
 async def test_a_producer_writes_what_the_scala_producer_wrote(case: Case, zookeeper: ZooKeeperServer) -> None:
     recorded = produces(recorded_requests(case))
-    with place_of(case, zookeeper) as place:
-        assert await produce(case, place) == case["results"]
-        same_log(log_on_disk(place.broker), log_of(recorded))
-        ours = place.requests()
+    with run_case(case, zookeeper) as running:
+        assert await produce(case, running) == case["results"]
+        same_log(log_on_disk(running.broker), log_of(recorded))
+        ours = running.requests()
     # We batch by our own rules, and have every produce confirmed by a MULTIFETCH of zero parts right behind it, which
     # Scala does not: 0.7 acknowledges nothing otherwise.
     same_log(log_of([part for requests in ours for part in produces(requests)]), log_of(recorded))
@@ -305,29 +305,29 @@ def test_requests_and_replies_of_the_simple_consumer(case: Case) -> None:
             same_part(part, outcome.error_code, outcome.received, decoder, text)
 
 
-def same_offsets(found: Sequence[int], recorded: str) -> bool:
-    return "offs" + ",".join(map(str, found)) == recorded
+def same_offsets(offsets: Sequence[int], recorded: str) -> bool:
+    return "offs" + ",".join(map(str, offsets)) == recorded
 
 
 @asynccontextmanager
-async def stored(case: Case, zookeeper: ZooKeeperServer) -> AsyncIterator[tuple[Place, od.Cluster]]:
-    with place_of(case, zookeeper) as place:
+async def stored(case: Case, zookeeper: ZooKeeperServer) -> AsyncIterator[tuple[RunningCase, od.Cluster]]:
+    with run_case(case, zookeeper) as running:
         for data in case["data"]:
-            place.store(*data)
-        async with od.connect(place.static_url) as k:
-            yield place, k
+            running.store(*data)
+        async with od.connect(running.static_url) as k:
+            yield running, k
 
 
-def api_of(k: od.Cluster, place: Place) -> Kafka07BrokerClient:
-    api = k.driver.broker(Broker(1, "127.0.0.1", place.recorder.port), purpose="fetch")
+def api_of(k: od.Cluster, running: RunningCase) -> Kafka07BrokerClient:
+    api = k.driver.broker(Broker(1, "127.0.0.1", running.recorder.port), purpose="fetch")
     assert isinstance(api, Kafka07BrokerClient)
     return api
 
 
 @each("S")
 async def test_calls_of_the_simple_consumer_by_our_api(case: Case, zookeeper: ZooKeeperServer) -> None:
-    async with stored(case, zookeeper) as (place, k):
-        api = api_of(k, place)
+    async with stored(case, zookeeper) as (running, k):
+        api = api_of(k, running)
         for call, result in zip(case["calls"], case["results"], strict=True):
             request = request_of(call)
             if isinstance(request, Offsets):
@@ -364,8 +364,8 @@ async def test_a_reader_gives_what_the_simple_consumer_gave(case: Case, zookeepe
             partition = TopicPartition(part.topic, part.partition, 1)
             end = Position(int(expected[-1].rpartition("@")[2]))
             async with k.reader({partition: Position(part.offset)}, until=end) as reader:
-                found = [f"{shown(present(record.value))}@{record.next_position}" async for record in reader]
-            assert found == expected
+                rows = [f"{shown(present(record.value))}@{record.next_position}" async for record in reader]
+            assert rows == expected
 
 
 def fetches_of(case: Case) -> Iterator[tuple[Fetch, str]]:
@@ -428,11 +428,11 @@ def window_of(case: Case) -> int:
     return int(case["config"].get("fetch.size", DEFAULT_FETCH_BYTES))
 
 
-def tree(place: Place) -> dict[str, list[str | None]]:
+def tree(running: RunningCase) -> dict[str, list[str | None]]:
     """As the corpus writes trees."""
-    nodes = place.zookeeper.tree(f"{place.chroot}/consumers")
+    nodes = running.zookeeper.tree(f"{running.chroot}/consumers")
     return {
-        path.removeprefix(place.chroot): [
+        path.removeprefix(running.chroot): [
             None if node.data is None else node.data.decode(),
             "ephemeral" if node.owner else "persistent",
         ]
@@ -459,33 +459,33 @@ async def test_a_consumer_gets_and_leaves_what_the_scala_consumer_did(case: Case
             received.extend(f"{topic}:{shown(present(value))}" for value in batch.values)
             batch.done()
 
-    with place_of(case, zookeeper) as place:
+    with run_case(case, zookeeper) as running:
 
         def ours() -> tuple[Asked, Asked]:
-            return asked([request for requests in place.requests() for request in requests])
+            return asked([request for requests in running.requests() for request in requests])
 
         for data in case["data"]:
-            place.store(*data)
+            running.store(*data)
         for path, offset in case["offsets"].items():
-            zookeeper.create(f"{place.chroot}/consumers/cg/offsets/{path}", offset.encode())
-        await place.published({f"{place.chroot}/brokers/topics/{topic}/1" for topic, _, _ in case["data"]})
+            zookeeper.create(f"{running.chroot}/consumers/cg/offsets/{path}", offset.encode())
+        await running.until_registered({f"{running.chroot}/brokers/topics/{topic}/1" for topic, _, _ in case["data"]})
         tuning = od.Tuning(fetch_bytes=window_of(case), fetch_idle=0.02)
         async with (
-            od.connect(place.url, tuning=tuning) as k,
+            od.connect(running.url, tuning=tuning) as k,
             k.consumer(**consumer_options(case)) as consumer,
             anyio.create_task_group() as tasks,
         ):
             tasks.start_soon(work, consumer)
             await until(lambda: not case["data"] or ours()[0])
             for data in case["later"]:
-                place.store(*data)
+                running.store(*data)
             await until(lambda: len(received) >= len(expected_messages) and ours()[0] >= expected_fetches)
-            before = tree(place)
+            before = tree(running)
             await consumer.commit()
-            after = tree(place)
+            after = tree(running)
             tasks.cancel_scope.cancel()
         assert ours() == (expected_fetches, expected_searches)
-        check_fetches(case, place.requests())
+        check_fetches(case, running.requests())
     assert sorted(received) == expected_messages
     assert before == case["zk_before_commit"]
     assert after == committed(case)

@@ -128,7 +128,7 @@ class Consumer:
         raise AssertionError("no session expires here")
 
     @property
-    def settled(self) -> bool:
+    def at_rest(self) -> bool:
         if " DEGRADED " in repr(self.membership) and not self.blocked:
             self.blocked = True
             self._joining.cancel()
@@ -174,7 +174,7 @@ class Stage:
         for other in earlier:
             if other.blocked:
                 self._tasks.start_soon(other.join)
-        await self._until(lambda: consumer.settled)
+        await self._until(lambda: consumer.at_rest)
         return f"err {consumer.membership.problem}" if consumer.blocked else None
 
     def _registered(self, consumer: Consumer) -> bool:
@@ -211,17 +211,17 @@ class Stage:
         await self._zk.delete(path)
 
     async def tree(self, expected: Tree) -> Tree:
-        """What is there when everybody came to rest: as soon as it is as expected, or as it stays."""
-        found: Tree = {}
+        """Return the tree as soon as it is as expected and all consumers rest, or as it is after a time limit."""
+        current: Tree = {}
 
         def as_expected() -> bool:
-            nonlocal found
-            found = self._look()
-            return found == expected and all(consumer.settled for consumer in self._consumers.values())
+            nonlocal current
+            current = self._read_tree()
+            return current == expected and all(consumer.at_rest for consumer in self._consumers.values())
 
         with anyio.move_on_after(8):
             await self._until(as_expected)
-        return found
+        return current
 
     async def _until(self, condition: Any) -> None:
         while True:
@@ -229,16 +229,16 @@ class Stage:
                 return
             await anyio.sleep(0.01)
 
-    def _look(self) -> Tree:
+    def _read_tree(self) -> Tree:
         nodes = self._server.tree(f"{self._root}/consumers")
         generated = sorted(c.membership.consumer_id for c in self._consumers.values() if c.generated)
         masks = {each: f"zg_{{host}}-{{ms{k}}}-{{uuid{k}}}" for k, each in enumerate(generated, 1)}
-        found: Tree = {}
+        tree: Tree = {}
         for path, node in nodes.items():
             data = None if node.data is None else masked(node.data.decode(), masks)
             kind = "ephemeral" if node.owner else "persistent"
-            found[masked(path.removeprefix(self._root), masks)] = (data, kind)
-        return found
+            tree[masked(path.removeprefix(self._root), masks)] = (data, kind)
+        return tree
 
 
 def masked(text: str, masks: dict[str, str]) -> str:

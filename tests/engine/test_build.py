@@ -71,9 +71,9 @@ def test_with_cargo_the_wheel_has_the_engine_for_all_versions(checkout: Path) ->
 
 
 def test_without_cargo_the_wheel_is_for_every_platform(checkout: Path, no_cargo: str) -> None:
-    wheel, told = build("wheel", checkout, no_cargo)
+    wheel, output = build("wheel", checkout, no_cargo)
     assert wheel.name == f"odradek-{odradek.__version__}-py3-none-any.whl"
-    assert "without its compiled engine, because cargo and rustc cannot be found" in told
+    assert "without its compiled engine, because cargo and rustc cannot be found" in output
     assert {"odradek/py.typed", "odradek/engine/pure.py", "pytest_odradek.py"} <= contents(wheel)
     assert not compiled(wheel)
 

@@ -11,8 +11,8 @@ import pytest
 import odradek
 from odradek import engine as engines
 
-TELL = "from odradek import engine; print(engine.active.NAME)"
-WITHOUT = f"import sys; sys.modules['odradek.engine._compiled'] = None; {TELL}"  # an import of it fails
+PRINT_ENGINE = "from odradek import engine; print(engine.active.NAME)"
+WITHOUT = f"import sys; sys.modules['odradek.engine._compiled'] = None; {PRINT_ENGINE}"  # an import of it fails
 
 
 def python(*arguments: str, choice: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -27,10 +27,10 @@ def python(*arguments: str, choice: str | None = None) -> subprocess.CompletedPr
 @pytest.mark.parametrize(
     ("choice", "code", "name"),
     [
-        (None, TELL, "compiled"),
-        ("", TELL, "compiled"),
-        ("compiled", TELL, "compiled"),
-        ("pure", TELL, "pure"),
+        (None, PRINT_ENGINE, "compiled"),
+        ("", PRINT_ENGINE, "compiled"),
+        ("compiled", PRINT_ENGINE, "compiled"),
+        ("pure", PRINT_ENGINE, "pure"),
         (None, WITHOUT, "pure"),
         ("pure", WITHOUT, "pure"),
     ],
@@ -41,14 +41,14 @@ def test_the_compiled_one_runs_unless_it_is_missing_or_unwanted(choice: str | No
 
 
 @pytest.mark.parametrize(
-    ("choice", "code", "told"),
-    [("compiled", WITHOUT, "_compiled"), ("fast", TELL, "ODRADEK_ENGINE='fast': there is no such engine")],
+    ("choice", "code", "message"),
+    [("compiled", WITHOUT, "_compiled"), ("fast", PRINT_ENGINE, "ODRADEK_ENGINE='fast': there is no such engine")],
 )
-def test_who_asks_for_one_hears_that_it_is_missing(choice: str, code: str, told: str) -> None:
+def test_a_missing_engine_that_is_chosen_is_an_error(choice: str, code: str, message: str) -> None:
     done = python("-c", code, choice=choice)
     assert done.returncode == 1
     assert "ImportError" in done.stderr or "ModuleNotFoundError" in done.stderr
-    assert told in done.stderr
+    assert message in done.stderr
 
 
 @pytest.mark.parametrize("name", ["pure", "compiled"])

@@ -1,4 +1,4 @@
-"""Whose memory it is: buffers lent to an engine, and columns lent by the compiled one."""
+"""Ownership of memory: buffers borrowed by an engine, and columns borrowed from the compiled one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rows_of(engine: Engine, data: Buffer) -> list[bytes]:
     return taken
 
 
-# ---- what is lent to an engine ------------------------------------------------------------------------------
+# ---- buffers borrowed by an engine --------------------------------------------------------------------------
 
 KINDS: dict[str, Callable[[bytes], Buffer]] = {
     "bytes": bytes,
@@ -70,12 +70,12 @@ UNFIT: dict[str, Callable[[bytes], memoryview]] = {
 
 @pytest.mark.parametrize("unfit", UNFIT.values(), ids=UNFIT)
 def test_a_buffer_that_is_not_contiguous_bytes_is_refused(engine: Engine, unfit: Callable[[bytes], memoryview]) -> None:
-    lent = unfit(engine.encode_run(VALUES))
+    buffer = unfit(engine.encode_run(VALUES))
     for call in (engine.check_run, engine.ColumnBuilder().decode_run, engine.PayloadBuilder().decode_run):
         with pytest.raises(BufferError):
-            call(lent, 0, 0)
+            call(buffer, 0, 0)
     with pytest.raises(BufferError):
-        engine.unpack(memoryview(array("i", [0])), lent)
+        engine.unpack(memoryview(array("i", [0])), buffer)
 
 
 @pytest.mark.parametrize("code", "bBhIQd")

@@ -1,4 +1,4 @@
-"""Load, and what is known of every record of it afterwards."""
+"""Load, and the outcomes of all its records."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ CONFIG = {"num.partitions": str(PARTITIONS), "log.flush.interval": "1"}
 WAIT_S = 20.0
 
 
-class Bell:
-    """Wakes all who wait for something to have become true."""
+class Condition:
+    """Condition that wakes all its waiters to check again."""
 
     def __init__(self) -> None:
         self._event = anyio.Event()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         self._event.set()
         self._event = anyio.Event()
 
-    async def until(self, condition: Callable[[], object]) -> None:
+    async def wait_until(self, condition: Callable[[], object]) -> None:
         with anyio.fail_after(WAIT_S):
             while not condition():
                 await self._event.wait()
@@ -47,7 +47,7 @@ class Load:
         self._out, self._topic = out, topic
         self._stopping = False
         self._running = SENDERS
-        self._bell = Bell()
+        self._condition = Condition()
         for sender in range(SENDERS):
             tasks.start_soon(self._send, sender)
 
@@ -62,35 +62,35 @@ class Load:
                 self.unknown.add(value)
             except od.NotWritten:
                 self.not_written.add(value)
-            self._bell.ring()
+            self._condition.notify()
         self._running -= 1
-        self._bell.ring()
+        self._condition.notify()
 
     async def more(self, count: int) -> None:
-        """Until so many more sends have succeeded."""
+        """Wait until `count` more sends have succeeded."""
         target = len(self.acks) + count
-        await self._bell.until(lambda: len(self.acks) >= target)
+        await self._condition.wait_until(lambda: len(self.acks) >= target)
 
     async def failures(self, count: int) -> None:
-        """Until so many more sends have failed."""
+        """Wait until `count` more sends have failed."""
         target = len(self.unknown) + len(self.not_written) + count
-        await self._bell.until(lambda: len(self.unknown) + len(self.not_written) >= target)
+        await self._condition.wait_until(lambda: len(self.unknown) + len(self.not_written) >= target)
 
     async def stop(self) -> None:
-        """Every send has an outcome when it returns."""
+        """Stop, and wait until every send has an outcome."""
         self._stopping = True
-        await self._bell.until(lambda: not self._running)
+        await self._condition.wait_until(lambda: not self._running)
 
 
-class Verdict(NamedTuple):
-    """How the log compares with what senders were told."""
+class LoadResult(NamedTuple):
+    """Comparison of the log with the outcomes of sends."""
 
     confirmed: int
     unknown: int
     not_written: int
     in_doubt: int
     copies: int
-    """Of those in doubt, beyond the first."""
+    """Copies of records in doubt, beyond the first."""
 
     def __str__(self) -> str:
         return (
@@ -100,21 +100,21 @@ class Verdict(NamedTuple):
         )
 
 
-def judge(load: Load, log: Counter[bytes]) -> Verdict:
-    """Nothing confirmed is lost, nothing else is made up, and only what a fault left in doubt is there twice."""
+def check_load(load: Load, log: Counter[bytes]) -> LoadResult:
+    """Check that no confirmed record is lost, no other record is in the log, and only records in doubt are repeated."""
     assert load.acks.keys() <= log.keys(), "confirmed, and lost"
     assert not load.not_written & log.keys(), "said to be not written"
     assert log.keys() <= load.acks.keys() | load.unknown, "never sent"
     assert all(ack.confirmed for ack in load.acks.values())
     in_doubt = {value for value, ack in load.acks.items() if ack.repeated} | load.unknown
     twice = {value for value, count in log.items() if count > 1}
-    assert twice <= in_doubt, "there twice, though no confirm was missing"
+    assert twice <= in_doubt, "repeated, though no confirmation was missing"
     copies = sum(log.values()) - len(log)
-    return Verdict(len(load.acks), len(load.unknown), len(load.not_written), len(in_doubt), copies)
+    return LoadResult(len(load.acks), len(load.unknown), len(load.not_written), len(in_doubt), copies)
 
 
 async def read_back(topic: str, *brokers: Kafka07Broker) -> Counter[bytes]:
-    """What is in the logs of a topic, from the brokers themselves: a routing table may lag behind."""
+    """Return the logs of a topic, from the brokers themselves: a routing table may lag behind."""
     log: Counter[bytes] = Counter()
     addresses = ",".join(f"{broker.broker_id}@{broker.address}" for broker in brokers)
     partitions = [TopicPartition(topic, n, broker.broker_id) for broker in brokers for n in range(PARTITIONS)]
@@ -129,12 +129,12 @@ async def read_back(topic: str, *brokers: Kafka07Broker) -> Counter[bytes]:
 
 
 class Received:
-    """What the members of a group were given: each value with the members it was given to, in order."""
+    """Records delivered to the members of a group: each value with the members that received it, in order."""
 
     def __init__(self) -> None:
         self.members: defaultdict[bytes, list[str]] = defaultdict(list)
-        self._bell = Bell()
-        self._given = 0
+        self._condition = Condition()
+        self._taken = 0
 
     async def take(self, member: str, consumer: od.Consumer) -> None:
         """Take batches and mark them done, until cancelled."""
@@ -142,12 +142,12 @@ class Received:
             for value in payloads(batch.values):
                 self.members[value].append(member)
             batch.done()
-            self._given += len(batch)
-            self._bell.ring()
+            self._taken += len(batch)
+            self._condition.notify()
 
     def counts(self) -> Counter[bytes]:
         return Counter({value: len(members) for value, members in self.members.items()})
 
     async def all_of(self, log: Counter[bytes]) -> None:
-        """Until everything in the log was given at least as often as it is there."""
-        await self._bell.until(lambda: self._given >= log.total() and self.counts() >= log)
+        """Wait until every record of the log was delivered at least as often as it is in the log."""
+        await self._condition.wait_until(lambda: self._taken >= log.total() and self.counts() >= log)

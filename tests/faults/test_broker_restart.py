@@ -13,7 +13,7 @@ from anyio.to_thread import run_sync
 import odradek as od
 from odradek.testing import Kafka07Broker
 
-from .load import CONFIG, Load, Received, judge, read_back
+from .load import CONFIG, Load, Received, check_load, read_back
 
 pytestmark = pytest.mark.anyio
 
@@ -51,10 +51,10 @@ async def test_broker_killed_and_restarted_under_load(
             log = await read_back("t", first, second)
             await received.all_of(log)
             tasks.cancel_scope.cancel()
-    verdict = judge(load, log)
-    report(verdict)
+    result = check_load(load, log)
+    report(result)
     assert received.counts() == log, "every record of the log was delivered once"
-    assert verdict.unknown == verdict.not_written == 0, "there was always a broker to send to"
+    assert result.unknown == result.not_written == 0, "there was always a broker to send to"
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
@@ -77,6 +77,6 @@ async def test_the_only_broker_restarts_under_load(
             await load.more(200)
             await load.stop()
             log = await read_back("t", broker)
-    verdict = judge(load, log)
-    report(verdict)
-    assert verdict.not_written >= 20
+    result = check_load(load, log)
+    report(result)
+    assert result.not_written >= 20

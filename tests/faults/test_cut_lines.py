@@ -24,7 +24,7 @@ from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 from odradek.wire.kafka07.requests import Fetch, Produce, encode_request
 
-from .load import CONFIG, WAIT_S, Load, Received, judge, read_back
+from .load import CONFIG, WAIT_S, Load, Received, check_load, read_back
 
 pytestmark = pytest.mark.anyio
 
@@ -180,7 +180,7 @@ async def test_connections_cut_inside_a_confirm_again_and_again_under_load(
             await until(partial(connected_and_cut, proxy, made))
         await load.more(100)
         await load.stop()
-    outcome = judge(load, await read_back(PARTITION.topic, broker))
+    outcome = check_load(load, await read_back(PARTITION.topic, broker))
     report(outcome)
     assert outcome.copies >= 20
     assert outcome.unknown == outcome.not_written == 0

@@ -16,7 +16,7 @@ import odradek as od
 from odradek.testing import Kafka07Broker, ZooKeeperEnsemble, ZooKeeperServer
 from odradek.testing.zookeeper_client import four_letters
 
-from .load import CONFIG, WAIT_S, Load, Received, judge, read_back
+from .load import CONFIG, WAIT_S, Load, Received, check_load, read_back
 
 pytestmark = pytest.mark.anyio
 
@@ -78,9 +78,9 @@ async def test_zookeeper_sessions_expire_under_load(
             tasks.cancel_scope.cancel()
     again = received.counts() - log
     assert all("a" in received.members[value] for value in again), "only what the expired member had"
-    verdict = judge(load, log)
-    report(f"{verdict}; {again.total()} of {log.total()} delivered again after the expiry of a member")
-    assert verdict.unknown == verdict.not_written == 0
+    result = check_load(load, log)
+    report(f"{result}; {again.total()} of {log.total()} delivered again after the expiry of a member")
+    assert result.unknown == result.not_written == 0
 
 
 @pytest.fixture(scope="module")
@@ -123,21 +123,23 @@ async def test_zookeeper_leader_killed_under_load(
             ):
                 taking.start_soon(received.take, "b", b)
                 await loads["t1"].more(300)
-                log = await settled(broker, received, loads, report)
+                log = await logs_delivered(broker, received, loads, report)
                 taking.cancel_scope.cancel()
             tasks.cancel_scope.cancel()
     assert received.counts() == log, "every record of the logs was delivered once"
 
 
-async def settled(broker: Kafka07Broker, received: Received, loads: dict[str, Load], report: Report) -> Counter[bytes]:
-    """The logs, once everything in them was delivered."""
+async def logs_delivered(
+    broker: Kafka07Broker, received: Received, loads: dict[str, Load], report: Report
+) -> Counter[bytes]:
+    """Return the logs once all their records were delivered."""
     logs: Counter[bytes] = Counter()
     for topic, load in loads.items():
         await load.stop()
         log = await read_back(topic, broker)
-        verdict = judge(load, log)
-        report(f"{topic}: {verdict}")
-        assert verdict.unknown == verdict.not_written == 0
+        result = check_load(load, log)
+        report(f"{topic}: {result}")
+        assert result.unknown == result.not_written == 0
         logs += log
     await received.all_of(logs)
     return logs

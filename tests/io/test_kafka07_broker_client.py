@@ -74,9 +74,9 @@ class Peer:
     async def dial(self, host: str, port: int, timeout: float) -> ByteStream:
         if self.refusal is not None:
             raise self.refusal
-        here, there = memory_pair(1 << 20)
+        here, remote = memory_pair(1 << 20)
         assert self.group is not None
-        self.group.start_soon(self.serve, there)
+        self.group.start_soon(self.serve, remote)
         return here
 
     async def serve(self, stream: ByteStream) -> None:
@@ -219,12 +219,12 @@ async def test_results_call_back_in_call_order_and_hold_the_value_or_the_error(p
         produced: list[PendingResult[Sequence[PartitionResult]]] = [
             api.produce([part(b"x", partition=to)], acks=-1) for to in topics
         ]
-        told: list[int] = []
+        order: list[int] = []
         for number, each in enumerate(produced):
             assert not each.done
-            each.add_done_callback(partial(told.append, number))
+            each.add_done_callback(partial(order.append, number))
         assert await outcome(produced[3]) == (ConnectionLost, True)
-        assert told == [0, 1, 2, 3]
+        assert order == [0, 1, 2, 3]
         assert all(each.done for each in produced)
         assert produced[0].result() == produced[1].result() == [PartitionResult(P0)]
         with pytest.raises(ConnectionLost):
@@ -247,7 +247,7 @@ async def test_several_parts_go_out_as_one_multiproduce(peer: Peer) -> None:
         assert (stored(peer), stored(peer, P1)) == ([b"a", b"c"], [b"b"])
 
 
-async def test_produces_are_pipelined_in_call_order_whoever_awaits_first(peer: Peer) -> None:
+async def test_produces_are_pipelined_in_call_order_whichever_is_awaited_first(peer: Peer) -> None:
     async with running(peer) as api:
         values = [b"%d" % n for n in range(1000)]
         awaitables = [api.produce([part(value)], acks=-1) for value in values]

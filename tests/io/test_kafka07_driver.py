@@ -81,15 +81,15 @@ async def test_a_cluster_over_zookeeper_from_registration_to_a_groups_positions(
         Kafka07Driver(zookeeper=zookeeper_root) as driver,
     ):
         same: ProtocolDriver = driver
-        table = await same.metadata.topic("t")
-        assert (table.partitions("t"), table.published("t")) == ((P,), ())
+        table = await same.metadata.table_for_topic("t")
+        assert (table.partitions("t"), table.registered("t")) == ((P,), ())
         assert table.brokers == {1: Broker(1, "127.0.0.1", broker.port)}
         api = same.broker(table.brokers[1], purpose="produce")
         results = await api.produce([PartitionBatch(P, [ProducerRecord(b"one"), ProducerRecord(b"two")])], acks=-1)
         assert results == [PartitionResult(P)]
         with anyio.fail_after(10):
-            while len(table.published("t")) < 2:
-                table = await driver.metadata.changed(table.version)
+            while len(table.registered("t")) < 2:
+                table = await driver.metadata.wait_for_newer(table.version)
         end = await driver.broker(table.brokers[1], purpose="control").positions(P, LATEST)
         assert end == [26]
         member, listener = driver.membership(Subscription("g", {"t": 1})), Listener()
@@ -97,7 +97,7 @@ async def test_a_cluster_over_zookeeper_from_registration_to_a_groups_positions(
             tasks.start_soon(member.run, listener)
             with anyio.fail_after(10):
                 await listener.assigned_once.wait()
-            assert listener.assigned is not None and set(listener.assigned.partitions) == set(table.published("t"))
+            assert listener.assigned is not None and set(listener.assigned.partitions) == set(table.registered("t"))
             await driver.offsets("g").commit({P: end[0]})
             tasks.cancel_scope.cancel()
         await member.leave()
@@ -112,14 +112,15 @@ async def test_a_static_list_probes_partitions_and_creates_nothing() -> None:
         Kafka07Broker(broker_id=2) as second,
         Kafka07Driver(brokers=[f"1@{first.address}", f"2@{second.address}"]) as driver,
     ):
-        table = await driver.metadata.topic("t")
-        assert [p.name for p in table.published("t")] == ["1-0", "1-1", "1-2", "2-0"]
-        assert [len((await driver.metadata.topic(name)).published(name)) for name in ("many", "full")] == [701, 257]
+        table = await driver.metadata.table_for_topic("t")
+        assert [p.name for p in table.registered("t")] == ["1-0", "1-1", "1-2", "2-0"]
+        for name, count in (("many", 701), ("full", 257)):
+            assert len((await driver.metadata.table_for_topic(name)).registered(name)) == count
         with pytest.raises(BrokerError, match="Unknown"):
-            await driver.metadata.topic("a/b")
+            await driver.metadata.table_for_topic("a/b")
         assert not [path for broker in (first, second) for path in broker.log_dir.iterdir() if path.is_dir()]
         second.kill()
-        assert [p.name for p in (await driver.metadata.topic("u")).published("u")] == ["1-0", "1-1", "1-2"]
+        assert [p.name for p in (await driver.metadata.table_for_topic("u")).registered("u")] == ["1-0", "1-1", "1-2"]
         for use in (lambda: driver.membership(Subscription("g", {"t": 1})), lambda: driver.offsets("g")):
             with pytest.raises(Unsupported, match="needs ZooKeeper"):
                 use()
@@ -131,14 +132,14 @@ async def test_a_partition_whose_first_segments_are_gone_still_counts() -> None:
     async with Kafka07Broker(broker_id=0, config={"log.flush.interval": "1"}) as broker:
         p = TopicPartition("t", 0, 0)
         async with Kafka07Driver(brokers=[broker.address]) as driver:
-            api = driver.broker((await driver.metadata.topic("t")).brokers[0], purpose="produce")
+            api = driver.broker((await driver.metadata.table_for_topic("t")).brokers[0], purpose="produce")
             await api.produce([PartitionBatch(p, [ProducerRecord(b"x")])], acks=-1)
         broker.stop()
         (segment,) = (broker.log_dir / "t-0").glob("*.kafka")
         segment.rename(segment.with_name(f"{5000:020}.kafka"))
         broker.start()
         async with Kafka07Driver(brokers=[broker.address]) as driver:
-            assert (await driver.metadata.topic("t")).published("t") == (p,)
+            assert (await driver.metadata.table_for_topic("t")).registered("t") == (p,)
             assert await driver.broker(driver.metadata.table.brokers[0], purpose="control").positions(p, EARLIEST) == [
                 5000
             ]
@@ -171,7 +172,7 @@ async def test_leaving_fails_what_is_outstanding_and_ends_all_connections(silent
     with pytest.raises(Closed):
         driver.broker(Broker(5, "h", 1), purpose="fetch")
     with pytest.raises(Closed):
-        await driver.metadata.changed(99)
+        await driver.metadata.wait_for_newer(99)
 
 
 async def test_a_connection_that_ends_by_a_defect_is_replaced_and_the_others_go_on(

@@ -153,11 +153,11 @@ async def topic(zk: ZooKeeper, name: str, count: int, broker: int = 1) -> None:
 
 async def owners(zk: ZooKeeper, name: str = "t") -> dict[str, str]:
     path = f"/consumers/g/owners/{name}"
-    found = {}
+    stored = {}
     for child in await zk.children(path) or []:
         node = await zk.get(f"{path}/{child}")
-        found[child] = (node.data or b"").decode() if node else ""
-    return found
+        stored[child] = (node.data or b"").decode() if node else ""
+    return stored
 
 
 async def text(zk: ZooKeeper, path: str) -> str | None:
@@ -747,8 +747,8 @@ async def test_concurrent_commits_of_a_new_partition_both_end_well(server: ZooKe
         async with anyio.create_task_group() as tasks:
             for n in range(5):
                 tasks.start_soon(store.commit, {tp(p): Position(n) for p in range(20)})
-        found = await store.fetch([tp(p) for p in range(20)])
-        assert all(position in range(5) for position in found.values())
+        stored = await store.fetch([tp(p) for p in range(20)])
+        assert all(position in range(5) for position in stored.values())
 
 
 def test_generated_ids_have_scalas_form() -> None:

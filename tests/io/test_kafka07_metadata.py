@@ -70,12 +70,12 @@ async def cluster(address: str) -> AsyncIterator[tuple[Nodes, ZooKeeper, ZooKeep
 async def until(metadata: ZooKeeperMetadata, wanted: Callable[[Kafka07RoutingTable], bool]) -> Kafka07RoutingTable:
     table = metadata.table
     while not wanted(table):
-        table = await metadata.changed(table.version)
+        table = await metadata.wait_for_newer(table.version)
     return table
 
 
-def names(found: Sequence[TopicPartition]) -> list[str]:
-    return [p.name for p in found]
+def names(partitions: Sequence[TopicPartition]) -> list[str]:
+    return [p.name for p in partitions]
 
 
 async def test_brokers_come_go_and_change_their_address(zookeeper: ZooKeeperServer, chroot: str) -> None:
@@ -102,18 +102,18 @@ async def test_a_topic_appears_grows_and_goes(zookeeper: ZooKeeperServer, chroot
         await nodes.broker(1, "h:1")
         await nodes.broker(2, "h:2")
         await until(metadata, lambda t: set(t.brokers) == {1, 2})
-        table = await metadata.topic("t")  # /brokers/topics does not exist
+        table = await metadata.table_for_topic("t")  # /brokers/topics does not exist
         assert (names(table.partitions("t")), table.topics) == (["1-0", "2-0"], frozenset())
         await nodes.count("t", 1, "2")
-        table = await until(metadata, lambda t: bool(t.published("t")))
-        assert (names(table.partitions("t")), names(table.published("t"))) == (["1-0", "1-1", "2-0"], ["1-0", "1-1"])
+        table = await until(metadata, lambda t: bool(t.registered("t")))
+        assert (names(table.partitions("t")), names(table.registered("t"))) == (["1-0", "1-1", "2-0"], ["1-0", "1-1"])
         await nodes.count("t", 2, "3")
         await until(metadata, lambda t: names(t.partitions("t")) == ["1-0", "1-1", "2-0", "2-1", "2-2"])
         await nodes.zk.set("/brokers/topics/t/2", b"1")
         await until(metadata, lambda t: names(t.partitions("t")) == ["1-0", "1-1", "2-0"])
         await nodes.zk.delete("/brokers/topics/t/1")
-        await until(metadata, lambda t: names(t.published("t")) == ["2-0"])
-        assert await metadata.topic("t") is metadata.table
+        await until(metadata, lambda t: names(t.registered("t")) == ["2-0"])
+        assert await metadata.table_for_topic("t") is metadata.table
 
 
 async def test_listing_finds_all_topics_and_keeps_finding_them(server: ZooKeeperServer, root: str) -> None:
@@ -139,8 +139,8 @@ async def test_malformed_nodes_cost_one_line_and_nothing_else(
         await nodes.count("t", 2, "1")
         await nodes.broker(2, "h:2")
         await until(metadata, lambda t: set(t.brokers) == {1, 2})
-        table = await metadata.topic("t")
-        assert names(table.published("t")) == ["2-0"]
+        table = await metadata.table_for_topic("t")
+        assert names(table.registered("t")) == ["2-0"]
         await metadata.refresh()
         await metadata.refresh()
         await nodes.zk.set("/brokers/ids/7", b"c:h:7")
@@ -167,8 +167,8 @@ async def test_the_table_stands_while_the_session_is_suspended_and_catches_up_af
             with anyio.fail_after(30):
                 await nodes.broker(1, "h:1")
                 await nodes.count("t", 1, "1")
-                await metadata.topic("t")
-                before = await until(metadata, lambda t: names(t.published("t")) == ["1-0"])
+                await metadata.table_for_topic("t")
+                before = await until(metadata, lambda t: names(t.registered("t")) == ["1-0"])
                 proxy.refuse()
                 proxy.cut()
                 await nodes.broker(1, "h:2")
@@ -176,7 +176,7 @@ async def test_the_table_stands_while_the_session_is_suspended_and_catches_up_af
                 await nodes.broker(2, "h:3")
                 assert metadata.table is before
                 proxy.accept()
-                table = await until(metadata, lambda t: names(t.published("t")) == ["1-0", "2-0"])
+                table = await until(metadata, lambda t: names(t.registered("t")) == ["1-0", "2-0"])
                 assert table.brokers[1].port == 2
 
 
@@ -185,15 +185,15 @@ async def test_an_expired_session_is_replaced_and_everything_read_and_watched_ag
 ) -> None:
     async with cluster(server.address + root) as (nodes, zk, metadata):
         await nodes.broker(1, "h:1")
-        await metadata.topic("t")
+        await metadata.table_for_topic("t")
         await until(metadata, lambda t: 1 in t.brokers)
         first = zk.session_id
         server.expire(first)
         await nodes.broker(2, "h:2")
         await nodes.count("t", 2, "1")
-        await until(metadata, lambda t: names(t.published("t")) == ["2-0"] and 2 in t.brokers)
+        await until(metadata, lambda t: names(t.registered("t")) == ["2-0"] and 2 in t.brokers)
         await nodes.count("t", 1, "1")  # heard of through the new session's watches
-        await until(metadata, lambda t: names(t.published("t")) == ["1-0", "2-0"])
+        await until(metadata, lambda t: names(t.registered("t")) == ["1-0", "2-0"])
         assert zk.session_id not in (0, first)
 
 
@@ -202,7 +202,7 @@ async def test_a_read_that_failed_in_a_living_session_is_tried_again(
 ) -> None:
     monkeypatch.setattr("odradek.io.kafka07.metadata.RETRY_S", 0.01)
     async with cluster(server.address + root) as (nodes, zk, metadata):
-        await metadata.topic("t")
+        await metadata.table_for_topic("t")
         children, failures = zk.children, [DeadlineError("children", 0.1), DeadlineError("children", 0.1)]
 
         async def sometimes(path: str, watch: bool = False) -> list[str] | None:
@@ -224,7 +224,7 @@ async def test_a_background_failure_is_raised_from_changed_from_topic_and_at_exi
             async with ZooKeeperMetadata(zk) as metadata:
                 await zk.aclose()
                 with anyio.fail_after(10):
-                    for wait in (metadata.changed(99), metadata.topic("t"), metadata.refresh()):
+                    for wait in (metadata.wait_for_newer(99), metadata.table_for_topic("t"), metadata.refresh()):
                         with pytest.raises(Closed):
                             await wait
 
@@ -234,7 +234,7 @@ async def test_cancelled_waits_and_a_cancelled_block_leave_nothing_behind(server
         with anyio.CancelScope() as scope:
             async with ZooKeeperMetadata(zk) as metadata:
                 with anyio.move_on_after(0.01) as brief:
-                    await metadata.changed(metadata.table.version)
+                    await metadata.wait_for_newer(metadata.table.version)
                 assert brief.cancelled_caught
                 scope.cancel()
                 await anyio.sleep_forever()
@@ -250,7 +250,7 @@ async def test_concurrent_first_uses_of_topics_see_them_all(server: ZooKeeperSer
             await nodes.count(f"t{n}", 1, "1")
         await until(metadata, lambda t: 1 in t.brokers)
         wanted = [f"t{n % 5}" for n in range(20)]
-        tables = await gather(metadata.topic, wanted)
+        tables = await gather(metadata.table_for_topic, wanted)
         assert all(table.topics >= {topic} for table, topic in zip(tables, wanted, strict=True))
 
 
@@ -277,9 +277,9 @@ async def test_a_topic_published_while_it_is_first_read_is_not_missed(
             return answer
 
         monkeypatch.setattr(zk, "children", children)
-        await metadata.topic("t")
-        table = await until(metadata, lambda t: bool(t.published("t")))
-        assert names(table.published("t")) == ["1-0", "1-1", "1-2"]
+        await metadata.table_for_topic("t")
+        table = await until(metadata, lambda t: bool(t.registered("t")))
+        assert names(table.registered("t")) == ["1-0", "1-1", "1-2"]
 
 
 async def test_a_static_list_probes_each_topic_once_and_again_at_refresh() -> None:
@@ -293,18 +293,18 @@ async def test_a_static_list_probes_each_topic_once_and_again_at_refresh() -> No
     async with StaticMetadata([B0, B1], probe) as metadata:
         assert names(metadata.table.partitions("t")) == ["0-0", "1-0"]
         assert asked == []
-        table = await metadata.topic("t")
-        assert names(table.published("t")) == ["0-0", "0-1"]
-        await metadata.topic("t")
+        table = await metadata.table_for_topic("t")
+        assert names(table.registered("t")) == ["0-0", "0-1"]
+        await metadata.table_for_topic("t")
         assert sorted(asked) == [("t", 0), ("t", 1)]
         counts["t", 1] = 1
         table = await metadata.refresh()
-        assert names(table.published("t")) == ["0-0", "0-1", "1-0"]
+        assert names(table.registered("t")) == ["0-0", "0-1", "1-0"]
         assert table.version > 1
         with pytest.raises(Unsupported, match="listing topics is not supported here: it needs ZooKeeper"):
             await metadata.all_topics()
     with pytest.raises(Closed):
-        await metadata.changed(metadata.table.version)
+        await metadata.wait_for_newer(metadata.table.version)
 
 
 async def test_a_static_list_lives_with_brokers_that_do_not_answer(caplog: pytest.LogCaptureFixture) -> None:
@@ -316,13 +316,13 @@ async def test_a_static_list_lives_with_brokers_that_do_not_answer(caplog: pytes
         return 1
 
     async with StaticMetadata([B0, B1], probe) as metadata:
-        assert names((await metadata.topic("t")).published("t")) == ["1-0"]
+        assert names((await metadata.table_for_topic("t")).registered("t")) == ["1-0"]
         assert "broker 0 at a:9092 does not list its partitions of t" in caplog.text
         away = {1}
-        assert names((await metadata.refresh()).published("t")) == ["0-0", "1-0"]  # keeps what it knew
+        assert names((await metadata.refresh()).registered("t")) == ["0-0", "1-0"]  # keeps what it knew
         away = {0, 1}
         with pytest.raises(Unreachable, match="a:9092"):
-            await metadata.topic("u")
+            await metadata.table_for_topic("u")
 
 
 def test_broker_lists() -> None:

@@ -96,33 +96,33 @@ async def test_calls_wait_for_a_lost_connection_to_come_back(newest: FaultProxy)
         newest.refuse()
         newest.cut()
         assert await anext(events) == SUSPENDED
-        found = []
+        results = []
 
-        async def look() -> None:
-            found.append(await zk.exists("/"))
+        async def check() -> None:
+            results.append(await zk.exists("/"))
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(look)
+            tasks.start_soon(check)
             await anyio.wait_all_tasks_blocked()
             newest.accept()
-        assert found == [True]
+        assert results == [True]
 
 
 async def test_a_read_that_dies_with_its_connection_is_repeated(newest: FaultProxy) -> None:
     async with opened(newest.address) as (zk, _), anyio.create_task_group() as tasks:
         newest.stall()
-        found = []
+        results = []
 
-        async def look() -> None:
-            found.append(await zk.exists("/"))
+        async def check() -> None:
+            results.append(await zk.exists("/"))
             tasks.cancel_scope.cancel()
 
-        tasks.start_soon(look)
+        tasks.start_soon(check)
         await anyio.wait_all_tasks_blocked()
         newest.heal()
         newest.cut()
         await anyio.sleep_forever()
-    assert found == [True]
+    assert results == [True]
 
 
 async def test_a_write_that_dies_with_its_connection_says_that_it_may_have_been_applied(newest: FaultProxy) -> None:
@@ -154,15 +154,15 @@ async def test_a_silent_server_runs_into_the_deadline(newest: FaultProxy) -> Non
 
 async def test_ten_calls_for_every_slot_all_get_their_answer(newest: FaultProxy) -> None:
     async with opened(newest.address) as (zk, _):
-        found = []
+        results = []
 
-        async def look() -> None:
-            found.append(await zk.exists("/"))
+        async def check() -> None:
+            results.append(await zk.exists("/"))
 
         async with anyio.create_task_group() as tasks:
             for _ in range(10 * bridge.IN_FLIGHT):
-                tasks.start_soon(look)
-    assert found == [True] * 10 * bridge.IN_FLIGHT
+                tasks.start_soon(check)
+    assert results == [True] * 10 * bridge.IN_FLIGHT
 
 
 async def test_the_death_of_the_leader_of_three_is_a_short_interruption() -> None:
@@ -300,11 +300,11 @@ async def test_a_call_under_way_at_the_end_is_told_so(newest: FaultProxy) -> Non
         newest.refuse()
         newest.cut()
 
-        async def look() -> None:
+        async def check() -> None:
             with pytest.raises(Closed):
                 await zk.get("/", watch=True)
 
-        tasks.start_soon(look)
+        tasks.start_soon(check)
         await anyio.wait_all_tasks_blocked()
         await zk.aclose()
 

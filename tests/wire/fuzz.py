@@ -120,7 +120,7 @@ def cuts_of(data: bytes) -> list[int]:
     return sorted({seed % 7, seed % 31, seed % 257, seed % (len(data) + 1)})
 
 
-def pieces(data: bytes, cuts: Sequence[int]) -> list[memoryview]:
+def chunks(data: bytes, cuts: Sequence[int]) -> list[memoryview]:
     edges = [0, *(min(cut, len(data)) for cut in cuts), len(data)]
     return [memoryview(data[a:b]) for a, b in pairwise(edges)]
 
@@ -154,10 +154,10 @@ def read_compressed(data: bytes) -> None:
 
 
 def read_scan(data: bytes) -> None:
-    walk = scan(data, 5, BOUND)
-    read = b"".join(entry.raw for entry in walk)
-    assert walk.end is not None
-    assert walk.end.position == 5 + len(read)
+    entries = scan(data, 5, BOUND)
+    read = b"".join(entry.raw for entry in entries)
+    assert entries.end is not None
+    assert entries.end.position == 5 + len(read)
     assert data.startswith(read)
 
 
@@ -178,8 +178,8 @@ def read_set_everywhere(data: bytes, cuts: Sequence[int], options: DecoderOption
 
 def read_set(data: bytes, cuts: Sequence[int], options: DecoderOptions) -> tuple[object, ...]:
     decoder = MessageSetDecoder(PARTITION, Position(0), options)
-    for piece in pieces(data, cuts):
-        decoder.feed(piece)
+    for chunk in chunks(data, cuts):
+        decoder.feed(chunk)
     decoder.decompress_deferred()
     columns = decoder.take()
     positions, nexts = list(columns.positions), list(columns.next_positions)
@@ -205,10 +205,10 @@ class Collector(bytearray):
 def read_reply(reply: FetchReply | OffsetsReply, data: bytes, cuts: Sequence[int]) -> tuple[object, ...]:
     used = 0
     try:
-        for piece in pieces(data, cuts):
-            took = reply.feed(piece)
+        for chunk in chunks(data, cuts):
+            took = reply.feed(chunk)
             used += took
-            assert reply.done or took == len(piece)
+            assert reply.done or took == len(chunk)
         return used, reply.done, reply.result() if reply.done else None
     except OdradekError as error:
         return state(error)

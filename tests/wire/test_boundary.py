@@ -81,14 +81,14 @@ def make_log(seed: int, kinds: list[str], size: int = 12 * MOST) -> Made:
     return Made(b"".join(parts), [0, *accumulate(map(len, parts))])
 
 
-def look(
-    data: bytes, cut: int, *, floor: int = 0, pieces: int = 1 << 30, most: int = MOST, torn: bool = False
+def find_boundary(
+    data: bytes, cut: int, *, floor: int = 0, chunk_bytes: int = 1 << 30, most: int = MOST, torn: bool = False
 ) -> BoundarySearch:
     search = BoundarySearch(cut, floor=floor, ceiling=len(data), most=most, torn=torn)
     while (wanted := search.wanted) is not None:
         start, stop = wanted
         assert floor <= start < stop <= len(data)
-        search.feed(data[start : min(stop, start + pieces)])
+        search.feed(data[start : min(stop, start + chunk_bytes)])
     return search
 
 
@@ -96,13 +96,13 @@ LOGS = st.builds(make_log, st.integers(0, 1 << 32), st.lists(st.sampled_from(sor
 
 
 @given(LOGS, st.floats(0, 1), st.integers(1, 5000))
-def test_a_boundary_is_found_and_is_one(made: Made, where: float, pieces: int) -> None:
+def test_a_boundary_is_found_and_is_one(made: Made, where: float, chunk_bytes: int) -> None:
     cut = int(where * len(made.data))
-    search = look(made.data, cut, pieces=max(pieces, 100))
+    search = find_boundary(made.data, cut, chunk_bytes=max(chunk_bytes, 100))
     assert isinstance(search.result, Proved)
-    found = search.result.position
-    assert found in made.boundaries
-    assert cut <= found <= cut + SEARCH_FACTOR * MOST
+    result = search.result.position
+    assert result in made.boundaries
+    assert cut <= result <= cut + SEARCH_FACTOR * MOST
     assert search.wanted is None
 
 
@@ -111,10 +111,10 @@ def test_every_kind_of_log_is_cut_near_the_cut(kind: str) -> None:
     made = make_log(1, [kind], 20 * MOST)
     largest = max(b - a for a, b in zip(made.boundaries, made.boundaries[1:], strict=False))
     for cut in range(3 * MOST, len(made.data) - 5 * MOST, MOST // 3):
-        found = look(made.data, cut).result
-        assert isinstance(found, Proved)
-        assert found.position in made.boundaries
-        assert found.position - cut <= MOST // 16 + SEARCH_FACTOR * largest
+        result = find_boundary(made.data, cut).result
+        assert isinstance(result, Proved)
+        assert result.position in made.boundaries
+        assert result.position - cut <= MOST // 16 + SEARCH_FACTOR * largest
 
 
 @given(LOGS, st.floats(0, 1), st.lists(st.tuples(st.floats(0, 1), st.integers(1, 255)), min_size=1, max_size=8))
@@ -122,14 +122,14 @@ def test_damaged_logs_are_cut_where_messages_were_written_or_not_at_all(
     made: Made, where: float, damage: list[tuple[float, int]]
 ) -> None:
     damaged = bytearray(made.data)
-    for place, change in damage:
-        damaged[int(place * (len(damaged) - 1))] ^= change
+    for fraction, change in damage:
+        damaged[int(fraction * (len(damaged) - 1))] ^= change
     cut = int(where * len(damaged))
     # Not from the start of the log: there no proof is asked for, and a damaged length is believed.
     if cut > 2 * MOST:
-        found = look(bytes(damaged), cut).result
-        if isinstance(found, Proved):
-            assert found.position in made.boundaries
+        result = find_boundary(bytes(damaged), cut).result
+        if isinstance(result, Proved):
+            assert result.position in made.boundaries
 
 
 def test_behind_damage_boundaries_are_found_again() -> None:
@@ -138,10 +138,10 @@ def test_behind_damage_boundaries_are_found_again() -> None:
     bad = made.boundaries[bisect_left(made.boundaries, 5 * MOST)] + 12
     damaged[bad] ^= 1
     for cut in range(bad, bad + 2 * MOST, 200):
-        found = look(bytes(damaged), cut).result
-        assert isinstance(found, Proved)
-        assert found.position in made.boundaries
-        assert found.position >= bad + MOST
+        result = find_boundary(bytes(damaged), cut).result
+        assert isinstance(result, Proved)
+        assert result.position in made.boundaries
+        assert result.position >= bad + MOST
 
 
 def parallel_chains(count: int, overlap: int) -> Made:
@@ -156,29 +156,29 @@ def parallel_chains(count: int, overlap: int) -> Made:
         false = entry(b"f" * 400 + data[:overlap])
         data = entry(b"r" * 400 + false[:-overlap]) + data
         boundaries.append(len(data))
-    return Made(data, sorted(len(data) - place for place in boundaries))
+    return Made(data, sorted(len(data) - fraction for fraction in boundaries))
 
 
 def test_forged_entries_across_boundaries_never_make_a_wrong_one() -> None:
     made = parallel_chains(100, 410)  # two parallel logs, of which one ends at the other's end
-    results = [look(made.data, cut).result for cut in range(3 * MOST, len(made.data), 97)]
-    assert not any(isinstance(found, Proved) and found.position not in made.boundaries for found in results)
-    assert sum(isinstance(found, Unproved) for found in results) > len(results) // 2
+    results = [find_boundary(made.data, cut).result for cut in range(3 * MOST, len(made.data), 97)]
+    assert not any(isinstance(result, Proved) and result.position not in made.boundaries for result in results)
+    assert sum(isinstance(result, Unproved) for result in results) > len(results) // 2
 
 
 def test_forged_entries_that_lead_to_nothing_are_no_obstacle() -> None:
     made = parallel_chains(40, 100)
     for cut in range(3 * MOST, len(made.data) - 5 * MOST, 37):
-        found = look(made.data, cut).result
-        assert isinstance(found, Proved)
-        assert found.position in made.boundaries
+        result = find_boundary(made.data, cut).result
+        assert isinstance(result, Proved)
+        assert result.position in made.boundaries
 
 
 def test_forged_entries_are_given_up_before_long() -> None:
     made = parallel_chains(1200, 410)
-    found = look(made.data, 100 * MOST, most=40 * MOST).result
-    assert isinstance(found, Unproved)
-    assert "inside entries that look valid" in found.reason
+    result = find_boundary(made.data, 100 * MOST, most=40 * MOST).result
+    assert isinstance(result, Unproved)
+    assert "inside entries that look valid" in result.reason
 
 
 def test_a_log_with_a_larger_entry_than_may_be_is_not_cut_in_it() -> None:
@@ -186,9 +186,9 @@ def test_a_log_with_a_larger_entry_than_may_be_is_not_cut_in_it() -> None:
     data = make_log(5, ["random"]).data + big + make_log(6, ["random"]).data
     start = len(make_log(5, ["random"]).data)
     with pytest.raises(BoundaryMismatch):  # what the proof takes for granted does not hold: the walk finds out
-        found = look(data, start + len(big) // 2).result
-        assert isinstance(found, Proved)
-        check_range_end(TopicPartition("t", 0, 0), start, found.position, start)
+        result = find_boundary(data, start + len(big) // 2).result
+        assert isinstance(result, Proved)
+        check_range_end(TopicPartition("t", 0, 0), start, result.position, start)
 
 
 # ---- near what is known --------------------------------------------------------------------------------------
@@ -208,31 +208,31 @@ def test_close_behind_a_known_boundary_the_very_next_one_is_found(
     floor = data.draw(st.sampled_from(made.boundaries[:-1]))
     cut = min(floor + int(where * MOST), len(made.data))
     expected = made.boundaries[bisect_left(made.boundaries, cut)]
-    assert look(made.data, cut, floor=floor).result == Proved(expected)
+    assert find_boundary(made.data, cut, floor=floor).result == Proved(expected)
 
 
 def test_close_behind_a_known_boundary_damage_is_walked_over_as_a_reader_does() -> None:
     damaged = entry(b"two")[:-1] + b"?"
     data = b"".join([entry(b"one"), damaged, entry(b"three"), entry(b"four")])
     third = len(entry(b"one")) + len(damaged)
-    assert look(data, third - 1).result == Proved(third)
+    assert find_boundary(data, third - 1).result == Proved(third)
 
 
 def test_a_length_that_cannot_be_ends_the_walk_from_a_known_boundary() -> None:
     data = entry(b"one") + bytes(4) + entry(b"two") * 9
-    found = look(data, 20).result
-    assert isinstance(found, Unproved)
-    assert found.reason == "damage at 13: length too small for a message"
+    result = find_boundary(data, 20).result
+    assert isinstance(result, Unproved)
+    assert result.reason == "damage at 13: length too small for a message"
 
 
 def test_the_end_is_a_boundary_unless_the_log_may_be_torn() -> None:
     made = make_log(8, ["text"], 6 * MOST)
     cut = made.boundaries[-2] + 1
-    assert look(made.data, cut).result == Proved(len(made.data))
+    assert find_boundary(made.data, cut).result == Proved(len(made.data))
     torn = made.data[:-3]
-    found = look(torn, cut, torn=True).result
-    assert isinstance(found, Unproved)
-    assert look(torn, made.boundaries[-2] - 1, torn=True).result == Proved(made.boundaries[-2])
+    result = find_boundary(torn, cut, torn=True).result
+    assert isinstance(result, Unproved)
+    assert find_boundary(torn, made.boundaries[-2] - 1, torn=True).result == Proved(made.boundaries[-2])
 
 
 def test_a_log_that_ends_too_early_proves_nothing() -> None:

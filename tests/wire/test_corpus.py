@@ -176,9 +176,9 @@ def test_everything_the_broker_stored_decodes_whole() -> None:
                 assert decoder.fetch_position == size == len(log)
                 decoder.take()
                 assert decoder.position == size
-                walk = scan(log)
-                assert not any(entry.damage for entry in walk)
-                assert walk.end == ScanEnd(size, ParseStop.END)
+                entries = scan(log)
+                assert not any(entry.damage for entry in entries)
+                assert entries.end == ScanEnd(size, ParseStop.END)
                 logs += 1
     assert logs > 500
 

@@ -104,14 +104,14 @@ class Runner:
         engines.active = engine
         self.decoder = MessageSetDecoder(TopicPartition("t", 0, 1), Position(1000), options)
 
-    def step(self, piece: bytes, opens: bool, takes: bool) -> tuple[object, ...]:
+    def step(self, chunk: bytes, opens: bool, takes: bool) -> tuple[object, ...]:
         engines.active = self.engine
         if self.buffer is None:
-            self.decoder.feed(memoryview(piece))
+            self.decoder.feed(memoryview(chunk))
         else:
-            self.buffer[: len(piece)] = piece
-            self.decoder.feed(memoryview(self.buffer)[: len(piece)])
-            self.buffer[: len(piece)] = b"#" * len(piece)
+            self.buffer[: len(chunk)] = chunk
+            self.decoder.feed(memoryview(self.buffer)[: len(chunk)])
+            self.buffer[: len(chunk)] = b"#" * len(chunk)
         fed = self.state()
         if opens:
             self.decoder.decompress_deferred()
@@ -163,8 +163,8 @@ def options(draw: st.DrawFn, least: int) -> DecoderOptions:
 @st.composite
 def steps(draw: st.DrawFn, log: bytes) -> Steps:
     cuts = sorted(draw(st.lists(st.integers(0, len(log)), max_size=8)))
-    pieces = [log[a:b] for a, b in pairwise([0, *cuts, len(log)])]
-    return [(piece, draw(st.booleans()), draw(st.booleans())) for piece in pieces] + [(b"", True, True)]
+    chunks = [log[a:b] for a, b in pairwise([0, *cuts, len(log)])]
+    return [(chunk, draw(st.booleans()), draw(st.booleans())) for chunk in chunks] + [(b"", True, True)]
 
 
 GENEROUS = 1 << 22

@@ -1,4 +1,4 @@
-"""scan: level-one entries, unopened, and why the walk stopped."""
+"""scan: level-one entries, not decompressed, and why the scan stopped."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ MakeEntry = Callable[..., bytes]
 
 def test_entries_have_positions_fields_and_views(entry: MakeEntry) -> None:
     data = entry(b"one") + entry(b"old", magic=0) + entry(b"packed", attributes=6)
-    walk = scan(data, 100)
-    first, second, third = walk
+    entries = scan(data, 100)
+    first, second, third = entries
     assert (first.position, first.size, first.end, first.magic, first.attributes) == (100, 13, 113, 1, 0)
     assert (second.position, second.size, second.magic, second.attributes) == (113, 12, 0, 0)
     assert (third.attributes, third.compression, third.damage) == (6, CompressionType.SNAPPY, "")
@@ -33,7 +33,7 @@ def test_entries_have_positions_fields_and_views(entry: MakeEntry) -> None:
     assert [e.raw for e in (first, second, third)] == [data[:13], data[13:25], data[25:]]
     assert isinstance(first.payload, memoryview)
     assert first.payload.obj is data
-    assert walk.end == ScanEnd(100 + len(data), ParseStop.END)
+    assert entries.end == ScanEnd(100 + len(data), ParseStop.END)
 
 
 @pytest.mark.parametrize(
@@ -49,10 +49,10 @@ def test_entries_have_positions_fields_and_views(entry: MakeEntry) -> None:
 )
 def test_damaged_entries_are_given_with_what_is_wrong(fields: dict[str, int], damage: str, entry: MakeEntry) -> None:
     data = entry(b"xyz", **fields) + entry(b"next")
-    found = list(scan(data))
-    assert [e.damage for e in found] == [damage, ""]
-    assert found[0].crc_ok == ("crc" not in fields and fields.get("magic", 1) < 2)
-    assert b"".join(e.raw for e in found) == data
+    entries = list(scan(data))
+    assert [e.damage for e in entries] == [damage, ""]
+    assert entries[0].crc_ok == ("crc" not in fields and fields.get("magic", 1) < 2)
+    assert b"".join(e.raw for e in entries) == data
 
 
 @pytest.mark.parametrize(
@@ -74,36 +74,36 @@ def test_damaged_entries_are_given_with_what_is_wrong(fields: dict[str, int], da
 )
 def test_the_walk_says_where_and_why_it_stopped(tail: str, reason: ParseStop) -> None:
     data = encode_set([b"one"]) + bytes.fromhex(tail)
-    walk = scan(bytearray(data), 7)
-    assert walk.end is None
-    assert len(list(walk)) == 1
-    assert walk.end == ScanEnd(20, reason)
-    assert list(walk) == []
+    entries = scan(bytearray(data), 7)
+    assert entries.end is None
+    assert len(list(entries)) == 1
+    assert entries.end == ScanEnd(20, reason)
+    assert list(entries) == []
     assert reason.hopeless == (reason in (ParseStop.NEGATIVE, ParseStop.SHORT, ParseStop.HEADER))
 
 
 def test_the_walk_stops_in_front_of_what_is_too_large() -> None:
     data = encode_set([b"x" * 10, b"x" * 11])
-    walk = scan(data, max_bytes=20)
-    assert [e.size for e in walk] == [20]
-    assert walk.end == ScanEnd(20, ParseStop.TOO_LARGE)
+    entries = scan(data, max_bytes=20)
+    assert [e.size for e in entries] == [20]
+    assert entries.end == ScanEnd(20, ParseStop.TOO_LARGE)
 
 
 def test_nothing_is_an_empty_walk() -> None:
-    walk = scan(b"")
-    assert list(walk) == []
-    assert walk.end == ScanEnd(0, ParseStop.END)
+    entries = scan(b"")
+    assert list(entries) == []
+    assert entries.end == ScanEnd(0, ParseStop.END)
 
 
 @given(data=st.data())
 def test_a_check_is_a_scan_in_one_go(data: st.DataObject, any_log: st.SearchStrategy[bytes]) -> None:
     log = data.draw(any_log)
     limit = data.draw(st.sampled_from([20, 60, NO_LIMIT]))
-    walk = scan(log, 7, limit)
-    damage = [entry.damage for entry in walk]
-    assert walk.end is not None
+    entries = scan(log, 7, limit)
+    damage = [entry.damage for entry in entries]
+    assert entries.end is not None
     for buffer in (log, bytearray(log)):
-        assert check_log(buffer, 7, limit) == (*walk.end, not any(damage))
+        assert check_log(buffer, 7, limit) == (*entries.end, not any(damage))
 
 
 def test_a_check_tells_a_torn_tail_from_damage(entry: MakeEntry) -> None:
@@ -167,19 +167,19 @@ def test_a_run_keeps_within_its_bounds() -> None:
     assert decode_run(data, 0, 5) == ([], [])
 
 
-@given(pieces=st.lists(st.binary(max_size=300), max_size=4), scale=st.sampled_from([1, 1000]))
-def test_a_crc_goes_on_from_piece_to_piece(pieces: list[bytes], scale: int) -> None:
+@given(chunks=st.lists(st.binary(max_size=300), max_size=4), scale=st.sampled_from([1, 1000]))
+def test_a_crc_goes_on_from_piece_to_piece(chunks: list[bytes], scale: int) -> None:
     crc = 0
-    for piece in pieces:
-        crc = engine.active.crc32(memoryview(bytearray(piece * scale)), crc)
-    assert crc == zlib.crc32(b"".join(piece * scale for piece in pieces))
+    for chunk in chunks:
+        crc = engine.active.crc32(memoryview(bytearray(chunk * scale)), crc)
+    assert crc == zlib.crc32(b"".join(chunk * scale for chunk in chunks))
     assert engine.active.crc32(b"123456789") == 0xCBF43926
 
 
 def test_a_run_and_a_scan_see_the_same(entry: MakeEntry) -> None:
     data = b"".join(entry(bytes(n), magic=n % 2) for n in range(40))
     values, nexts = decode_run(data, 0, len(data))
-    found: list[LogEntry] = list(scan(data))
-    assert [bytes(e.payload) for e in found][: len(values)] == values
-    assert [e.end for e in found][: len(values)] == nexts
-    assert len(found) - len(values) <= 1
+    entries: list[LogEntry] = list(scan(data))
+    assert [bytes(e.payload) for e in entries][: len(values)] == values
+    assert [e.end for e in entries][: len(values)] == nexts
+    assert len(entries) - len(values) <= 1

@@ -276,9 +276,9 @@ def test_mutable_buffers_may_be_reused_after_feed() -> None:
     ring = bytearray(7)
     d = decoder()
     for i in range(0, len(data), 7):
-        piece = data[i : i + 7]
-        ring[: len(piece)] = piece
-        d.feed(memoryview(ring)[: len(piece)])
+        chunk = data[i : i + 7]
+        ring[: len(chunk)] = chunk
+        d.feed(memoryview(ring)[: len(chunk)])
         ring[:] = b"#######"
     columns = d.take()
     assert columns.values == [b"one", b"two", b"three"]

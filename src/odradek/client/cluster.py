@@ -82,8 +82,8 @@ class Cluster:
             ConfigError, TypeError: No topic can have this name.
             OdradekError: It could not be looked up.
         """
-        table = await self.driver.metadata.topic(_TOPIC("topic", topic))
-        return tuple(table.published(topic))
+        table = await self.driver.metadata.table_for_topic(_TOPIC("topic", topic))
+        return tuple(table.registered(topic))
 
     async def positions(self, topic: str, at: PositionSpec | AtTime) -> dict[TopicPartition, Position]:
         """Return where `at` is in each partition of a topic. Cancellation: safe.

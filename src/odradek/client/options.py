@@ -31,17 +31,17 @@ __all__ = [
     "ReaderOptions",
     "Tuning",
     "partition",
-    "place",
+    "start_position",
 ]
 
 MAX_POSITION = (1 << 63) - 1
-"""Positions are signed 64-bit numbers on the wire, in every era."""
+"""Positions are signed 64-bit numbers on the wire, in every Kafka version."""
 
 
 # ---- rules for positions and partitions -----------------------------------------------------------------------
 
 
-def place(*, times: bool = True, positions: bool = True) -> arguments.Rule:
+def start_position(*, times: bool = True, positions: bool = True) -> arguments.Rule:
     """Allow EARLIEST, LATEST, AtTime(seconds) if `times`, and a position if `positions`."""
     kinds = ["EARLIEST", "LATEST", *["AtTime(seconds)"] * times, *["a position"] * positions]
     allowed = f"{', '.join(kinds[:-1])} or {kinds[-1]}"
@@ -78,15 +78,16 @@ def partition() -> arguments.Rule:
     return check
 
 
-def _places(bookmark_allowed: str) -> arguments.Rule:
-    """Allow one place for all partitions, a mapping of places, or a bookmark."""
-    one, by_partition = place(), arguments.mapping(partition(), place(), "a mapping of partitions to places")
+def _start_positions(bookmark_allowed: str) -> arguments.Rule:
+    """Allow one position for all partitions, a mapping of partitions to positions, or a bookmark."""
+    one = start_position()
+    by_partition = arguments.mapping(partition(), one, "a mapping of partitions to positions")
 
     def check(name: str, value: object) -> Any:
         if isinstance(value, str):
             if not value.startswith("{"):
                 raise ConfigError(
-                    f"{name}={arguments.shown(value)}: not a bookmark; for a place use odradek.EARLIEST, "
+                    f"{name}={arguments.shown(value)}: not a bookmark; for a position use odradek.EARLIEST, "
                     f"odradek.LATEST, AtTime(seconds), a position{bookmark_allowed}"
                 )
             return value
@@ -96,12 +97,12 @@ def _places(bookmark_allowed: str) -> arguments.Rule:
 
 
 def _reset(*words: str) -> arguments.Rule:
-    place_rule, allowed = place(times=False, positions=False), ", ".join(map(repr, words))
+    position_rule, allowed = start_position(times=False, positions=False), ", ".join(map(repr, words))
 
     def check(name: str, value: object) -> Any:
         if isinstance(value, str):
             return value if value in words else _refuse_word(name, value, f"{allowed}, EARLIEST or LATEST")
-        return place_rule(name, value)
+        return position_rule(name, value)
 
     return check
 
@@ -115,7 +116,7 @@ def _partitioner() -> arguments.Rule:
 
 
 COMPRESSION = arguments.choice("none", "gzip", "snappy", "lz4", "zstd")
-"""What any era knows; each cluster refuses what it does not (`ProtocolDriver.compressions`)."""
+"""Compression types of all Kafka versions; a cluster refuses those it lacks (`ProtocolDriver.compressions`)."""
 
 
 # ---- tuning ---------------------------------------------------------------------------------------------------
@@ -282,29 +283,29 @@ _MAX_MESSAGE = Option(
     "Size limit (bytes) of one message; a larger one raises MessageTooLarge.",
 )
 Corrupt = Literal["fail", "skip", "raw"]
-Places = StartPosition | Mapping[TopicPartition, StartPosition] | str
+StartPositions = StartPosition | Mapping[TopicPartition, StartPosition] | str
 
 
 class ReaderOptions(TypedDict, total=False):
     """Options of `Cluster.reader`."""
 
     start: Annotated[
-        Places,
+        StartPositions,
         Option(
             EARLIEST,
-            _places(", or a mapping of partitions to these"),
-            "Where to begin: a place for all partitions, one for each, or a `bookmark()`. A partition that a "
+            _start_positions(", or a mapping of partitions to these"),
+            "Where to begin: a position for all partitions, one for each, or a `bookmark()`. A partition that a "
             "mapping or a bookmark does not name begins at EARLIEST.",
         ),
     ]
     until: Annotated[
-        Places | None,
+        StartPositions | None,
         Option(
             None,
-            arguments.optional(_places(", None, or a mapping of partitions to these")),
-            "Where to end: None (never), a place for all partitions or for each, or a `bookmark()`; partitions it does "
-            "not name end at LATEST, which is fixed when the block is entered. The last record is the last that starts "
-            "before that place; if it is in a compressed message, all of that message.",
+            arguments.optional(_start_positions(", None, or a mapping of partitions to these")),
+            "Where to end: None (never), a position for all partitions or for each, or a `bookmark()`; partitions it "
+            "does not name end at LATEST, which is fixed when the block is entered. The last record is the last that "
+            "starts before that position; if it is in a compressed message, all of that message.",
         ),
     ]
     read_ahead_bytes: Annotated[int, _READ_AHEAD]
@@ -342,8 +343,8 @@ class ConsumerOptions(TypedDict, total=False):
         PositionSpec,
         Option(
             EARLIEST,
-            place(times=False, positions=False),
-            "Where a partition begins for which the group has no position (auto.offset.reset). That place is stored "
+            start_position(times=False, positions=False),
+            "Where a partition begins for which the group has no position (auto.offset.reset). It is stored "
             "like a position, so that the next owner begins there too.",
         ),
     ]

@@ -1,7 +1,8 @@
-"""Where the eras meet: what producer, consumer, reader and command line need, and nothing else.
+"""Interfaces between the client and the protocol drivers: what producer, consumer, reader and command line need.
 
-Kafka 0.7 implements these over ZooKeeper and raw byte logs (`io.kafka07`); the 0.8+ era implements them over
-Metadata, Produce, Fetch and group requests. Nobody outside `wire` and the two era packages knows which one runs.
+The driver for Kafka 0.7 implements them over ZooKeeper and raw byte logs (`io.kafka07`); the driver for 0.8 and later
+implements them over Metadata, Produce, Fetch and group requests. Only `wire` and the two driver packages know which one
+runs.
 """
 
 from __future__ import annotations
@@ -80,12 +81,12 @@ class PartitionBatch:
 
 
 class PartitionResult(NamedTuple):
-    """What a broker answered for one batch of a produce request.
+    """Result of one batch of a produce request.
 
     Args:
         partition: The partition of the batch.
         error: Why it was not appended, or None. Its attributes `retriable`, `refresh_metadata`, `fatal` and `fence`
-            say what to do; `sent` says that it may have been appended all the same.
+            say what to do; `sent` says that it may have been appended nevertheless.
         position: Where its first record was appended, if the broker says so (0.7 does not).
         timestamp: The time the broker gave its records (ms since the epoch), if it did.
     """
@@ -98,7 +99,7 @@ class PartitionResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DecoderOptions:
-    """How fetched bytes are decoded.
+    """Options for decoding fetched bytes.
 
     Args:
         max_message_bytes: A message (its whole entry) larger than this raises MessageTooLarge.
@@ -121,12 +122,12 @@ class LogDecoder(Protocol):
 
     @property
     def position(self) -> Position:
-        """Where the next message not yet taken starts: a reset, a bookmark or a new connection resumes from here."""
+        """Position of the next message not yet taken: a reset, a bookmark or a new connection resumes from here."""
         ...
 
     @property
     def fetch_position(self) -> Position:
-        """Where the next fetch starts: after everything that was fed, the partial tail included."""
+        """Position where the next fetch starts: after all bytes fed, the partial tail included."""
         ...
 
     @property
@@ -277,30 +278,30 @@ class RoutingTable(Protocol):
         ...
 
     def partitions(self, topic: str) -> Sequence[TopicPartition]:
-        """Where records of `topic` may be sent now, in canonical order (a partitioner's index counts in it).
+        """Return the partitions that records of `topic` may be sent to now, in the order of a partitioner's indexes.
         Empty when no broker is live. In 0.7 an unknown topic has partition 0 of every live broker."""
         ...
 
-    def published(self, topic: str) -> Sequence[TopicPartition]:
+    def registered(self, topic: str) -> Sequence[TopicPartition]:
         """The partitions known to exist: what can be read. A subset of `partitions`."""
         ...
 
     def leader(self, partition: TopicPartition) -> Broker | None:
-        """Who serves it now, or None."""
+        """Return the broker that serves a partition now, or None."""
         ...
 
 
 class ClusterMetadata(Protocol):
-    """Who serves what, kept up to date in the background.
+    """Brokers, topics and leaders of a cluster, kept up to date in the background.
 
-    An asynchronous context manager: inside it, `table` is current as far as the coordinator told us. A background
-    failure is raised from `changed`, `topic` and at exit, never only logged.
+    An asynchronous context manager: inside it, `table` is current as far as the cluster has reported. A background
+    failure is raised from `wait_for_newer`, `table_for_topic` and at exit, never only logged.
     """
 
     @property
     def table(self) -> RoutingTable: ...
 
-    async def topic(self, name: str) -> RoutingTable:
+    async def table_for_topic(self, name: str) -> RoutingTable:
         """A table that knows `name`: reads and watches it the first time, returns at once later."""
         ...
 
@@ -308,7 +309,7 @@ class ClusterMetadata(Protocol):
         """Every topic the cluster publishes, and keep watching for more (wildcards, listings)."""
         ...
 
-    async def changed(self, version: int) -> RoutingTable:
+    async def wait_for_newer(self, version: int) -> RoutingTable:
         """Wait until `table.version > version`. Cancellation: safe."""
         ...
 
@@ -438,7 +439,7 @@ class ProtocolDriver(Protocol):
 
     name: str
     long_poll: bool
-    """Whether brokers can hold a fetch back until they have something (`BrokerClient.fetch(max_wait=...)`)."""
+    """True if brokers can hold a fetch back until they have something (`BrokerClient.fetch(max_wait=...)`)."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -490,7 +491,7 @@ class ProtocolDriver(Protocol):
 
 
 class RefusalPolicy(Protocol):
-    """What a lost request says about its batches, where a broker refuses a produce by closing the connection (0.7)."""
+    """Conclusions from a lost request about its batches if brokers refuse a produce by closing the connection (0.7)."""
 
     def request_failed(
         self, batches: Sequence[PartitionBatch], error: OdradekError, *, answered: bool

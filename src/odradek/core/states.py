@@ -146,7 +146,7 @@ OWNERSHIP: Machine[OwnershipState, OwnershipEvent] = Machine(
 
 
 class CursorState(_Member):
-    """What is happening to one partition's reading."""
+    """States of reading one partition."""
 
     UNASSIGNED = "not read, or not any more"
     RESOLVING = "its position has to be asked for"
@@ -160,7 +160,7 @@ class CursorState(_Member):
 
 
 class CursorEvent(_Member):
-    """What can happen to one partition's reading."""
+    """Events of reading one partition."""
 
     ASSIGN = "reading begins"
     UNASSIGN = "reading ends"
@@ -220,7 +220,7 @@ class BrokerState(_Member):
 
 
 class BrokerEvent(_Member):
-    """What can happen to one broker."""
+    """Events of one broker."""
 
     RESPONDED = "responded"
     FAILED = "connection lost, no response, or an invalid one"

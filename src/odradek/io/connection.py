@@ -55,7 +55,7 @@ from odradek.io.requests import (
     COALESCE_BYTES,
     Handshake,
     InFlightRequest,
-    Request,
+    RequestEncoder,
     ResponseDecoder,
     no_handshake,
     resume_handshake,
@@ -143,7 +143,7 @@ class Connection:
         """
         return self._enqueue(buffers, reply, None, sum(map(len, buffers)), deadline_s)
 
-    def submit_request(self, request: Request[T], *, deadline_s: float) -> InFlightRequest[T]:
+    def submit_request(self, request: RequestEncoder[T], *, deadline_s: float) -> InFlightRequest[T]:
         """Queue a request that is encoded when it leaves the queue, for the session of the handshake. See `submit`."""
         return self._enqueue((), None, request, request.size, deadline_s)
 
@@ -151,7 +151,7 @@ class Connection:
         self,
         buffers: Sequence[Buffer],
         reply: ResponseDecoder[T] | None,
-        request: Request[T] | None,
+        request: RequestEncoder[T] | None,
         size: int,
         deadline_s: float,
     ) -> InFlightRequest[T]:

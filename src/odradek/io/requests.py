@@ -16,7 +16,7 @@ __all__ = [
     "COALESCE_BYTES",
     "Handshake",
     "InFlightRequest",
-    "Request",
+    "RequestEncoder",
     "ResponseDecoder",
     "coalesce",
     "no_handshake",
@@ -48,7 +48,7 @@ class ResponseDecoder(Protocol[T_co]):
         ...
 
 
-class Request(Protocol[T_co]):
+class RequestEncoder(Protocol[T_co]):
     """A request that is encoded when its connection is ready, for what the handshake of that connection agreed on."""
 
     @property
@@ -104,7 +104,7 @@ class InFlightRequest(Generic[T]):
         number: int,
         buffers: Sequence[Buffer],
         reply: ResponseDecoder[T] | None,
-        request: Request[T] | None,
+        request: RequestEncoder[T] | None,
         size: int,
         deadline: float,
         limit_s: float,
@@ -174,7 +174,7 @@ class InFlightRequest(Generic[T]):
             raise bug
 
 
-Handshake = Generator[Request[Any], Any, Any]
+Handshake = Generator[RequestEncoder[Any], Any, Any]
 """The requests that precede all others on a new connection.
 
 It yields requests and is sent their results, or is thrown their errors; it returns the session that later requests are
@@ -187,7 +187,7 @@ def no_handshake() -> Handshake:
     yield
 
 
-def resume_handshake(handshake: Handshake, answered: InFlightRequest[Any] | None) -> Request[Any]:
+def resume_handshake(handshake: Handshake, answered: InFlightRequest[Any] | None) -> RequestEncoder[Any]:
     """Pass the result of its last request to a handshake, or begin it, and return its next request.
 
     Raises StopIteration, with the session, when the handshake is complete.

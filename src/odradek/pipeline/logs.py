@@ -61,7 +61,7 @@ class LogReader:
             return await anyio.to_thread.run_sync(self._on_disk)
         driver = self._cluster.driver
         for topic in sorted({partition.topic for partition in self._options.topics.partitions}):
-            await driver.metadata.topic(topic)
+            await driver.metadata.table_for_topic(topic)
         served = {p: broker for p in self._options.topics.partitions if (broker := driver.metadata.table.leader(p))}
         limiter = anyio.CapacityLimiter(64)
 

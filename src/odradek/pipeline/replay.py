@@ -221,7 +221,7 @@ class _Route:
     async def to(self, topic: str, source: TopicPartition) -> TopicPartition | None:
         """Return the partition for a log; None if the topic has none now (the producer waits for one)."""
         if (topic, source) not in self._chosen:
-            partitions = (await self._metadata.topic(topic)).partitions(topic)
+            partitions = (await self._metadata.table_for_topic(topic)).partitions(topic)
             number = bisect_left(self._sources, source)
             self._chosen[topic, source] = partitions[number % len(partitions)] if partitions else None
         return self._chosen[topic, source]

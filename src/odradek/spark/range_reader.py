@@ -243,7 +243,7 @@ class _RangeTask:
             if left <= 0:
                 raise self._too_long("no registered broker has it")
             with anyio.move_on_after(left):
-                await metadata.changed(metadata.table.version)
+                await metadata.wait_for_newer(metadata.table.version)
         return broker
 
     async def _wait(self, broker: Broker, error: OdradekError) -> None:

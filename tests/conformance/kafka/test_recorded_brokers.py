@@ -11,7 +11,7 @@ import pytest
 
 from odradek.core.kafka.assignors import CooperativeStickyAssignor, RangeAssignor, StickyAssignor
 from odradek.core.kafka.fetch_session import FetchSession
-from odradek.core.kafka.routing import RoutingTable
+from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.subscription import decode_assignment, decode_member
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.types import TopicPartition
@@ -89,7 +89,7 @@ def test_what_a_recorded_broker_can_do(broker: str, magic: int, abilities: set[s
 
 @pytest.mark.parametrize("broker", BROKERS)
 def test_recorded_metadata_becomes_routing_tables(broker: str) -> None:
-    table, led = RoutingTable(), 0
+    table, led = KafkaRoutingTable(), 0
     for response in answers(broker, MetadataResponse):
         assert isinstance(response, MetadataResponse)
         table, changes = table.apply(response, [topic.name or "" for topic in response.topics])

@@ -36,7 +36,7 @@ class Coordinator:
 
     epoch: int = 0
     owned: dict[str, set[int]] = field(default_factory=dict)
-    told: dict[str, set[int]] = field(default_factory=dict)
+    reported: dict[str, set[int]] = field(default_factory=dict)
 
     def targets(self) -> dict[str, set[int]]:
         members = sorted(self.owned)
@@ -49,7 +49,7 @@ class Coordinator:
             return ConsumerGroupHeartbeatResponse(member_epoch=request.member_epoch, heartbeat_interval_ms=1000)
         if request.member_epoch == 0:
             self.epoch += 1
-            self.owned[member], self.told[member] = set(), set()
+            self.owned[member], self.reported[member] = set(), set()
         elif member not in self.owned:
             return ConsumerGroupHeartbeatResponse(error_code=25, heartbeat_interval_ms=1000)
         if request.topic_partitions is not None:
@@ -65,8 +65,8 @@ class Coordinator:
         # Until the member says what it has given up, it may still have it.
         self.owned[member] |= assigned
         assignment = None
-        if full or assigned != self.told[member]:
-            self.told[member] = assigned
+        if full or assigned != self.reported[member]:
+            self.reported[member] = assigned
             topics = (TopicIdPartitions(topic_id=TOPIC_ID, partitions=tuple(sorted(assigned))),) if assigned else ()
             assignment = ConsumerGroupHeartbeatAssignment(topic_partitions=topics)
         return ConsumerGroupHeartbeatResponse(
@@ -139,7 +139,7 @@ class Group:
             case Fail():
                 raise effect.error
 
-    def settle(self) -> None:
+    def stabilize(self) -> None:
         for _ in range(20_000):
             self.step()
             consumed = [
@@ -160,11 +160,11 @@ def test_groups_that_grow_and_shrink_end_with_every_partition_consumed_once(seed
         group.add()
         for _ in range(group.random.randrange(80)):
             group.step()
-    group.settle()
+    group.stabilize()
     leaving = group.random.randrange(4)
     group.members[leaving].leave()
     group.consuming[leaving].clear()
-    group.settle()
+    group.stabilize()
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -172,10 +172,10 @@ def test_a_member_that_the_coordinator_removed_comes_back(seed: int) -> None:
     group = Group(seed)
     for _ in range(3):
         group.add()
-    group.settle()
+    group.stabilize()
     removed = group.random.choice(group.members)
     group.coordinator.remove(removed.member_id)
     for _ in range(2_000):
         group.step()
-    group.settle()
+    group.stabilize()
     assert removed.epoch > 0 and removed.owned

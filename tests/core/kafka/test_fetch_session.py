@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.core.kafka.fetch_session import FetchPosition, FetchSession, FetchSettings, SessionState
+from odradek.core.kafka.fetch_session import FetchPosition, FetchRequestSettings, FetchSession, FetchSessionState
 from odradek.types import TopicPartition
 from odradek.wire.kafka.messages.data import (
     FetchableTopicResponse,
@@ -13,7 +13,7 @@ from odradek.wire.kafka.messages.data import (
     FetchResponse,
 )
 
-SETTINGS = FetchSettings(max_wait_ms=100, min_bytes=1, max_bytes=1000, read_committed=True, rack="r1")
+SETTINGS = FetchRequestSettings(max_wait_ms=100, min_bytes=1, max_bytes=1000, read_committed=True, rack="r1")
 A, B, C = (TopicPartition("t", n) for n in range(3))
 ID_1, ID_2 = b"1" * 16, b"2" * 16
 
@@ -70,7 +70,7 @@ def test_without_a_session_every_request_is_full() -> None:
         assert (request.session_id, request.session_epoch, sent(request)) == (0, -1, {0: 1})
         assert session.answered(answer(0, session=0))
     session.connection_lost()
-    assert session.state is SessionState.OFF and session.request({A: at(1)}, SETTINGS).session_epoch == -1
+    assert session.state is FetchSessionState.OFF and session.request({A: at(1)}, SETTINGS).session_epoch == -1
 
 
 def test_a_refused_session_is_asked_for_again() -> None:
@@ -107,7 +107,7 @@ def test_after_a_lost_connection_the_next_request_is_full() -> None:
     request = session.request({A: at(1)}, SETTINGS)
     assert (request.session_id, request.session_epoch, sent(request)) == (7, 0, {0: 1})
     session.connection_lost()
-    assert session.state is SessionState.REPLACING
+    assert session.state is FetchSessionState.REPLACING
 
 
 def test_an_answer_with_other_partitions_than_asked_for_is_not_read() -> None:
@@ -122,10 +122,10 @@ def test_a_full_answer_must_have_all_partitions_unless_it_is_throttled() -> None
     session.request({A: at(1), B: at(2)}, SETTINGS)
     assert not session.answered(answer(0))
     assert session.answered(answer(session=0))
-    assert session.state is SessionState.NONE
+    assert session.state is FetchSessionState.NONE
 
 
-def test_a_topic_with_another_id_is_forgotten_and_sent_anew() -> None:
+def test_a_topic_with_another_id_is_forgotten_and_sent_again() -> None:
     session = FetchSession()
     session.request({A: at(1, ID_1)}, SETTINGS)
     assert session.answered(answer(0, topic="", topic_id=ID_1))

@@ -23,7 +23,7 @@ from odradek.core.kafka.assignors import (
 )
 from odradek.core.kafka.group_effects import Assign, Compute, Fail, Lost, Revoke, Send
 from odradek.core.kafka.member import Member
-from odradek.core.kafka.member_states import MemberSettings, MemberState
+from odradek.core.kafka.member_states import ClassicMemberState, MemberSettings
 from odradek.types import TopicPartition
 from odradek.wire.kafka.messages.groups import (
     FindCoordinatorRequest,
@@ -195,12 +195,12 @@ class Group:
         owners = Counter(p for i in valid for p in self.consuming[i])
         assert all(n == 1 for n in owners.values()), owners
 
-    def settle(self) -> None:
+    def stabilize(self) -> None:
         """Run until all members are stable and nothing moves any more."""
         for _ in range(20_000):
             self.step()
-            alive = [m for m in self.members if m.state is not MemberState.LEFT]
-            if all(m.state is MemberState.STABLE for m in alive) and not self.coordinator.preparing:
+            alive = [m for m in self.members if m.state is not ClassicMemberState.LEFT]
+            if all(m.state is ClassicMemberState.STABLE for m in alive) and not self.coordinator.preparing:
                 owned = [p for m in alive for p in m.owned]
                 if set(owned) == EVERY and len(owned) == len(EVERY):
                     return
@@ -216,16 +216,16 @@ class Group:
 def test_groups_that_grow_and_shrink_end_with_every_partition_owned_once(assignor: Assignor, seed: int) -> None:
     group = Group(assignor, seed)
     group.add()
-    group.settle()
+    group.stabilize()
     for _ in range(3):
         group.add()
         for _ in range(group.random.randrange(60)):
             group.step()
-    group.settle()
+    group.stabilize()
     leaving = group.random.choice(group.members)
     leaving.leave(member_lists=True)
-    group.settle()
-    assert leaving.state is MemberState.LEFT
+    group.stabilize()
+    assert leaving.state is ClassicMemberState.LEFT
 
 
 @pytest.mark.parametrize("assignor", [StickyAssignor(), CooperativeStickyAssignor()], ids=lambda a: str(a.name))
@@ -234,18 +234,18 @@ def test_a_member_that_the_coordinator_removed_comes_back(assignor: Assignor, se
     group = Group(assignor, seed)
     for _ in range(3):
         group.add()
-    group.settle()
+    group.stabilize()
     removed = group.random.choice(group.members)
     before = removed.member_id
     group.coordinator.remove(before)
-    group.settle()
+    group.stabilize()
     assert removed.member_id != before and removed.owned
 
 
 def test_cooperative_members_keep_consuming_what_they_keep() -> None:
     group = Group(CooperativeStickyAssignor(), 1)
     group.add()
-    group.settle()
+    group.stabilize()
     group.add()
     kept = set(EVERY)
     for _ in range(2_000):

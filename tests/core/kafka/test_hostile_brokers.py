@@ -12,10 +12,10 @@ from odradek.core.kafka.assignors import CooperativeStickyAssignor, StickyAssign
 from odradek.core.kafka.consumer_group_member import ConsumerGroupMember, ConsumerGroupState
 from odradek.core.kafka.group_effects import Compute, Effect, Send
 from odradek.core.kafka.member import Member
-from odradek.core.kafka.member_states import MemberSettings, MemberState
+from odradek.core.kafka.member_states import ClassicMemberState, MemberSettings
 from odradek.core.kafka.subscription import encode_assignment, encode_subscription
 from odradek.core.kafka.transaction_requests import GroupMetadata, Offset
-from odradek.core.kafka.transactions import Transactions, TransactionState
+from odradek.core.kafka.transactions import TransactionalProducerState, Transactions
 from odradek.types import TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.common import TopicIdPartitions
@@ -111,7 +111,9 @@ def test_a_member_survives_every_answer(steps: list[tuple[str, int]], cooperativ
             out = None
         elif step == "revoked":
             member.revoked()
-        elif step == "leave" and code == 0 and member.state not in (MemberState.LEFT, MemberState.LEAVING):
+        elif (
+            step == "leave" and code == 0 and member.state not in (ClassicMemberState.LEFT, ClassicMemberState.LEAVING)
+        ):
             member.leave(member_lists=True)
         elif step == "wait":
             now += 10
@@ -123,7 +125,7 @@ def test_a_member_survives_every_answer(steps: list[tuple[str, int]], cooperativ
         sent = requests(effects)
         assert len(sent) + (out is not None) <= 1
         out = sent[0] if sent else out
-        if member.state is MemberState.FAILED:
+        if member.state is ClassicMemberState.FAILED:
             assert not member.owned and member.fence.generation == -1
 
 
@@ -199,18 +201,18 @@ def test_a_transactional_producer_survives_every_answer(steps: list[tuple[str, i
         elif step == "lost" and out is not None:
             txn.connection_lost(now)
             out = None
-        elif state is TransactionState.READY:
+        elif state is TransactionalProducerState.READY:
             txn.begin(v2=v2)
-        elif state is TransactionState.OPEN and step == "add":
+        elif state is TransactionalProducerState.OPEN and step == "add":
             txn.add_partition(PARTITION)
-        elif state is TransactionState.OPEN and step == "offsets" and txn.offsets_sent:
+        elif state is TransactionalProducerState.OPEN and step == "offsets" and txn.offsets_sent:
             txn.add_offsets({PARTITION: Offset(1)}, GroupMetadata("g"))
-        elif state is TransactionState.OPEN and step == "commit":
+        elif state is TransactionalProducerState.OPEN and step == "commit":
             txn.commit()
-        elif state in (TransactionState.OPEN, TransactionState.FAILED) and step == "abort":
+        elif state in (TransactionalProducerState.OPEN, TransactionalProducerState.FAILED) and step == "abort":
             txn.abort()
         outgoing = txn.next_request(now + 0.5)
         assert outgoing is None or out is None
         out = outgoing.request if outgoing is not None else out
-        if txn.state is TransactionState.FATAL:
+        if txn.state is TransactionalProducerState.FATAL:
             assert txn.error is not None and (out is None or outgoing is None)

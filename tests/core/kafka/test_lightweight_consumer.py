@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.core.kafka.group_effects import Assign, Compute, Effect, Fail, Lost, Node, Revoke
+from odradek.core.kafka.group_effects import Assign, Compute, Effect, Fail, GroupCoordinator, Lost, Revoke
 from odradek.core.kafka.lightweight_consumer import (
     RELEASED,
     Action,
     ConsumedPartition,
-    ConsumerEvent,
-    ConsumerState,
     LightweightConsumer,
+    LightweightConsumerEvent,
+    LightweightConsumerState,
     event_of,
 )
 from odradek.errors import ConfigError, LocalProtocolError
 from odradek.types import TopicPartition
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
-COORDINATOR = Node(1, "b1", 9092)
+COORDINATOR = GroupCoordinator(1, "b1", 9092)
 
 
 def registered() -> LightweightConsumer:
@@ -43,12 +43,12 @@ def test_unknown_brokers_are_consulted_round_robin_until_one_answers() -> None:
         consulted.append(consumer.next_broker())
         assert consumer.channel_failed() == (Action.CONSULT_BROKER,)
     assert consulted == ["b1:9092", "b2:9092", "b1:9092", "b2:9092", "b1:9092"]
-    assert consumer.state is ConsumerState.CONSULTING
+    assert consumer.state is LightweightConsumerState.CONSULTING
 
 
 def test_an_accepted_registry_starts_the_connector() -> None:
     consumer = registered()
-    assert consumer.state is ConsumerState.CONNECTED and consumer.coordinator == COORDINATOR
+    assert consumer.state is LightweightConsumerState.CONNECTED and consumer.coordinator == COORDINATOR
 
 
 def test_a_rejected_registry_takes_the_lost_connection_procedure() -> None:
@@ -61,14 +61,14 @@ def test_a_rejected_registry_takes_the_lost_connection_procedure() -> None:
         Action.STOP_CONNECTOR,
         Action.CONSULT_BROKER,
     )
-    assert consumer.state is ConsumerState.CONSULTING and consumer.coordinator is None
+    assert consumer.state is LightweightConsumerState.CONSULTING and consumer.coordinator is None
     assert consumer.next_broker() == "b1:9092"
 
 
 def test_lost_connection_closes_all_fetchers_and_begins_again() -> None:
     consumer = fetching()
     assert consumer.lost_connection()[-1] is Action.CONSULT_BROKER
-    assert consumer.partitions == {} and consumer.state is ConsumerState.CONSULTING
+    assert consumer.partitions == {} and consumer.state is LightweightConsumerState.CONSULTING
 
 
 def test_offsets_wanted_are_the_consumed_ones() -> None:
@@ -77,7 +77,7 @@ def test_offsets_wanted_are_the_consumed_ones() -> None:
     consumer.consumed(A, 7)
     assert consumer.offsets_wanted() == (Action.SEND_OFFSETS,)
     assert consumer.consumed_offsets() == {A: 7, B: 0}
-    assert consumer.state is ConsumerState.FETCHING
+    assert consumer.state is LightweightConsumerState.FETCHING
 
 
 def test_stop_fetchers_sends_the_consumed_offsets_and_forgets_what_was_only_fetched() -> None:
@@ -85,7 +85,7 @@ def test_stop_fetchers_sends_the_consumed_offsets_and_forgets_what_was_only_fetc
     consumer.fetched(A, 9)
     assert consumer.stop_fetchers() == (Action.STOP_FETCHERS, Action.CLEAN_QUEUES, Action.SEND_OFFSETS)
     assert consumer.partitions[A] == ConsumedPartition(5, 5, 100)
-    assert consumer.state is ConsumerState.CONNECTED
+    assert consumer.state is LightweightConsumerState.CONNECTED
 
 
 def test_start_fetchers_replaces_the_consumed_partition_info() -> None:
@@ -93,7 +93,7 @@ def test_start_fetchers_replaces_the_consumed_partition_info() -> None:
     consumer.stop_fetchers()
     consumer.start_fetchers({B: 3})
     assert consumer.partitions == {B: ConsumedPartition(3, 3, 100)}
-    assert consumer.state is ConsumerState.FETCHING
+    assert consumer.state is LightweightConsumerState.FETCHING
 
 
 def test_nothing_is_consumed_before_it_is_fetched() -> None:
@@ -116,17 +116,19 @@ def test_it_needs_a_broker_to_begin_with() -> None:
 @pytest.mark.parametrize(
     ("effect", "event"),
     [
-        (Revoke(frozenset({A})), ConsumerEvent.STOP_FETCHERS),
-        (Assign(frozenset({A})), ConsumerEvent.START_FETCHERS),
-        (Lost(frozenset({A})), ConsumerEvent.LOST_CONNECTION),
-        (Fail(ConfigError("x")), ConsumerEvent.SHUT_DOWN),
+        (Revoke(frozenset({A})), LightweightConsumerEvent.STOP_FETCHERS),
+        (Assign(frozenset({A})), LightweightConsumerEvent.START_FETCHERS),
+        (Lost(frozenset({A})), LightweightConsumerEvent.LOST_CONNECTION),
+        (Fail(ConfigError("x")), LightweightConsumerEvent.SHUT_DOWN),
         (Compute(frozenset()), None),
     ],
 )
-def test_what_a_member_asks_for_is_an_event_of_the_document(effect: Effect, event: ConsumerEvent | None) -> None:
+def test_what_a_member_asks_for_is_an_event_of_the_document(
+    effect: Effect, event: LightweightConsumerEvent | None
+) -> None:
     assert event_of(effect) is event
 
 
 def test_every_event_of_the_document_has_its_place_in_the_released_protocols() -> None:
-    assert RELEASED.keys() == set(ConsumerEvent)
+    assert RELEASED.keys() == set(LightweightConsumerEvent)
     assert all(released.classic and released.consumer_group for released in RELEASED.values())

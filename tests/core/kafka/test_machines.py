@@ -8,23 +8,23 @@ from typing import Any
 import pytest
 
 from odradek.core.kafka.consumer_group_member import CONSUMER_GROUP_MEMBER, ConsumerGroupState
-from odradek.core.kafka.fetch_session import SESSION, SessionState
-from odradek.core.kafka.lightweight_consumer import LIGHTWEIGHT_CONSUMER, ConsumerState
-from odradek.core.kafka.member_states import MEMBER, MemberState
+from odradek.core.kafka.fetch_session import SESSION, FetchSessionState
+from odradek.core.kafka.lightweight_consumer import LIGHTWEIGHT_CONSUMER, LightweightConsumerState
+from odradek.core.kafka.member_states import MEMBER, ClassicMemberState
 from odradek.core.kafka.share import SHARE_SESSION, ShareSessionState
-from odradek.core.kafka.transactions import TRANSACTION, TransactionState
+from odradek.core.kafka.transactions import TRANSACTION, TransactionalProducerState
 from odradek.core.states import Machine
 from odradek.errors import LocalProtocolError
 
 ENDS: dict[str, tuple[Machine[Any, Any], set[Enum]]] = {
-    "member": (MEMBER, {MemberState.LEFT}),
+    "member": (MEMBER, {ClassicMemberState.LEFT}),
     "consumer group member": (CONSUMER_GROUP_MEMBER, {ConsumerGroupState.LEFT}),
-    "transaction": (TRANSACTION, {TransactionState.FATAL}),
-    "fetch session": (SESSION, {SessionState.OFF}),
+    "transaction": (TRANSACTION, {TransactionalProducerState.FATAL}),
+    "fetch session": (SESSION, {FetchSessionState.OFF}),
     "share session": (SHARE_SESSION, {ShareSessionState.CLOSED}),
-    "lightweight consumer": (LIGHTWEIGHT_CONSUMER, {ConsumerState.STOPPED}),
+    "lightweight consumer": (LIGHTWEIGHT_CONSUMER, {LightweightConsumerState.STOPPED}),
 }
-STARTS = {SessionState.OFF}  # a session that is switched off begins there
+STARTS = {FetchSessionState.OFF}  # a session that is switched off begins there
 
 
 def states_of(machine: Machine[Any, Any]) -> set[Enum]:

@@ -14,9 +14,9 @@ from odradek.core.kafka.assignors import (
     StickyAssignor,
     without_racks,
 )
-from odradek.core.kafka.group_effects import Assign, Compute, Effect, Fail, Lost, Node, Revoke, Send
+from odradek.core.kafka.group_effects import Assign, Compute, Effect, Fail, GroupCoordinator, Lost, Revoke, Send
 from odradek.core.kafka.member import Member
-from odradek.core.kafka.member_states import MemberSettings, MemberState
+from odradek.core.kafka.member_states import ClassicMemberState, MemberSettings
 from odradek.core.kafka.subscription import decode_assignment, decode_member, encode_assignment, encode_subscription
 from odradek.core.kafka.transaction_requests import GroupMetadata
 from odradek.errors import BrokerError, ConfigError, Fenced, LocalProtocolError, RemoteProtocolError
@@ -38,7 +38,7 @@ from odradek.wire.kafka.messages.groups import (
 )
 from odradek.wire.kafka.schema import Response
 
-S = MemberState
+S = ClassicMemberState
 TOPICS = without_racks({"t": 4, "u": 1})
 
 
@@ -54,7 +54,7 @@ class Driver:
         self.now = 0.0
         self.effects: list[Effect] = []
 
-    def state(self) -> MemberState:
+    def state(self) -> ClassicMemberState:
         return self.member.state
 
     def poll(self) -> list[Effect]:
@@ -123,7 +123,7 @@ def test_a_follower_joins_syncs_and_gets_its_partitions() -> None:
         FindCoordinatorRequest, FindCoordinatorResponse(node_id=7, host="b7", port=9092)
     ) == FindCoordinatorRequest(key="g")
     (send,) = driver.poll()
-    assert isinstance(send, Send) and send.node == Node(7, "b7", 9092) and send.timeout_s == 305
+    assert isinstance(send, Send) and send.node == GroupCoordinator(7, "b7", 9092) and send.timeout_s == 305
     request = send.request
     assert isinstance(request, JoinGroupRequest)
     assert (request.group_id, request.member_id, request.protocol_type) == ("g", "", "consumer")

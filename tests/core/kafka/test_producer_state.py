@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from odradek.core.kafka.producer_state import (
     MAX_IN_FLIGHT,
+    IdempotentProducer,
     NextStep,
     ProducerIdentity,
-    ProducerState,
     Stamp,
     next_sequence,
     step_without_sequences,
@@ -21,8 +21,8 @@ from odradek.types import TopicPartition
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def ready(*, transactional: bool = False) -> ProducerState:
-    state = ProducerState(transactional=transactional)
+def ready(*, transactional: bool = False) -> IdempotentProducer:
+    state = IdempotentProducer(transactional=transactional)
     state.identify(4000, 3)
     return state
 
@@ -41,7 +41,7 @@ def test_sequences_follow_each_other_per_partition() -> None:
 
 
 def test_nothing_is_sent_without_a_producer_id() -> None:
-    state = ProducerState()
+    state = IdempotentProducer()
     assert not state.can_send(A)
     with pytest.raises(LocalProtocolError, match="wait for a producer id"):
         state.stamp(A, 1)
@@ -170,7 +170,7 @@ def test_a_second_partition_out_of_order_does_not_raise_the_epoch_twice() -> Non
 
 
 def test_after_the_last_epoch_a_new_id_is_needed() -> None:
-    state = ProducerState()
+    state = IdempotentProducer()
     state.identify(4000, 0x7FFF)
     stamp, other = state.stamp(A, 1), state.stamp(B, 1)
     assert state.answered(stamp, 45).step is NextStep.REINITIALIZE
@@ -232,7 +232,7 @@ def test_a_gap_that_remains_is_closed_by_a_higher_epoch() -> None:
 
 
 def test_a_gap_after_the_last_epoch_needs_a_new_id() -> None:
-    state = ProducerState()
+    state = IdempotentProducer()
     state.identify(4000, 0x7FFF)
     state.expire(state.stamp(A, 1))
     assert state.identity is None and not state.can_send(A)
@@ -273,7 +273,7 @@ def test_a_new_identity_starts_all_sequences_at_0() -> None:
     state.answered(state.stamp(A, 9), 0, 0)
     state.identify(4000, 4)
     assert state.stamp(A, 1) == Stamp(A, ProducerIdentity(4000, 4), 0, 1)
-    assert repr(state) == "<ProducerState ProducerIdentity(producer_id=4000, epoch=4), 1 partitions>"
+    assert repr(state) == "<IdempotentProducer ProducerIdentity(producer_id=4000, epoch=4), 1 partitions>"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from odradek.core.kafka.routing import Broker, RoutingTable
+from odradek.core.kafka.routing import KafkaBroker, KafkaRoutingTable
 from odradek.types import TopicPartition
 from odradek.wire.kafka.messages.common import NodeEndpoint
 from odradek.wire.kafka.messages.metadata import (
@@ -55,13 +55,13 @@ def answer(*topics: MetadataResponseTopic, brokers: Sequence[int] = (1, 2), erro
     )
 
 
-def table(*topics: MetadataResponseTopic) -> RoutingTable:
-    return RoutingTable().apply(answer(*topics), None)[0]
+def table(*topics: MetadataResponseTopic) -> KafkaRoutingTable:
+    return KafkaRoutingTable().apply(answer(*topics), None)[0]
 
 
 def test_a_first_answer_says_who_leads() -> None:
-    new, changes = RoutingTable().apply(answer(topic("orders", (1, 5), (2, 3))), None)
-    assert new.leader(ORDERS_0) == Broker(1, "b1", 9092, "r1")
+    new, changes = KafkaRoutingTable().apply(answer(topic("orders", (1, 5), (2, 3))), None)
+    assert new.leader(ORDERS_0) == KafkaBroker(1, "b1", 9092, "r1")
     assert changes.moved == {ORDERS_0, ORDERS_1}
     assert (new.cluster_id, new.controller_id) == ("c", 1)
     assert new.led_partitions("orders") == [0, 1]
@@ -69,7 +69,7 @@ def test_a_first_answer_says_who_leads() -> None:
 
 
 def test_what_is_not_known_has_no_leader() -> None:
-    empty = RoutingTable()
+    empty = KafkaRoutingTable()
     assert empty.partition(ORDERS_0) is None and empty.leader(ORDERS_0) is None
     assert empty.led_partitions("orders") == [] and empty.replica_racks("orders") == []
     assert empty.topic_name(ID_1) is None
@@ -113,7 +113,7 @@ def test_a_topic_that_was_asked_for_and_not_answered_is_gone() -> None:
     assert "orders" not in new.topics and changes.removed == {ORDERS_0}
 
 
-def test_a_recreated_topic_begins_anew() -> None:
+def test_a_recreated_topic_starts_from_scratch() -> None:
     old = table(topic("orders", (1, 50), (1, 50), topic_id=ID_1))
     new, changes = old.apply(answer(topic("orders", (1, 0), topic_id=ID_2)), ["orders"])
     partition = new.partition(ORDERS_0)
@@ -154,13 +154,13 @@ def test_brokers_that_left_are_named() -> None:
 
 def test_an_answer_without_brokers_leaves_those_that_are_known() -> None:
     new, changes = table(topic("orders", (1, 5))).apply(answer(brokers=[]), [])
-    assert new.leader(ORDERS_0) == Broker(1, "b1", 9092, "r1") and not changes.brokers_gone
+    assert new.leader(ORDERS_0) == KafkaBroker(1, "b1", 9092, "r1") and not changes.brokers_gone
 
 
 def test_a_cluster_can_ask_to_begin_again() -> None:
     new, changes = table(topic("orders", (1, 5))).apply(answer(error=129), None)
     assert changes.bootstrap_again and changes.removed == {ORDERS_0} and changes.brokers_gone == {1, 2}
-    assert new == RoutingTable()
+    assert new == KafkaRoutingTable()
 
 
 def test_a_hint_with_a_newer_epoch_moves_the_leader_at_once() -> None:
@@ -174,7 +174,7 @@ def test_a_hint_can_name_a_new_broker() -> None:
     new, changed = table(topic("orders", (1, 5))).hint(
         ORDERS_0, 7, 6, [NodeEndpoint(node_id=7, host="b7", port=9, rack=None)]
     )
-    assert changed and new.leader(ORDERS_0) == Broker(7, "b7", 9, None)
+    assert changed and new.leader(ORDERS_0) == KafkaBroker(7, "b7", 9, None)
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_a_share_session_counts_its_epoch() -> None:
 
 
 @pytest.mark.parametrize("error", [122, 123, 133])
-def test_a_session_that_is_gone_begins_anew(error: int) -> None:
+def test_a_lost_session_is_opened_again(error: int) -> None:
     session = ShareSession()
     session.answered(0)
     assert not session.answered(error)

@@ -8,7 +8,7 @@ import pytest
 
 from odradek.core.kafka.producer_state import ProducerIdentity
 from odradek.core.kafka.transaction_requests import GroupMetadata, Offset
-from odradek.core.kafka.transactions import Destination, Outgoing, Transactions, TransactionState
+from odradek.core.kafka.transactions import Destination, Outgoing, TransactionalProducerState, Transactions
 from odradek.errors import BrokerError, Fenced, LocalProtocolError
 from odradek.types import TopicPartition
 from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse, HeartbeatResponse
@@ -32,7 +32,7 @@ from odradek.wire.kafka.schema import Response
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 GROUP = GroupMetadata("g", 5, "m", "i")
-S = TransactionState
+S = TransactionalProducerState
 
 
 class Driver:
@@ -42,7 +42,7 @@ class Driver:
         self.txn = Transactions("tx", 60_000, has_epoch_bump=bump)
         self.now = 0.0
 
-    def state(self) -> TransactionState:
+    def state(self) -> TransactionalProducerState:
         return self.txn.state
 
     def out(self) -> Outgoing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from odradek.core.kafka.version_probe import (
-    Closed,
+    ConnectionClosed,
     Probe,
     ProbeFlow,
     ProbeOutcome,
@@ -67,7 +67,7 @@ def test_a_second_refusal_is_an_error() -> None:
     with pytest.raises(BrokerError, match="UNSUPPORTED_VERSION"):
         run(plaintext(), Received(0, refused), Received(0, refused))
     with pytest.raises(Unsupported, match="ApiVersions"):
-        run(plaintext(), Received(0, refused), Closed())
+        run(plaintext(), Received(0, refused), ConnectionClosed())
 
 
 def test_an_answer_to_another_api_is_refused() -> None:
@@ -83,15 +83,17 @@ def test_0_9_drops_the_first_request_and_answers_the_second() -> None:
 
 def test_what_answers_metadata_alone_is_refused() -> None:
     with pytest.raises(Unsupported, match="neither ApiVersions nor ListGroups"):
-        run(plaintext(), Received(1, METADATA), Closed())
+        run(plaintext(), Received(1, METADATA), ConnectionClosed())
 
 
 def test_0_8_closes_and_is_told_apart_by_its_keys() -> None:
-    versions, probes = run(plaintext(), Closed(), Received(0, FindCoordinatorResponse()))
+    versions, probes = run(plaintext(), ConnectionClosed(), Received(0, FindCoordinatorResponse()))
     assert versions is not None and versions.release == "0.8.2"
-    versions, _ = run(plaintext(), Closed(), Closed(), Received(0, OffsetFetchResponse()))
+    versions, _ = run(plaintext(), ConnectionClosed(), ConnectionClosed(), Received(0, OffsetFetchResponse()))
     assert versions is not None and versions.release == "0.8.1"
-    versions, probes = run(plaintext(), Closed(), Closed(), Closed(), Received(0, METADATA))
+    versions, probes = run(
+        plaintext(), ConnectionClosed(), ConnectionClosed(), ConnectionClosed(), Received(0, METADATA)
+    )
     assert versions is not None and versions.release == "0.8.0"
     assert described(probes)[1:] == [
         (True, ["FindCoordinatorRequest 0"]),
@@ -102,7 +104,7 @@ def test_0_8_closes_and_is_told_apart_by_its_keys() -> None:
 
 def test_a_listener_that_always_closes_wants_another_security_protocol() -> None:
     with pytest.raises(Unsupported, match="another security protocol"):
-        run(plaintext(), Closed(), Closed(), Closed(), Closed())
+        run(plaintext(), ConnectionClosed(), ConnectionClosed(), ConnectionClosed(), ConnectionClosed())
 
 
 def test_a_silent_address_is_no_broker() -> None:
@@ -116,7 +118,7 @@ def test_behind_sasl_only_api_versions_is_asked() -> None:
     assert described(probes) == [(True, ["ApiVersionsRequest 3"])]
 
 
-@pytest.mark.parametrize("outcome", [Closed(), Silent()])
+@pytest.mark.parametrize("outcome", [ConnectionClosed(), Silent()])
 def test_no_answer_behind_sasl_is_an_error(outcome: ProbeOutcome) -> None:
     with pytest.raises(Unsupported, match="SASL"):
         run(probe_behind_sasl("odradek", "1.0"), outcome)

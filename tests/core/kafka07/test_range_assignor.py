@@ -70,10 +70,10 @@ def test_the_guides_example_loses_partitions_exactly_where_the_specification_say
     for threads in range(1, 40):
         for count in range(120):
             q, r = divmod(count, threads)
-            found = [p for run in guide(count, threads) for p in run]
-            lost = sorted(set(range(count)) - set(found))
+            assigned = [p for run in guide(count, threads) for p in run]
+            lost = sorted(set(range(count)) - set(assigned))
             wrong = threads >= 3 and count > threads and 1 <= r <= threads - 2
-            assert (sorted(found) != list(range(count))) == wrong, (count, threads)
+            assert (sorted(assigned) != list(range(count))) == wrong, (count, threads)
             assert lost == list(range(count - min(r, q * (threads - 1 - r)), count) if wrong else [])
 
 

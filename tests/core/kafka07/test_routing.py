@@ -29,14 +29,14 @@ def after(*events: Event) -> Kafka07RoutingTable:
 
 def test_a_table_is_a_routing_table() -> None:
     table: RoutingTable = Kafka07RoutingTable()
-    assert (table.version, table.topics, table.partitions("t"), table.published("t")) == (0, frozenset(), (), ())
+    assert (table.version, table.topics, table.partitions("t"), table.registered("t")) == (0, frozenset(), (), ())
     assert table.leader(tp(1, 0)) is None
 
 
 def test_an_unknown_topic_has_partition_zero_of_every_live_broker() -> None:
     for table in (after(brokers(B10, B2)), after(brokers(B10, B2), TopicChanged("t", {}))):
         assert table.partitions("t") == (tp(2, 0), tp(10, 0))
-        assert table.published("t") == ()
+        assert table.registered("t") == ()
         assert table.topics == frozenset()
 
 
@@ -49,7 +49,7 @@ def test_partitions_sort_as_numbers() -> None:
 def test_who_saw_the_topic_unpublished_keeps_partition_zero_of_brokers_that_do_not_publish_it_yet() -> None:
     table = after(brokers(B1, B2), TopicChanged("t", {}), TopicChanged("t", {1: 3}))
     assert table.partitions("t") == (tp(1, 0), tp(1, 1), tp(1, 2), tp(2, 0))
-    assert table.published("t") == (tp(1, 0), tp(1, 1), tp(1, 2))
+    assert table.registered("t") == (tp(1, 0), tp(1, 1), tp(1, 2))
 
 
 def test_who_meets_the_topic_published_uses_only_what_is_published() -> None:
@@ -138,6 +138,6 @@ def test_after_any_events_the_table_holds_together(story: list[Event]) -> None:
         for topic in ("t", "u"):
             partitions = table.partitions(topic)
             assert list(partitions) == sorted(set(partitions), key=by_broker)
-            assert set(table.published(topic)) <= set(partitions)
+            assert set(table.registered(topic)) <= set(partitions)
             assert bool(partitions) == bool(table.brokers)
             assert all(table.leader(p) is not None for p in partitions)

@@ -20,9 +20,9 @@ from odradek.core.produce.batch import (
     PACKED_OVERHEAD_BYTES,
     RECORD_OVERHEAD_BYTES,
     AccumulatorLimits,
+    BrokerProduceRequest,
     Effects,
     ProduceBatch,
-    ProduceRequest,
 )
 from odradek.core.produce.partitioners import KeyHash, Partitioner, RoundRobin
 from odradek.engine import PackedBytes
@@ -99,21 +99,23 @@ class Bench:
         self.finished += effects.finished
         return list(effects.finished)
 
-    def next(self, now: float = 0.0, broker: int = 1) -> ProduceRequest:
+    def next(self, now: float = 0.0, broker: int = 1) -> BrokerProduceRequest:
         request = self.acc.next_request(broker, now)
         assert request is not None
         return request
 
-    def values(self, request: ProduceRequest) -> list[str]:
+    def values(self, request: BrokerProduceRequest) -> list[str]:
         return [texts(batch) for batch in request.batches]
 
-    def confirm(self, request: ProduceRequest) -> list[ProduceBatch]:
+    def confirm(self, request: BrokerProduceRequest) -> list[ProduceBatch]:
         return self.apply(self.acc.complete(request, [PartitionResult(batch.partition) for batch in request.batches]))
 
-    def retry(self, request: ProduceRequest, error: OdradekError, *, answered: bool = False) -> list[ProduceBatch]:
+    def retry(
+        self, request: BrokerProduceRequest, error: OdradekError, *, answered: bool = False
+    ) -> list[ProduceBatch]:
         return self.apply(self.acc.retry(request, error, answered=answered))
 
-    def requeue(self, request: ProduceRequest) -> None:
+    def requeue(self, request: BrokerProduceRequest) -> None:
         self.apply(self.acc.requeue(request))
 
     def route(self, routing: Kafka07RoutingTable) -> None:
@@ -179,7 +181,7 @@ def test_a_run_that_somebody_waits_for_goes_at_once() -> None:
     assert bench.values(bench.next(10.2)) == ["b c"]
 
 
-def test_nothing_is_hurried_any_more_when_what_was_waited_for_has_left() -> None:
+def test_a_sent_record_with_a_waiter_does_not_expedite_later_records() -> None:
     bench = Bench(request_bytes=20)
     bench.put("a", at=10.0, to=0)
     bench.put("b", at=10.0, to=1, waiter="waiting")
@@ -332,12 +334,12 @@ def test_packed_values_have_batches_of_their_own_that_share_their_buffers() -> N
 @pytest.mark.parametrize(("packed", "overhead"), [(False, RECORD_OVERHEAD_BYTES), (True, PACKED_OVERHEAD_BYTES)])
 def test_a_run_is_taken_as_far_as_there_is_room(packed: bool, overhead: int) -> None:
     bench = Bench()
-    values, place = ["x" * 10] * 1000, TopicPartition("t", 1, 1)
-    taken = run(bench, *values, packed=packed, to=place)
+    values, partition = ["x" * 10] * 1000, TopicPartition("t", 1, 1)
+    taken = run(bench, *values, packed=packed, to=partition)
     assert bench.acc.buffered_bytes == taken * (20 + overhead)
     assert not bench.acc.fits(20)
     assert bench.acc.buffered_bytes <= 10_000
-    assert run(bench, *values, packed=packed, to=place) == 0
+    assert run(bench, *values, packed=packed, to=partition) == 0
     assert {str(batch.partition) for batch in bench.acc.live} == {"t/1-1"}
     while bench.acc.live:
         bench.confirm(bench.next(9.0))
@@ -743,7 +745,7 @@ def test_batches_expire_by_their_first_record() -> None:
     assert bench.values(bench.next(35.0)) == ["c" * 40]
 
 
-def overdue(bench: Bench) -> ProduceRequest:
+def overdue(bench: Bench) -> BrokerProduceRequest:
     """A request on the wire whose batch's time is over."""
     bench.put("a", at=1.0)
     request = bench.next(1.0)
@@ -783,7 +785,7 @@ FORBIDDEN = BrokerError(29, "TopicAuthorizationFailed")
 FENCED = BrokerError(47, "InvalidProducerEpoch", fence=True)
 
 
-def results(request: ProduceRequest, *errors: OdradekError | None) -> list[PartitionResult]:
+def results(request: BrokerProduceRequest, *errors: OdradekError | None) -> list[PartitionResult]:
     return [PartitionResult(batch.partition, error) for batch, error in zip(request.batches, errors, strict=True)]
 
 
@@ -901,7 +903,7 @@ class World:
     bench: Bench
     put: list[tuple[bytes, str]]
     written: list[tuple[TopicPartition, str]]
-    in_flight: list[ProduceRequest]
+    in_flight: list[BrokerProduceRequest]
 
 
 @given(
@@ -957,7 +959,7 @@ def write(world: World, batches: Sequence[ProduceBatch]) -> None:
         world.written += [(batch.partition, (record.value or b"").decode()) for record in batch.as_records()]
 
 
-def complete(world: World, request: ProduceRequest) -> None:
+def complete(world: World, request: BrokerProduceRequest) -> None:
     write(world, world.bench.confirm(request))
 
 

@@ -8,15 +8,15 @@ from odradek.errors import RemoteProtocolError
 from odradek.wire.kafka.headers import encode_response
 from odradek.wire.kafka.messages.groups import HeartbeatResponse
 from odradek.wire.kafka.messages.metadata import MetadataResponse, MetadataResponseBroker
-from odradek.wire.kafka.responses import FrameDecoder, ResponseDecoder
+from odradek.wire.kafka.responses import FrameDecoder, KafkaResponseDecoder
 
 RESPONSE = MetadataResponse(brokers=(MetadataResponseBroker(node_id=1, host="b", port=9092),))
 FRAME = b"".join(encode_response(RESPONSE, 9, 7))
 BEHIND = b"the next"
 
 
-def decoder() -> ResponseDecoder[MetadataResponse]:
-    return ResponseDecoder(MetadataResponse, 9, 7, max_bytes=1000)
+def decoder() -> KafkaResponseDecoder[MetadataResponse]:
+    return KafkaResponseDecoder(MetadataResponse, 9, 7, max_bytes=1000)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 17, 1000])
@@ -56,11 +56,11 @@ def test_a_response_that_is_something_else_is_refused() -> None:
 def test_a_decoder_says_how_far_it_is() -> None:
     response = decoder()
     response.feed(memoryview(FRAME[:10]))
-    assert repr(response) == "<ResponseDecoder MetadataResponse version 9: 6 bytes>"
+    assert repr(response) == "<KafkaResponseDecoder MetadataResponse version 9: 6 bytes>"
     with pytest.raises(AssertionError, match="the response is not complete"):
         response.result()
     response.feed(memoryview(FRAME[10:]))
-    assert repr(response) == "<ResponseDecoder MetadataResponse version 9: done>"
+    assert repr(response) == "<KafkaResponseDecoder MetadataResponse version 9: done>"
 
 
 def test_what_happens_to_the_bytes_is_up_to_the_subclasses() -> None:

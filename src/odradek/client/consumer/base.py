@@ -1,4 +1,4 @@
-"""What readers and consumers share: positions, lag, pause and seek."""
+"""Base class of readers and consumers: positions, lag, pause and seek."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from odradek.client.consumer.fetcher import Fetcher
 from odradek.client.consumer.positions import resolve_positions
 from odradek.client.consumer.streams import Stream
 from odradek.client.options import partition as partition_rule
-from odradek.client.options import place
+from odradek.client.options import start_position as start_position_rule
 from odradek.core.fetch.cursor import ExactPosition
 from odradek.core.interfaces import ProtocolDriver
 from odradek.errors import CorruptMessage
@@ -18,7 +18,7 @@ from odradek.types import LATEST, Position, StartPosition, TopicPartition
 
 __all__ = ["PartitionReaderBase"]
 
-_PARTITION, _PLACE = partition_rule(), place()
+_PARTITION, _START_POSITION = partition_rule(), start_position_rule()
 
 
 class PartitionReaderBase:
@@ -85,10 +85,10 @@ class PartitionReaderBase:
         """Continue from `start`. Records read ahead are dropped, and so is an error the partition stopped with.
 
         Raises:
-            TypeError, ConfigError: `start` is not a place, or the partition is not read here.
+            TypeError, ConfigError: `start` is not a position, or the partition is not read here.
         """
         self._fetcher.cursor(_PARTITION("partition", partition))
-        start = _PLACE("start", start)
+        start = _START_POSITION("start", start)
         self._take_back(partition)
         self._fetcher.seek(partition, start)
 

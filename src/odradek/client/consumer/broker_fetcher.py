@@ -42,7 +42,7 @@ INLINE_DECOMPRESS_BYTES = 16 << 10
 (50 us): with the compiled engine 60 us for gzip and 15 us for snappy; the pure one takes two to six times as long."""
 
 INLINE_DECODED_BYTES = 256 << 10
-"""And only if they are expected to become at most this much memory: gzip can make 1000 bytes of one."""
+"""Limit of their expected decompressed size (bytes): gzip can make 1000 bytes of one."""
 
 THREAD_DECOMPRESS_BYTES = 64 << 10
 """This many compressed bytes are worth a thread hop: those of several partitions share one up to here."""
@@ -61,7 +61,7 @@ class FetcherHost(Protocol):
     def spawn(self, work: Callable[..., Awaitable[None]], *args: object) -> None: ...
 
     def on_cursor_changed(self, cursor: Cursor) -> None:
-        """It may have something to deliver, or be finished."""
+        """Handle a cursor that may have something to deliver, or be finished."""
         ...
 
     async def on_position_resolved(self, partition: TopicPartition, position: Position) -> None:

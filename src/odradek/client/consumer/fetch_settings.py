@@ -1,4 +1,4 @@
-"""How a fetcher behaves, from the options of readers and consumers."""
+"""Settings of a fetcher, made from the options of readers and consumers."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ FIRST_IDLE_S = 0.005
 """First pause after an empty response: short for latency. It grows to spare the broker (Scala: 1 s from the start)."""
 
 LONG_POLL_S = 0.5
-"""How long a broker may hold back an empty response, where it can."""
+"""Time a broker may hold back an empty response, if it can (s)."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
-    """How a fetcher behaves.
+    """Settings of a fetcher.
 
     Args:
         limits: Bounds in bytes.
-        policy: What to do when a response brings nothing.
-        decoder: How messages are decoded.
+        policy: Policy for responses that bring nothing.
+        decoder: Options for decoding messages.
     """
 
     limits: ReadAheadLimits

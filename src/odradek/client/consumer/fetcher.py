@@ -35,7 +35,7 @@ MAX_REPORTS = 1000
 
 
 class Fetcher(PartitionSet):
-    """Keeps partitions read ahead. An asynchronous context manager; inside it, add and remove partitions at will.
+    """Reader-ahead of partitions. An asynchronous context manager; inside it, add and remove partitions at any time.
 
     Args:
         driver: The cluster.
@@ -143,7 +143,7 @@ class Fetcher(PartitionSet):
             for broker in self._brokers.values():
                 broker.on_table_changed()
             self.available.notify()
-            table = await self.driver.metadata.changed(table.version)
+            table = await self.driver.metadata.wait_for_newer(table.version)
 
     # ---- called by broker fetchers ----
 

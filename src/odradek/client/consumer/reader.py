@@ -1,4 +1,4 @@
-"""The reader: read partitions between two places, without a group.
+"""The reader: read partitions between two positions, without a group.
 
     async with k.reader("orders", start=od.EARLIEST, until=od.LATEST) as r:
         async for record in r:
@@ -24,8 +24,9 @@ from odradek.client.consumer.fetch_settings import fetch_settings
 from odradek.client.consumer.fetcher import Fetcher
 from odradek.client.consumer.positions import resolve_positions
 from odradek.client.consumer.streams import ArrowTables, Batches, Stream
-from odradek.client.options import DRIVER, Places, ReaderOptions, Tuning, place
+from odradek.client.options import DRIVER, ReaderOptions, StartPositions, Tuning
 from odradek.client.options import partition as partition_rule
+from odradek.client.options import start_position as start_position_rule
 from odradek.core.fetch.cursor import Cursor, ExactPosition
 from odradek.core.interfaces import ProtocolDriver, RoutingTable
 from odradek.core.states import CursorState
@@ -39,10 +40,10 @@ __all__ = ["Reader"]
 
 Topics = str | Iterable[str] | Mapping[TopicPartition, StartPosition]
 
-_TOPICS = "a topic name, several of them, or a mapping of partitions to places"
-_TOPIC, _PARTITION, _PLACE = arguments.text("a topic name"), partition_rule(), place()
+_TOPICS = "a topic name, several of them, or a mapping of partitions to positions"
+_TOPIC, _PARTITION, _START_POSITION = arguments.text("a topic name"), partition_rule(), start_position_rule()
 _INNER = arguments.count(0, unit="a number of messages")
-_EXACT = arguments.mapping(_PARTITION, _PLACE, _TOPICS)
+_EXACT = arguments.mapping(_PARTITION, _START_POSITION, _TOPICS)
 
 
 class Reader(PartitionReaderBase):
@@ -65,8 +66,8 @@ class Reader(PartitionReaderBase):
         chosen = resolve(ReaderOptions, options)
         DRIVER("driver", driver)
         self._names, self._exact = _chosen_topics(topics)
-        self._start = _Places("start", chosen["start"], EARLIEST)
-        self._until = None if chosen["until"] is None else _Places("until", chosen["until"], LATEST)
+        self._start = _PositionByPartition("start", chosen["start"], EARLIEST)
+        self._until = None if chosen["until"] is None else _PositionByPartition("until", chosen["until"], LATEST)
         self._entered_at: float | None = None
         settings = fetch_settings(
             chosen["tuning"] or Tuning(),
@@ -84,7 +85,7 @@ class Reader(PartitionReaderBase):
         """Look topics up and resolve start and end of every partition. Raises TransportError when a broker needed for
         that does not respond."""
         for name in self._names:
-            await self._driver.metadata.topic(name)
+            await self._driver.metadata.table_for_topic(name)
         partitions = self._registered(self._driver.metadata.table)
         untils = {} if self._until is None else await self._resolve({p: self._until.of(p) for p in partitions})
         starts = await self._resolve({p: self._start_of(p) for p in partitions})
@@ -121,7 +122,7 @@ class Reader(PartitionReaderBase):
         """Iterate by Arrow table, each of any number of partitions, in order within each: see `odradek.arrow` for the
         fields. The cheapest way: no object is made for a record. Needs pyarrow (`odradek[arrow]`).
 
-        A `bookmark()` is the place right after the table that was handed out last.
+        A `bookmark()` is the position right after the table that was handed out last.
 
         Args:
             max_bytes: Maximum payload of a table (bytes); a single message that is larger makes a table of its own.
@@ -149,7 +150,7 @@ class Reader(PartitionReaderBase):
     # ---- what is read, from where to where ----
 
     def _registered(self, table: RoutingTable) -> list[TopicPartition]:
-        return [*self._exact, *(p for name in self._names for p in table.published(name))]
+        return [*self._exact, *(p for name in self._names for p in table.registered(name))]
 
     def _start_of(self, partition: TopicPartition) -> StartPosition | ExactPosition:
         if partition in self._exact and not self._start.names(partition):
@@ -157,16 +158,16 @@ class Reader(PartitionReaderBase):
         return self._start.of(partition)
 
     async def _resolve(
-        self, places: Mapping[TopicPartition, StartPosition | ExactPosition]
+        self, positions: Mapping[TopicPartition, StartPosition | ExactPosition]
     ) -> dict[TopicPartition, ExactPosition]:
-        """Resolve places to positions, all at the same time."""
-        wanted = {p: at for p, at in places.items() if isinstance(at, PositionSpec | AtTime)}
+        """Resolve start positions to exact ones, concurrently."""
+        wanted = {p: at for p, at in positions.items() if isinstance(at, PositionSpec | AtTime)}
         resolved, errors = await resolve_positions(self._driver, wanted)
         for error in errors.values():
             raise error
         for partition in wanted.keys() - resolved.keys():
             raise TransportError(f"{partition}: no live broker serves it")
-        return {p: _as_exact(resolved.get(p, at)) for p, at in places.items()}  # type: ignore[arg-type]
+        return {p: _as_exact(resolved.get(p, at)) for p, at in positions.items()}  # type: ignore[arg-type]
 
     def _add_new_partitions(self, table: RoutingTable) -> None:
         """Add partitions that were not there when the block was entered."""
@@ -181,26 +182,26 @@ class Reader(PartitionReaderBase):
         return AtTime(self._entered_at) if start is LATEST and self._entered_at is not None else start
 
 
-class _Places:
-    """One place for all partitions, a place for each, or a bookmark.
+class _PositionByPartition:
+    """One position for all partitions, a position for each, or a bookmark.
 
     Args:
         option: Which option it is, for errors.
-        given: Its value, checked.
-        default: The place of partitions that a mapping or a bookmark does not name.
+        value: Its checked value.
+        default: The position of partitions that a mapping or a bookmark does not name.
     """
 
-    def __init__(self, option: str, given: Places, default: StartPosition) -> None:
+    def __init__(self, option: str, value: StartPositions, default: StartPosition) -> None:
         self._named: Mapping[TopicPartition, StartPosition | ExactPosition] = {}
         self._default = default
-        if isinstance(given, str):
-            self._named = _parse_bookmark(option, given)
+        if isinstance(value, str):
+            self._named = _parse_bookmark(option, value)
             self._overrides = True
-        elif isinstance(given, Mapping):
-            self._named = given
+        elif isinstance(value, Mapping):
+            self._named = value
             self._overrides = False
         else:
-            self._default = given
+            self._default = value
             self._overrides = False
 
     def names(self, partition: TopicPartition) -> bool:
@@ -208,7 +209,7 @@ class _Places:
         return self._overrides and partition in self._named
 
     def of(self, partition: TopicPartition) -> StartPosition | ExactPosition:
-        """Return the place of a partition."""
+        """Return the position of a partition."""
         return self._named.get(partition, self._default)
 
 
@@ -243,7 +244,7 @@ def _parse_bookmark(option: str, text: str) -> dict[TopicPartition, ExactPositio
             raise ValueError(f"version {token['odradek']}")
         return {
             _PARTITION(option, TopicPartition(topic, number, broker)): ExactPosition(
-                _PLACE(option, position), _INNER(option, inner)
+                _START_POSITION(option, position), _INNER(option, inner)
             )
             for topic, broker, number, position, inner in token["at"]
         }

@@ -1,4 +1,4 @@
-"""From the read-ahead to the user's `async for`: by record, by batch, and by Arrow table.
+"""Streams for the user's `async for` over the read-ahead: by record, by batch, and by Arrow table.
 
 Cancellation never loses records: rows leave the read-ahead in the same step in which they are returned, with no `await`
 in between. For the same reason these are classes and not generators: a cancelled generator is a finished generator.

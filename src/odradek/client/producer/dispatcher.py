@@ -1,5 +1,5 @@
-"""What a producer consists of: the buffer and those that wait for space in it, the senders, and the tasks that keep
-topics, the routing table and the time."""
+"""Inner parts of a producer: the buffer and the callers that wait for space in it, the senders, and the tasks that
+track topics, the routing table and deadlines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOT_STARTED = Closed("this producer is not open; use it inside `async with`")
 
 
 class Dispatcher:
-    """See the module docstring. `start`, then anything else, then `stop`, in one task.
+    """Buffer, senders and background tasks of a producer. `start`, then anything else, then `stop`, in one task.
 
     Args:
         driver: The cluster.
@@ -103,7 +103,7 @@ class Dispatcher:
             )
 
     def spawn(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
-        """See `SenderHost`."""
+        """Start a background task (see `SenderHost`)."""
         self._background.spawn(task, *args)
 
     # ---- records in ----------------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ class Dispatcher:
         failures = 0
         while True:
             try:
-                table = await self._driver.metadata.topic(topic.name)
+                table = await self._driver.metadata.table_for_topic(topic.name)
                 break
             except Closed:
                 raise
@@ -341,12 +341,12 @@ class Dispatcher:
             await anyio.sleep(self._options.backoff.delay(failures, random.random()))
             failures += 1
         self._update_table(table)
-        topic.registered = bool(table.published(topic.name))
+        topic.registered = bool(table.registered(topic.name))
         self.apply(self.accumulator.learned(topic))
 
     async def _follow_table(self) -> None:
         while True:
-            self._update_table(await self._driver.metadata.changed(self.accumulator.table.version))
+            self._update_table(await self._driver.metadata.wait_for_newer(self.accumulator.table.version))
 
     def _update_table(self, table: RoutingTable) -> None:
         if table.version > self.accumulator.table.version:

@@ -52,7 +52,7 @@ MAX_PARTITION = (1 << 31) - 1
 _TOPIC = arguments.instance(str, "a str")
 
 Row = bytes | tuple[bytes | None, bytes] | ProducerRecord
-"""What `send_many` accepts: a value, a (key, value) pair, or a whole record."""
+"""Argument type of `send_many`: a value, a (key, value) pair, or a whole record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,8 @@ class Producer:
 
     @arguments.with_options(ProducerOptions)
     def __init__(self, driver: ProtocolDriver, **options: Unpack[ProducerOptions]) -> None:
-        given: Any = arguments.resolve(ProducerOptions, options)
-        self._configure(DRIVER("driver", driver), **given)
+        resolved: Any = arguments.resolve(ProducerOptions, options)
+        self._configure(DRIVER("driver", driver), **resolved)
 
     def _configure(
         self,

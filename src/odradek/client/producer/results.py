@@ -85,12 +85,12 @@ class Acks:
 
     @property
     def written(self) -> int:
-        """How many records were written."""
+        """Number of records written."""
         return sum(ack.records for ack in self.acks)
 
     @property
     def counts(self) -> Mapping[TopicPartition, int]:
-        """How many records were written to each partition."""
+        """Number of records written to each partition."""
         counts: Counter[TopicPartition] = Counter()
         for ack in self.acks:
             counts[ack.partition] += ack.records

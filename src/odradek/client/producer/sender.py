@@ -20,7 +20,7 @@ import anyio.to_thread
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import BrokerClient, PartitionResult, PendingResult, ProtocolDriver
 from odradek.core.produce.accumulator import Accumulator
-from odradek.core.produce.batch import Effects, ProduceBatch, ProduceRequest
+from odradek.core.produce.batch import BrokerProduceRequest, Effects, ProduceBatch
 from odradek.errors import ConfigError, LocalProtocolError, MessageTooLarge, OdradekError
 from odradek.io.notifier import Notifier
 from odradek.types import KiB
@@ -34,7 +34,7 @@ the loop must not be blocked for longer. Uncompressed batches are encoded in pla
 
 @dataclass(frozen=True, slots=True)
 class SenderOptions:
-    """What senders need to know of their producer.
+    """Options of senders, from their producer.
 
     Args:
         acks: See `BrokerClient.produce`.
@@ -48,10 +48,10 @@ class SenderOptions:
 
 
 class SenderHost(Protocol):
-    """What a sender needs of the object that owns it."""
+    """Interface of the object that owns a sender."""
 
     threads: anyio.CapacityLimiter
-    """For compression."""
+    """Limits the threads used for compression."""
 
     def apply(self, effects: Effects) -> None:
         """Do what the accumulator returned."""
@@ -91,9 +91,9 @@ class Sender:
         self._options, self._host, self._clock = options, host, clock
         self._work = Notifier()
         self._woken = False
-        self._look_at: float | None = None  # when `run` wakes up by itself
+        self._wakes_at: float | None = None  # when `run` wakes up on its own
         self._draining = False
-        self._encoding: deque[ProduceRequest] = deque()
+        self._encoding: deque[BrokerProduceRequest] = deque()
         self._outstanding = 0
         self._connection: tuple[BrokerClient, int] | None = None  # what the outstanding requests were sent over
         self._failures, self._resume_at = 0, clock()
@@ -110,7 +110,7 @@ class Sender:
         while True:
             self._woken, version = False, self._work.version
             self.drain()
-            at = self._look_at = self._next_look()
+            at = self._wakes_at = self._next_wake_up()
             await self._work.wait(version, inf if at is None else max(0.0, at - self._clock()))
 
     def drain(self) -> None:
@@ -122,17 +122,17 @@ class Sender:
             while not self._accumulator.has_nothing(self._broker):
                 request = None if self._must_wait() else self._accumulator.next_request(self._broker, self._clock())
                 if request is None:
-                    at = self._next_look()
+                    at = self._next_wake_up()
                     break
                 self._encode_all(request)
         except Exception as error:
             self._host.fail(error)
         finally:
             self._draining = False
-        if at is not None and (self._look_at is None or at < self._look_at):
+        if at is not None and (self._wakes_at is None or at < self._wakes_at):
             self.wake()
 
-    def withdraw(self, request: ProduceRequest) -> bool:
+    def withdraw(self, request: BrokerProduceRequest) -> bool:
         """Take a request back, and all after it, if none of its bytes has been handed to the network.
 
         Returns:
@@ -156,7 +156,7 @@ class Sender:
     def _must_wait(self) -> bool:
         return self._clock() < self._resume_at or self._connection_changed()
 
-    def _next_look(self) -> float | None:
+    def _next_wake_up(self) -> float | None:
         due = None if self._connection_changed() else self._accumulator.next_due(self._broker)
         return None if due is None else max(due, self._resume_at)
 
@@ -179,7 +179,7 @@ class Sender:
 
     # ---- encoding ------------------------------------------------------------------------------------------
 
-    def _encode_all(self, request: ProduceRequest) -> None:
+    def _encode_all(self, request: BrokerProduceRequest) -> None:
         """Encode the batches of a request that are not encoded yet: here or, if slow, in several threads."""
         client = self._client()
         slow: list[ProduceBatch] = []
@@ -202,7 +202,7 @@ class Sender:
         self._send_encoded()
 
     async def _encode_in_thread(
-        self, client: BrokerClient, request: ProduceRequest, batches: Sequence[ProduceBatch]
+        self, client: BrokerClient, request: BrokerProduceRequest, batches: Sequence[ProduceBatch]
     ) -> None:
         def encode() -> None:
             for batch in batches:
@@ -213,7 +213,7 @@ class Sender:
         self._send_encoded()
         self.drain()
 
-    def _encode(self, client: BrokerClient | None, request: ProduceRequest, batch: ProduceBatch) -> None:
+    def _encode(self, client: BrokerClient | None, request: BrokerProduceRequest, batch: ProduceBatch) -> None:
         assert client is not None
         try:
             client.encode(batch, self._options.max_message_bytes)
@@ -230,7 +230,7 @@ class Sender:
         while self._encoding:
             self._host.apply(self._accumulator.requeue(self._encoding.popleft()))
 
-    def _dispatch(self, request: ProduceRequest) -> None:
+    def _dispatch(self, request: BrokerProduceRequest) -> None:
         # While a thread compressed, time went on: the producer may have ended, and the broker may have gone.
         for batch, error in request.unencodable:
             self._cannot_encode(request, batch, error)
@@ -243,7 +243,7 @@ class Sender:
         else:
             self._produce(request, client)
 
-    def _cannot_encode(self, request: ProduceRequest, batch: ProduceBatch, error: OdradekError) -> None:
+    def _cannot_encode(self, request: BrokerProduceRequest, batch: ProduceBatch, error: OdradekError) -> None:
         """Send a batch that is too large in halves; reject any other."""
         if batch.finished:
             return
@@ -255,7 +255,7 @@ class Sender:
 
     # ---- requests and results ------------------------------------------------------------------------------
 
-    def _produce(self, request: ProduceRequest, client: BrokerClient) -> None:
+    def _produce(self, request: BrokerProduceRequest, client: BrokerClient) -> None:
         request.probe = client.produce((), acks=-1) if request.isolated else None
         try:
             request.pending = client.produce(request.batches, acks=self._options.acks)
@@ -270,7 +270,7 @@ class Sender:
         self._outstanding += 1
         request.pending.add_done_callback(partial(self._on_result, request, request.pending))
 
-    def _on_result(self, request: ProduceRequest, pending: PendingResult[Sequence[PartitionResult]]) -> None:
+    def _on_result(self, request: BrokerProduceRequest, pending: PendingResult[Sequence[PartitionResult]]) -> None:
         """Apply the result. Never raises, as `drain`."""
         self._outstanding -= 1
         try:
@@ -278,7 +278,7 @@ class Sender:
         except Exception as error:
             self._host.fail(error)
 
-    def _apply_result(self, request: ProduceRequest, pending: PendingResult[Sequence[PartitionResult]]) -> None:
+    def _apply_result(self, request: BrokerProduceRequest, pending: PendingResult[Sequence[PartitionResult]]) -> None:
         try:
             results = pending.result()
         except OdradekError as error:

@@ -171,8 +171,8 @@ class Cursor:
 
     @property
     def exact_position(self) -> ExactPosition | None:
-        """What the user gets next; None while it is being resolved. Does not touch the decoder, which a thread may be
-        using."""
+        """The position of the next record to deliver; None while it is being resolved. Does not touch the decoder,
+        which a thread may be using."""
         if self.queue:
             first = self.queue[0]
             inner = first.columns.inner_indexes
@@ -183,7 +183,7 @@ class Cursor:
 
     @property
     def assigned(self) -> bool:
-        """It is read; False before and after."""
+        """True while a fetcher reads the partition; False before and after."""
         return self.state is not CursorState.UNASSIGNED
 
     @property
@@ -192,30 +192,30 @@ class Cursor:
 
     @property
     def out_of_quota(self) -> bool:
-        """There is no space for more of it."""
+        """True if its quota has no space for more of it."""
         return self.state is CursorState.OUT_OF_QUOTA or (self.quota is not None and self.quota.full)
 
     @property
     def at_end(self) -> bool:
-        """Nothing more will be fetched of it, unless it is sought."""
+        """True if nothing more will be fetched of it, unless it is sought."""
         return self.state in _AT_END
 
     @property
     def finished(self) -> bool:
-        """Nothing more will be delivered of it, unless it is sought."""
+        """True if nothing more will be delivered of it, unless it is sought."""
         return self.at_end and not self.rows and self.error is None
 
     # ---- what it counts for ----
 
     @property
     def buffered(self) -> Buffered:
-        """What it holds. A partial message alone counts as nothing, so that the rest of it may always be fetched."""
+        """The memory it holds. A partial message alone counts as nothing, so that its rest may always be fetched."""
         tail = int(self._tail * self.expansion) + 1 if self.rows else 0
         return Buffered(self._memory + tail, self._observed_expansion)
 
     @property
     def expansion(self) -> float:
-        """What one fetched byte is expected to become in memory."""
+        """Memory that one fetched byte is expected to become (bytes)."""
         return expected_expansion(self._observed_expansion)
 
     @property
@@ -311,11 +311,11 @@ class Cursor:
         return self.fetch
 
     def fill(self) -> None:
-        """There was no space when its fetch was due: taking records from it makes some."""
+        """Mark it out of quota: there was no space when its fetch was due. Taking records from it makes some."""
         self._transition(CursorEvent.FILL)
 
     def hold_back(self) -> None:
-        """There was a reason to pause when its fetch was due."""
+        """Mark it paused: there was a reason to pause when its fetch was due."""
         self._transition(CursorEvent.PAUSE)
 
     def unblock(self, budget: ReadAheadBudget) -> bool:

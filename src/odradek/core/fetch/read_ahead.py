@@ -33,8 +33,8 @@ MIN_FETCH_BYTES = 16 << 10
 """A smaller request costs more than what it returns."""
 
 MIN_SHARE_BYTES = 512 << 10
-"""What a partition may hold however small its share: one partition of a fetch takes about 30 us of bookkeeping on its
-way to the user, and this many bytes of 100-byte messages take at least 200 us."""
+"""A partition may hold this much however small its share: one partition of a fetch takes about 30 us of bookkeeping on
+its way to the user, and this many bytes of 100-byte messages take at least 200 us."""
 
 FIRST_FETCH_FACTOR = 4
 """The first request of a partition is this multiple of the minimum: gzip can make 1000 bytes of one."""
@@ -45,7 +45,7 @@ UNKNOWN_EXPANSION = 4.0
 
 @dataclass(frozen=True, slots=True)
 class ReadAheadLimits:
-    """What bounds a fetch.
+    """Bounds of a fetch.
 
     Args:
         read_ahead_bytes: Memory all partitions together may hold ahead of the user (bytes).
@@ -62,22 +62,22 @@ class ReadAheadLimits:
 
     @property
     def first_fetch_bytes(self) -> int:
-        """What a partition requests before anything of it was fetched (bytes). Many may have less, and then share a
-        request."""
+        """Bytes a partition requests before anything of it was fetched. If there are many, each may request less, and
+        they share a request."""
         return min(self.fetch_bytes, FIRST_FETCH_FACTOR * self.min_bytes)
 
     @property
     def min_share_bytes(self) -> int:
-        """What a partition may hold however small its share (bytes)."""
+        """Bytes a partition may hold however small its share is."""
         return max(self.min_bytes, min(MIN_SHARE_BYTES, self.read_ahead_bytes // 4))
 
 
 class Buffered(NamedTuple):
-    """What one partition holds now.
+    """Memory that one partition holds now.
 
     Args:
         memory: Memory of records not yet delivered and of a partial message (bytes).
-        expansion: Memory that one fetched byte became lately (compression, per-record overhead). None: nothing was
+        expansion: Memory that one fetched byte recently became (compression, per-record overhead). None: nothing was
             fetched yet, so the first request is a small one.
     """
 
@@ -134,7 +134,7 @@ class ReadAheadBudget:
 
 
 class ReadAheadQuota:
-    """What the partitions of one broker that one stream delivers hold together, and have requested.
+    """Memory held and requested by the partitions of one broker that one stream delivers.
 
     `held` and `reserved` are bytes of memory: what is buffered, and what requests in flight are expected to become.
     `deliverable` partitions have something to deliver, `active` ones may still get something, and `with_more` ones had

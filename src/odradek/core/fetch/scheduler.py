@@ -1,4 +1,4 @@
-"""Which partitions are fetched next from one broker, and how many bytes of each.
+"""Choose the partitions to fetch next from one broker, and how many bytes of each.
 
 Pure: the loops of one broker ask for the next fetch (`next_fetch`), send it, and pass the result back (`finish`); `now`
 and jitter are arguments, and so are the callbacks that wake the loops. A cursor that can be fetched is in exactly one
@@ -26,8 +26,8 @@ from odradek.types import PositionSpec
 __all__ = ["FetchPolicy", "FetchScheduler", "NextFetch", "SchedulerCallbacks", "StreamQuota"]
 
 IDLE_POLL_S = 50e-6
-"""With n idle partitions, each is polled at most once every n times this long (s): polling one takes client and broker
-about a quarter of it, so thousands of idle partitions never keep a core busy."""
+"""Poll interval per idle partition: with n of them, each is polled at most once every n times this long (s). Polling
+one takes client and broker about a quarter of it, so thousands of idle partitions never keep a core busy."""
 
 COALESCE_FRACTION = 0.5
 """Partitions due within this fraction of the longest idle pause are polled now, in one request with others."""
@@ -35,7 +35,7 @@ COALESCE_FRACTION = 0.5
 
 @dataclass(frozen=True, slots=True)
 class FetchPolicy:
-    """What to do when a response brings nothing.
+    """Policy for responses that bring nothing.
 
     Args:
         idle: Back-off between polls of a partition that has nothing new.
@@ -51,7 +51,7 @@ class FetchPolicy:
 
 
 class SchedulerCallbacks(NamedTuple):
-    """What a scheduler calls. None of them may call back into it.
+    """Callbacks of a scheduler. None of them may call back into it.
 
     Args:
         work: There may be something to fetch.
@@ -67,7 +67,7 @@ class SchedulerCallbacks(NamedTuple):
 
 
 class NextFetch(NamedTuple):
-    """What to do next.
+    """Instruction for a fetch loop: send these fetches, or wait.
 
     Args:
         fetches: To be sent in one request; none: nothing can be fetched now.
@@ -82,7 +82,7 @@ class NextFetch(NamedTuple):
 
 
 class StreamQuota(ReadAheadQuota):
-    """What the partitions of one broker that one stream delivers may hold, and those that wait to be fetched."""
+    """Quota of the partitions of one broker that one stream delivers, with the queue of those waiting to be fetched."""
 
     def __init__(self, budget: ReadAheadBudget, scheduler: FetchScheduler) -> None:
         super().__init__(budget)
@@ -94,7 +94,7 @@ class StreamQuota(ReadAheadQuota):
 
     @property
     def can_decompress(self) -> bool:
-        """What was decompressed before has left space, or no delivery will make any."""
+        """True if earlier decompressed records have left space, or no delivery will make any."""
         return self.free >= 0 or not self.deliverable
 
     def block(self) -> None:
@@ -297,5 +297,5 @@ class FetchScheduler:
         return due, wait
 
     def retry_resolving(self, cursor: Cursor, now: float, jitter: float) -> None:
-        """Its position could not be resolved: try again later."""
+        """Back off after its position could not be resolved, then try again."""
         cursor.resolve_later(now + self._policy.retry.delay(cursor.attempts, jitter))

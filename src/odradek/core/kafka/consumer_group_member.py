@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from odradek.core.kafka.broker_errors import broker_error
-from odradek.core.kafka.group_effects import Assign, Effect, Fail, Lost, Node, ResolveTopics, Revoke, Send
+from odradek.core.kafka.group_effects import Assign, Effect, Fail, GroupCoordinator, Lost, ResolveTopics, Revoke, Send
 from odradek.core.kafka.member_states import MemberSettings
 from odradek.core.kafka.transaction_requests import GroupMetadata
 from odradek.core.states import Machine
@@ -36,7 +36,7 @@ STATIC_LEAVE_EPOCH = -2
 
 
 class ConsumerGroupState(Enum):
-    """Where a member is."""
+    """States of a member."""
 
     JOINING = "the next heartbeat joins, with epoch 0"
     STABLE = "owns what the coordinator wants it to own"
@@ -48,7 +48,7 @@ class ConsumerGroupState(Enum):
 
 
 class ConsumerGroupEvent(Enum):
-    """What happens to a member."""
+    """Events of a member."""
 
     JOINED = "the coordinator gave an epoch"
     UNRESOLVED = "target with unknown topics"
@@ -109,7 +109,7 @@ class ConsumerGroupMember:
         self.topics, self.regex, self.server_assignor = topics, regex, server_assignor
         self.state = CONSUMER_GROUP_MEMBER.start
         self.epoch = JOIN_EPOCH
-        self.coordinator: Node | None = None
+        self.coordinator: GroupCoordinator | None = None
         self.owned: frozenset[TopicPartition] = frozenset()
         self._revoking: frozenset[TopicPartition] = frozenset()
         self._target: tuple[TopicIdPartitions, ...] | None = None
@@ -198,7 +198,7 @@ class ConsumerGroupMember:
                 elif response.error_code:
                     self._react(ErrorCode(response.error_code), now, backoff_s)
                 else:
-                    self.coordinator = Node(response.node_id, response.host, response.port)
+                    self.coordinator = GroupCoordinator(response.node_id, response.host, response.port)
             case ConsumerGroupHeartbeatResponse():
                 self._receive_heartbeat(sent, response, now, backoff_s)
             case _:
@@ -215,7 +215,7 @@ class ConsumerGroupMember:
 
     # ---- inside: requests ----
 
-    def _send(self, request: Request[Any], node: Node | None = None) -> None:
+    def _send(self, request: Request[Any], node: GroupCoordinator | None = None) -> None:
         self._in_flight = request
         self._effects.append(Send(request, node))
 

@@ -1,4 +1,4 @@
-"""What the answers to Fetch and ListOffsets mean for one partition (specification 5.3)."""
+"""Interpret responses to Fetch and ListOffsets for one partition (specification 5.3)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOT_AVAILABLE = -1
 
 
 class FetchStep(Enum):
-    """What to do with a partition after an answer."""
+    """Next step for a partition after a response."""
 
     READ = "read its records and go on behind them"
     READ_FROM_REPLICA = "read its records and go on at the preferred replica"
@@ -61,7 +61,7 @@ def fetch_step(partition: FetchPartitionData, *, from_replica: bool = False) -> 
 
 
 class ListedOffset(Enum):
-    """What a partition's part of an answer to ListOffsets means."""
+    """Meaning of one partition's result in a ListOffsets response."""
 
     OFFSET = "an offset with this time or a later one"
     NONE = "no record has this time or a later one"

@@ -1,7 +1,8 @@
-"""Fetch sessions: what goes into the next Fetch request of a broker (KIP-227; specification 4.7).
+"""Fetch sessions: build the next Fetch request for a broker (KIP-227; specification 4.7).
 
-In a session the broker remembers what is fetched: a request has only what changed, and an answer only what has news.
-A session belongs to one connection's broker. Whenever anything is in doubt the next request is a full one.
+In a session the broker remembers the partitions and their positions: a request names only those that changed, and a
+response only those with new data. A session belongs to the broker of one connection. Whenever its state is in doubt,
+the next request is a full one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from odradek.wire.kafka.messages.data import (
 )
 from odradek.wire.kafka.schema import ZERO_UUID
 
-__all__ = ["SESSION", "FetchPosition", "FetchSession", "FetchSettings", "SessionEvent", "SessionState"]
+__all__ = ["SESSION", "FetchPosition", "FetchRequestSettings", "FetchSession", "FetchSessionEvent", "FetchSessionState"]
 
 NO_SESSION = 0
 FIRST_EPOCH = 0
@@ -30,8 +31,8 @@ LAST_EPOCH = 0x7FFFFFFF
 WITHOUT_SESSION = -1
 
 
-class SessionState(Enum):
-    """Where a session is."""
+class FetchSessionState(Enum):
+    """States of a session."""
 
     NONE = "the next request is full and asks for a session"
     OPEN = "the next request has what changed"
@@ -39,8 +40,8 @@ class SessionState(Enum):
     OFF = "every request is full, and asks for none"
 
 
-class SessionEvent(Enum):
-    """What happens to a session."""
+class FetchSessionEvent(Enum):
+    """Events of a session."""
 
     GRANTED = "an answer names a session"
     REFUSED = "an answer names no session"
@@ -48,9 +49,9 @@ class SessionEvent(Enum):
     DOUBTED = "wrong epoch, no answer, or an answer that does not fit"
 
 
-_S, _E = SessionState, SessionEvent
+_S, _E = FetchSessionState, FetchSessionEvent
 
-SESSION: Machine[SessionState, SessionEvent] = Machine(
+SESSION: Machine[FetchSessionState, FetchSessionEvent] = Machine(
     "fetch session",
     _S.NONE,
     {
@@ -67,7 +68,7 @@ SESSION: Machine[SessionState, SessionEvent] = Machine(
 
 @dataclass(frozen=True, slots=True)
 class FetchPosition:
-    """What to fetch of one partition.
+    """Position and limits for fetching one partition.
 
     Args:
         offset: Of the first record wanted.
@@ -85,8 +86,8 @@ class FetchPosition:
 
 
 @dataclass(frozen=True, slots=True)
-class FetchSettings:
-    """What holds for a whole request.
+class FetchRequestSettings:
+    """Settings of a whole request.
 
     Args:
         max_wait_ms: How long the broker may wait for `min_bytes` (ms).
@@ -112,21 +113,21 @@ class FetchSession:
     """
 
     enabled: bool = True
-    state: SessionState = SessionState.NONE
+    state: FetchSessionState = FetchSessionState.NONE
     session_id: int = NO_SESSION
     epoch: int = FIRST_EPOCH
     _remembered: dict[TopicPartition, FetchPosition] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.enabled:
-            self.state = SessionState.OFF
+            self.state = FetchSessionState.OFF
 
     @property
     def is_full(self) -> bool:
-        """Whether the next request names every partition."""
-        return self.state is not SessionState.OPEN
+        """True if the next request names every partition."""
+        return self.state is not FetchSessionState.OPEN
 
-    def request(self, wanted: Mapping[TopicPartition, FetchPosition], settings: FetchSettings) -> FetchRequest:
+    def request(self, wanted: Mapping[TopicPartition, FetchPosition], settings: FetchRequestSettings) -> FetchRequest:
         """Return the request to fetch these partitions, and only them."""
         if self._uses_ids(self._remembered) != self._uses_ids(wanted) and self._remembered:
             self._doubt()  # a session is by name or by id
@@ -139,7 +140,7 @@ class FetchSession:
             max_bytes=settings.max_bytes,
             isolation_level=int(settings.read_committed),
             session_id=self.session_id,
-            session_epoch=WITHOUT_SESSION if self.state is SessionState.OFF else self.epoch,
+            session_epoch=WITHOUT_SESSION if self.state is FetchSessionState.OFF else self.epoch,
             topics=_topics(send),
             forgotten_topics_data=self._forgotten(forget),
             rack_id=settings.rack,
@@ -150,16 +151,16 @@ class FetchSession:
     def answered(self, response: FetchResponse) -> bool:
         """Take in an answer. Return True when its partitions are to be read, False when they are to be asked again."""
         if response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
-            self._after(SessionEvent.FORGOTTEN)
+            self._after(FetchSessionEvent.FORGOTTEN)
             return False
         if response.error_code or not self._fits(response):
             self._doubt()
             return False
         if response.session_id == NO_SESSION:
-            self._after(SessionEvent.REFUSED)
+            self._after(FetchSessionEvent.REFUSED)
         else:
             following = 1 if self.epoch == LAST_EPOCH else self.epoch + 1
-            self._after(SessionEvent.GRANTED, response.session_id, following)
+            self._after(FetchSessionEvent.GRANTED, response.session_id, following)
         return True
 
     def connection_lost(self) -> None:
@@ -169,17 +170,17 @@ class FetchSession:
     # ---- inside ----
 
     def _doubt(self) -> None:
-        self._after(SessionEvent.DOUBTED, self.session_id)
+        self._after(FetchSessionEvent.DOUBTED, self.session_id)
 
-    def _after(self, event: SessionEvent, session_id: int = NO_SESSION, epoch: int = FIRST_EPOCH) -> None:
+    def _after(self, event: FetchSessionEvent, session_id: int = NO_SESSION, epoch: int = FIRST_EPOCH) -> None:
         self.state = SESSION.after(self.state, event)
-        if self.state is not SessionState.OFF:
+        if self.state is not FetchSessionState.OFF:
             self.session_id, self.epoch = session_id, epoch
 
     def _fits(self, response: FetchResponse) -> bool:
         """Say whether the answer has the partitions it must have: in a session, none that was not asked for; else
         all. A throttled full answer may be empty."""
-        if self.state is SessionState.OFF:
+        if self.state is FetchSessionState.OFF:
             return True
         ids = self._uses_ids(self._remembered)
         known = {(pos.topic_id if ids else p.topic, p.partition) for p, pos in self._remembered.items()}

@@ -1,8 +1,8 @@
-"""What group members, classic or of KIP-848, ask of the code that runs them.
+"""Effects that group members, classic or of KIP-848, ask the calling code to carry out.
 
-A member never waits and sends nothing. `poll` returns effects; what comes of them goes back in: `receive` with an
-answer, `connection_lost` without one, `revoked` when everything a `Revoke` asks for is done. After each of these,
-and at the time that `tick` gives, comes the next `poll`.
+A member never waits and sends nothing itself. `poll` returns effects; the caller carries them out and reports back:
+`receive` with a response, `connection_lost` without one, `revoked` when everything a `Revoke` asks for is done. Call
+`poll` again after each of these, and at the time that `tick` returns.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from odradek.errors import OdradekError
 from odradek.types import TopicPartition
 from odradek.wire.kafka.schema import Request
 
-__all__ = ["Assign", "Compute", "Effect", "Fail", "Lost", "Node", "ResolveTopics", "Revoke", "Send"]
+__all__ = ["Assign", "Compute", "Effect", "Fail", "GroupCoordinator", "Lost", "ResolveTopics", "Revoke", "Send"]
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class GroupCoordinator:
     """The broker that coordinates a group."""
 
     node_id: int
@@ -37,7 +37,7 @@ class Send:
     """
 
     request: Request[Any]
-    node: Node | None = None
+    node: GroupCoordinator | None = None
     timeout_s: float | None = None
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from odradek.core.kafka.group_effects import Assign, Effect, Fail, Lost, Node, Revoke
+from odradek.core.kafka.group_effects import Assign, Effect, Fail, GroupCoordinator, Lost, Revoke
 from odradek.core.states import Machine
 from odradek.errors import LocalProtocolError
 from odradek.types import TopicPartition
@@ -25,16 +25,16 @@ __all__ = [
     "RELEASED",
     "Action",
     "ConsumedPartition",
-    "ConsumerEvent",
-    "ConsumerState",
     "LightweightConsumer",
+    "LightweightConsumerEvent",
+    "LightweightConsumerState",
     "Released",
     "event_of",
 ]
 
 
-class ConsumerState(Enum):
-    """Where the consumer is in the document's procedures."""
+class LightweightConsumerState(Enum):
+    """States of the consumer in the document's procedures."""
 
     NEW = "before onStart"
     CONSULTING = "onStart 2: consults known brokers, round robin"
@@ -44,7 +44,7 @@ class ConsumerState(Enum):
     STOPPED = "registration refused for good, or shut down"
 
 
-class ConsumerEvent(Enum):
+class LightweightConsumerEvent(Enum):
     """The document's procedures and requests."""
 
     ON_START = "onStart"
@@ -59,10 +59,10 @@ class ConsumerEvent(Enum):
     SHUT_DOWN = "shut down"
 
 
-_S, _E = ConsumerState, ConsumerEvent
+_S, _E = LightweightConsumerState, LightweightConsumerEvent
 _REGISTERED = (_S.CONNECTED, _S.FETCHING)
 
-LIGHTWEIGHT_CONSUMER: Machine[ConsumerState, ConsumerEvent] = Machine(
+LIGHTWEIGHT_CONSUMER: Machine[LightweightConsumerState, LightweightConsumerEvent] = Machine(
     "lightweight consumer",
     _S.NEW,
     {
@@ -82,7 +82,7 @@ LIGHTWEIGHT_CONSUMER: Machine[ConsumerState, ConsumerEvent] = Machine(
 
 
 class Action(Enum):
-    """What the document has the consumer do, in the order of its steps."""
+    """Actions of the consumer, in the order of the document's steps."""
 
     CONSULT_BROKER = "create a channel with the next known broker and send a cluster metadata request"
     REGISTER = "connect to the coordinator and send a register request"
@@ -96,7 +96,7 @@ class Action(Enum):
     RESPOND = "send the response"
 
 
-_ACTIONS: Mapping[ConsumerEvent, tuple[Action, ...]] = {
+_ACTIONS: Mapping[LightweightConsumerEvent, tuple[Action, ...]] = {
     _E.ON_START: (Action.CONSULT_BROKER,),
     _E.CHANNEL_FAILED: (Action.CONSULT_BROKER,),
     _E.CLUSTER_INFO: (Action.REGISTER,),
@@ -112,7 +112,7 @@ _ACTIONS: Mapping[ConsumerEvent, tuple[Action, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What stands for an event in the released protocols.
+    """Counterparts of an event in the released protocols.
 
     Args:
         classic: Requests and answers of classic groups (0.9 on).
@@ -123,7 +123,7 @@ class Released:
     consumer_group: str
 
 
-RELEASED: Mapping[ConsumerEvent, Released] = {
+RELEASED: Mapping[LightweightConsumerEvent, Released] = {
     _E.ON_START: Released("the configured addresses, in random order", "the same"),
     _E.CHANNEL_FAILED: Released("the next address; a back-off after each round", "the same"),
     _E.CLUSTER_INFO: Released("Metadata, then FindCoordinator of the group", "the same"),
@@ -176,8 +176,8 @@ class LightweightConsumer:
 
     unknown_brokers: Sequence[str]
     fetch_size: int = 1 << 20
-    state: ConsumerState = ConsumerState.NEW
-    coordinator: Node | None = None
+    state: LightweightConsumerState = LightweightConsumerState.NEW
+    coordinator: GroupCoordinator | None = None
     partitions: dict[TopicPartition, ConsumedPartition] = field(default_factory=dict)
     _known_brokers: tuple[str, ...] = ()
     _consulted: int = -1
@@ -193,7 +193,7 @@ class LightweightConsumer:
         """Try another broker; after the last one, the first again."""
         return self._after(_E.CHANNEL_FAILED)
 
-    def cluster_info(self, brokers: Iterable[str], coordinator: Node) -> tuple[Action, ...]:
+    def cluster_info(self, brokers: Iterable[str], coordinator: GroupCoordinator) -> tuple[Action, ...]:
         """Update the server cluster info, with the current coordinator."""
         self._known_brokers, self.coordinator = tuple(brokers) or self._known_brokers, coordinator
         return self._after(_E.CLUSTER_INFO)
@@ -251,17 +251,17 @@ class LightweightConsumer:
         """Return the consumed offsets of all partitions: the response to "offsets wanted"."""
         return {where: info.consumed_offset for where, info in self.partitions.items()}
 
-    def _lose(self, event: ConsumerEvent) -> tuple[Action, ...]:
+    def _lose(self, event: LightweightConsumerEvent) -> tuple[Action, ...]:
         actions = self._after(event)
         self.coordinator, self.partitions = None, {}
         return actions
 
-    def _after(self, event: ConsumerEvent) -> tuple[Action, ...]:
+    def _after(self, event: LightweightConsumerEvent) -> tuple[Action, ...]:
         self.state = LIGHTWEIGHT_CONSUMER.after(self.state, event)
         return _ACTIONS[event]
 
 
-def event_of(effect: Effect) -> ConsumerEvent | None:
+def event_of(effect: Effect) -> LightweightConsumerEvent | None:
     """Return the document's event for what a group member asks for; None for what the document does not have."""
     match effect:
         case Revoke():

@@ -12,15 +12,15 @@ from typing import Any
 
 from odradek.core.kafka.assignors import Assignor, GroupMember, Topics
 from odradek.core.kafka.broker_errors import broker_error
-from odradek.core.kafka.group_effects import Assign, Compute, Effect, Fail, Lost, Node, Revoke, Send
+from odradek.core.kafka.group_effects import Assign, Compute, Effect, Fail, GroupCoordinator, Lost, Revoke, Send
 from odradek.core.kafka.member_states import (
     ACTIVE,
     MEMBER,
     REACTIONS,
-    MemberEvent,
+    ClassicMemberEvent,
+    ClassicMemberState,
+    MemberReaction,
     MemberSettings,
-    MemberState,
-    Reaction,
 )
 from odradek.core.kafka.subscription import decode_assignment, decode_member, encode_assignment, encode_subscription
 from odradek.core.kafka.transaction_requests import GroupMetadata
@@ -50,7 +50,7 @@ PROTOCOL_TYPE = "consumer"
 NO_GENERATION = -1
 JOIN_MARGIN_S = 5.0  # an answer to JoinGroup may take the rebalance timeout, and then some
 
-_S, _E = MemberState, MemberEvent
+_S, _E = ClassicMemberState, ClassicMemberEvent
 
 
 class Member:
@@ -70,7 +70,7 @@ class Member:
         self.cooperative = all(assignor.cooperative for assignor in assignors)
         self.state = MEMBER.start
         self.member_id, self.generation = "", NO_GENERATION
-        self.coordinator: Node | None = None
+        self.coordinator: GroupCoordinator | None = None
         self.owned: frozenset[TopicPartition] = frozenset()
         self._previous: tuple[TopicPartition, ...] = ()
         self._previous_generation = NO_GENERATION
@@ -248,7 +248,9 @@ class Member:
         )
         self._send(request, self.coordinator)
 
-    def _send(self, request: Request[Any], node: Node | None = None, timeout_s: float | None = None) -> None:
+    def _send(
+        self, request: Request[Any], node: GroupCoordinator | None = None, timeout_s: float | None = None
+    ) -> None:
         self._in_flight = request
         self._effects.append(Send(request, node, timeout_s))
 
@@ -300,7 +302,7 @@ class Member:
         if response.error_code:
             self._react(ErrorCode(response.error_code), "FindCoordinator", now, backoff_s)
             return
-        self.coordinator = Node(response.node_id, response.host, response.port)
+        self.coordinator = GroupCoordinator(response.node_id, response.host, response.port)
         self._alive(now)
 
     def _receive_join(self, response: JoinGroupResponse, now: float, backoff_s: float) -> None:
@@ -360,27 +362,27 @@ class Member:
         self._session_ends = now + self.settings.session_timeout_s
 
     def _react(self, error: ErrorCode, api: str, now: float, backoff_s: float) -> None:
-        reaction = REACTIONS.get(error, Reaction.FAIL)
+        reaction = REACTIONS.get(error, MemberReaction.FAIL)
         if self.state in (_S.JOINING, _S.SYNCING):
             self._go(_E.RETRY)
         match reaction:
-            case Reaction.RETRY:
+            case MemberReaction.RETRY:
                 self._retry_at = now + backoff_s
-            case Reaction.FIND_COORDINATOR:
+            case MemberReaction.FIND_COORDINATOR:
                 self.coordinator = None
                 self._retry_at = now + backoff_s
-            case Reaction.REJOIN:
+            case MemberReaction.REJOIN:
                 self._rejoin = True
                 self._retry_at = now + (backoff_s if api == "JoinGroup" else 0)
-            case Reaction.NEW_GENERATION | Reaction.NEW_MEMBER:
+            case MemberReaction.NEW_GENERATION | MemberReaction.NEW_MEMBER:
                 if not self.member_id:
                     self._retry_at = now + backoff_s  # nothing that could be wrong was said
-                self._lose(forget_id=reaction is Reaction.NEW_MEMBER)
-            case Reaction.FENCED:
+                self._lose(forget_id=reaction is MemberReaction.NEW_MEMBER)
+            case MemberReaction.FENCED:
                 self._fail(
                     Fenced(f"group instance {self.settings.instance_id}", f"{api} was answered with {error.name}")
                 )
-            case Reaction.FAIL:
+            case MemberReaction.FAIL:
                 self._fail(broker_error(error, f"{api} of group {self.settings.group}"))
 
     def _lose(self, *, forget_id: bool) -> None:
@@ -407,5 +409,5 @@ class Member:
         sent, self._in_flight = self._in_flight, None
         return sent
 
-    def _go(self, event: MemberEvent) -> None:
+    def _go(self, event: ClassicMemberEvent) -> None:
         self.state = MEMBER.after(self.state, event)

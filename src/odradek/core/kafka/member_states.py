@@ -1,4 +1,4 @@
-"""The states of a member of a classic consumer group, and what errors ask of it (specification 5.2, 5.3)."""
+"""States of a member of a classic consumer group, and its reactions to errors (specification 5.2, 5.3)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from odradek.core.states import Machine
 from odradek.errors import ConfigError
 from odradek.wire.kafka.error_codes import ErrorCode
 
-__all__ = ["MEMBER", "REACTIONS", "MemberEvent", "MemberSettings", "MemberState", "Reaction"]
+__all__ = ["MEMBER", "REACTIONS", "ClassicMemberEvent", "ClassicMemberState", "MemberReaction", "MemberSettings"]
 
 
-class MemberState(Enum):
-    """Where a member is."""
+class ClassicMemberState(Enum):
+    """States of a member."""
 
     UNJOINED = "joins as soon as the coordinator is known"
     REVOKING = "waits until partitions are given up"
@@ -27,8 +27,8 @@ class MemberState(Enum):
     FAILED = "stopped by an error"
 
 
-class MemberEvent(Enum):
-    """What happens to a member."""
+class ClassicMemberEvent(Enum):
+    """Events of a member."""
 
     JOIN = "JoinGroup sent"
     RETRY = "not accepted, to be tried again"
@@ -45,10 +45,10 @@ class MemberEvent(Enum):
     FAIL = "an error that does not pass"
 
 
-_S, _E = MemberState, MemberEvent
+_S, _E = ClassicMemberState, ClassicMemberEvent
 ACTIVE = (_S.UNJOINED, _S.REVOKING, _S.JOINING, _S.ASSIGNING, _S.SYNCING, _S.STABLE)
 
-MEMBER: Machine[MemberState, MemberEvent] = Machine(
+MEMBER: Machine[ClassicMemberState, ClassicMemberEvent] = Machine(
     "group member",
     _S.UNJOINED,
     {
@@ -71,8 +71,8 @@ MEMBER: Machine[MemberState, MemberEvent] = Machine(
 )
 
 
-class Reaction(Enum):
-    """What an error asks of a member."""
+class MemberReaction(Enum):
+    """Reactions of a member to an error."""
 
     RETRY = "send it again after a back-off"
     FIND_COORDINATOR = "ask who the coordinator is, then send it again"
@@ -84,31 +84,31 @@ class Reaction(Enum):
     FAIL = "stop"
 
 
-REACTIONS: Mapping[int, Reaction] = {
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: Reaction.RETRY,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: Reaction.FIND_COORDINATOR,
-    ErrorCode.NOT_COORDINATOR: Reaction.FIND_COORDINATOR,
-    ErrorCode.NETWORK_EXCEPTION: Reaction.FIND_COORDINATOR,
-    ErrorCode.REQUEST_TIMED_OUT: Reaction.FIND_COORDINATOR,
-    ErrorCode.REBALANCE_IN_PROGRESS: Reaction.REJOIN,
-    ErrorCode.ILLEGAL_GENERATION: Reaction.NEW_GENERATION,
-    ErrorCode.UNKNOWN_MEMBER_ID: Reaction.NEW_MEMBER,
-    ErrorCode.MEMBER_ID_REQUIRED: Reaction.TAKE_ID,
-    ErrorCode.FENCED_INSTANCE_ID: Reaction.FENCED,
+REACTIONS: Mapping[int, MemberReaction] = {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: MemberReaction.RETRY,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: MemberReaction.FIND_COORDINATOR,
+    ErrorCode.NOT_COORDINATOR: MemberReaction.FIND_COORDINATOR,
+    ErrorCode.NETWORK_EXCEPTION: MemberReaction.FIND_COORDINATOR,
+    ErrorCode.REQUEST_TIMED_OUT: MemberReaction.FIND_COORDINATOR,
+    ErrorCode.REBALANCE_IN_PROGRESS: MemberReaction.REJOIN,
+    ErrorCode.ILLEGAL_GENERATION: MemberReaction.NEW_GENERATION,
+    ErrorCode.UNKNOWN_MEMBER_ID: MemberReaction.NEW_MEMBER,
+    ErrorCode.MEMBER_ID_REQUIRED: MemberReaction.TAKE_ID,
+    ErrorCode.FENCED_INSTANCE_ID: MemberReaction.FENCED,
 }
-"""What errors of coordinator requests ask for; those not named stop the member (specification 5.3)."""
+"""Reactions to errors of coordinator requests; an error that is not listed stops the member (specification 5.3)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
-    """How a member takes part.
+    """Settings of a group member.
 
     Args:
         group: The group's id.
-        instance_id: The name of a static member: its partitions wait for it while it restarts (KIP-345).
-        rack: Where it runs, for assignors and brokers that mind.
-        session_timeout_s: After this without a heartbeat the coordinator removes the member (s).
-        rebalance_timeout_s: How long members may take to give up their partitions and join (s).
+        instance_id: The name of a static member: its partitions stay assigned to it while it restarts (KIP-345).
+        rack: Where it runs, for rack-aware assignors and brokers.
+        session_timeout_s: The coordinator removes the member after this time without a heartbeat (s).
+        rebalance_timeout_s: Maximum time for members to give up their partitions and join (s).
         heartbeat_interval_s: Time between heartbeats (s); at most a third of the session timeout.
     """
 

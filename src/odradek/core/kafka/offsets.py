@@ -31,7 +31,7 @@ NO_OFFSET = -1
 
 
 class OffsetStep(Enum):
-    """What to do about one partition after an answer."""
+    """Next step for one partition after a response."""
 
     DONE = "committed, or fetched"
     RETRY = "send it again after a back-off"
@@ -61,12 +61,12 @@ _STEPS: Mapping[int, OffsetStep] = {
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What the coordinator says of one partition.
+    """Coordinator's answer for one partition.
 
     Args:
         step: What to do.
-        offset: What was committed; None when nothing was.
-        error_code: The error behind `step`.
+        offset: The committed offset; None if nothing was committed.
+        error_code: The error that led to `step`.
     """
 
     step: OffsetStep
@@ -83,9 +83,9 @@ def commit_request(offsets: Mapping[TopicPartition, Offset], token: GroupMetadat
     """Return the request to commit.
 
     Args:
-        offsets: What to commit.
-        token: Who commits: `Member.fence` or `ConsumerGroupMember.fence` as it was when the partitions were assigned.
-            A group without members, whose partitions the user assigned, commits with the bare group.
+        offsets: Offsets to commit.
+        token: Identity of the committer: `Member.fence` or `ConsumerGroupMember.fence` as it was when the partitions
+            were assigned. A group without members, whose partitions the user assigned, commits with the bare group.
     """
     return OffsetCommitRequest(
         group_id=token.group,
@@ -112,7 +112,7 @@ def _committed(partition: int, offset: Offset) -> OffsetCommitRequestPartition:
 
 
 def read_commit(response: OffsetCommitResponse) -> dict[TopicPartition, Committed]:
-    """Return what became of each partition."""
+    """Return the result of each partition."""
     return {
         TopicPartition(topic.name, p.partition_index): Committed(step_of(p.error_code), None, p.error_code)
         for topic in response.topics
@@ -126,10 +126,10 @@ def fetch_request(
     """Return the request for committed offsets.
 
     Args:
-        partitions: Of which; none at all asks for nothing.
-        token: Who asks.
-        versions: Of the coordinator.
-        stable: True to be told to wait while a transaction commits offsets, where the coordinator can.
+        partitions: Partitions whose offsets are requested; an empty iterable requests none.
+        token: Identity of the requester.
+        versions: Versions of the coordinator.
+        stable: True to get a retriable error while a transaction commits offsets, if the coordinator supports it.
     """
     topics = by_topic(partitions)
     stable = stable and versions.has_stable_offsets

@@ -1,4 +1,4 @@
-"""Which partition a record goes to, as Kafka's own producer decides it.
+"""Choose the partition of a record as Kafka's own producer does.
 
 A partitioner is a function `(topic, key, count) -> index | None`; None means "no preference": the caller asks a
 `StickyChoice` or a `UniformChoice` for the partition that the current batch of the topic fills.

@@ -1,4 +1,4 @@
-"""How the decisions of this package group partitions and order names."""
+"""Helpers that group partitions by topic and sort names as Java does."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The idempotent producer: its id and epoch, a sequence per partition, and what an error of Produce means.
+"""The idempotent producer: its id and epoch, a sequence per partition, and the meaning of Produce errors.
 
 A batch gets its producer id, epoch and base sequence when it is first sent (a `Stamp`), and keeps them however often
-it is sent again: that is what lets a broker recognise it. The broker remembers five batches per partition, so no more
-than five may be on their way. What is on its way is ordered; a new attempt must not overtake an older batch.
+it is sent again: that lets a broker recognise it. The broker remembers five batches per partition, so no more than
+five may be in flight. Batches in flight are ordered; a new attempt must not overtake an older batch.
 
 Source: specification 4.4 and 5.3; KIP-98, KIP-360; sequence arithmetic of section 3.3.
 """
@@ -20,9 +20,9 @@ from odradek.wire.kafka.error_codes import ErrorCode
 __all__ = [
     "MAX_IN_FLIGHT",
     "Decision",
+    "IdempotentProducer",
     "NextStep",
     "ProducerIdentity",
-    "ProducerState",
     "Stamp",
     "next_sequence",
     "step_without_sequences",
@@ -48,13 +48,13 @@ class ProducerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What makes a batch recognisable: fixed when it is first sent.
+    """Identity by which brokers recognise a batch: fixed when it is first sent.
 
     Args:
-        partition: Where the batch goes.
-        producer: Who sends it.
+        partition: The partition of the batch.
+        producer: The id and epoch it is sent with.
         base_sequence: The sequence of its first record.
-        count: How many records it has.
+        count: Number of records in it.
     """
 
     partition: TopicPartition
@@ -69,7 +69,7 @@ class Stamp:
 
 
 class NextStep(Enum):
-    """What to do with a batch after an answer."""
+    """Next step for a batch after a response."""
 
     DONE = "written"
     DUPLICATE = "written before, its offset is not known"
@@ -80,15 +80,15 @@ class NextStep(Enum):
     ABORT = "fail it; the transaction can only be aborted"
     REINITIALIZE = "get a new producer id, then send it again"
     FENCED = "fail everything: another producer has the identity"
-    FATAL = "fail everything: the producer cannot go on"
+    FATAL = "fail everything: the producer cannot continue"
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do with a batch.
+    """Decision about a batch.
 
     Args:
-        step: What to do.
+        step: The next step.
         restamped: Old stamp -> new stamp, for this batch and for others of the partition that must go with new
             sequences from now on.
     """
@@ -109,7 +109,7 @@ _STEPS: Mapping[int, NextStep] = {
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: NextStep.ABORT,
     ErrorCode.TRANSACTION_ABORTABLE: NextStep.ABORT,
 }
-"""What the errors ask for that are special to producing; the others go by their properties."""
+"""Steps for errors with a special meaning in Produce; for other errors their properties decide."""
 
 
 def _step(code: int) -> NextStep:
@@ -128,7 +128,7 @@ def step_without_sequences(code: int, count: int) -> NextStep:
 
 @dataclass(slots=True)
 class _Sequences:
-    """One partition. `pending` has every batch with a stamp whose fate is not known, in order of sequence."""
+    """One partition. `pending` has every stamped batch without a known outcome, in order of sequence."""
 
     producer: ProducerIdentity
     following: int = 0
@@ -138,12 +138,12 @@ class _Sequences:
     gap: bool = False
 
 
-class ProducerState:
+class IdempotentProducer:
     """The identity of one producer and the sequences of its partitions.
 
     Args:
-        transactional: True for a producer with a transactional id: what may have left a gap then aborts the
-            transaction; else the producer raises its epoch by itself.
+        transactional: True for a producer with a transactional id: a possible gap in the sequences then aborts the
+            transaction; otherwise the producer raises its epoch itself.
     """
 
     def __init__(self, *, transactional: bool = False) -> None:
@@ -152,7 +152,7 @@ class ProducerState:
         self.identity: ProducerIdentity | None = None
 
     def __repr__(self) -> str:
-        return f"<ProducerState {self.identity}, {len(self._partitions)} partitions>"
+        return f"<IdempotentProducer {self.identity}, {len(self._partitions)} partitions>"
 
     def identify(self, producer_id: int, epoch: int) -> None:
         """Take in the answer to InitProducerId (or to EndTxn of transactions v2): sequences begin at 0."""
@@ -160,19 +160,19 @@ class ProducerState:
         self._partitions = {where: state for where, state in self._partitions.items() if state.pending}
 
     def can_send(self, partition: TopicPartition) -> bool:
-        """Say whether a batch that was not sent before may be sent now."""
+        """Return True if a batch that was not sent before may be sent now."""
         state = self._partitions.get(partition)
         if self.identity is None:
             return False
         if state is None:
             return True
         if state.producer != self.identity or state.gap:
-            return not state.pending  # what has the old epoch, or is behind the gap, must be decided first
+            return not state.pending  # batches with the old epoch, or after the gap, must be decided first
         return len(state.pending) < MAX_IN_FLIGHT
 
     def stamp(self, partition: TopicPartition, count: int) -> Stamp:
-        """Return the stamp of a batch that is sent for the first time. Raises LocalProtocolError where it must not
-        be sent now."""
+        """Return the stamp of a batch that is sent for the first time. Raises LocalProtocolError if it must not be sent
+        now."""
         if self.identity is None or not self.can_send(partition):
             raise LocalProtocolError(f"{partition}: no batch may be sent now: wait for a producer id or for answers")
         state = self._partitions.get(partition)
@@ -184,22 +184,22 @@ class ProducerState:
         return stamp
 
     def is_first(self, stamp: Stamp) -> bool:
-        """Say whether no older batch of the partition is undecided: a new attempt must wait until then."""
+        """Return True if no older batch of the partition is undecided: a new attempt must wait until then."""
         state = self._partitions.get(stamp.partition)
         return state is not None and state.pending[:1] == [stamp]
 
     def answered(self, stamp: Stamp, code: int, offset: int = -1, log_start_offset: int = -1) -> Decision:
-        """Decide what an answer means for a batch.
+        """Decide what a response means for a batch.
 
         Args:
             stamp: The stamp it was sent with.
             code: The error code of its partition.
-            offset: The offset of its first record, where it was written.
-            log_start_offset: Where the broker's log begins; -1 where the answer does not say.
+            offset: The offset of its first record, if it was written.
+            log_start_offset: Where the broker's log begins; -1 if the response does not say.
         """
         state = self._partitions.get(stamp.partition)
         if state is None or stamp not in state.pending:
-            return Decision(_step(code))  # decided before: given up, or sent anew with another stamp
+            return Decision(_step(code))  # decided before: given up, or sent again with another stamp
         decision = self._decide(state, stamp, code, offset, log_start_offset)
         self._close_gap(state)
         return decision
@@ -207,8 +207,8 @@ class ProducerState:
     def expire(self, stamp: Stamp) -> None:
         """Give up on a batch that may have been written: whether its sequences are used is not known.
 
-        No further batch of the partition is stamped until the ones before are decided; then a gap that did remain is
-        closed by a higher epoch. Of a transactional producer the caller aborts the transaction.
+        No further batch of the partition is stamped until the earlier ones are decided; a gap that then remains is
+        closed by a higher epoch. If the producer is transactional, the caller aborts the transaction.
         """
         state = self._partitions.get(stamp.partition)
         if state is not None and stamp in state.pending:
@@ -217,7 +217,7 @@ class ProducerState:
             self._close_gap(state)
 
     def withdraw(self, stamp: Stamp) -> Mapping[Stamp, Stamp]:
-        """Take back the stamp of a batch that was surely not written and will not be sent again.
+        """Withdraw the stamp of a batch that was certainly not written and will not be sent again.
 
         Returns:
             Old stamp -> new stamp of the batches after it, which close up.
@@ -254,12 +254,12 @@ class ProducerState:
             state.acked_offset = max(state.acked_offset, offset + stamp.count - 1)
 
     def _fail(self, state: _Sequences, stamp: Stamp) -> Decision:
-        """Give up a batch that is refused and not written. A transaction that misses it can only be aborted."""
+        """Give up a batch that is refused and not written. A transaction without it can only be aborted."""
         step = NextStep.ABORT if self._transactional else NextStep.FAIL
         return Decision(step, self._remove(state, stamp))
 
     def _out_of_order(self, state: _Sequences, stamp: Stamp) -> Decision:
-        """Wait for the batches before this one, or, when there is none, take it that there is a gap for good."""
+        """Wait for earlier batches; if there are none, treat the gap as permanent."""
         if state.pending[0] != stamp:
             return Decision(NextStep.RETRY)
         if self._transactional:
@@ -267,9 +267,9 @@ class ProducerState:
         return self._raise_epoch(state)
 
     def _unknown_producer(self, state: _Sequences, stamp: Stamp, log_start_offset: int) -> Decision:
-        """Find out why the broker has forgotten the producer: with its records, by retention, or for a worse reason."""
+        """Decide why the broker has forgotten the producer: retention deleted its records, or data was lost."""
         if log_start_offset < 0:
-            return Decision(NextStep.RETRY)  # an answer from a broker that knows more will come
+            return Decision(NextStep.RETRY)  # another broker's response will say more
         if state.acked_offset < log_start_offset:
             return Decision(NextStep.RETRY, self._restart(state, state.producer))
         if self._transactional:
@@ -277,8 +277,8 @@ class ProducerState:
         return self._raise_epoch(state)
 
     def _raise_epoch(self, state: _Sequences) -> Decision:
-        """Go on with a higher epoch, in which the sequences of this partition begin at 0 (KIP-360). Other partitions
-        follow when nothing of theirs is on its way."""
+        """Continue with a higher epoch, in which the sequences of this partition begin at 0 (KIP-360). Other partitions
+        follow when none of their batches is in flight."""
         identity = self.identity
         if identity is None:
             return Decision(NextStep.REINITIALIZE)
@@ -313,7 +313,7 @@ class ProducerState:
         return restamped
 
     def _close_gap(self, state: _Sequences) -> None:
-        """Decide, once nothing is on its way, whether everything was written after all or the gap is real."""
+        """Decide, once nothing is in flight, whether everything was written after all or the gap is real."""
         if not state.gap or state.pending:
             return
         state.gap = False

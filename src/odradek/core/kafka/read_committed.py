@@ -1,4 +1,4 @@
-"""Which batches of a Fetch answer a consumer sees that reads only what was committed (specification 3.3; KIP-98)."""
+"""Filter the batches of a Fetch response for `read_committed` consumers (specification 3.3; KIP-98)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ COMMIT_MARKER = 1
 
 @dataclass(frozen=True, slots=True)
 class BatchHeader:
-    """What the filter wants to know of a batch.
+    """Fields of a batch header that the filter needs.
 
     Args:
-        last_offset: The offset of its last record, also when that was compacted away.
+        last_offset: The offset of its last record, even if that was compacted away.
         producer_id: -1 for none.
         is_transactional: True inside a transaction.
         control_type: The type of the control record of a control batch; None for a batch of data. Control batches of
@@ -34,12 +34,12 @@ class BatchHeader:
 def visible_batches(
     batches: Iterable[BatchHeader], aborted: Sequence[AbortedTransaction] | None, *, read_committed: bool
 ) -> Iterator[bool]:
-    """Say for each batch whether its records are shown. Positions advance behind those that are not, too.
+    """Yield for each batch whether its records are visible. Positions advance past invisible batches, too.
 
     Args:
-        batches: The batches of one partition of one answer, in order.
-        aborted: The aborted transactions of the same answer, in any order.
-        read_committed: False shows all data; control batches are never shown.
+        batches: The batches of one partition of one response, in order.
+        aborted: The aborted transactions of the same response, in any order.
+        read_committed: False makes all data visible; control batches are never visible.
     """
     waiting = sorted(aborted or (), key=lambda entry: -entry.first_offset)  # the first at the end
     aborting: set[int] = set()

@@ -1,7 +1,7 @@
-"""Who serves what: Metadata answers become an immutable routing table, replaced whole.
+"""Routing table: Metadata responses become an immutable table of brokers, topics and leaders, replaced whole.
 
-A table never goes back in leader epochs: an answer of a broker that lags behind does not undo what a newer one said.
-A topic that comes back with another id is another topic, and its epochs begin anew (KIP-320, KIP-516).
+Leader epochs in a table never decrease: a response from a broker that lags behind does not undo a newer one. A topic
+that reappears with another id is another topic, and its epochs begin again (KIP-320, KIP-516).
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from odradek.wire.kafka.messages.metadata import (
 )
 from odradek.wire.kafka.schema import ZERO_UUID
 
-__all__ = ["Broker", "Changes", "Partition", "RoutingTable", "Topic"]
+__all__ = ["Changes", "KafkaBroker", "KafkaRoutingTable", "Partition", "Topic"]
 
 NO_LEADER = -1
 NO_EPOCH = -1
 
-# The leader is usable although these stand beside it: replica or in-sync lists are merely shortened (note 11 of
+# The leader is usable despite these errors: replica or in-sync lists are merely shortened (note 11 of
 # specification 2).
 _HARMLESS = frozenset({ErrorCode.NONE, ErrorCode.REPLICA_NOT_AVAILABLE})
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
+class KafkaBroker:
     """One broker and its address for this client's listener."""
 
     node_id: int
@@ -46,11 +46,11 @@ class Partition:
 
     Args:
         leader: Broker id, or -1 when there is none now.
-        leader_epoch: Grows with every change of leader; -1 where the broker does not say.
+        leader_epoch: Grows with every change of leader; -1 if the broker does not send it.
         replicas: Broker ids, the preferred leader first.
-        in_sync: Those replicas that have everything.
-        offline: Those replicas that are down.
-        error_code: Why there is no leader; 0 when there is one.
+        in_sync: Ids of in-sync replicas.
+        offline: Ids of replicas that are down.
+        error_code: Why there is no leader; 0 if there is one.
     """
 
     leader: int
@@ -63,14 +63,14 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic. With an error it has no partitions; what was known of it before is gone.
+    """One topic. With an error it has no partitions; earlier knowledge of it is discarded.
 
     Args:
         name: Its name.
-        topic_id: 16 bytes, all zero where the broker does not say.
-        is_internal: True for Kafka's own topics, as that of group offsets.
+        topic_id: 16 bytes, all zero if the broker does not send it.
+        is_internal: True for Kafka's own topics, such as the one of group offsets.
         partitions: By partition number.
-        error_code: Why it cannot be used; 0 when it can.
+        error_code: Why it cannot be used; 0 if it can.
     """
 
     name: str
@@ -82,14 +82,15 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a new answer changed.
+    """Changes made by a new response.
 
     Args:
-        moved: Partitions whose leader or leader epoch is another one than before, new ones included.
-        removed: Partitions of topics that no longer exist, or were created anew.
-        recreated: Topics that have another id than before: positions and epochs in them are worth nothing.
+        moved: Partitions whose leader or leader epoch changed, new ones included.
+        removed: Partitions of topics that no longer exist, or were recreated.
+        recreated: Topics that have another id than before: positions and epochs in them are invalid.
         brokers_gone: Ids of brokers that are no longer part of the cluster.
-        bootstrap_again: True when the cluster asks to forget everything and begin with the configured addresses.
+        bootstrap_again: True if the cluster asks the client to forget everything and start from the configured
+            addresses.
     """
 
     moved: frozenset[TopicPartition] = frozenset()
@@ -100,28 +101,28 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
-class RoutingTable:
+class KafkaRoutingTable:
     """Brokers, topics and leaders at one moment.
 
     Args:
         brokers: By id.
-        topics: By name; only those that were asked for, or all.
-        cluster_id: The cluster's own id, where the broker says it.
+        topics: By name; only those that were requested, or all.
+        cluster_id: The cluster's id, if the broker sends it.
         controller_id: The controller, to which ZooKeeper clusters want admin requests sent; -1 unknown.
     """
 
-    brokers: Mapping[int, Broker] = field(default_factory=dict)
+    brokers: Mapping[int, KafkaBroker] = field(default_factory=dict)
     topics: Mapping[str, Topic] = field(default_factory=dict)
     cluster_id: str | None = None
     controller_id: int = -1
 
     def partition(self, where: TopicPartition) -> Partition | None:
-        """Return what is known of a partition, or None."""
+        """Return a partition, or None if it is unknown."""
         topic = self.topics.get(where.topic)
         return None if topic is None else topic.partitions.get(where.partition)
 
-    def leader(self, where: TopicPartition) -> Broker | None:
-        """Return the broker that leads a partition, or None when none is known."""
+    def leader(self, where: TopicPartition) -> KafkaBroker | None:
+        """Return the broker that leads a partition, or None if none is known."""
         partition = self.partition(where)
         return None if partition is None else self.brokers.get(partition.leader)
 
@@ -145,26 +146,26 @@ class RoutingTable:
             for n in sorted(known.partitions)
         ]
 
-    def apply(self, response: MetadataResponse, asked: Iterable[str] | None) -> tuple[RoutingTable, Changes]:
-        """Take in an answer.
+    def apply(self, response: MetadataResponse, asked: Iterable[str] | None) -> tuple[KafkaRoutingTable, Changes]:
+        """Apply a response.
 
         Args:
-            response: The answer.
-            asked: The topics that were asked for; the others stay as they are. None when all were: those that the
-                answer leaves out do not exist.
+            response: The response.
+            asked: The requested topics; others stay unchanged. None if all were requested: topics missing from the
+                response do not exist.
 
         Returns:
-            The new table and what is different in it. This table stays as it is.
+            The new table and its changes. This table stays unchanged.
         """
         if response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
-            return RoutingTable(), Changes(
+            return KafkaRoutingTable(), Changes(
                 removed=frozenset(_all(self.topics)), brokers_gone=frozenset(self.brokers), bootstrap_again=True
             )
         answered = self._answered(response.topics)
         topics = {} if asked is None else {name: t for name, t in self.topics.items() if name not in set(asked)}
         topics |= {topic.name: topic for topic in answered}
         # A broker that has just started may know no broker at all, not even itself (seen with 0.8.2).
-        brokers = {b.node_id: Broker(b.node_id, b.host, b.port, b.rack) for b in response.brokers} or self.brokers
+        brokers = {b.node_id: KafkaBroker(b.node_id, b.host, b.port, b.rack) for b in response.brokers} or self.brokers
         table = replace(
             self,
             brokers=MappingProxyType(brokers),
@@ -175,7 +176,7 @@ class RoutingTable:
         return table, self._changes(table)
 
     def _answered(self, topics: Sequence[MetadataResponseTopic]) -> list[Topic]:
-        """Read the topics of an answer. One asked by id may come without a name: then the known name stands."""
+        """Read the topics of a response. One requested by id may come without a name: then its known name is used."""
         named = ((topic.name or self.topic_name(topic.topic_id), topic) for topic in topics)
         return [self._topic(name, topic) for name, topic in named if name is not None]
 
@@ -186,10 +187,10 @@ class RoutingTable:
         partitions = {p.partition_index: _newer(known.get(p.partition_index), _partition(p)) for p in answer.partitions}
         topic_id = answer.topic_id
         if topic_id == ZERO_UUID and before is not None and not answer.error_code:
-            topic_id = before.topic_id  # asked of a broker that does not know ids, amid an upgrade
+            topic_id = before.topic_id  # answered by a broker that does not know ids, during an upgrade
         return Topic(name, topic_id, answer.is_internal, MappingProxyType(partitions), answer.error_code)
 
-    def _changes(self, table: RoutingTable) -> Changes:
+    def _changes(self, table: KafkaRoutingTable) -> Changes:
         recreated = frozenset(
             name
             for name, topic in table.topics.items()
@@ -209,20 +210,20 @@ class RoutingTable:
 
     def hint(
         self, where: TopicPartition, leader: int, leader_epoch: int, endpoints: Iterable[NodeEndpoint] = ()
-    ) -> tuple[RoutingTable, bool]:
-        """Take in the leader that a Produce or Fetch answer names (KIP-951).
+    ) -> tuple[KafkaRoutingTable, bool]:
+        """Apply the leader that a Produce or Fetch response names (KIP-951).
 
         Args:
             where: The partition.
             leader: Id of its leader.
             leader_epoch: The epoch in which it leads.
-            endpoints: The addresses of brokers that the answer names.
+            endpoints: The addresses of brokers that the response names.
 
         Returns:
             The table and whether it changed. It does when the epoch is newer and the broker's address is known.
         """
         partition = self.partition(where)
-        brokers = {**self.brokers, **{e.node_id: Broker(e.node_id, e.host, e.port, e.rack) for e in endpoints}}
+        brokers = {**self.brokers, **{e.node_id: KafkaBroker(e.node_id, e.host, e.port, e.rack) for e in endpoints}}
         if partition is None or leader_epoch <= partition.leader_epoch or leader not in brokers:
             return self, False
         topic = self.topics[where.topic]
@@ -251,7 +252,7 @@ def _partition(answer: MetadataResponsePartition) -> Partition:
 
 
 def _newer(before: Partition | None, after: Partition) -> Partition:
-    """Return the one with the higher leader epoch; the answer, where one of them has none."""
+    """Return the one with the higher leader epoch; `after` if either has none."""
     if before is None or NO_EPOCH in (before.leader_epoch, after.leader_epoch):
         return after
     return before if before.leader_epoch > after.leader_epoch else after

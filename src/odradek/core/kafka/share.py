@@ -1,8 +1,8 @@
-"""A member of a share group: which records it has acquired, and what it says about them (KIP-932).
+"""A member of a share group: the records it has acquired, and its acknowledgements (KIP-932).
 
-The broker lends each record for a time, the acquisition lock. The member accepts it (done), releases it (for another
-delivery), rejects it (never again) or renews the lock; what it says travels with the next ShareFetch or in a
-ShareAcknowledge. When the lock runs out first, the broker delivers the record again, perhaps to another member.
+The broker locks each delivered record for a time, the acquisition lock. The member accepts it (done), releases it (for
+another delivery), rejects it (never again) or renews the lock; the acknowledgement travels with the next ShareFetch or
+in a ShareAcknowledge. If the lock expires first, the broker delivers the record again, perhaps to another member.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ __all__ = [
 ]
 
 
-MAX_RANGE = 1 << 20  # a broker lends at most group.share.partition.max.record.locks, 2000 unless set otherwise
+MAX_RANGE = 1 << 20  # a broker locks at most group.share.partition.max.record.locks, 2000 by default
 
 
 class AckType(IntEnum):
-    """What is said about a record, as on the wire."""
+    """Acknowledgement types, with their wire values."""
 
     GAP = 0
     ACCEPT = 1
@@ -41,11 +41,11 @@ class AckType(IntEnum):
 
 
 class RecordState(Enum):
-    """Where an acquired record is."""
+    """States of an acquired record."""
 
-    ACQUIRED = "acquired, nothing said yet"
-    WAITING = "something was said, and not sent yet"
-    SENT = "sent, not answered yet"
+    ACQUIRED = "acquired, not acknowledged yet"
+    WAITING = "acknowledged, not sent yet"
+    SENT = "acknowledgement sent, not answered yet"
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Acknowledgements:
     """The acquired records of one partition.
 
     Args:
-        lock_timeout_s: How long the broker lends a record (s), from its last answer.
+        lock_timeout_s: How long the broker locks a record (s), from its last response.
     """
 
     lock_timeout_s: float
@@ -71,18 +71,18 @@ class Acknowledgements:
         return len(self._records)
 
     def acquire(self, ranges: Iterable[AcquiredRecords], present: Iterable[int], now: float) -> list[int]:
-        """Take in the acquired ranges of an answer.
+        """Add the acquired ranges of a response.
 
         Args:
             ranges: First and last offset, and how often each was delivered, this time included.
-            present: The offsets that really have a record; the others of the ranges are gaps, and said to be.
-            now: The time of the answer (s).
+            present: The offsets that have a record; the others of the ranges are acknowledged as gaps.
+            now: The time of the response (s).
 
         Returns:
-            The offsets to hand out, in order.
+            The offsets to deliver, in order.
 
         Raises:
-            RemoteProtocolError: A range is longer than any broker lends.
+            RemoteProtocolError: A range is longer than any broker locks.
         """
         exists = set(present)
         handed_out: list[int] = []
@@ -99,15 +99,15 @@ class Acknowledgements:
         return handed_out
 
     def delivery_count(self, offset: int) -> int:
-        """Return how often the record was delivered, this time included. Raises LocalProtocolError for one that is
-        not acquired."""
+        """Return how often the record was delivered, this time included. Raises LocalProtocolError if it is not
+        acquired."""
         return self._get(offset).delivery_count
 
     def acknowledge(self, offset: int, kind: AckType) -> None:
-        """Say something about a record; until it is sent, a later word replaces an earlier one.
+        """Acknowledge a record; until it is sent, a later acknowledgement replaces an earlier one.
 
         Raises:
-            LocalProtocolError: The record is not acquired (any more), or its last word has been sent.
+            LocalProtocolError: The record is not acquired (any more), or its acknowledgement has been sent.
         """
         record = self._get(offset)
         if record.state is RecordState.SENT:
@@ -115,7 +115,7 @@ class Acknowledgements:
         record.state, record.said = RecordState.WAITING, kind
 
     def pop_batches(self) -> list[AcknowledgementBatch]:
-        """Return what is to be sent: runs of offsets, with one type for all or one each. They count as sent."""
+        """Return acknowledgements to send: runs of offsets, with one type for all or one each. They count as sent."""
         waiting = sorted(offset for offset, record in self._records.items() if record.state is RecordState.WAITING)
         runs: list[list[int]] = []
         for offset in waiting:
@@ -133,14 +133,14 @@ class Acknowledgements:
         return AcknowledgementBatch(first_offset=run[0], last_offset=run[-1], acknowledge_types=types)
 
     def answered(self, code: int, now: float) -> list[int]:
-        """Take in the answer to what was sent.
+        """Apply the response to the acknowledgements sent.
 
         Args:
             code: The acknowledgement error of the partition.
-            now: The time of the answer (s).
+            now: The time of the response (s).
 
         Returns:
-            The offsets whose acknowledgement did not count: the broker delivers those records again.
+            The offsets whose acknowledgement was not accepted: the broker delivers those records again.
         """
         sent = [offset for offset, record in self._records.items() if record.state is RecordState.SENT]
         for offset in sent:
@@ -153,7 +153,7 @@ class Acknowledgements:
         return sorted(sent) if code else []
 
     def expire(self, now: float) -> list[int]:
-        """Drop the records whose lock has run out, unless their acknowledgement is on its way; return them."""
+        """Drop the records whose lock has expired, unless their acknowledgement is in flight; return their offsets."""
         expired = [
             offset
             for offset, record in self._records.items()
@@ -164,7 +164,7 @@ class Acknowledgements:
         return sorted(expired)
 
     def next_deadline(self) -> float | None:
-        """Return when the first lock runs out; None when there is none."""
+        """Return when the first lock expires; None if there is none."""
         return min((r.locked_until for r in self._records.values() if r.state is not RecordState.SENT), default=None)
 
     def _get(self, offset: int) -> _Acquired:
@@ -172,12 +172,12 @@ class Acknowledgements:
             return self._records[offset]
         except KeyError:
             raise LocalProtocolError(
-                f"offset {offset} is not acquired: its lock ran out or it is acknowledged"
+                f"offset {offset} is not acquired: its lock expired or it is acknowledged"
             ) from None
 
 
 class ShareSessionState(Enum):
-    """Where the session with one broker is."""
+    """States of the session with one broker."""
 
     NEW = "epoch 0: the next request opens a session"
     OPEN = "each request counts the epoch up"
@@ -186,7 +186,7 @@ class ShareSessionState(Enum):
 
 
 class ShareSessionEvent(Enum):
-    """What happens to the session with one broker."""
+    """Events of the session with one broker."""
 
     ANSWERED = "a request was answered"
     LOST = "the session is gone, or no answer came"
@@ -223,7 +223,7 @@ class ShareSession:
     epoch: int = 0
 
     def answered(self, code: int) -> bool:
-        """Take in the top-level error of an answer. Return True when the session goes on.
+        """Apply the top-level error of a response. Return True if the session continues.
 
         After False everything acquired from this broker is lost, and the next request opens a new session.
         """
@@ -235,9 +235,9 @@ class ShareSession:
         return True
 
     def lost(self) -> None:
-        """Take in that the connection broke: the broker closes the session with it."""
+        """Reset after a lost connection: the broker has closed the session with it."""
         self.state, self.epoch = SHARE_SESSION.after(self.state, _E.LOST), 0
 
     def close(self) -> None:
-        """Let the next request close the session; what is acquired and not acknowledged is released by it."""
+        """Let the next request close the session, which releases acquired records that are not acknowledged."""
         self.state, self.epoch = SHARE_SESSION.after(self.state, _E.CLOSE), -1

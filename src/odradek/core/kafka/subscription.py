@@ -1,4 +1,4 @@
-"""What members of a classic consumer group tell each other: subscriptions and assignments (specification 5.1)."""
+"""Subscriptions and assignments that members of a classic consumer group exchange (specification 5.1)."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def encode_subscription(
     """Encode the subscription of a member under one assignor.
 
     Args:
-        assignor: Whose user data goes along.
-        topics: What the member wants.
-        owned: What it keeps while it rejoins; empty under the eager protocol.
-        previous: What it had before this rebalance, for the user data.
-        generation: The generation in which it got that.
+        assignor: The assignor whose user data is included.
+        topics: The topics the member subscribes to.
+        owned: The partitions it keeps while it rejoins; empty under the eager protocol.
+        previous: The partitions it had before this rebalance, for the user data.
+        generation: The generation in which it got them.
         rack: Where it runs.
     """
     subscription = ConsumerProtocolSubscription(
@@ -53,7 +53,7 @@ def encode_subscription(
 
 
 def decode_member(assignor: Assignor, member: JoinGroupResponseMember) -> GroupMember:
-    """Decode a member as the leader's assignor sees it. Raises RemoteProtocolError where that is not possible."""
+    """Decode a member for the leader's assignor. Raises RemoteProtocolError if its subscription is malformed."""
     try:
         subscription, _ = decode_versioned(ConsumerProtocolSubscription, member.metadata)
     except RemoteProtocolError as error:
@@ -72,12 +72,12 @@ def decode_member(assignor: Assignor, member: JoinGroupResponseMember) -> GroupM
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """Encode what the leader gives to one member."""
+    """Encode the assignment of one member."""
     return encode_versioned(ConsumerProtocolAssignment(assigned_partitions=_by_topic(partitions)), ASSIGNMENT_VERSION)
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """Decode what this member got; no bytes at all mean nothing. Raises RemoteProtocolError where it is nonsense."""
+    """Decode this member's assignment; no bytes mean no partitions. Raises RemoteProtocolError if it is malformed."""
     return _flat(decode_versioned(ConsumerProtocolAssignment, data)[0].assigned_partitions) if data else []
 
 

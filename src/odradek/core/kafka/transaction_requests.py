@@ -1,4 +1,4 @@
-"""What a transaction consists of, and the requests that say so."""
+"""Contents of a transaction, and the requests made of them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ __all__ = ["Contents", "GroupMetadata", "Offset", "Requests"]
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """Who commits offsets: the token that fences a member that lost its partitions (KIP-447).
+    """Identity of the member that commits offsets: fences a member that lost its partitions (KIP-447).
 
     Args:
         group: The group.
         generation: The generation, or the member epoch of KIP-848; -1 without group management.
         member_id: "" without group management.
-        instance_id: Of a static member.
+        instance_id: The instance id of a static member.
     """
 
     group: str
@@ -49,13 +49,13 @@ class Offset:
 
 @dataclass(slots=True)
 class Contents:
-    """What belongs to the open transaction.
+    """Partitions and offsets of the open transaction.
 
     Args:
-        wanted: Partitions that the coordinator does not know of yet.
+        wanted: Partitions not yet added at the coordinator.
         added: Partitions that may be sent to.
         offsets: Offsets that are not committed yet.
-        group: Whose offsets they are.
+        group: The group of the offsets.
         group_added: True when the coordinator knows of the group.
         started: True when the coordinator may know of the transaction, so that it has to be ended there.
     """

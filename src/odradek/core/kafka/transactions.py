@@ -36,17 +36,17 @@ __all__ = [
     "TRANSACTION",
     "Destination",
     "Outgoing",
-    "Reaction",
     "TransactionEvent",
-    "TransactionState",
+    "TransactionReaction",
+    "TransactionalProducerState",
     "Transactions",
 ]
 
 RETRY_SOON_S = 0.02  # after CONCURRENT_TRANSACTIONS: the marker of the last transaction is still being written
 
 
-class TransactionState(Enum):
-    """Where a transactional producer is."""
+class TransactionalProducerState(Enum):
+    """States of a transactional producer."""
 
     UNINITIALIZED = "has no producer id"
     INITIALIZING = "asks for a producer id, or for a new epoch"
@@ -59,7 +59,7 @@ class TransactionState(Enum):
 
 
 class TransactionEvent(Enum):
-    """What happens to a transactional producer."""
+    """Events of a transactional producer."""
 
     INITIALIZE = "initialize"
     INITIALIZED = "producer id and epoch received"
@@ -72,9 +72,9 @@ class TransactionEvent(Enum):
     FATAL = "fenced, not authorized, or out of step"
 
 
-_S, _E = TransactionState, TransactionEvent
+_S, _E = TransactionalProducerState, TransactionEvent
 
-TRANSACTION: Machine[TransactionState, TransactionEvent] = Machine(
+TRANSACTION: Machine[TransactionalProducerState, TransactionEvent] = Machine(
     "transactional producer",
     _S.UNINITIALIZED,
     {
@@ -97,8 +97,8 @@ TRANSACTION: Machine[TransactionState, TransactionEvent] = Machine(
 )
 
 
-class Reaction(Enum):
-    """What an error of a transactional request asks for."""
+class TransactionReaction(Enum):
+    """Reactions to an error of a transactional request."""
 
     RETRY = "send it again after a back-off"
     RETRY_SOON = "send it again after a moment"
@@ -109,32 +109,32 @@ class Reaction(Enum):
     FATAL = "the producer cannot go on"
 
 
-REACTIONS: Mapping[int, Reaction] = {
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: Reaction.RETRY,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: Reaction.RETRY,
-    ErrorCode.REQUEST_TIMED_OUT: Reaction.RETRY,
-    ErrorCode.CONCURRENT_TRANSACTIONS: Reaction.RETRY_SOON,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: Reaction.FIND_COORDINATOR,
-    ErrorCode.NOT_COORDINATOR: Reaction.FIND_COORDINATOR,
-    ErrorCode.NETWORK_EXCEPTION: Reaction.FIND_COORDINATOR,
-    ErrorCode.TRANSACTION_ABORTABLE: Reaction.ABORT,
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: Reaction.ABORT,
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: Reaction.ABORT,
-    ErrorCode.OPERATION_NOT_ATTEMPTED: Reaction.ABORT,
-    ErrorCode.ILLEGAL_GENERATION: Reaction.ABORT,
-    ErrorCode.UNKNOWN_MEMBER_ID: Reaction.ABORT,
-    ErrorCode.FENCED_INSTANCE_ID: Reaction.ABORT,
-    ErrorCode.STALE_MEMBER_EPOCH: Reaction.ABORT,
-    ErrorCode.INVALID_PRODUCER_ID_MAPPING: Reaction.NEW_EPOCH,
-    ErrorCode.UNKNOWN_PRODUCER_ID: Reaction.NEW_EPOCH,
-    ErrorCode.INVALID_PRODUCER_EPOCH: Reaction.FENCED,
-    ErrorCode.PRODUCER_FENCED: Reaction.FENCED,
+REACTIONS: Mapping[int, TransactionReaction] = {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: TransactionReaction.RETRY,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: TransactionReaction.RETRY,
+    ErrorCode.REQUEST_TIMED_OUT: TransactionReaction.RETRY,
+    ErrorCode.CONCURRENT_TRANSACTIONS: TransactionReaction.RETRY_SOON,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: TransactionReaction.FIND_COORDINATOR,
+    ErrorCode.NOT_COORDINATOR: TransactionReaction.FIND_COORDINATOR,
+    ErrorCode.NETWORK_EXCEPTION: TransactionReaction.FIND_COORDINATOR,
+    ErrorCode.TRANSACTION_ABORTABLE: TransactionReaction.ABORT,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: TransactionReaction.ABORT,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: TransactionReaction.ABORT,
+    ErrorCode.OPERATION_NOT_ATTEMPTED: TransactionReaction.ABORT,
+    ErrorCode.ILLEGAL_GENERATION: TransactionReaction.ABORT,
+    ErrorCode.UNKNOWN_MEMBER_ID: TransactionReaction.ABORT,
+    ErrorCode.FENCED_INSTANCE_ID: TransactionReaction.ABORT,
+    ErrorCode.STALE_MEMBER_EPOCH: TransactionReaction.ABORT,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: TransactionReaction.NEW_EPOCH,
+    ErrorCode.UNKNOWN_PRODUCER_ID: TransactionReaction.NEW_EPOCH,
+    ErrorCode.INVALID_PRODUCER_EPOCH: TransactionReaction.FENCED,
+    ErrorCode.PRODUCER_FENCED: TransactionReaction.FENCED,
 }
-"""What an error asks for; those not named are fatal: 48, 53, and what is not expected."""
+"""Reactions to errors; an error that is not listed is fatal: 48, 53, and unexpected ones."""
 
 
 class Destination(Enum):
-    """Where a request goes."""
+    """Destinations of a request."""
 
     ANY = "any broker"
     TRANSACTION_COORDINATOR = "the transaction coordinator"
@@ -403,19 +403,21 @@ class Transactions:
 
     def _react(self, sent: Outgoing, code: int, now: float, backoff_s: float) -> None:
         error = broker_error(code, f"{sent.request.SPEC.name} of {self.transactional_id}")
-        match REACTIONS.get(code, Reaction.FATAL):
-            case Reaction.RETRY:
+        match REACTIONS.get(code, TransactionReaction.FATAL):
+            case TransactionReaction.RETRY:
                 self._retry_at = now + backoff_s
-            case Reaction.RETRY_SOON:
+            case TransactionReaction.RETRY_SOON:
                 self._retry_at = now + min(backoff_s, RETRY_SOON_S)
-            case Reaction.FIND_COORDINATOR:
+            case TransactionReaction.FIND_COORDINATOR:
                 self._coordinators.pop(sent.destination, None)
                 self._retry_at = now + backoff_s
-            case (Reaction.ABORT | Reaction.NEW_EPOCH) as reaction if self.state is not _S.INITIALIZING:
-                self._fail(error, new_epoch=reaction is Reaction.NEW_EPOCH)
+            case (TransactionReaction.ABORT | TransactionReaction.NEW_EPOCH) as reaction if (
+                self.state is not _S.INITIALIZING
+            ):
+                self._fail(error, new_epoch=reaction is TransactionReaction.NEW_EPOCH)
                 if self.state is _S.ABORTING and isinstance(sent.request, EndTxnRequest):
                     self._ended()  # the coordinator has no such transaction any more: it is over
-            case Reaction.FENCED:
+            case TransactionReaction.FENCED:
                 self.fatal(Fenced(f"transactional id {self.transactional_id}", str(error)))
             case _:
                 self.fatal(error)
@@ -450,11 +452,11 @@ class Transactions:
         self.state = TRANSACTION.after(self.state, event)
 
 
-_SEVERITY = list(Reaction)
+_SEVERITY = list(TransactionReaction)
 
 
 def _worse(a: int, b: int) -> int:
     """Return the error that asks for more."""
     if not a or not b:
         return a or b
-    return max(a, b, key=lambda code: _SEVERITY.index(REACTIONS.get(code, Reaction.FATAL)))
+    return max(a, b, key=lambda code: _SEVERITY.index(REACTIONS.get(code, TransactionReaction.FATAL)))

@@ -1,7 +1,7 @@
-"""Which versions an unknown broker has: the first requests on a connection, without a long wait (specification 1.4).
+"""Find the versions of an unknown broker: the first requests on a connection, without a long wait (specification 1.4).
 
 Brokers from 0.10 on answer ApiVersions. 0.9 drops a request that it does not know and serves the next one; 0.8
-closes the connection. So two requests are written back to back, and which of them is answered first tells.
+closes the connection. So two requests are written back to back, and the one answered first reveals the version.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from odradek.wire.kafka.messages.metadata import (
 )
 from odradek.wire.kafka.schema import Request, Response
 
-__all__ = ["Closed", "Probe", "ProbeOutcome", "Received", "Silent", "probe_behind_sasl", "probe_versions"]
+__all__ = ["ConnectionClosed", "Probe", "ProbeOutcome", "Received", "Silent", "probe_behind_sasl", "probe_versions"]
 
 FIRST_VERSION = 3  # of ApiVersions: the first with a client's name and features; 2.4 and later have it
 
@@ -51,7 +51,7 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class ConnectionClosed:
     """The broker closed the connection before it answered."""
 
 
@@ -60,7 +60,7 @@ class Silent:
     """No answer and no close within the deadline of a request."""
 
 
-ProbeOutcome = Received | Closed | Silent
+ProbeOutcome = Received | ConnectionClosed | Silent
 ProbeFlow = Generator[Probe, ProbeOutcome, BrokerVersions]
 
 
@@ -88,7 +88,7 @@ def probe_versions(
             return (yield from _negotiate(ask, response, at_most))
         case Received():
             return (yield from _confirm_09(at_most))
-        case Closed():
+        case ConnectionClosed():
             return (yield from _probe_08(metadata, at_most))
         case _:
             raise Unsupported("this address", "a Kafka broker on a plaintext or TLS listener: nothing was answered")

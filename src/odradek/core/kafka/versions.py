@@ -1,4 +1,4 @@
-"""Which version of each API to use with a broker, and what the broker can do.
+"""Choose the version of each API to use with a broker, and answer what the broker can do.
 
 A broker's answer to ApiVersions, or what is known of brokers too old to answer, becomes one immutable
 `BrokerVersions` per connection. All questions of the kind "may I ..." are properties of it, so that nothing else
@@ -79,7 +79,7 @@ OLD_RELEASES: Mapping[str, Mapping[int, VersionRange]] = {
         8: VersionRange(0, 2),
     },
 }
-"""What the releases offer that do not answer ApiVersions: release -> API key -> versions (specification 1.2)."""
+"""Versions of releases that do not answer ApiVersions: release -> API key -> versions (specification 1.2)."""
 
 
 def choose(api: AnyRequest, offered: VersionRange | None, supported: VersionRange, at_most: int | None = None) -> int:
@@ -113,7 +113,7 @@ def needs_client_wait(api: AnyRequest, version: int) -> bool:
 
 
 class BrokerVersions:
-    """What one broker offers, as answered on one connection, and what follows from it.
+    """Versions that one broker offers, as answered on one connection, and the features that follow from them.
 
     Args:
         offered: API key -> versions.

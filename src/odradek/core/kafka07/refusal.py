@@ -1,4 +1,4 @@
-"""Which batch a 0.7 broker refused, when all that is known is that it closed the connection.
+"""Find the batch that a 0.7 broker refused, when all that is known is that it closed the connection.
 
 A 0.7 broker answers no produce and closes the connection on one it does not like (specification 3.1); every request
 that was outstanding fails with it, and so does every request on a line that was cut. So after such a loss the batches
@@ -20,7 +20,7 @@ from odradek.errors import ConnectionLost, OdradekError
 __all__ = ["MAX_REFUSALS", "ClosingBrokerPolicy"]
 
 MAX_REFUSALS = 2
-"""How often a broker closes the connection on a batch sent alone before the batch is given up: once may be chance."""
+"""Connections a broker may close on a batch sent alone before the batch is given up: once may be chance."""
 
 TOGETHER = 1 << 30
 """All of them: the size of a request is limited elsewhere."""

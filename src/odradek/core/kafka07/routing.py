@@ -42,25 +42,25 @@ class _Topic:
     Args:
         counts: Broker -> number of partitions, as registered.
         offered: Live brokers whose partition 0 stands in for the topic while no broker publishes it.
-        published: Registered partitions of live brokers, numerically sorted.
+        registered: Registered partitions of live brokers, numerically sorted.
         partitions: Where its records may be sent, numerically sorted.
     """
 
     counts: Mapping[int, int]
     offered: frozenset[int]
-    published: tuple[TopicPartition, ...]
+    registered: tuple[TopicPartition, ...]
     partitions: tuple[TopicPartition, ...]
 
     @classmethod
     def of(cls, name: str, counts: Mapping[int, int], live: Set[int], formerly_offered: frozenset[int]) -> _Topic:
         """An unpublished topic is offered all live brokers; a published one keeps those of its offer that live."""
-        published = tuple(
+        registered = tuple(
             TopicPartition(name, n, broker) for broker in sorted(counts.keys() & live) for n in range(counts[broker])
         )
-        offered = formerly_offered & live if published else frozenset(live)
+        offered = formerly_offered & live if registered else frozenset(live)
         firsts = {TopicPartition(name, 0, broker) for broker in offered}
-        partitions = tuple(sorted(firsts.union(published), key=by_broker)) if firsts else published
-        return cls(counts, offered, published, partitions)
+        partitions = tuple(sorted(firsts.union(registered), key=by_broker)) if firsts else registered
+        return cls(counts, offered, registered, partitions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Kafka07RoutingTable:
     @property
     def topics(self) -> frozenset[str]:
         """Topics with at least one partition on a live broker."""
-        return frozenset(name for name, topic in self._topics.items() if topic.published)
+        return frozenset(name for name, topic in self._topics.items() if topic.registered)
 
     @property
     def looked_up(self) -> frozenset[str]:
@@ -90,10 +90,10 @@ class Kafka07RoutingTable:
         known = self._topics.get(topic)
         return {} if known is None else known.counts
 
-    def published(self, topic: str) -> tuple[TopicPartition, ...]:
+    def registered(self, topic: str) -> tuple[TopicPartition, ...]:
         """Return the partitions that live brokers have registered, numerically sorted."""
         known = self._topics.get(topic)
-        return () if known is None else known.published
+        return () if known is None else known.registered
 
     def partitions(self, topic: str) -> tuple[TopicPartition, ...]:
         """Return the partitions that records of `topic` may be sent to now, numerically sorted."""
@@ -128,5 +128,5 @@ class Kafka07RoutingTable:
 def _update_brokers(topics: dict[str, _Topic], live: Set[int], came_or_went: Set[int]) -> None:
     """Replace the topics that depend on a broker that came or went."""
     for name, topic in topics.items():
-        if not topic.published or came_or_went & (topic.counts.keys() | topic.offered):
+        if not topic.registered or came_or_went & (topic.counts.keys() | topic.offered):
             topics[name] = _Topic.of(name, topic.counts, live, topic.offered)

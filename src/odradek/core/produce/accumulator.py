@@ -31,11 +31,11 @@ from odradek.core.produce.batch import (
     PACKED_OVERHEAD_BYTES,
     RECORD_OVERHEAD_BYTES,
     AccumulatorLimits,
+    BrokerProduceRequest,
     Effects,
     FlushWaiter,
     PartitionQueue,
     ProduceBatch,
-    ProduceRequest,
     TopicQueues,
 )
 from odradek.core.produce.broker_queue import BrokerQueue
@@ -50,7 +50,7 @@ _by_age = attrgetter("sequence")
 
 
 class Accumulator:
-    """See the module docstring. Every method is synchronous; the caller does the waiting.
+    """Records of all partitions on their way to brokers. Every method is synchronous; the caller does the waiting.
 
     Args:
         limits: See `AccumulatorLimits`.
@@ -277,7 +277,7 @@ class Accumulator:
         """Return True if nothing waits for a broker: a quick look before `next_request`."""
         return self._broker(broker).empty
 
-    def next_request(self, broker: int, now: float) -> ProduceRequest | None:
+    def next_request(self, broker: int, now: float) -> BrokerProduceRequest | None:
         """Return the next request for a broker if one is due; its batches are in flight from now on."""
         queue = self._broker(broker)
         if not self._may_send(queue):
@@ -304,7 +304,7 @@ class Accumulator:
             return None if queue.in_flight else isolated.created_at
         return queue.due(self.limits.latency)
 
-    def in_flight(self, broker: int) -> Sequence[ProduceRequest]:
+    def in_flight(self, broker: int) -> Sequence[BrokerProduceRequest]:
         """Return the requests of a broker without an outcome, oldest first."""
         return tuple(self._broker(broker).in_flight)
 
@@ -312,8 +312,10 @@ class Accumulator:
         in_flight = queue.in_flight
         return len(in_flight) < self.limits.in_flight and not (in_flight and in_flight[-1].isolated)
 
-    def _send(self, queue: BrokerQueue, broker: int, batches: list[ProduceBatch], *, isolated: bool) -> ProduceRequest:
-        request = ProduceRequest(broker, batches, isolated)
+    def _send(
+        self, queue: BrokerQueue, broker: int, batches: list[ProduceBatch], *, isolated: bool
+    ) -> BrokerProduceRequest:
+        request = BrokerProduceRequest(broker, batches, isolated)
         for batch in batches:
             partition = batch.queue
             partition.batches.popleft()
@@ -336,7 +338,7 @@ class Accumulator:
 
     # ---- outcomes ------------------------------------------------------------------------------------------
 
-    def complete(self, request: ProduceRequest, results: Sequence[PartitionResult]) -> Effects:
+    def complete(self, request: BrokerProduceRequest, results: Sequence[PartitionResult]) -> Effects:
         """Take in the broker's answer: one result per batch, in order. A batch whose error is retriable is sent again;
         all others are finished."""
         self._remove_in_flight(request)
@@ -367,7 +369,7 @@ class Accumulator:
         else:
             batch.queue.returned.append(batch)
 
-    def retry(self, request: ProduceRequest, error: OdradekError, *, answered: bool = False) -> Effects:
+    def retry(self, request: BrokerProduceRequest, error: OdradekError, *, answered: bool = False) -> Effects:
         """Take in that a request failed as a whole; `error.sent` says whether it may have been applied. Its batches are
         sent again, except those whose time is over and those that the refusal policy gives up, and none if trying again
         cannot help.
@@ -398,7 +400,7 @@ class Accumulator:
         self._return_all(request)
         return self.effects()
 
-    def requeue(self, request: ProduceRequest) -> Effects:
+    def requeue(self, request: BrokerProduceRequest) -> Effects:
         """Take back a request that was not sent after all, as if it had not been taken."""
         self._remove_in_flight(request)
         for batch in request.batches:
@@ -408,7 +410,7 @@ class Accumulator:
         self._return_all(request)
         return self.effects()
 
-    def split(self, request: ProduceRequest, batch: ProduceBatch) -> None:
+    def split(self, request: BrokerProduceRequest, batch: ProduceBatch) -> None:
         """Take a batch of several records, which was never sent, out of a request; it goes out in two halves."""
         request.batches.remove(batch)
         batch.request = None
@@ -419,7 +421,7 @@ class Accumulator:
         self._merge(batch.queue, halves)
         self._regroup(batch.queue)
 
-    def reject(self, request: ProduceRequest, batch: ProduceBatch, error: OdradekError) -> None:
+    def reject(self, request: BrokerProduceRequest, batch: ProduceBatch, error: OdradekError) -> None:
         """Finish a batch of a request that cannot be written in any way, so that it was not sent."""
         request.batches.remove(batch)
         batch.request = None
@@ -460,13 +462,13 @@ class Accumulator:
                 flush.left -= batch.sequence <= flush.last
             self._flushes = [flush for flush in self._flushes if flush.left]
 
-    def _remove_in_flight(self, request: ProduceRequest) -> None:
+    def _remove_in_flight(self, request: BrokerProduceRequest) -> None:
         self._broker(request.broker).in_flight.remove(request)
         for batch in request.batches:
             batch.request = None
             batch.queue.in_flight -= 1
 
-    def _return_all(self, request: ProduceRequest) -> None:
+    def _return_all(self, request: BrokerProduceRequest) -> None:
         for batch in request.batches:
             queue = batch.queue
             if queue.returned or queue.orphaned:

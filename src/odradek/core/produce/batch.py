@@ -20,18 +20,18 @@ __all__ = [
     "PACKED_OVERHEAD_BYTES",
     "RECORD_OVERHEAD_BYTES",
     "AccumulatorLimits",
+    "BrokerProduceRequest",
     "Effects",
     "FlushWaiter",
     "PartitionQueue",
     "ProduceBatch",
-    "ProduceRequest",
     "TopicQueues",
     "as_record",
 ]
 
 RECORD_OVERHEAD_BYTES = 120
-"""What a queued record takes in memory beyond its bytes on the wire: its tuple, its bytes object, a list slot.
-Without it a buffer full of tiny records would take ten times what was asked for."""
+"""Memory of a queued record beyond its bytes on the wire: its tuple, its bytes object, a list slot.
+Without it a buffer full of tiny records would take ten times its limit."""
 
 PACKED_OVERHEAD_BYTES = 8
 """The same for a record in a `PackedBytes`: its offset."""
@@ -85,11 +85,11 @@ class ProduceBatch(PartitionBatch):
     overdue = False
     queued = False
     ready = False
-    request: ProduceRequest | None = None
+    request: BrokerProduceRequest | None = None
     result: PartitionResult | None = None
     size = 0
     broker_queue: BrokerQueue | None = None
-    """Where it waits to be sent, if it is the next of its partition; `ready`: it takes no more records."""
+    """Queue in which it waits to be sent, if it is the next of its partition; `ready`: it takes no more records."""
 
     def __init__(self, queue: PartitionQueue, sequence: int, created_at: float, explicit_partition: bool) -> None:
         self.queue, self.sequence, self.created_at = queue, sequence, created_at
@@ -202,14 +202,14 @@ class TopicQueues:
 
 
 @dataclass(slots=True, eq=False)
-class ProduceRequest:
-    """What goes to one broker in one request.
+class BrokerProduceRequest:
+    """Batches that go to one broker in one request.
 
     Args:
         broker: Its id.
         batches: At most one per partition, oldest first.
         isolated: Nothing else may be in flight to that broker.
-        encoding: How many of its batches threads are still encoding.
+        encoding: Number of its batches that threads are still encoding.
         pending: Its result, once it has been handed to a connection.
         probe: The result of an empty request right before it, if it is isolated.
         unencodable: Batches that cannot be written as they are, and why.
@@ -225,10 +225,10 @@ class ProduceRequest:
 
 
 class Effects(NamedTuple):
-    """What is to be done after the state of the accumulator has changed.
+    """Effects for the caller to carry out after the state of the accumulator has changed.
 
     Args:
-        finished: Batches with an outcome, each returned once: tell their callers.
+        finished: Batches with an outcome, each returned once: report it to their callers.
         due: Brokers for which `next_request` may have something now.
         refresh_metadata: A broker said that the routing table is stale.
         back_off: Wait before the next request to that broker.

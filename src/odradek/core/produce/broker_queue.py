@@ -10,18 +10,18 @@ from collections import deque
 from math import inf
 from operator import attrgetter
 
-from odradek.core.produce.batch import ProduceBatch, ProduceRequest
+from odradek.core.produce.batch import BrokerProduceRequest, ProduceBatch
 
 __all__ = ["MAX_REQUEST_PARTITIONS", "BrokerQueue"]
 
 MAX_REQUEST_PARTITIONS = 10_000
-"""Most partitions in one request: 0.7 counts them in a signed i16 (specification 1.1)."""
+"""Maximum partitions in one request: 0.7 counts them in a signed i16 (specification 1.1)."""
 
 _by_age = attrgetter("sequence")
 
 
 class BrokerQueue:
-    """See the module docstring.
+    """Batches ready to be sent to one broker, and its requests in flight.
 
     Attributes:
         broker: Its id.
@@ -33,7 +33,7 @@ class BrokerQueue:
 
     def __init__(self, broker: int) -> None:
         self.broker = broker
-        self.in_flight: list[ProduceRequest] = []
+        self.in_flight: list[BrokerProduceRequest] = []
         self.last_sent_at = -inf
         self.has_waiters = False
         self.ready = 0

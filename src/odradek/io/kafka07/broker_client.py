@@ -54,11 +54,11 @@ LAST_TIME_MS = 2.0**62
 
 @dataclass(frozen=True, slots=True)
 class BrokerClientOptions:
-    """How requests are made.
+    """Options of a broker client.
 
     Args:
-        request_timeout_s: From a call to its outcome (s).
-        max_message_bytes: The brokers' max.message.size: larger ones are dropped without a word (specification 3.1).
+        request_timeout_s: Time limit from a call to its outcome (s).
+        max_message_bytes: The brokers' max.message.size: larger messages are silently dropped (specification 3.1).
     """
 
     request_timeout_s: float = 30.0
@@ -97,12 +97,12 @@ def _check_size(batch: PartitionBatch, size: int, limit: int) -> None:
 
 
 class Kafka07BrokerClient:
-    """See `core.interfaces.BrokerApi`. Whoever makes it runs its `connection`.
+    """Implementation of `core.interfaces.BrokerClient` for 0.7. Its creator runs the `connection`.
 
     Args:
-        broker: Whom it speaks to.
-        connection: To that broker; used by nobody else, so that replies come when they are expected.
-        options: See BrokerClientOptions.
+        broker: The broker it sends requests to.
+        connection: Connection to that broker; not shared, so that responses arrive in the order of these requests.
+        options: Time limit and message size.
     """
 
     def __init__(self, broker: Broker, connection: Connection, options: BrokerClientOptions | None = None) -> None:
@@ -115,20 +115,20 @@ class Kafka07BrokerClient:
 
     @property
     def incarnation(self) -> int:
-        """See BrokerClient."""
+        """Incarnation of the connection: grows when it is replaced (see `BrokerClient`)."""
         return self.connection.incarnation
 
     def encode(self, batch: PartitionBatch, max_message_bytes: int) -> None:
-        """See BrokerClient. Every 0.7 broker takes the same bytes."""
+        """Encode a batch (see `BrokerClient.encode`). Every 0.7 broker takes the same bytes."""
         if batch.encoded is None:
             batch.encoded = encode_batch(batch, max_message_bytes)
 
     def produce(self, batches: Sequence[PartitionBatch], *, acks: int) -> PendingResult[Sequence[PartitionResult]]:
-        """See BrokerClient. One batch goes out as PRODUCE, several as MULTIPRODUCE.
+        """Send batches (see `BrokerClient.produce`): one as PRODUCE, several as MULTIPRODUCE.
 
         The result fails with ConnectionLost, `sent` true, when the broker closes the connection instead of confirming:
-        it refused this produce or one before it, or died. With `acks=0` it is there once the bytes are written, and
-        proves nothing.
+        it refused this produce or one before it, or died. With `acks=0` the result is available once the bytes are
+        written, and proves nothing.
 
         Raises:
             LocalProtocolError, Closed: Nothing was queued. MessageTooLarge, ConfigError: nor was it if a batch that is
@@ -147,11 +147,11 @@ class Kafka07BrokerClient:
         return _PendingProduce(request, self.connection, [PartitionResult(batch.partition) for batch in batches])
 
     async def fetch(self, fetches: Sequence[PartitionFetch], *, max_wait: float = 0.0, min_bytes: int = 1) -> None:
-        """See `core.interfaces.BrokerClient`. A single partition is sent as FETCH, several as MULTIFETCH; 0.7 answers
+        """Fetch partitions (see `BrokerClient.fetch`): a single one with FETCH, several with MULTIFETCH. 0.7 responds
         at once, so `max_wait` and `min_bytes` are ignored.
 
         A partial tail a decoder kept from an earlier connection is dropped first: the broker may have been truncated
-        in between. Cancellation: safe; what is still to come is read and dropped, what came before stays fed. The
+        in between. Cancellation: safe; the rest of the response is read and dropped, earlier bytes stay fed. The
         same holds when a decoder is reset while its fetch is in flight.
         """
         if not fetches:
@@ -192,7 +192,7 @@ class Kafka07BrokerClient:
     async def positions(
         self, partition: TopicPartition, at: PositionSpec | AtTime, count: int = 1
     ) -> Sequence[Position]:
-        """See BrokerApi. Segment starts and, for LATEST, the end of what was flushed (specification 4.1).
+        """Return segment starts and, for LATEST, the end of the flushed log (specification 4.1).
 
         Cancellation: safe.
 
@@ -214,10 +214,10 @@ class Kafka07BrokerClient:
             raise error from None
 
     async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
-        """See `core.interfaces.BrokerClient`. Cancellation: safe."""
+        """Resolve a position (see `BrokerClient.resolve_position`). Cancellation: safe."""
         for each in (at, EARLIEST):  # no segment is as old as a time before the first one
-            if found := await self.positions(partition, each):
-                return found[0]
+            if positions := await self.positions(partition, each):
+                return positions[0]
         raise RemoteProtocolError(f"{partition}: broker {self.broker.id} returned no earliest position")
 
     def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> LogDecoder:

@@ -202,11 +202,11 @@ class Kafka07Driver:
     # ---- the rules ------------------------------------------------------------------------------------------
 
     def refusal_policy(self) -> ClosingBrokerPolicy:
-        """See ProtocolDriver: a 0.7 broker refuses a produce by closing the connection."""
+        """Return the policy for brokers that refuse a produce by closing the connection (see `ProtocolDriver`)."""
         return ClosingBrokerPolicy()
 
     def validate_record(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
-        """See ProtocolDriver. Keys are allowed: they choose the partition, and are not stored."""
+        """Validate a record (see `ProtocolDriver`). Keys are allowed: they choose the partition, and are not stored."""
         if record.headers:
             raise Unsupported("a header", "Kafka 0.11")
         if record.timestamp is not None:
@@ -222,7 +222,7 @@ class Kafka07Driver:
             raise Rejected([record], str(too_large)) from too_large
 
     def record_size(self, record: ProducerRecord) -> int:
-        """See ProtocolDriver."""
+        """Return the size of a record on the wire (see `ProtocolDriver.record_size`)."""
         return entry_bytes(len(record.value or b""))
 
     # ---- groups ---------------------------------------------------------------------------------------------

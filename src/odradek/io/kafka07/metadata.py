@@ -47,7 +47,7 @@ class _CurrentTable:
     def table(self) -> Kafka07RoutingTable:
         return self._table
 
-    async def changed(self, version: int) -> Kafka07RoutingTable:
+    async def wait_for_newer(self, version: int) -> Kafka07RoutingTable:
         """Wait until `table.version > version`. Raises what ended the watching. Cancellation: safe."""
         while self._table.version <= version:
             self._check()
@@ -76,9 +76,9 @@ class _CurrentTable:
 class ZooKeeperMetadata(_CurrentTable):
     """Implements `core.interfaces.ClusterMetadata` over /brokers (specification 5.1).
 
-    Entering the block reads the brokers; `topic` reads and watches each topic from its first use. While the session
-    is suspended or expired the last table stays; on the next CONNECTED everything is read again. A malformed node is
-    logged once and otherwise treated as absent.
+    Entering the block reads the brokers; `table_for_topic` reads and watches each topic from its first use. While the
+    session is suspended or expired the last table stays; on the next CONNECTED everything is read again. A malformed
+    node is logged once and otherwise treated as absent.
 
     Args:
         zk: An open session. It is used, not closed.
@@ -110,7 +110,7 @@ class ZooKeeperMetadata(_CurrentTable):
         if error is None:
             self._check()
 
-    async def topic(self, name: str) -> Kafka07RoutingTable:
+    async def table_for_topic(self, name: str) -> Kafka07RoutingTable:
         """Return a table that has looked up `name`. Raises ZooKeeper's error when the first read of it fails, and
         ConfigError for a name that no topic can have."""
         self._check()
@@ -254,7 +254,7 @@ class StaticMetadata(_CurrentTable):
     ) -> None:
         self._fail(Closed(f"{self!r} was closed"))
 
-    async def topic(self, name: str) -> Kafka07RoutingTable:
+    async def table_for_topic(self, name: str) -> Kafka07RoutingTable:
         """Return a table that has looked up `name`. Raises the first broker's error when none answers, and ConfigError
         for a name that no topic can have."""
         self._check()

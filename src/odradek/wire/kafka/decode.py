@@ -31,7 +31,7 @@ M = TypeVar("M", bound=Message)
 T = TypeVar("T", bound=Struct)
 
 DECODE_ERRORS = (struct.error, IndexError, UnicodeDecodeError, Malformed)
-"""What generated functions raise."""
+"""Exceptions that generated functions raise."""
 
 _DECODERS: dict[tuple[type[Message], int], Callable[[Buffer, int], tuple[Any, int]]] = {}
 

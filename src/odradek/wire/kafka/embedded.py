@@ -87,7 +87,7 @@ def decode_versioned(cls: type[M], data: Buffer) -> tuple[M, int]:
 
 @message(versions=(0, 3), flexible=None)
 class ConsumerProtocolSubscription(Message):
-    """What a member of a classic group wants; `metadata` of JoinGroup."""
+    """Subscription of a member of a classic group; `metadata` of JoinGroup."""
 
     topics: tuple[Str, ...] = ()
     user_data: Annotated[Bytes | None, nullable()] = None
@@ -98,7 +98,7 @@ class ConsumerProtocolSubscription(Message):
 
 @message(versions=(0, 3), flexible=None)
 class ConsumerProtocolAssignment(Message):
-    """What a member of a classic group gets; `assignment` of SyncGroup."""
+    """Assignment of a member of a classic group; `assignment` of SyncGroup."""
 
     assigned_partitions: tuple[TopicPartitions, ...] = ()
     user_data: Annotated[Bytes | None, nullable()] = None
@@ -106,7 +106,7 @@ class ConsumerProtocolAssignment(Message):
 
 @message(versions=(0, 1), flexible=None)
 class StickyUserData(Message):
-    """What the sticky assignor puts into its subscription. No version precedes it: readers try 1, then 0."""
+    """User data of the sticky assignor in a subscription. No version precedes it: readers try 1, then 0."""
 
     previous_assignment: tuple[TopicPartitions, ...] = ()
     generation: Annotated[I32, since(1), IGNORABLE] = -1
@@ -114,7 +114,7 @@ class StickyUserData(Message):
 
 @message(versions=(0, 0), flexible=None)
 class CooperativeStickyUserData(Message):
-    """What the cooperative sticky assignor puts into its subscription."""
+    """User data of the cooperative sticky assignor in a subscription."""
 
     generation: I32 = -1
 

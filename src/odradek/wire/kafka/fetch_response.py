@@ -33,14 +33,14 @@ STEP_BYTES = 256  # an incomplete section is tried again with so many more bytes
 
 
 class RecordSink(Protocol):
-    """Where the record bytes of one partition go. They are valid during the call only."""
+    """Receiver of the record bytes of one partition. They are valid during the call only."""
 
     def feed(self, data: memoryview, /) -> None: ...
 
 
 OpenSink = Callable[[FetchableTopicResponse, FetchPartitionData], RecordSink | None]
-"""Returns where the records of a partition go; None: they are skipped. The topic has no partitions yet; the partition
-has everything but its records and, perhaps, its tagged fields."""
+"""Function that returns the sink for the records of a partition; None: they are skipped. The topic has no partitions
+yet; the partition has everything but its records and, perhaps, its tagged fields."""
 
 
 class _Sections(NamedTuple):

@@ -11,7 +11,7 @@ from odradek.errors import RemoteProtocolError
 from odradek.wire.kafka.headers import decode_response
 from odradek.wire.kafka.schema import Response
 
-__all__ = ["FrameDecoder", "ResponseDecoder"]
+__all__ = ["FrameDecoder", "KafkaResponseDecoder"]
 
 R = TypeVar("R", bound=Response)
 
@@ -70,7 +70,7 @@ class FrameDecoder:
         raise NotImplementedError
 
 
-class ResponseDecoder(FrameDecoder, Generic[R]):
+class KafkaResponseDecoder(FrameDecoder, Generic[R]):
     """Decodes one response.
 
     Args:

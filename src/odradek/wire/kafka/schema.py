@@ -155,7 +155,7 @@ Bytes: TypeAlias = Annotated[bytes, BYTES]
 Records: TypeAlias = Annotated[Buffer, RECORDS]
 """The bytes of record batches, not interpreted here. Decoded ones are a view of the message, not a copy."""
 Uuid: TypeAlias = Annotated[bytes, UUID]
-"""Always 16 bytes."""
+"""UUID, exactly 16 bytes."""
 
 ZERO_UUID = bytes(16)
 
@@ -236,7 +236,7 @@ def _constructor(defaults: dict[str, object]) -> object:
 
 @struct
 class Struct:
-    """What every part of a message has.
+    """Base class of every part of a message.
 
     Attributes:
         unknown_tags: Tagged fields that the declaration does not know, as (number, bytes): they came from a newer peer
@@ -269,7 +269,7 @@ def _shown(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MessageSpec:
-    """What a message is besides its fields.
+    """Properties of a message besides its fields.
 
     Args:
         name: Of the API, or of the message itself when it belongs to none.

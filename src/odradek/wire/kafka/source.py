@@ -32,7 +32,7 @@ class Fixed(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Where a generated function failed.
+    """Location at which a generated function failed.
 
     Attributes:
         paths: The fields that the line is about, with the indexes of arrays: `topics[3].name`; empty: the message.

@@ -12,8 +12,8 @@ __all__ = ["Racks"]
 
 
 class Racks:
-    """Which members are near which partitions. `in_use` is False where racks cannot decide anything; then nothing
-    is far from anything."""
+    """Racks of members and partitions. `in_use` is False where racks make no difference; then nothing is far from
+    anything."""
 
     def __init__(self, topics: Topics, members: Collection[GroupMember]) -> None:
         self._topics = topics

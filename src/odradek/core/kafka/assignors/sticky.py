@@ -46,7 +46,7 @@ class StickyAssignor:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Who owned what before this rebalance.
+    """Ownership before this rebalance.
 
     Args:
         owned: Member id -> the partitions it owned, of the newest generation that claims each.

@@ -1,4 +1,4 @@
-"""How the tokens of an exchange travel, and when to authenticate again (specification 4.3; KIP-152, KIP-368)."""
+"""Send the tokens of an exchange, and schedule re-authentication (specification 4.3; KIP-152, KIP-368)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Authentication = Generator[Outgoing, SaslHandshakeResponse | SaslAuthenticateRes
 def authenticate(mechanism: str, exchange: Exchange, *, sasl_requests: bool) -> Authentication:
     """Run an exchange: choose the mechanism, then send token after token.
 
-    Nothing else may be on the connection meanwhile, and the correlation ids must not be used again: an answer that
-    comes late must not be taken for another.
+    Nothing else may use the connection meanwhile, and the correlation ids must not be reused: a late response must not
+    be taken for another.
 
     Args:
         mechanism: Its name.
@@ -35,10 +35,10 @@ def authenticate(mechanism: str, exchange: Exchange, *, sasl_requests: bool) -> 
             in version 1; else tokens are raw frames, and it goes out in version 0.
 
     Returns:
-        For how long the broker accepts the connection (ms); 0 without end. Goes to `authenticate_again_at`.
+        How long the broker accepts the connection (ms); 0: no limit. Pass it to `authenticate_again_at`.
 
     Raises:
-        AuthFailed: The broker refused, or did not prove what it is.
+        AuthFailed: The broker refused, or did not prove its identity.
     """
     chosen = yield SaslHandshakeRequest(mechanism=mechanism)
     if not isinstance(chosen, SaslHandshakeResponse):

@@ -1,4 +1,4 @@
-"""What all mechanisms share: the shape of an exchange, and the escaping of names (RFC 5801, section 4)."""
+"""Common parts of all mechanisms: the type of an exchange, and the escaping of names (RFC 5801, section 4)."""
 
 from __future__ import annotations
 

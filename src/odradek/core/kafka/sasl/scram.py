@@ -124,7 +124,7 @@ def parse_server_final(text: str, mechanism: str = "SCRAM") -> ServerFinal:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Keys:
-    """What both sides derive from the password. Has no repr: these are secrets."""
+    """Keys that both sides derive from the password. Has no repr: these are secrets."""
 
     hash_name: str
     salted_password: bytes
@@ -142,12 +142,12 @@ class Keys:
         return cls(name, salted, client_key, stored_key, hmac.digest(salted, b"Server Key", name))
 
     def client_proof(self, auth_message: str) -> bytes:
-        """Return what the client sends to prove that it has the client key."""
+        """Return the proof that the client has the client key."""
         signature = hmac.digest(self.stored_key, auth_message.encode(), self.hash_name)
         return bytes(a ^ b for a, b in zip(self.client_key, signature, strict=True))
 
     def server_signature(self, auth_message: str) -> bytes:
-        """Return what the server sends to prove that it has the server key."""
+        """Return the proof that the server has the server key."""
         return hmac.digest(self.server_key, auth_message.encode(), self.hash_name)
 
 
@@ -189,7 +189,7 @@ class Scram:
             nonce: Printable ASCII without a comma, at least 20 characters, unpredictable, and never used twice.
 
         Raises:
-            AuthFailed: The broker refused, made no sense, or did not prove that it knows the password.
+            AuthFailed: The broker refused, sent a malformed message, or did not prove that it knows the password.
         """
         first = self.client_first(nonce)
         server_first = decode_text((yield f"n,,{first.bare}".encode()), self.mechanism)

@@ -457,7 +457,7 @@ class ConsumerGroupDescribeAssignment(Struct):
 
 
 @struct
-class ConsumerGroupMember(Struct):
+class DescribedConsumerGroupMember(Struct):
     member_id: Str = ""
     instance_id: Annotated[Str | None, nullable()] = None
     rack_id: Annotated[Str | None, nullable()] = None
@@ -480,7 +480,7 @@ class DescribedConsumerGroup(Struct):
     group_epoch: I32 = 0
     assignment_epoch: I32 = 0
     assignor_name: Str = ""
-    members: tuple[ConsumerGroupMember, ...] = ()
+    members: tuple[DescribedConsumerGroupMember, ...] = ()
     authorized_operations: I32 = -(2**31)
 
 
