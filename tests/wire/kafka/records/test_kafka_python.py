@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from typing import Any
 
@@ -11,11 +12,11 @@ from tests.wire.kafka.records.reading import read
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka.records.encode import encode_batch, encode_message_set
 
-with warnings.catch_warnings():  # of its own imports
+with warnings.catch_warnings():  # of its own imports; importlib, because it has no types
     warnings.simplefilter("ignore")
-    from kafka.record.default_records import DefaultRecordBatchBuilder
-    from kafka.record.legacy_records import LegacyRecordBatchBuilder
-    from kafka.record.memory_records import MemoryRecords
+    DefaultRecordBatchBuilder = importlib.import_module("kafka.record.default_records").DefaultRecordBatchBuilder
+    LegacyRecordBatchBuilder = importlib.import_module("kafka.record.legacy_records").LegacyRecordBatchBuilder
+    MemoryRecords = importlib.import_module("kafka.record.memory_records").MemoryRecords
 
 pytestmark = pytest.mark.usefixtures("either_engine")
 
