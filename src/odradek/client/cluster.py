@@ -10,7 +10,15 @@ from odradek import arguments, engine
 from odradek.client.consumer.consumer import Consumer
 from odradek.client.consumer.positions import resolve_positions
 from odradek.client.consumer.reader import Reader, Topics
-from odradek.client.options import DRIVER, TUNING, ConsumerOptions, ProducerOptions, ReaderOptions, Tuning, place
+from odradek.client.options import (
+    DRIVER,
+    TUNING,
+    ConsumerOptions,
+    ProducerOptions,
+    ReaderOptions,
+    Tuning,
+    start_position,
+)
 from odradek.client.producer.producer import Producer
 from odradek.client.tasks import ShieldedTaskGroup
 from odradek.core.interfaces import ProtocolDriver
@@ -19,7 +27,7 @@ from odradek.types import AtTime, Position, PositionSpec, TopicPartition
 
 __all__ = ["Cluster"]
 
-_TOPIC, _MOMENT = arguments.text("a topic name"), place(positions=False)
+_TOPIC, _MOMENT = arguments.text("a topic name"), start_position(positions=False)
 
 
 class Cluster:

@@ -32,7 +32,7 @@ class MemoryRoutingTable:
         """Return the partitions of a topic, by number; none if it does not exist."""
         return tuple(TopicPartition(topic, number) for number in sorted(self.leaders.get(topic, {})))
 
-    published = partitions
+    registered = partitions
 
     def leader(self, partition: TopicPartition) -> Broker | None:
         """Return the live broker that leads a partition, or None."""
@@ -62,7 +62,7 @@ class MemoryMetadata:
             self._read = self._state.announced
         return self._read
 
-    async def topic(self, name: str) -> MemoryRoutingTable:
+    async def table_for_topic(self, name: str) -> MemoryRoutingTable:
         """Return a table that has `name`, if the topic exists. Cancellation: safe."""
         return self.table if name in self.table.leaders else await self.refresh()
 
@@ -70,7 +70,7 @@ class MemoryMetadata:
         """Return the names of all topics. Cancellation: safe."""
         return (await self.refresh()).topics
 
-    async def changed(self, version: int) -> MemoryRoutingTable:
+    async def wait_for_newer(self, version: int) -> MemoryRoutingTable:
         """Wait until the version is larger than this one. Raises Closed when the cluster's block ends. Cancellation:
         safe."""
         changed = self._state.changed

@@ -281,7 +281,7 @@ def test_bytes_behind_the_last_record_are_damage() -> None:
 @pytest.mark.parametrize(
     ("at", "change", "reason"),
     [
-        (22, 7, "unknown codec 7"),
+        (22, 7, "unknown compression 7"),
         (23, 0x80, "offsets 5 to -2147483643, which cannot be"),
         (57, 0x80, "-2147483647 records"),
     ],

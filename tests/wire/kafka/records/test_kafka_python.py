@@ -28,7 +28,7 @@ COMPRESSIONS = [
     CompressionType.NONE,
     CompressionType.GZIP,
     CompressionType.SNAPPY,
-]  # what it needs no further package for
+]
 
 
 def theirs(data: bytes) -> list[tuple[Any, ...]]:

@@ -25,6 +25,6 @@ def decompress(kind: int, data: memoryview, max_bytes: int, *, magic: int) -> by
     """
     if kind == CompressionType.LZ4:
         return lz4.decompress(data, max_bytes, check_header=magic != 0)
-    if codec > CompressionType.ZSTD or (kind == CompressionType.ZSTD and magic < 2):
-        raise CompressionError(f"codec {kind} in magic {magic}, which does not have it")
+    if kind > CompressionType.ZSTD or (kind == CompressionType.ZSTD and magic < 2):
+        raise CompressionError(f"compression {kind} in magic {magic}, which does not have it")
     return compression.decompress(CompressionType(kind), data, max_bytes)

@@ -33,7 +33,7 @@ from odradek.wire.kafka.records.message_set import (
     open_wrapper,
 )
 
-__all__ = ["IsVisible", "RecordDecoderOptions", "RecordDecoder"]
+__all__ = ["IsVisible", "RecordDecoder", "RecordDecoderOptions"]
 
 IsVisible = Callable[[BatchHeader, int | None], bool]
 """Decides whether the records of a batch are shown; called in order for each control batch and each batch of a
@@ -90,8 +90,8 @@ class RecordDecoder:
     its bytes are one row, named in `Columns.corrupt`. Records in front of the damage inside a batch are delivered. A
     length or a magic that cannot be is always an error, because nothing behind it can be found.
 
-    With `defer_decompression` compressed batches are left to `decompress_deferred`, which may run in a thread: from the first whole
-    one on, entries are kept as they are.
+    With `defer_decompression` compressed batches are left to `decompress_deferred`, which may run in a thread: from the
+    first whole one on, entries are kept as they are.
 
     Args:
         partition: Named in errors.
