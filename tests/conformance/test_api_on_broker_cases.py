@@ -20,7 +20,15 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 import odradek as od
 from odradek.core.interfaces import BrokerClient
-from odradek.errors import BrokerError, ConnectionLost, CorruptMessage, MessageTooLarge, OdradekError, Rejected
+from odradek.errors import (
+    BrokerError,
+    ConfigError,
+    ConnectionLost,
+    CorruptMessage,
+    MessageTooLarge,
+    OdradekError,
+    Rejected,
+)
 from odradek.testing import ZooKeeperServer
 from odradek.types import EARLIEST, LATEST, Broker, Position, PositionSpec, TopicPartition
 from odradek.wire.compression import CompressionError
@@ -174,7 +182,8 @@ class ClientRun(Run):
         partition = self.partition(part)
         if error:
             rows, why = self._read(partition, part.offset, None)
-            assert isinstance(why, BrokerError) and why.code == error and not rows
+            impossible = part.offset < 0 or part.partition < 0  # refused before the broker is asked
+            assert not rows and (isinstance(why, ConfigError) if impossible else why.code == error)
         elif part.offset in {row[0] for row in self._disk(partition)}:
             rows = [row for entry in entries_of(data, part.offset) for row in rows_of(entry)]
             if rows:
@@ -202,7 +211,7 @@ class ClientRun(Run):
                 async with self._k.reader({partition: start}, until=until) as reader:
                     async for record in reader:
                         rows.append((record.position, record.next_position, record.value))
-            except (BrokerError, CorruptMessage, MessageTooLarge) as error:
+            except (BrokerError, ConfigError, CorruptMessage, MessageTooLarge) as error:
                 return error
             return None
 
