@@ -227,14 +227,22 @@ def test_wrappers_and_damage_in_joined_parts(engine: str, logs: list[bytes]) -> 
 
 
 def test_small_neighbours_share_a_chunk_and_large_parts_are_not_copied() -> None:
-    small, large = packed(plain([b"x"])), packed(plain([b"x" * 100] * 1000))
-    few_and_long = packed(plain([b"x" * 100_000]))
+    small, large = packed(plain([b"x"])), packed(plain([b"x" * 100] * 2000))
+    few_and_long = packed(plain([b"x" * 200_000]))
     parts = [(TP._replace(partition=n), c) for n, c in enumerate([small, small, large, small, few_and_long, small])]
     made = arrow.table(parts)
-    assert [len(chunk) for chunk in made["value"].chunks] == [2, 1000, 1, 1, 1]
+    assert [len(chunk) for chunk in made["value"].chunks] == [2, 2000, 1, 1, 1]
     assert isinstance(large.values, PackedBytes)
     assert addresses(made["value"].chunks[1])[1] == address(large.values.data)
-    assert made["partition"].to_pylist() == [0, 1, *[2] * 1000, 3, 4, 5]
+    assert made["partition"].to_pylist() == [0, 1, *[2] * 2000, 3, 4, 5]
+
+
+def test_joined_parts_may_have_different_columns() -> None:
+    full = Columns([None, b"v"], [7, 8], [8, 9], [0, 1], [b"k", None], [(("h", b"1"),), ()], [5, NO_TIMESTAMP], [0, 0])
+    parts = [(TP._replace(partition=n), c) for n, c in enumerate([plain([b"one"]), full, packed(plain([b"two"]))])]
+    made = arrow.table(parts)
+    assert made["value"].num_chunks == 1
+    check(made, rows_of(*(Batch(*part) for part in parts)))
 
 
 def test_the_chunks_of_a_table_share_their_dictionaries() -> None:

@@ -50,7 +50,7 @@ def test_segments(backup: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "0 b'00000'" in printed and "orders 0 0 15000 15000" in printed and "orders 1 0 15000 15000" in printed
     assert [value for part in (names["first"], names["second"]) for batch in part for value in batch.values] == ROWS
     assert f"1000 {arrow.schema().names}" in printed
-    assert names["verdict"].faults == ()
+    assert names["result"].faults == ()
 
 
 @pytest.mark.anyio
@@ -60,7 +60,7 @@ async def test_arrow(
     odradek_kafka07_broker(config={"log.flush.interval": "1", "num.partitions": "2"})
     url = f"kafka07+zk://{odradek_chroot}"
     names = run_page("arrow.md", backup)
-    assert names["found"] == [(933, 933 * 5)]
+    assert names["result"] == [(933, 933 * 5)]
     async with od.connect(url) as k, k.producer() as out:
         await out.send_many("t", ROWS)
     await published(url, "t", len(ROWS))

@@ -15,9 +15,11 @@ from __future__ import annotations
 import inspect
 import math
 import operator
+import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from odradek.errors import ConfigError
@@ -26,17 +28,24 @@ __all__ = [
     "REQUIRED",
     "Option",
     "Rule",
+    "binary",
+    "check_all",
     "choice",
     "count",
     "flag",
     "function",
+    "having",
     "instance",
     "mapping",
     "number",
     "optional",
+    "pair",
+    "path",
     "pattern",
+    "port",
     "resolve",
     "seconds",
+    "sequence",
     "size_bytes",
     "text",
     "with_options",
@@ -68,6 +77,12 @@ def wrong_type(name: str, value: object, allowed: str) -> NoReturn:
 
 def wrong_value(name: str, value: object, allowed: str) -> NoReturn:
     raise ConfigError(f"{name}={shown(value)}: must be {allowed}")
+
+
+def check_all(rules: Mapping[str, Rule], **values: object) -> None:
+    """Check arguments, each by the rule of its name."""
+    for name, value in values.items():
+        rules[name](name, value)
 
 
 # ---- numbers --------------------------------------------------------------------------------------------------
@@ -118,6 +133,11 @@ def count(at_least: int = 1, at_most: int = (1 << 31) - 1, unit: str = "a whole 
     return check
 
 
+def port() -> Rule:
+    """Allow the number of a port; 0 stands for any that is free."""
+    return count(0, 65535, "a port")
+
+
 def size_bytes(at_least: int = 1, at_most: int = 1 << 40) -> Rule:
     """Allow a number of bytes."""
     return count(at_least, at_most, "a number of bytes")
@@ -153,6 +173,38 @@ def function(allowed: str = "a callable") -> Rule:
     return check
 
 
+def having(method: str, allowed: str) -> Rule:
+    """Allow anything with this method."""
+
+    def check(name: str, value: object) -> object:
+        if not callable(getattr(value, method, None)):
+            wrong_type(name, value, allowed)
+        return value
+
+    return check
+
+
+def path(*, exists: bool = True) -> Rule:
+    """Allow the path of a file or directory, which must be there if it `exists`; returns a Path."""
+
+    def check(name: str, value: object) -> Path:
+        if not isinstance(value, str | os.PathLike):
+            wrong_type(name, value, "a path")
+        if value == "":
+            wrong_value(name, value, "a path")
+        path = Path(value)
+        try:
+            if exists:
+                path.stat()
+        except FileNotFoundError:
+            raise ConfigError(f"{name}={str(value)!r}: no such file or directory") from None
+        except (OSError, ValueError) as error:  # such as too long a name, or one that no file can have
+            raise ConfigError(f"{name}={shown(value)}: {error}") from None
+        return path
+
+    return check
+
+
 def optional(rule: Rule) -> Rule:
     """Allow None as well."""
 
@@ -177,8 +229,8 @@ def choice(*allowed: object) -> Rule:
     return check
 
 
-def text(what: str = "a text", *, at_most: int = 1 << 16) -> Rule:
-    """Allow a text that is not empty and can be written as UTF-8."""
+def text(what: str = "a text", *, at_least: int = 1, at_most: int = 1 << 16) -> Rule:
+    """Allow a text that can be written as UTF-8, in so many bytes."""
 
     def check(name: str, value: object) -> str:
         if not isinstance(value, str):
@@ -187,8 +239,8 @@ def text(what: str = "a text", *, at_most: int = 1 << 16) -> Rule:
             size = len(value.encode())
         except UnicodeEncodeError:
             wrong_value(name, value, f"{what} that UTF-8 can encode (no lone surrogates)")
-        if not 0 < size <= at_most:
-            wrong_value(name, value, f"{what} of 1 to {at_most} bytes in UTF-8")
+        if not at_least <= size <= at_most:
+            wrong_value(name, value, f"{what} of {at_least} to {at_most} bytes in UTF-8")
         return value
 
     return check
@@ -205,6 +257,35 @@ def pattern() -> Rule:
         except (re.error, RecursionError, OverflowError) as error:
             raise ConfigError(f"{name}={shown(expression)}: not a regular expression: {error}") from None
         return expression
+
+    return check
+
+
+def binary() -> Rule:
+    """Allow bytes, and nothing that could change meanwhile."""
+    return instance(bytes, "bytes")
+
+
+def pair(first: Rule, second: Rule) -> Rule:
+    """Allow a pair whose parts each follow a rule."""
+
+    def check(name: str, value: object) -> tuple[Any, Any]:
+        if not isinstance(value, tuple | list) or len(value) != 2:
+            wrong_type(name, value, "a pair")
+        return first(f"{name}[0]", value[0]), second(f"{name}[1]", value[1])
+
+    return check
+
+
+def sequence(item: Rule, allowed: str) -> Rule:
+    """Allow a sequence whose items each follow a rule; it is returned unchanged."""
+
+    def check(name: str, value: object) -> object:
+        if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+            wrong_type(name, value, allowed)
+        for index, each in enumerate(value):
+            item(f"{name}[{index}]", each)
+        return value
 
     return check
 

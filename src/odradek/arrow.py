@@ -20,7 +20,7 @@ a 0.7 message lies.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, repeat
 from typing import Any
@@ -77,8 +77,8 @@ _ERROR: pa.Field[Any] = pa.field("error", pa.string())
 _BINARY_BYTES = (1 << 31) - 1  # what the offsets of a `binary` array can count
 
 # A chunk of its own costs a few dozen us. For fewer rows and bytes than these, copying them into one chunk with their
-# neighbours is cheaper, and so is all later work on the table.
-_SMALL_ROWS, _SMALL_BYTES = 64, 1 << 16
+# neighbours is cheaper, and so is all later work on the table. A chunk of copies holds up to 64 MiB.
+_SMALL_ROWS, _SMALL_BYTES, _COPIED_BYTES = 1024, 1 << 17, 1 << 26
 
 
 def schema(*, errors: bool = False, large: bool = False) -> pa.Schema:
@@ -127,14 +127,18 @@ def table(parts: Sequence[Part], *, errors: bool = False) -> pa.Table:
 def _runs(parts: Sequence[Part]) -> Iterator[list[Part]]:
     """Divide the parts into chunks: adjacent small parts together, each other part alone."""
     small: list[Part] = []
+    copied = 0
     for part in parts:
-        if len(part[1].values) < _SMALL_ROWS and part[1].payload_bytes < _SMALL_BYTES:
-            small.append(part)
-            continue
-        if small:
+        size = part[1].payload_bytes
+        is_small = size < _SMALL_BYTES and len(part[1].values) < _SMALL_ROWS
+        if small and not (is_small and copied + size <= _COPIED_BYTES):
             yield small
-            small = []
-        yield [part]
+            small, copied = [], 0
+        if is_small:
+            small.append(part)
+            copied += size
+        else:
+            yield [part]
     if small:
         yield small
 
@@ -152,34 +156,64 @@ class _BatchMaker:
         self._numbers = [{value: number for number, value in enumerate(values)} for values in labels]
 
     def batch(self, parts: Sequence[Part]) -> pa.RecordBatch:
-        columns = Columns.concat([columns for _, columns in parts])
-        rows = len(columns.values)
-        binary = pa.large_binary() if self._large else pa.binary()
-        topic, partition, broker = (self._label(which, parts) for which in range(len(_LABELS)))
+        """Return the rows of all parts as one record batch."""
+        columns = [columns for _, columns in parts]
+        sizes = [len(each.values) for each in columns]
+        topic, partition, broker = (self._label(which, parts, sizes) for which in range(len(_LABELS)))
+
+        def joined(name: str, make: Callable[[Any, int], Array]) -> Array:
+            return _joined([getattr(each, name) for each in columns], sizes, make)
+
         arrays = [
-            nulls(binary, rows) if columns.keys is None else binaries(columns.keys, binary),
-            binaries(columns.values, binary),
+            joined("keys", self._strings),
+            joined("values", self._strings),
             topic,
             partition,
-            integers(columns.positions, pa.int64()),
-            timestamps(columns.timestamps, rows),
-            timestamp_types(columns.timestamp_types, rows),
+            joined("positions", _int64s),
+            joined("timestamps", timestamps),
+            joined("timestamp_types", timestamp_types),
             broker,
-            zeros(rows) if columns.inner_indexes is None else integers(columns.inner_indexes, pa.int32()),
-            integers(columns.next_positions, pa.int64()),
-            header_lists(columns.headers, rows),
+            joined("inner_indexes", _inner_indexes),
+            joined("next_positions", _int64s),
+            joined("headers", header_lists),
         ]
         if self._errors:
-            arrays.append(_errors(columns))
+            arrays.append(_joined(columns, sizes, _errors))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _label(self, which: int, parts: Sequence[Part]) -> Array:
+    def _strings(self, strings: Sequence[bytes | None] | None, rows: int) -> Array:
+        kind = pa.large_binary() if self._large else pa.binary()
+        return nulls(kind, rows) if strings is None else binaries(strings, kind)
+
+    def _label(self, which: int, parts: Sequence[Part], sizes: Sequence[int]) -> Array:
         """Return the column of topics, partitions or brokers."""
         label = _LABELS[which]
         numbers = [self._numbers[which].get(getattr(partition, label)) for partition, _ in parts]
-        indices = _repeated(numbers, [len(columns.values) for _, columns in parts])
+        indices = _repeated(numbers, sizes)
         # Safe by construction; checking each index again would double the cost of a table.
         return pa.DictionaryArray.from_arrays(indices, self._dictionaries[which], safe=False)
+
+
+def _joined(columns: Sequence[Any], sizes: Sequence[int], make: Callable[[Any, int], Array]) -> Array:
+    """Return one column of several parts as one array: shared if there is one part, else copied.
+
+    Args:
+        columns: That of each part, or None.
+        sizes: The rows of each part.
+        make: Makes an array of a column, or None, and its number of rows.
+    """
+    if all(column is None for column in columns):
+        return make(None, sum(sizes))
+    arrays = list(map(make, columns, sizes))
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+def _int64s(numbers: Sequence[int], rows: int) -> Array:
+    return integers(numbers, pa.int64())
+
+
+def _inner_indexes(numbers: Sequence[int] | None, rows: int) -> Array:
+    return zeros(rows) if numbers is None else integers(numbers, pa.int32())
 
 
 def _repeated(numbers: Sequence[int | None], rows: Sequence[int]) -> Array:
@@ -213,8 +247,8 @@ def _exceeds_binary(strings: Sequence[bytes | None]) -> bool:
     return sum(map(len, filter(None, strings))) > _BINARY_BYTES
 
 
-def _errors(columns: Columns) -> Array:
+def _errors(columns: Columns, rows: int) -> Array:
     wrong = columns.corrupt
     if not wrong:
-        return nulls(pa.string(), len(columns.values))
-    return pa.array([wrong[row].reason if row in wrong else None for row in range(len(columns.values))], pa.string())
+        return nulls(pa.string(), rows)
+    return pa.array([wrong[row].reason if row in wrong else None for row in range(rows)], pa.string())

@@ -23,7 +23,10 @@ class Batch:
     def __init__(self, partition: TopicPartition, columns: Columns) -> None:
         self.partition = partition
         self.columns = columns
-        self._values: list[bytes | None] | None = columns.values if isinstance(columns.values, list) else None
+        try:
+            self._values: list[bytes | None] | None = columns.values if isinstance(columns.values, list) else None
+        except AttributeError:
+            raise TypeError(f"columns must be Columns, not {type(columns).__name__}") from None
 
     @property
     def topic(self) -> str:

@@ -233,10 +233,10 @@ class Columns(NamedTuple):
     @property
     def row_bytes(self) -> int:
         """Memory of a row beyond its payload (bytes)."""
-        packed = isinstance(self.values, PackedBytes)
-        optional = sum(column is not None for column in (self.keys, self.headers, self.timestamps))
-        size = PACKED_ROW_BYTES if packed else ROW_BYTES
-        return size + optional * (PACKED_COLUMN_BYTES if packed else COLUMN_BYTES) if optional else size
+        optional = (self.keys is not None) + (self.headers is not None) + (self.timestamps is not None)
+        if isinstance(self.values, PackedBytes):
+            return PACKED_ROW_BYTES + optional * PACKED_COLUMN_BYTES
+        return ROW_BYTES + optional * COLUMN_BYTES
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickle, tuple(_array(column) if isinstance(column, memoryview) else column for column in self)

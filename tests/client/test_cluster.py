@@ -122,11 +122,7 @@ async def test_the_cluster_offers_every_option_of_what_it_makes(made: type) -> N
     method = inspect.signature(getattr(Cluster, made.__name__.lower()))
     theirs = inspect.signature(made)
     ours = {name: (p.default, p.annotation, p.kind) for name, p in method.parameters.items() if name != "self"}
-    wanted = {
-        name: (p.default, p.annotation, p.kind)
-        for name, p in theirs.parameters.items()
-        if name not in ("driver", "tuning")
-    }
+    wanted = {name: (p.default, p.annotation, p.kind) for name, p in theirs.parameters.items() if name != "driver"}
     assert ours == wanted
 
 

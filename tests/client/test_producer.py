@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.to_thread
 import pytest
 from anyio import wait_all_tasks_blocked
 
@@ -25,6 +26,7 @@ from odradek.errors import (
     Rejected,
     Undelivered,
     Unsupported,
+    UsageError,
 )
 from odradek.types import TopicPartition
 
@@ -495,7 +497,7 @@ async def test_failures_keep_no_more_payload_than_the_buffer_may_hold(driver: Fa
 @pytest.mark.parametrize(
     ("partition", "error", "match"),
     [
-        (0, TypeError, "partition must be a TopicPartition of this cluster, not 0"),
+        (0, TypeError, "partition must be a TopicPartition of this cluster .*, not int 0"),
         (True, TypeError, "must be a TopicPartition"),
         ("0", TypeError, "must be a TopicPartition"),
         (("t", 0, 1), TypeError, "must be a TopicPartition"),
@@ -539,3 +541,28 @@ async def test_errors_with_their_failed_records_survive_pickling() -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert str(copy) == str(error) == "1 record undelivered at exit: 1 not written; first: no broker"
     assert copy.records[0].record == failed.record
+
+
+async def test_a_producer_used_from_another_thread_says_so(driver: FakeDriver) -> None:
+    async with Producer(driver) as out:
+        await out.send("t", b"known")
+        for call in (
+            lambda: out.try_put("t", b"v"),
+            lambda: out.put("t", b"v").send(None),
+            lambda: out.send("t", b"v").send(None),
+            lambda: out.send_many("t", [b"v"]).send(None),
+            lambda: out.flush().send(None),
+        ):
+            with pytest.raises(UsageError, match=r"used in another thread .* loop\.call_soon_threadsafe"):
+                await anyio.to_thread.run_sync(call)
+        assert out.statistics().accepted == 1
+
+
+async def test_a_partitioner_that_returns_nonsense_is_named_and_fails_its_record_alone(driver: FakeDriver) -> None:
+    chosen: list[Any] = [0, "0", 1.0, -1, 99, 0]
+    async with Producer(driver, partitioner=lambda *_: chosen.pop(0)) as out:
+        await out.send("t", b"known", key=b"k")
+        for wrong in ("'0'", "1.0", "-1", "99"):
+            with pytest.raises(ConfigError, match=f"the partitioner chose {wrong} of 4 partitions of t"):
+                await out.send("t", b"v", key=b"k")
+        assert (await out.send("t", b"v", key=b"k")).records == 1

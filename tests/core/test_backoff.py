@@ -35,7 +35,16 @@ def test_stays_within_its_bounds(first: float, factor: float, most: float, attem
     assert first / 2 <= Backoff(first, factor, most).delay(attempt, jitter) <= most
 
 
-@pytest.mark.parametrize("wrong", [(-1, 2, 5), (2, 2, 1), (1, 0.5, 5)])
-def test_impossible_options_are_refused(wrong: tuple[float, float, float]) -> None:
-    with pytest.raises(ConfigError, match="back-off"):
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        ((-1, 2, 5), r"Backoff\.first_s=-1: must be"),
+        ((2, 2, 1), r"Backoff\.first_s=2: must be at most max_s, which is 1"),
+        ((1, 0.5, 5), r"Backoff\.factor=0\.5: must be"),
+        ((1, float("nan"), 5), r"Backoff\.factor=nan: must be"),
+        ((1, 2, float("inf")), r"Backoff\.max_s=inf: must be"),
+    ],
+)
+def test_impossible_options_are_refused(wrong: tuple[float, float, float], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
         Backoff(*wrong)

@@ -21,10 +21,10 @@ class Browser:
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
-        found = next(filter(None, map(shutil.which, NAMES)), None)
-        if found is None:
+        program = next(filter(None, map(shutil.which, NAMES)), None)
+        if program is None:
             pytest.fail("there is no Chromium to look at reports with: apt-get install chromium")
-        self._program = found
+        self._program = program
 
     def dom(self, page: Path, *options: str) -> str:
         """What it has made of a page, as HTML."""
@@ -50,5 +50,5 @@ class Browser:
 
 def texts(dom: str, tag: str) -> list[str]:
     """What stands in all elements of a kind, without the tags inside."""
-    found = re.findall(rf"<{tag}\b[^>]*>(.*?)</{tag}>", dom, re.DOTALL)
-    return [re.sub(r"<[^>]*>", "", each).strip() for each in found]
+    texts = re.findall(rf"<{tag}\b[^>]*>(.*?)</{tag}>", dom, re.DOTALL)
+    return [re.sub(r"<[^>]*>", "", each).strip() for each in texts]

@@ -72,9 +72,9 @@ path = {json.dumps(str(root / "dead"))}
 
     def log(self, data: bytes | Sequence[bytes], topic: str = "orders", partition: int = 0) -> None:
         """Append to a log: a message set, or messages."""
-        place = self.logs / f"{topic}-{partition}"
-        place.mkdir(exist_ok=True)
-        with (place / f"{0:020}.kafka").open("ab") as file:
+        directory = self.logs / f"{topic}-{partition}"
+        directory.mkdir(exist_ok=True)
+        with (directory / f"{0:020}.kafka").open("ab") as file:
             file.write(data if isinstance(data, bytes) else encode_set(list(data)))
 
     def run(

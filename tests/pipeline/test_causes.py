@@ -6,7 +6,7 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 
 from odradek.errors import ConfigError
-from odradek.pipeline.causes import words
+from odradek.pipeline.causes import describe_error
 
 CRASHED = """An error occurred while calling o78.save.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 2.0 failed 1 times, most recent \
@@ -65,7 +65,7 @@ odradek.spark.errors.DataLoss: data was lost: t/1-0
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "shown"),
     [
         (CRASHED, "SparkException: Python worker exited unexpectedly (crashed)"),
         (NO_SPACE, "IOException: No space left on device"),
@@ -76,22 +76,22 @@ odradek.spark.errors.DataLoss: data was lost: t/1-0
         ("", "RuntimeError"),
     ],
 )
-def test_the_cause_that_says_something_is_told_in_one_line(text: str, told: str) -> None:
-    assert words(RuntimeError(text)) == told
+def test_the_innermost_cause_with_a_message_is_shown_in_one_line(text: str, shown: str) -> None:
+    assert describe_error(RuntimeError(text)) == shown
 
 
-def test_errors_of_ours_are_told_as_they_are() -> None:
-    assert words(ConfigError("two\nlines")) == str(ConfigError("two\nlines"))
+def test_odradek_errors_are_shown_unchanged() -> None:
+    assert describe_error(ConfigError("two\nlines")) == str(ConfigError("two\nlines"))
 
 
 @pytest.mark.parametrize("error", [Py4JNetworkError("no answer"), ConnectionRefusedError("no answer")])
-def test_without_java_there_is_nothing_to_ask(error: Exception) -> None:
-    assert words(error) == "Spark's Java process has ended: no answer"
+def test_a_lost_connection_to_java_is_named(error: Exception) -> None:
+    assert describe_error(error) == "Spark's Java process has ended: no answer"
 
 
-def test_a_call_that_java_does_not_know_is_no_end_of_it() -> None:
+def test_an_unknown_java_call_does_not_mean_java_has_ended() -> None:
     error = Py4JError("An error occurred while calling o1.x. Trace:\npy4j.Py4JException: no such method\n")
-    assert words(error) == "Py4JError: An error occurred while calling o1.x. Trace:"
+    assert describe_error(error) == "Py4JError: An error occurred while calling o1.x. Trace:"
 
 
 class FromJava(Exception):
@@ -101,8 +101,8 @@ class FromJava(Exception):
         raise ConnectionRefusedError(111, "Connection refused")
 
 
-def test_an_error_whose_java_is_gone_is_told_by_what_python_has_of_it() -> None:
-    assert words(FromJava("An error occurred while calling o78.save.\n", object())) == (
+def test_an_error_whose_java_process_is_gone_is_shown_from_python() -> None:
+    assert describe_error(FromJava("An error occurred while calling o78.save.\n", object())) == (
         "FromJava: An error occurred while calling o78.save."
     )
-    assert words(FromJava()) == "FromJava"
+    assert describe_error(FromJava()) == "FromJava"

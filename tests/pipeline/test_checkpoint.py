@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.pipeline.checkpoint import Checkpoint, MicroBatch, place
+from odradek.pipeline.checkpoint import Checkpoint, MicroBatch, checkpoint_dir
 from odradek.pipeline.errors import CheckpointMismatch
 
 START, END = {"t": {"0-0": 10}}, {"t": {"0-0": 30, "0-1": 0}}
@@ -13,7 +13,7 @@ START, END = {"t": {"0-0": 10}}, {"t": {"0-0": 30, "0-1": 0}}
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Checkpoint:
-    return Checkpoint(place(tmp_path, "f"))
+    return Checkpoint(checkpoint_dir(tmp_path, "f"))
 
 
 def planned(checkpoint: Checkpoint, number: int, offsets: object, when: int = 1_700_000_000_123) -> None:

@@ -21,7 +21,7 @@ from odradek.pipeline.decode import DecodeJob
 from odradek.pipeline.delta import DeltaLog
 from odradek.pipeline.errors import FileNotVisible, InexactRead, LedgerConflict, TableLocked, TooManyDeadLetters
 from odradek.pipeline.ledger import Ledger, LedgerGap
-from odradek.pipeline.lock import writing
+from odradek.pipeline.lock import table_lock
 from odradek.pipeline.staging import CoveredRange, StageJob, Stager, TaskOutput
 
 from .test_staging import rows
@@ -76,11 +76,11 @@ def numbered(count: int) -> list[bytes]:
 
 
 def delta_values(table: TableWriter) -> list[bytes]:
-    found: Any = DeltaTable(str(table.root)).to_pyarrow_table()["value"]
-    return sorted(found.to_pylist())
+    column: Any = DeltaTable(str(table.root)).to_pyarrow_table()["value"]
+    return sorted(column.to_pylist())
 
 
-def test_batches_are_committed_one_behind_the_other(make: Maker) -> None:
+def test_batches_are_committed_one_after_another(make: Maker) -> None:
     table = make.table()
     for number in range(3):
         entry = table.commit(
@@ -92,7 +92,7 @@ def test_batches_are_committed_one_behind_the_other(make: Maker) -> None:
         assert delta_values(table) == numbered(30)
 
 
-def test_a_batch_that_comes_again_is_not_staged_again(make: Maker) -> None:
+def test_a_committed_batch_is_not_staged_again(make: Maker) -> None:
     table = make.table()
     table.commit(batch(1, 0, 10), make.stage(0, 10), "r")
     assert table.commit(batch(1, 0, 10), make.stage(0, 10), "s") is None
@@ -117,17 +117,17 @@ def test_a_batch_that_does_not_follow_is_refused_before_it_is_read(make: Maker, 
     ("first", "last", "words"),
     [
         (0, 9, None),
-        (0, 5, "nothing was read of t/1-0 between 90 and 180"),
+        (0, 5, "nothing was read from t/1-0 between 90 and 180"),
         (0, 11, "beyond the end"),
         (5, 10, "between 0 and 90"),
     ],
 )
-def test_what_was_read_must_be_what_was_to_be_read(make: Maker, first: int, last: int, words: str | None) -> None:
+def test_ranges_read_must_equal_ranges_planned(make: Maker, first: int, last: int, words: str | None) -> None:
     table = make.table()
     if words is None:  # as much as a compressed message takes that has none in it: it is put down
         entry = table.commit(batch(1, 0, 10), make.stage(first, last), "r")
         assert entry is not None
-        assert entry.gaps == (LedgerGap("t", "1-0", 162, 180, "a compressed message with nothing in it"),)
+        assert entry.gaps == (LedgerGap("t", "1-0", 162, 180, "an empty compressed message"),)
         return
     with pytest.raises(InexactRead, match=words):
         table.commit(batch(1, 0, 10), make.stage(first, last), "r")
@@ -136,7 +136,7 @@ def test_what_was_read_must_be_what_was_to_be_read(make: Maker, first: int, last
 
 @settings(max_examples=40, deadline=None)
 @given(st.sets(st.integers(0, 39)), st.sampled_from(["fail", "skip"]))
-def test_no_hole_is_silent_whatever_the_flow_says_about_loss(
+def test_every_hole_is_an_error_or_a_gap_under_every_policy(
     tmp_path_factory: pytest.TempPathFactory, left_out: set[int], loss: str
 ) -> None:
     make = Maker(tmp_path_factory.mktemp("t"), "parquet")
@@ -155,7 +155,7 @@ def test_no_hole_is_silent_whatever_the_flow_says_about_loss(
     assert missing == left_out
 
 
-def test_rows_that_come_twice_are_refused(make: Maker) -> None:
+def test_rows_read_twice_are_refused(make: Maker) -> None:
     def twice(account: TaskOutput) -> None:
         account.runs.append(CoveredRange("t", "1-0", 18, 36))
 
@@ -177,7 +177,7 @@ def test_files_that_the_driver_does_not_see_are_not_committed(make: Maker, lose:
         lose(make.root / "table" / account.files[0].path)
 
     table = make.table()
-    with pytest.raises(FileNotVisible, match="it is not there for the driver") as caught:
+    with pytest.raises(FileNotVisible, match="the driver does not see it") as caught:
         table.commit(batch(1, 0, 10), make.stage(0, 10, spoil), "r")
     assert "under the same path" in caught.value.hint
     assert table.ledger.entries() == [] and make.paths() == set()
@@ -205,9 +205,9 @@ def test_an_entry_is_in_deltas_log_once_however_often_it_is_committed(tmp_path: 
 
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
-    with writing(tmp_path), pytest.raises(TableLocked, match="locked by another run"), writing(tmp_path):
+    with table_lock(tmp_path), pytest.raises(TableLocked, match="locked by another run"), table_lock(tmp_path):
         raise AssertionError("both have it")
-    with writing(tmp_path):
+    with table_lock(tmp_path):
         pass
 
 
@@ -220,7 +220,7 @@ class Cut(BaseException):
 
 def cuts() -> Iterator[tuple[str, Any, str, bool]]:
     """Name, what is patched, and whether the step is done before the cut."""
-    yield "staged", TableWriter, "_judge", False
+    yield "staged", TableWriter, "_check_result", False
     yield "judged", TableWriter, "_entry", False
     yield "before delta", DeltaLog, "commit", False
     yield "behind delta", DeltaLog, "commit", True
@@ -232,7 +232,7 @@ def cuts() -> Iterator[tuple[str, Any, str, bool]]:
 
 @pytest.mark.parametrize(("name", "owner", "method", "done"), list(cuts()), ids=[name for name, *_ in cuts()])
 @pytest.mark.parametrize("at", [0, 1])
-def test_cut_off_at_a_step_the_next_run_makes_it_exact(
+def test_after_a_kill_at_any_step_the_next_run_makes_the_table_exact(
     make: Maker, name: str, owner: Any, method: str, done: bool, at: int
 ) -> None:
     steps = [batch(number + 1, 10 * number, 10 * number + 10) for number in range(3)]
@@ -247,7 +247,7 @@ def test_cut_off_at_a_step_the_next_run_makes_it_exact(
         make.table().commit(step, make.stage(10 * (step.number - 1), 10 * step.number), "r")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(owner, method, cut)
-        patch.setattr(TableWriter, "_drop", lambda *_: None)
+        patch.setattr(TableWriter, "_remove_attempt", lambda *_: None)
         if make.kind == "parquet" and owner is DeltaLog:
             make.table().commit(steps[at], make.stage(10 * at, 10 * at + 10), "r")
         else:
@@ -268,7 +268,7 @@ def test_cut_off_at_a_step_the_next_run_makes_it_exact(
 
 
 @given(st.sets(st.integers(1, 99), max_size=8), st.sets(st.integers(0, 9)), st.randoms())
-def test_gaps_are_what_no_run_covers(cuts: set[int], left_out: set[int], random: Any) -> None:
+def test_gaps_are_the_ranges_no_task_covers(cuts: set[int], left_out: set[int], random: Any) -> None:
     edges = [0, *sorted(cuts), 100]
     parts = list(pairwise(edges))
     runs = [CoveredRange("t", "0-0", *part) for number, part in enumerate(parts) if number not in left_out]
@@ -287,6 +287,6 @@ def test_a_partition_that_enters_is_not_read_yet_and_one_that_is_not_to_be_read_
         gaps_of("f", made, [CoveredRange("t", "0-1", 0, 5)], "")
 
 
-def test_a_log_that_was_made_anew_leaves_a_gap_that_says_so() -> None:
+def test_a_recreated_log_leaves_a_gap_with_a_reason() -> None:
     made = MicroBatch(1, {"t": {"0-0": 500}}, {"t": {"0-0": 90}}, 0.0)
     assert gaps_of("f", made, [CoveredRange("t", "0-0", 0, 90)], "lost") == [LedgerGap("t", "0-0", 500, 90, "lost")]

@@ -19,7 +19,7 @@ from odradek.pipeline import compact as module
 from odradek.pipeline.compact import compact, delete_retired, plan_compaction, retired
 from odradek.pipeline.errors import TableLocked
 from odradek.pipeline.ledger import DataFile
-from odradek.pipeline.lock import writing
+from odradek.pipeline.lock import table_lock
 from odradek.pipeline.repair import plan_repair, repair
 from odradek.pipeline.verify import verify
 
@@ -74,9 +74,9 @@ async def test_a_compacted_table_verifies_and_goes_on(tmp_path: Path) -> None:
     made.log(ROWS)
     made.run()
     squeeze(made)
-    verdict = await verify(made.pipeline, made.table)
-    assert verdict.ok and verdict.found.rows == 700
-    assert (await verify(made.pipeline, made.table, {1})).found.rows == 200
+    result = await verify(made.pipeline, made.table)
+    assert result.ok and result.counts.rows == 700
+    assert (await verify(made.pipeline, made.table, {1})).counts.rows == 200
 
 
 def test_files_are_filled_up_to_the_size_that_is_wanted(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_columns_that_came_later_are_null_in_older_rows(tmp_path: Path) -> None:
     assert Counter(table["when"].to_pylist()) == {when: 100, None: 100}
 
 
-def test_what_comes_out_otherwise_is_not_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compaction_that_changes_rows_is_not_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = filled(tmp_path)
     before = contents(made)
     monkeypatch.setattr(module, "_batches", lambda *arguments: list(original(*arguments))[1:])
@@ -137,7 +137,7 @@ original = module._batches
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
     made = filled(tmp_path)
-    with writing(tmp_path / "table"), pytest.raises(TableLocked):
+    with table_lock(tmp_path / "table"), pytest.raises(TableLocked):
         squeeze(made)
 
 
@@ -189,7 +189,7 @@ def test_a_kill_at_any_step_leaves_the_table_as_it_was(tmp_path: Path) -> None:
     assert len(made.table.live) == 2 and retired(made.table) == {}
 
 
-def test_orphans_are_what_no_entry_lists(tmp_path: Path) -> None:
+def test_orphans_are_files_no_entry_lists(tmp_path: Path) -> None:
     made = filled(tmp_path)
     squeeze(made)
     made.run(undecodable=lambda value: True)

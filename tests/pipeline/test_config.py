@@ -73,7 +73,7 @@ def mistakes(path: Path, text: str) -> list[str]:
     return [mistake.removeprefix(str(path)) for mistake in caught.value.mistakes]
 
 
-def test_little_is_enough(written: Path) -> None:
+def test_a_minimal_file_is_valid(written: Path) -> None:
     pipeline = read(written, SMALL)
     flow = pipeline.flows["orders"]
     assert (flow.decode.kind, flow.sink.kind, flow.start, flow.data_loss) == (
@@ -86,7 +86,7 @@ def test_little_is_enough(written: Path) -> None:
     assert flow.audit == Audit()
 
 
-def test_everything_that_can_be_said(written: Path) -> None:
+def test_every_key_is_read(written: Path) -> None:
     pipeline = read(written, FULL)
     assert (pipeline.run.batch_bytes, pipeline.run.max_bytes, pipeline.run.max_minutes) == (
         128 << 20,
@@ -102,7 +102,7 @@ def test_everything_that_can_be_said(written: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "expected"),
     [
         (
             'zookeeper = "zk:2181"',
@@ -148,19 +148,19 @@ def test_everything_that_can_be_said(written: Path) -> None:
             'path = "t"\nfile_bytes = 0',
             ":9: flows.orders.sink.file_bytes: Input should be",
         ),
-        ("flows.orders", "flows.'a b'", ":5: flows: the flow 'a b': names are of letters"),
+        ("flows.orders", "flows.'a b'", ":5: flows: the flow 'a b': a name has letters"),
     ],
 )
-def test_a_mistake_is_named_with_its_line_and_key(written: Path, old: str, new: str, said: str) -> None:
+def test_a_mistake_is_named_with_its_line_and_key(written: Path, old: str, new: str, expected: str) -> None:
     assert old in SMALL
-    found = mistakes(written, SMALL.replace(old, new))
-    assert any(each.startswith(said) for each in found), found
+    errors = mistakes(written, SMALL.replace(old, new))
+    assert any(each.startswith(expected) for each in errors), errors
 
 
 def test_all_mistakes_come_at_once_in_the_order_of_the_file(written: Path) -> None:
     text = FULL.replace("128m", "12 parsecs").replace("50", '"long"').replace('"s"', '"year"')
-    found = mistakes(written, text)
-    assert [each.split(": ")[1] for each in found] == [
+    errors = mistakes(written, text)
+    assert [each.split(": ")[1] for each in errors] == [
         "run.batch_bytes",
         "run.max_minutes",
         "flows.events.decode.time_format",
@@ -168,7 +168,7 @@ def test_all_mistakes_come_at_once_in_the_order_of_the_file(written: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("decode", "said"),
+    ("decode", "expected"),
     [
         ('kind = "json"', "kind 'json' needs fields, and no other kind has it"),
         ('kind = "avro"', "kind 'avro' needs schema_file, and no other kind has it"),
@@ -178,16 +178,16 @@ def test_all_mistakes_come_at_once_in_the_order_of_the_file(written: Path) -> No
         ('kind = "json"\nfields = "a int"', "needs a table [dead] with a path"),
     ],
 )
-def test_keys_must_fit_together(written: Path, decode: str, said: str) -> None:
-    found = mistakes(written, f"{SMALL}[flows.orders.decode]\n{decode}\n")
-    assert len(found) == 1
-    assert said in found[0]
+def test_keys_must_fit_together(written: Path, decode: str, expected: str) -> None:
+    errors = mistakes(written, f"{SMALL}[flows.orders.decode]\n{decode}\n")
+    assert len(errors) == 1
+    assert expected in errors[0]
 
 
 def test_two_flows_do_not_share_a_table(written: Path) -> None:
     other = SMALL[SMALL.index("[flows") :].replace("flows.orders", "flows.more").replace('s/orders"', 's//orders/"')
-    (found,) = mistakes(written, SMALL + other)
-    assert "flows 'orders' and 'more' both write to 'tables//orders/'" in found
+    (errors,) = mistakes(written, SMALL + other)
+    assert "flows 'orders' and 'more' both write to 'tables//orders/'" in errors
 
 
 def test_a_file_that_cannot_be_read_says_why(written: Path) -> None:

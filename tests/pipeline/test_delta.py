@@ -60,13 +60,13 @@ class Made:
             stager.add(batch)
             return stager.finish()
 
-        start, end = ({TOPIC: {"1-0": 18 * place}} for place in (first, first + 10))
+        start, end = ({TOPIC: {"1-0": 18 * row}} for row in (first, first + 10))
         TableWriter("f", self.flow).commit(MicroBatch(self.batches, start, end, 1e9), stage, "r")
 
     def by_delta(self) -> list[int]:
-        found: Any = DeltaTable(str(self.root)).to_pyarrow_table()
-        assert set(found["topic"].to_pylist()) == {TOPIC}
-        return sorted(found["offset"].to_pylist())
+        content: Any = DeltaTable(str(self.root)).to_pyarrow_table()
+        assert set(content["topic"].to_pylist()) == {TOPIC}
+        return sorted(content["offset"].to_pylist())
 
     def by_ledger(self) -> list[int]:
         files = Ledger(self.root, "f").files()
@@ -101,9 +101,9 @@ def test_a_column_that_comes_later_is_seen(made: Made) -> None:
     made.commit(job("a", "b"), [b"\x04\x06"] * 10)
     made.commit(job("a"), [b"\x08"] * 10)
     made.check(30)
-    found: Any = DeltaTable(str(made.root)).to_pyarrow_table().sort_by("offset")
-    assert found["a"].to_pylist() == [1] * 10 + [2] * 10 + [4] * 10
-    assert found["b"].to_pylist() == [None] * 10 + [3] * 10 + [None] * 10
+    content: Any = DeltaTable(str(made.root)).to_pyarrow_table().sort_by("offset")
+    assert content["a"].to_pylist() == [1] * 10 + [2] * 10 + [4] * 10
+    assert content["b"].to_pylist() == [None] * 10 + [3] * 10 + [None] * 10
 
 
 def test_a_compaction_is_in_both_logs(made: Made) -> None:

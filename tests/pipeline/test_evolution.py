@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from odradek.pipeline.config import load
 from odradek.pipeline.errors import TableMismatch
-from odradek.pipeline.evolution import check_fields, check_layout, conflicts, described, known_fields
+from odradek.pipeline.evolution import check_fields, check_layout, conflicts, known_fields, type_name
 
 from .made import ROWS, Made
 
@@ -23,7 +23,7 @@ ONE, TWO = pa.struct([("a", INT)]), pa.struct([("a", LONG), ("b", TEXT)])
 
 
 def fields(**columns: pa.DataType) -> dict[str, Any]:
-    return {name: described(kind) for name, kind in columns.items()}
+    return {name: type_name(kind) for name, kind in columns.items()}
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,12 @@ def fields(**columns: pa.DataType) -> dict[str, Any]:
         (fields(id=LONG), fields(id=INT), "id is bigint in the table, and cannot become int", "same"),
         (fields(id=LONG), fields(id=TEXT), "id is bigint in the table, and cannot become string", "same"),
         (fields(id=INT), fields(id=DOUBLE), "id is int in the table, and cannot become double", "same"),
-        (fields(id=INT), fields(ID=INT), "ID and id differ in case only, which most readers do not tell apart", "same"),
+        (
+            fields(id=INT),
+            fields(ID=INT),
+            "ID and id differ in case only, and most readers cannot distinguish them",
+            "same",
+        ),
         (
             fields(s=ONE),
             fields(s=TWO),
@@ -55,14 +60,14 @@ def fields(**columns: pa.DataType) -> dict[str, Any]:
         (fields(m=pa.map_(TEXT, INT)), fields(m=pa.map_(INT, INT)), "m is map<string, int> in the table", "same"),
         (fields(s=ONE), fields(s=LONG), "s is struct<a: int> in the table, and cannot become bigint", "same"),
         (fields(d=pa.decimal128(9, 2)), fields(d=pa.decimal128(9, 3)), "d is decimal128(9, 2) in the table", "same"),
-        (fields(value=pa.binary()), fields(id=INT), "rows that are only bytes and rows that are decoded", "same"),
-        (fields(id=INT), fields(value=pa.binary()), "rows that are only bytes and rows that are decoded", "same"),
+        (fields(value=pa.binary()), fields(id=INT), "one table cannot have both raw rows and decoded rows", "same"),
+        (fields(id=INT), fields(value=pa.binary()), "one table cannot have both raw rows and decoded rows", "same"),
     ],
 )
 def test_a_table_keeps_what_it_has(old: Any, new: Any, parquet: str, delta: str) -> None:
     for expected, is_delta in ((parquet, False), (parquet if delta == "same" else delta, True)):
-        found = "; ".join(conflicts(old, new, delta=is_delta))
-        assert found.startswith(expected) and bool(found) == bool(expected)
+        conflict = "; ".join(conflicts(old, new, delta=is_delta))
+        assert conflict.startswith(expected) and bool(conflict) == bool(expected)
 
 
 def _struct(kinds: dict[str, pa.DataType]) -> pa.DataType:
@@ -97,14 +102,14 @@ def test_files_of_all_states_of_a_table_are_read_together(
             known = known_fields([_Entry(known), _Entry(mine)])  # type: ignore[list-item]
             allowed.append(state)
     schema = pa.unify_schemas([pq.read_schema(path) for path in made], promote_options="permissive")
-    assert {name: described(schema.field(name).type) for name in schema.names if name != "n"} == known
+    assert {name: type_name(schema.field(name).type) for name in schema.names if name != "n"} == known
     read = ds.dataset(made, schema=schema).to_table()
     assert set(read["n"].to_pylist()) == {int(path.stem) for path in made}
 
 
 class _Entry:
-    def __init__(self, given: dict[str, Any]) -> None:
-        self.fields = given
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self.fields = fields
 
 
 # ---- what a run is told --------------------------------------------------------------------------------------
@@ -137,7 +142,7 @@ def test_the_error_names_line_and_key_and_what_to_do(tmp_path: Path) -> None:
         ('partition_by = ["topic", "date"]', 'partition_by = ["topic", "date"]\nkind = "delta"', "sink.kind"),
     ],
 )
-def test_directories_mean_the_same_for_the_whole_life_of_a_table(tmp_path: Path, old: str, new: str, key: str) -> None:
+def test_the_directory_layout_of_a_table_cannot_change(tmp_path: Path, old: str, new: str, key: str) -> None:
     made = Made(tmp_path)
     check_layout(made.pipeline, "orders", made.ledger)
     made.log(ROWS)
@@ -154,7 +159,7 @@ def test_two_fields_that_would_be_called_the_same_are_refused(tmp_path: Path) ->
         check_fields(made.pipeline, "orders", made.ledger, {"date": TEXT, "date_": TEXT})
 
 
-def test_what_delta_cannot_have_is_refused(tmp_path: Path) -> None:
+def test_columns_delta_cannot_store_are_refused(tmp_path: Path) -> None:
     made = Made(tmp_path, decode="json")
     made.file.write_text(made.file.read_text().replace("[flows.orders.sink]", '[flows.orders.sink]\nkind = "delta"'))
     with pytest.raises(ValueError, match=r"decode.fields: .*Time64"):

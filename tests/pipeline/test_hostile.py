@@ -23,7 +23,7 @@ from odradek.pipeline.errors import CheckpointMismatch, LedgerCorrupted
 from odradek.pipeline.ledger import DataFile, Ledger, LedgerEntry, LedgerGap, live_files
 from odradek.pipeline.repair import plan_repair, repair
 from odradek.pipeline.replay import ReplayProgress
-from odradek.pipeline.staging import Stager, is_ours, prefix
+from odradek.pipeline.staging import Stager, file_prefix, is_ours
 
 from .made import ROWS, Made
 from .test_commit import Maker, batch, numbered
@@ -40,44 +40,44 @@ ENTRY = LedgerEntry(
 )  # fmt: skip
 
 
-def places(body: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def key_paths(body: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Every place in a JSON value."""
     inner = body.items() if isinstance(body, dict) else enumerate(body) if isinstance(body, list) else ()
-    return [at, *(place for key, value in inner for place in places(value, (*at, key)))]
+    return [at, *(key_path for key, value in inner for key_path in key_paths(value, (*at, key)))]
 
 
-def changed(body: Any, place: tuple[Any, ...], value: Any) -> Any:
-    if not place:
+def changed(body: Any, key_path: tuple[Any, ...], value: Any) -> Any:
+    if not key_path:
         return value
     copy = json.loads(json.dumps(body))
     inner = copy
-    for key in place[:-1]:
+    for key in key_path[:-1]:
         inner = inner[key]
-    inner[place[-1]] = value
+    inner[key_path[-1]] = value
     return copy
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.sampled_from(places(json.loads(ENTRY.encode()))), JSON)
-def test_an_edited_entry_says_so_or_says_what_it_says_now(
-    tmp_path_factory: pytest.TempPathFactory, place: tuple[Any, ...], value: Any
+@given(st.sampled_from(key_paths(json.loads(ENTRY.encode()))), JSON)
+def test_an_edited_entry_is_refused_or_decodes_to_its_new_content(
+    tmp_path_factory: pytest.TempPathFactory, key_path: tuple[Any, ...], value: Any
 ) -> None:
     ledger = Ledger(tmp_path_factory.mktemp("l"), "f")
     ledger.commit(ENTRY)
-    text = json.dumps(changed(json.loads(ENTRY.encode()), place, value), sort_keys=True, separators=(",", ":"))
+    text = json.dumps(changed(json.loads(ENTRY.encode()), key_path, value), sort_keys=True, separators=(",", ":"))
     ledger.path(0).write_text(text + "\n")
     try:
         (entry,) = ledger.entries()
         assert len(live_files([entry])) <= 1
     except LedgerCorrupted as error:
-        assert error.place in (str(ledger.path(0)), "batch 0")
+        assert error.where in (str(ledger.path(0)), "batch 0")
         return
     assert entry.encode().decode() == text + "\n" == ledger.path(0).read_text()
     assert ledger.tail() == entry and ledger.reached() in (entry, None)
 
 
 @pytest.mark.parametrize("data", [b"[" * 100_000, b'{"a":' * 50_000, ENTRY.encode()[:-20], b"\0" * 100])
-def test_an_entry_that_is_none_is_named(tmp_path: Path, data: bytes) -> None:
+def test_an_invalid_entry_is_named(tmp_path: Path, data: bytes) -> None:
     ledger = Ledger(tmp_path, "f")
     ledger.commit(ENTRY)
     ledger.path(0).write_bytes(data)
@@ -87,9 +87,7 @@ def test_an_entry_that_is_none_is_named(tmp_path: Path, data: bytes) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(JSON, JSON)
-def test_a_checkpoint_that_was_edited_says_so(
-    tmp_path_factory: pytest.TempPathFactory, head: Any, offsets: Any
-) -> None:
+def test_an_edited_checkpoint_is_refused(tmp_path_factory: pytest.TempPathFactory, head: Any, offsets: Any) -> None:
     checkpoint = Checkpoint(tmp_path_factory.mktemp("c"))
     checkpoint.begin(0, {"t": {"1-0": 5}}, 1.0)
     path = checkpoint.directory / "offsets" / "0"
@@ -101,14 +99,14 @@ def test_a_checkpoint_that_was_edited_says_so(
     ):
         path.write_text("\n".join((version, *lines)))
         try:
-            found = checkpoint.offsets(0)
+            offsets = checkpoint.offsets(0)
         except CheckpointMismatch as error:
             assert str(path) in str(error)
         else:
-            assert all(isinstance(place, int) for places in found.values() for place in places.values())
+            assert all(isinstance(key_path, int) for key_paths in offsets.values() for key_path in key_paths.values())
 
 
-def test_a_checkpoint_of_brackets_says_so(tmp_path: Path) -> None:
+def test_a_checkpoint_of_nested_brackets_is_refused(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path)
     checkpoint.begin(0, {}, 1.0)
     (tmp_path / "offsets" / "0").write_text("v1\n" + "[" * 100_000 + "\n{}")
@@ -116,7 +114,7 @@ def test_a_checkpoint_of_brackets_says_so(tmp_path: Path) -> None:
         checkpoint.offsets(0)
 
 
-def test_what_replays_and_audits_put_down_is_checked(tmp_path: Path) -> None:
+def test_progress_files_of_replays_and_audits_are_checked(tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     for junk in ({"replay": "x"}, {"replay": "x", "done": 7, "rows": 1, "ended": True}):
         state.write_text(json.dumps(junk))
@@ -136,7 +134,7 @@ def full(*_: object, **__: object) -> None:
 
 
 @pytest.mark.parametrize("call", ["fsync", "link"])
-def test_a_full_disk_while_committing_leaves_what_the_next_run_puts_right(
+def test_after_a_full_disk_while_committing_the_next_run_recovers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     make = Maker(tmp_path, "parquet")
@@ -153,7 +151,7 @@ def test_a_full_disk_while_committing_leaves_what_the_next_run_puts_right(
     assert make.values() == numbered(20) and len(make.paths()) == 2
 
 
-def test_a_full_disk_while_staging_leaves_nothing_and_is_what_is_said(
+def test_a_full_disk_while_staging_is_reported_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "GROUP_BYTES", 1)
@@ -184,7 +182,7 @@ def test_dead_letters_within_the_tables_directory_are_not_taken_for_leftovers(tm
             {"topics": ["t"], "sink": {"path": str(tmp_path / sink)}, "dead": {"path": str(tmp_path / dead)}}
         )
         table = TableWriter("f", flow)
-        names = [f"{prefix('f', 0, '0123abcd')}{number:016x}.parquet" for number in range(3)]
+        names = [f"{file_prefix('f', 0, '0123abcd')}{number:016x}.parquet" for number in range(3)]
         for root, name in ((table.root, names[0]), (table.root / "dead", names[2]), (tmp_path / dead, names[1])):
             root.mkdir(parents=True, exist_ok=True)
             (root / name).write_bytes(b"")
@@ -197,7 +195,7 @@ def test_dead_letters_within_the_tables_directory_are_not_taken_for_leftovers(tm
 
 def test_files_of_a_flow_are_not_those_of_one_whose_name_is_longer() -> None:
     for flow in ("orders", "orders-2", "orders-00000001"):
-        mine = f"{prefix(flow, 1, '0123abcd')}{7:016x}.parquet"
+        mine = f"{file_prefix(flow, 1, '0123abcd')}{7:016x}.parquet"
         assert [other for other in ("orders", "orders-2", "orders-00000001") if is_ours(other, mine)] == [flow]
         assert is_ours(flow, f"odradek-{flow}-00000001-{7:032x}.parquet")
         assert not is_ours(flow, f"odradek-{flow}-mine.parquet")

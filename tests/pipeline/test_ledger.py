@@ -49,7 +49,7 @@ def test_a_new_ledger_is_empty(ledger: Ledger) -> None:
     assert (ledger.entries(), ledger.tail(), ledger.files()) == ([], None, [])
 
 
-def test_what_was_committed_is_read_in_order(ledger: Ledger) -> None:
+def test_entries_are_read_in_commit_order(ledger: Ledger) -> None:
     entries = filled(ledger, 12)
     assert ledger.entries() == entries
     assert ledger.tail() == entries[-1]
@@ -84,7 +84,7 @@ def test_a_batch_must_follow_the_newest(ledger: Ledger) -> None:
         Ledger(ledger.root / "other", "f").commit(entry(1))
 
 
-def test_of_two_that_commit_the_same_batch_one_wins(ledger: Ledger) -> None:
+def test_one_of_two_concurrent_commits_wins(ledger: Ledger) -> None:
     """The second one looked before the first one linked its file."""
     (first,) = filled(ledger, 1)
     blind = Ledger(ledger.root, "f")
@@ -167,8 +167,8 @@ def test_batches_that_do_not_join_are_named() -> None:
     late = entry(1, first, start={"t": {"1-0": 150, "2-0": 7}})
     assert list(check_ranges([first, entry(1, first)])) == []
     assert [gap[:4] for gap in map(_tuple, check_ranges([first, late]))] == [("t", "1-0", 100, 150)]
-    told = replace(late, gaps=(LedgerGap("t", "1-0", 100, 150, "retention"),))
-    assert list(check_ranges([first, told])) == []
+    recorded = replace(late, gaps=(LedgerGap("t", "1-0", 100, 150, "retention"),))
+    assert list(check_ranges([first, recorded])) == []
 
 
 def _tuple(gap: LedgerGap) -> tuple[str, str, int, int, str]:

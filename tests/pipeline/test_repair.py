@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.pipeline.checkpoint import Checkpoint, place
+from odradek.pipeline.checkpoint import Checkpoint, checkpoint_dir
 from odradek.pipeline.compact import compact
 from odradek.pipeline.errors import LedgerCorrupted
 from odradek.pipeline.repair import plan_repair, repair
@@ -27,17 +27,17 @@ def made(tmp_path: Path) -> Made:
 
 
 def checkpoint(made: Made) -> Checkpoint:
-    return Checkpoint(place(made.pipeline.run.checkpoint, "orders"))
+    return Checkpoint(checkpoint_dir(made.pipeline.run.checkpoint, "orders"))
 
 
-def test_it_is_made_of_the_newest_batch_that_was_read_from_logs(made: Made) -> None:
+def test_a_checkpoint_is_rebuilt_from_the_newest_batch_read_from_logs(made: Made) -> None:
     plan = plan_repair(made.pipeline, "orders")
     assert plan.needed and plan.why == "there is no checkpoint" and not plan.checkpoint.exists()
     repair(made.pipeline, "orders")
-    there = checkpoint(made)
+    rebuilt = checkpoint(made)
     entry = made.ledger.reached()
-    assert entry is not None and (there.planned, there.done) == (2, 2)
-    assert there.batch(2)[1:3] == (entry.start, entry.end)
+    assert entry is not None and (rebuilt.planned, rebuilt.done) == (2, 2)
+    assert rebuilt.batch(2)[1:3] == (entry.start, entry.end)
     assert not plan_repair(made.pipeline, "orders").needed
 
 
@@ -48,33 +48,33 @@ def test_offsets_are_written_as_the_source_writes_them(made: Made) -> None:
     assert offsets == json.dumps({"v": 1, "topics": {"orders": {"1-0": end}}})
 
 
-def test_one_that_is_sound_is_left_alone(made: Made) -> None:
+def test_a_sound_checkpoint_is_unchanged(made: Made) -> None:
     repair(made.pipeline, "orders")
-    there = checkpoint(made)
-    before = {path: path.read_bytes() for path in there.directory.rglob("*") if path.is_file()}
+    rebuilt = checkpoint(made)
+    before = {path: path.read_bytes() for path in rebuilt.directory.rglob("*") if path.is_file()}
     assert repair(made.pipeline, "orders").entry is None
-    assert {path: path.read_bytes() for path in there.directory.rglob("*") if path.is_file()} == before
-    end = there.offsets(2)
-    there.begin(3, {"orders": {"1-0": end["orders"]["1-0"] + 10}}, 0.0)
-    (there.directory / "commits" / "3").unlink()
+    assert {path: path.read_bytes() for path in rebuilt.directory.rglob("*") if path.is_file()} == before
+    end = rebuilt.offsets(2)
+    rebuilt.begin(3, {"orders": {"1-0": end["orders"]["1-0"] + 10}}, 0.0)
+    (rebuilt.directory / "commits" / "3").unlink()
     assert not plan_repair(made.pipeline, "orders").needed  # a batch was planned, and not committed
     for number in (3, 4):
-        there.begin(number, end, 0.0)
+        rebuilt.begin(number, end, 0.0)
     assert not plan_repair(made.pipeline, "orders").needed  # batches that read nothing
 
 
 @pytest.mark.parametrize("harm", ["behind", "elsewhere", "ahead", "torn", "lonely"])
-def test_one_that_does_not_fit_is_put_aside(made: Made, harm: str) -> None:
+def test_a_mismatched_checkpoint_is_kept_aside_and_rebuilt(made: Made, harm: str) -> None:
     repair(made.pipeline, "orders")
-    there = checkpoint(made)
-    directory = there.directory
+    rebuilt = checkpoint(made)
+    directory = rebuilt.directory
     match harm:
         case "behind":
             (directory / "offsets" / "2").unlink()
         case "elsewhere":
-            there.begin(2, {"orders": {"1-0": 7}}, 0.0)
+            rebuilt.begin(2, {"orders": {"1-0": 7}}, 0.0)
         case "ahead":
-            there.begin(3, {"orders": {"1-0": 1 << 40}}, 0.0)
+            rebuilt.begin(3, {"orders": {"1-0": 1 << 40}}, 0.0)
         case "torn":
             (directory / "offsets" / "2").write_text("v1\n{")
         case "lonely":
@@ -87,20 +87,20 @@ def test_one_that_does_not_fit_is_put_aside(made: Made, harm: str) -> None:
     assert aside.is_dir()
 
 
-def test_without_a_ledger_there_is_nothing_to_make_it_of(tmp_path: Path) -> None:
+def test_without_a_ledger_nothing_is_rebuilt(tmp_path: Path) -> None:
     made = Made(tmp_path)
     assert not plan_repair(made.pipeline, "orders").needed
     repair(made.pipeline, "orders")
     assert not checkpoint(made).directory.exists()
 
 
-def test_a_broken_ledger_is_not_built_upon(made: Made) -> None:
+def test_a_corrupted_ledger_is_refused(made: Made) -> None:
     made.ledger.path(0).unlink()
     with pytest.raises(LedgerCorrupted):
         repair(made.pipeline, "orders")
 
 
-def test_what_a_crash_left_of_an_earlier_try_is_no_obstacle(made: Made) -> None:
+def test_leftovers_of_an_earlier_repair_are_replaced(made: Made) -> None:
     directory = checkpoint(made).directory
     scratch = directory.with_name(f".{directory.name}.new")
     (scratch / "offsets").mkdir(parents=True)

@@ -38,11 +38,11 @@ def made_table(root: Path) -> Made:
 
 async def sent(url: str, topic: str) -> list[list[bytes]]:
     """By partition."""
-    found: dict[str, list[bytes]] = {}
+    by_partition: dict[str, list[bytes]] = {}
     async with od.connect(url) as k, k.reader(topic, until=od.LATEST) as r:
         async for record in r:
-            found.setdefault(record.partition.name, []).append(payload(record.value))
-    return list(found.values())
+            by_partition.setdefault(record.partition.name, []).append(payload(record.value))
+    return list(by_partition.values())
 
 
 async def run(plan: Replay, url: str) -> int:
@@ -109,7 +109,7 @@ async def test_a_replay_that_failed_goes_on(tmp_path: Path, url: str, monkeypatc
     assert sorted(value for values in await sent(url, "back") for value in values) == sorted(LOST + ROWS[:30])
 
 
-async def test_what_a_broker_refuses_is_not_confirmed(tmp_path: Path) -> None:
+async def test_rows_a_broker_refuses_are_not_confirmed(tmp_path: Path) -> None:
     made = made_table(tmp_path)
     plan = plan_replay(made.table, topic="not/a/name")
     with Kafka07Broker(tmp_path / "target") as broker:
@@ -132,7 +132,7 @@ async def test_a_rate_is_kept(tmp_path: Path, url: str, monkeypatch: pytest.Monk
     assert len(waits) >= payload / 100 / 2  # about a tenth of a second's worth at a time
 
 
-def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_column_or_batch_is_named(tmp_path: Path) -> None:
     table = made_table(tmp_path).table
     with pytest.raises(ConfigError, match="no column 'id'"):
         plan_replay(table, value="id")

@@ -35,11 +35,11 @@ def flow(name: str = "orders", *, topics: int = 3, hours: int = 24, batches: int
         BatchSummary(number, START + 10 * number + 8, 7.5, 1000, 5 << 20, number, (batches - number - 1) * 5 << 20)
         for number in range(batches)
     ]
-    given: dict[str, object] = {
+    fields: dict[str, object] = {
         "started": START, "ended": START + 60, "batches": made, "bytes": 123_456_789, "reasons": {"not JSON": 10},
         "lag_before": 25 << 20, "lag_after": 0, "hours": volumes, "files": 7, "file_bytes": 9 << 20,
     }  # fmt: skip
-    return FlowSummary(name, **(given | also))  # type: ignore[arg-type]
+    return FlowSummary(name, **(fields | also))  # type: ignore[arg-type]
 
 
 def summary(*flows: FlowSummary, run: str = "20261121-1") -> RunSummary:
@@ -57,7 +57,7 @@ def seen(browser: Browser, folder: Path, run: RunSummary, *options: str) -> str:
     return browser.dom(page, *options)
 
 
-def test_what_a_run_did_is_on_the_page(browser: Browser, tmp_path: Path) -> None:
+def test_the_page_shows_the_results_of_the_run(browser: Browser, tmp_path: Path) -> None:
     dom = seen(
         browser,
         tmp_path,
@@ -73,7 +73,7 @@ def test_what_a_run_did_is_on_the_page(browser: Browser, tmp_path: Path) -> None
         "Batches: bytes of log, from 2026-11-21 10:00:00 UTC", "Dead letters by reason",
     ]  # fmt: skip
     assert texts(dom, "figcaption") == titles
-    assert "It did not get to its end: no broker" in texts(dom, "p")
+    assert "The flow failed: no broker" in texts(dom, "p")
     cells = texts(dom, "td")
     for cell in ("2026-11-21 10:00:08 UTC", "7.5 s", "5 MiB", "20 MiB", "1 KiB", "gone"):
         assert cell in cells
@@ -105,7 +105,7 @@ def test_names_from_outside_are_text_and_nothing_else(browser: Browser, tmp_path
     assert "&lt;script&gt;" in dom and "\ufffd" in dom and "\u202e" not in dom and "\x00" not in dom
 
 
-def test_nothing_is_fetched_and_no_script_may_run(tmp_path: Path) -> None:
+def test_the_page_fetches_nothing_and_runs_no_script(tmp_path: Path) -> None:
     page = render(summary(flow()))
     assert "default-src 'none'; style-src 'unsafe-inline'" in page
     assert not re.search(r"(?:src|href)\s*=|url\(|@import|<script|https?:", page)
@@ -157,7 +157,7 @@ def test_no_text_is_cut_off_at_the_end_of_a_plot(browser: Browser, tmp_path: Pat
     assert -plots.WIDTH < float(texts(browser.dom(page), "title")[0]) <= 0
 
 
-def test_there_is_something_to_see_in_light_and_in_dark(browser: Browser, tmp_path: Path) -> None:
+def test_plots_are_visible_in_light_and_dark_mode(browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     write_report(summary(flow()), page)
     images = [tmp_path / f"{name}.png" for name in ("light", "dark")]
@@ -176,14 +176,14 @@ def test_a_report_replaces_another_and_leaves_nothing_else(tmp_path: Path) -> No
 
 @example([("", 5e-324)])
 @given(st.lists(st.tuples(st.text(max_size=40), st.floats(0, 1e18)), max_size=20))
-def test_plots_are_sound_whatever_is_in_them(named: list[tuple[str, float]]) -> None:
+def test_plots_are_valid_for_any_values(named: list[tuple[str, float]]) -> None:
     bars = [plots.Bar(name, value) for name, value in named]
     spans = [plots.TimeSpan(at, at + value / 1e9, value, name) for at, (name, value) in enumerate(named)]
-    places = [name for name, _ in named]
+    labels = [name for name, _ in named]
     for drawn in (
         plots.rows("t", bars),
-        plots.columns("t", places, [("a", [value for _, value in named]), ("b", [1.0] * len(named))], binary=True),
-        plots.columns("t", places, []),
+        plots.columns("t", labels, [("a", [value for _, value in named]), ("b", [1.0] * len(named))], binary=True),
+        plots.columns("t", labels, []),
         plots.timeline("t", spans),
     ):
         for shape in ET.fromstring(drawn).iter("rect"):

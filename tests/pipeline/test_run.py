@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from odradek.pipeline.config import Pipeline, load
-from odradek.pipeline.run import FlowRun, RunLimits, _is_enough, _StopQuery
+from odradek.pipeline.run import FlowRun, RunLimits, _is_stop_query, _StopQuery
 
 FILE = """
 [source]
@@ -97,5 +97,5 @@ def test_no_query_starts_when_a_run_has_been_ended(pipeline: Pipeline) -> None:
 
 
 def test_the_end_of_a_run_is_no_error_wherever_it_was_raised() -> None:
-    assert _is_enough(_StopQuery()) and _is_enough(RuntimeError("Traceback\nodradek.pipeline.run._StopQuery\n"))
-    assert not _is_enough(RuntimeError("enough"))
+    assert _is_stop_query(_StopQuery()) and _is_stop_query(RuntimeError("Traceback\nodradek.pipeline.run._StopQuery\n"))
+    assert not _is_stop_query(RuntimeError("enough"))

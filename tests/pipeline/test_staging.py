@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from odradek.errors import ConfigError
 from odradek.pipeline import staging
 from odradek.pipeline.decode import DecodeJob, avro_fields, decode
-from odradek.pipeline.staging import CoveredRange, StageJob, Stager, TaskOutput, prefix
+from odradek.pipeline.staging import CoveredRange, StageJob, Stager, TaskOutput, file_prefix
 from odradek.spark.schema import COLUMNS, HEADERS
 
 AT = int(datetime(2026, 11, 21, 23, 30, tzinfo=UTC).timestamp() * 1e6)
@@ -37,7 +37,14 @@ def rows(count: int, first: int = 0, topic: str = "t", partition: int = 0, broke
 
 def job(root: Path, **changes: Any) -> StageJob:
     usual = StageJob(
-        str(root), "", prefix("f", 3, "ab"), DecodeJob("raw", read_at=AT), ("topic", "date", "hour"), "UTC", "zstd", 10
+        str(root),
+        "",
+        file_prefix("f", 3, "ab"),
+        DecodeJob("raw", read_at=AT),
+        ("topic", "date", "hour"),
+        "UTC",
+        "zstd",
+        10,
     )
     return usual._replace(**changes)
 
@@ -52,10 +59,15 @@ def staged(made: StageJob, *batches: pa.RecordBatch) -> TaskOutput:
 def test_rows_are_in_files_of_their_partitions_and_all_of_them_are_accounted_for(tmp_path: Path) -> None:
     account = staged(job(tmp_path), rows(10), rows(5, 10), rows(7, 3, topic="u"))
     assert (account.rows, account.payload, account.dead) == (22, 176, 0)
-    found = {file.partition["topic"]: file for file in account.files}
-    assert found["t"].path.startswith("topic=t/date=2026-11-21/hour=23/odradek-f-00000003-ab-")
-    assert (found["t"].rows, found["u"].rows, found["t"].least, found["t"].most) == (15, 7, AT / 1e6, AT / 1e6)
-    table = pq.read_table(tmp_path / found["t"].path, partitioning=None)
+    files = {file.partition["topic"]: file for file in account.files}
+    assert files["t"].path.startswith("topic=t/date=2026-11-21/hour=23/odradek-f-00000003-ab-")
+    assert (files["t"].rows, files["u"].rows, files["t"].least, files["t"].most) == (
+        15,
+        7,
+        AT / 1e6,
+        AT / 1e6,
+    )
+    table = pq.read_table(tmp_path / files["t"].path, partitioning=None)
     assert table["value"].to_pylist() == [b"%08d" % n for n in range(15)]
     assert account.runs == [CoveredRange("t", "1-0", 0, 270), CoveredRange("u", "1-0", 54, 180)]
     bucket = AT // 1_000_000 // 600 * 600
@@ -73,7 +85,7 @@ def test_two_attempts_never_have_a_file_in_common(tmp_path: Path) -> None:
     assert len(set(paths)) == 2 and len(list(tmp_path.rglob("*.parquet"))) == 2
 
 
-def test_what_is_abandoned_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abandoned_task_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staging, "OPEN_FILES", 1)
     monkeypatch.setattr(staging, "GROUP_BYTES", 1)
     stager = Stager(job(tmp_path))
@@ -171,7 +183,7 @@ def test_avro_types_that_have_none_are_refused(kind: object) -> None:
 
 
 @given(st.lists(st.binary(max_size=40), max_size=5))
-def test_hostile_bytes_are_dead_and_nothing_worse(values: list[bytes]) -> None:
+def test_hostile_bytes_become_dead_letters(values: list[bytes]) -> None:
     schema = {"type": "record", "name": "R", "fields": [
         {"name": "a", "type": {"type": "array", "items": ["null", "string"]}}, {"name": "n", "type": "long"},
     ]}  # fmt: skip

@@ -29,8 +29,8 @@ async def verified(made: Made, batches: set[int] | None = None) -> VerifyResult:
     return await verify(made.pipeline, made.table, batches)
 
 
-def kinds(verdict: VerifyResult) -> list[str]:
-    return [finding.kind for finding in verdict.findings]
+def kinds(result: VerifyResult) -> list[str]:
+    return [finding.kind for finding in result.findings]
 
 
 def rewrite(made: Made, entry: LedgerEntry, change: object, **changes: object) -> None:
@@ -56,14 +56,14 @@ async def test_a_complete_table_is_complete(tmp_path: Path, decode: str) -> None
     made.run()
     made.log(ROWS)
     made.run(undecodable=lambda value: value == ROWS[7])
-    verdict = await verified(made)
-    assert verdict.findings == ()
-    assert verdict.compared == ("position, payload" if decode == "raw" else "position")
-    assert (verdict.batches, verdict.of, verdict.found.rows, verdict.found.dead) == (2, 2, 399, 1)
-    assert verdict.found.size == sum(path.stat().st_size for path in made.logs.rglob("*.kafka"))
+    result = await verified(made)
+    assert result.findings == ()
+    assert result.compared == ("position, payload" if decode == "raw" else "position")
+    assert (result.batches, result.of, result.counts.rows, result.counts.dead) == (2, 2, 399, 1)
+    assert result.counts.size == sum(path.stat().st_size for path in made.logs.rglob("*.kafka"))
 
 
-async def test_a_cluster_is_asked_as_directories_are(
+async def test_a_cluster_and_its_directories_verify_alike(
     tmp_path: Path, odradek_chroot: str, odradek_kafka07_broker: Callable[..., Kafka07Broker]
 ) -> None:
     made = Made(tmp_path)
@@ -76,13 +76,13 @@ async def test_a_cluster_is_asked_as_directories_are(
     keys = {"log.flush.interval": "1", "num.partitions": "6"}
     broker = odradek_kafka07_broker(log_dir=made.logs, broker_id=1, config=keys)
     for source in (f'zookeeper = "{odradek_chroot}"', f'brokers = "1@{broker.address}"'):
-        there = Made(tmp_path, source=source)
-        verdict = await verified(there)
-        assert (verdict.found.rows, [finding.rows for finding in verdict.findings]) == (1299, [1])
-        assert verdict.found.size == sum(path.stat().st_size for path in made.logs.rglob("*.kafka"))
+        other = Made(tmp_path, source=source)
+        result = await verified(other)
+        assert (result.counts.rows, [finding.rows for finding in result.findings]) == (1299, [1])
+        assert result.counts.size == sum(path.stat().st_size for path in made.logs.rglob("*.kafka"))
 
 
-async def test_a_broker_that_is_away_is_no_proof(tmp_path: Path) -> None:
+async def test_an_unreachable_broker_is_an_error(tmp_path: Path) -> None:
     made = Made(tmp_path)
     made.log(ROWS)
     made.run()
@@ -91,16 +91,16 @@ async def test_a_broker_that_is_away_is_no_proof(tmp_path: Path) -> None:
 
 
 async def test_an_empty_table_is_complete(tmp_path: Path) -> None:
-    verdict = await verified(Made(tmp_path))
-    assert verdict.ok and verdict.batches == 0
+    result = await verified(Made(tmp_path))
+    assert result.ok and result.batches == 0
 
 
 async def test_a_row_that_is_missing_is_named(tmp_path: Path) -> None:
     made = Made(tmp_path)
     made.log(ROWS)
     made.run(lose=lambda value: value == ROWS[3])
-    verdict = await verified(made)
-    (finding,) = verdict.findings
+    result = await verified(made)
+    (finding,) = result.findings
     assert (finding.kind, finding.rows) == ("missing", 1)
     assert f"at {sum(len(row) + 10 for row in ROWS[:3])}:0 " in finding.what
 
@@ -110,8 +110,8 @@ async def test_a_row_that_is_there_twice_is_extra(tmp_path: Path) -> None:
     made.log(ROWS)
     entry = made.run()
     rewrite(made, entry, lambda table: pa.concat_tables([table, table.slice(5, 2)]))
-    verdict = await verified(made)
-    assert [(finding.kind, finding.rows) for finding in verdict.findings] == [("extra", 2)]
+    result = await verified(made)
+    assert [(finding.kind, finding.rows) for finding in result.findings] == [("extra", 2)]
 
 
 async def test_a_payload_that_differs_is_different(tmp_path: Path) -> None:
@@ -125,11 +125,11 @@ async def test_a_payload_that_differs_is_different(tmp_path: Path) -> None:
         return table.set_column(table.schema.get_field_index("value"), "value", pa.array(values, pa.binary()))
 
     rewrite(made, entry, change)
-    verdict = await verified(made)
-    assert [(finding.kind, finding.rows) for finding in verdict.findings] == [("different", 2)]
+    result = await verified(made)
+    assert [(finding.kind, finding.rows) for finding in result.findings] == [("different", 2)]
 
 
-async def test_a_row_that_never_was_is_extra(tmp_path: Path) -> None:
+async def test_a_row_not_in_the_log_is_extra(tmp_path: Path) -> None:
     made = Made(tmp_path)
     made.log(ROWS)
     entry = made.run()
@@ -140,9 +140,9 @@ async def test_a_row_that_never_was_is_extra(tmp_path: Path) -> None:
         return pa.concat_tables([table, stray])
 
     rewrite(made, entry, change)
-    verdict = await verified(made)
-    assert sorted((finding.kind, finding.rows) for finding in verdict.findings) == [("extra", 1), ("extra", 1)]
-    assert any("no batch has read" in finding.what for finding in verdict.findings)
+    result = await verified(made)
+    assert sorted((finding.kind, finding.rows) for finding in result.findings) == [("extra", 1), ("extra", 1)]
+    assert any("no batch has read" in finding.what for finding in result.findings)
 
 
 async def test_indexes_inside_wrappers_count(tmp_path: Path) -> None:
@@ -158,44 +158,44 @@ async def test_corrupt_messages_are_skipped_or_dead_letters(tmp_path: Path, poli
     made = Made(tmp_path, corrupt=policy)
     made.log(encode_set(ROWS[:10]) + damage(encode_set([ROWS[10]])) + encode_set(ROWS[11:]))
     made.run(corrupt=policy)
-    verdict = await verified(made)
-    assert verdict.ok
-    assert (verdict.found.skipped, verdict.found.dead) == ((1, 0) if policy == "skip" else (0, 1))
+    result = await verified(made)
+    assert result.ok
+    assert (result.counts.skipped, result.counts.dead) == ((1, 0) if policy == "skip" else (0, 1))
 
 
-async def test_a_ledger_that_tells_of_other_counts_is_found_out(tmp_path: Path) -> None:
+async def test_wrong_counts_in_the_ledger_are_findings(tmp_path: Path) -> None:
     made = Made(tmp_path, corrupt="skip")
     made.log(encode_set(ROWS) + damage(encode_set([b"x"])))
     made.run(corrupt="skip", gaps=(), dead=3)
     assert kinds(await verified(made)) == ["skipped", "dead"]
 
 
-async def test_what_was_left_out_in_one_gap_does_not_excuse_what_was_left_out_elsewhere(tmp_path: Path) -> None:
+async def test_a_gap_excuses_only_its_own_range(tmp_path: Path) -> None:
     made = Made(tmp_path, corrupt="skip")
     made.log(encode_set(ROWS[:50]) + damage(encode_set([b"x"])) + encode_set(ROWS[50:]) + damage(encode_set([b"y"])))
     first, _ = made.run(corrupt="skip").gaps
-    assert (await verified(made)).found.skipped == 2
+    assert (await verified(made)).counts.skipped == 2
     rewrite(made, made.ledger.entries()[-1], lambda table: table, gaps=(first,))
-    verdict = await verified(made)
-    assert [(finding.kind, finding.rows) for finding in verdict.findings] == [("skipped", 1)]
+    result = await verified(made)
+    assert [(finding.kind, finding.rows) for finding in result.findings] == [("skipped", 1)]
 
 
-async def test_a_gap_is_no_excuse_for_what_the_log_still_has(tmp_path: Path) -> None:
+async def test_a_gap_does_not_hide_messages_the_log_still_has(tmp_path: Path) -> None:
     made = Made(tmp_path)
     made.log(ROWS)
     middle = sum(len(row) + 10 for row in ROWS[:50])
     lost = set(ROWS[:50])
     made.run(lose=lambda value: value in lost, gaps=(gap(0, middle),))
-    verdict = await verified(made)
-    assert [(finding.kind, finding.rows) for finding in verdict.findings] == [("missing", 50)]
+    result = await verified(made)
+    assert [(finding.kind, finding.rows) for finding in result.findings] == [("missing", 50)]
     file = made.logs / "orders-0" / f"{0:020}.kafka"
     (file.parent / f"{middle:020}.kafka").write_bytes(file.read_bytes()[middle:])
     file.unlink()
-    verdict = await verified(made)
-    assert verdict.ok and (verdict.gaps, verdict.found.expired) == (middle, 0)
+    result = await verified(made)
+    assert result.ok and (result.gaps, result.counts.expired) == (middle, 0)
 
 
-async def test_what_retention_took_is_said_and_not_held_against_the_table(tmp_path: Path) -> None:
+async def test_messages_deleted_by_retention_are_counted_not_findings(tmp_path: Path) -> None:
     made = Made(tmp_path)
     made.log(ROWS)
     made.run()
@@ -203,18 +203,18 @@ async def test_what_retention_took_is_said_and_not_held_against_the_table(tmp_pa
     cut = sum(len(row) + 10 for row in ROWS[:30])
     (file.parent / f"{cut:020}.kafka").write_bytes(file.read_bytes()[cut:])
     file.unlink()
-    verdict = await verified(made)
-    assert verdict.ok and verdict.found.expired == cut and verdict.found.rows == 70
+    result = await verified(made)
+    assert result.ok and result.counts.expired == cut and result.counts.rows == 70
 
 
-async def test_a_log_that_was_made_anew_is_not_the_tables_log(tmp_path: Path) -> None:
+async def test_a_recreated_log_is_a_finding(tmp_path: Path) -> None:
     made = Made(tmp_path)
     made.log(ROWS)
     made.run()
     file = made.logs / "orders-0" / f"{0:020}.kafka"
     file.write_bytes(encode_set(ROWS[:40]))
-    verdict = await verified(made)
-    assert "log" in kinds(verdict)
+    result = await verified(made)
+    assert "log" in kinds(result)
 
 
 async def test_files_are_compared_with_the_ledger(tmp_path: Path) -> None:
@@ -225,8 +225,8 @@ async def test_files_are_compared_with_the_ledger(tmp_path: Path) -> None:
     (made.root / "table" / entry.files[0].path).unlink()
     path = made.root / "table" / entry.files[1].path
     pq.write_table(pq.read_table(path, partitioning=None).slice(1), path)
-    verdict = await verified(made)
-    assert kinds(verdict) == ["unreadable", "file", "missing", "missing"]
+    result = await verified(made)
+    assert kinds(result) == ["unreadable", "file", "missing", "missing"]
 
 
 async def test_batches_that_do_not_join_are_found(tmp_path: Path) -> None:
@@ -247,13 +247,13 @@ async def test_some_batches_are_checked_alone(tmp_path: Path) -> None:
     made.log(ROWS)
     made.run()
     assert (await verified(made, {1})).ok
-    verdict = await verified(made, {0})
-    assert kinds(verdict) == ["missing"] and verdict.batches == 1
+    result = await verified(made, {0})
+    assert kinds(result) == ["missing"] and result.batches == 1
 
 
-async def test_a_long_log_is_compared_in_stretches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "STRETCH", 200)
-    monkeypatch.setattr(compare, "LOOKED_INTO", 3)
+async def test_a_long_log_is_compared_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "SLICE_BYTES", 200)
+    monkeypatch.setattr(compare, "MAX_DETAILED", 3)
     made = Made(tmp_path)
     made.log(ROWS)
     made.log(encode_set(ROWS, CompressionType.GZIP))
@@ -262,10 +262,10 @@ async def test_a_long_log_is_compared_in_stretches(tmp_path: Path, monkeypatch: 
     assert (await verified(made)).ok
     entry = made.ledger.entries()[0]
     rewrite(made, entry, lambda table: table.filter(pc.field("value") != ROWS[40]))
-    verdict = await verified(made)
-    assert kinds(verdict) == ["missing"] * 3
+    result = await verified(made)
+    assert kinds(result) == ["missing"] * 3
     made.log(ROWS)
     made.run(lose=lambda value: True)
     *named, more = (await verified(made)).findings
     assert [finding.kind for finding in named] == ["missing"] * 3
-    assert "more stretches" in more.where
+    assert "more slices" in more.where

@@ -94,9 +94,9 @@ class Child:
 
     def workers(self) -> list[psutil.Process]:
         """Python processes that do Spark's tasks: those that pyspark's daemon for them has forked."""
-        found = [each for each in self._below() if _command(each)[-2:] == ["pyspark.daemon", "pyspark.worker"]]
-        pids = {each.pid for each in found}
-        return [each for each in found if each.parents()[0].pid in pids]
+        workers = [each for each in self._below() if _command(each)[-2:] == ["pyspark.daemon", "pyspark.worker"]]
+        pids = {each.pid for each in workers}
+        return [each for each in workers if each.parents()[0].pid in pids]
 
     def kill(self) -> None:
         """SIGKILL for every process of the tree. They are stopped first, so that none sees the end of another and none

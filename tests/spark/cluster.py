@@ -93,10 +93,10 @@ class Machine:
     def started(self, name: str, command: Sequence[str], sign: str, **environ: str) -> Iterator[str]:
         """A process, killed with all of its own at the end of the block. Yields what the sign finds in its output."""
         log = self.folder / f"{name}.log"
-        given = {**self.environ, **environ}
+        environment = {**self.environ, **environ}
         with (
             log.open("wb") as out,
-            subprocess.Popen(command, cwd=self.folder, env=given, stdout=out, stderr=out) as process,
+            subprocess.Popen(command, cwd=self.folder, env=environment, stdout=out, stderr=out) as process,
         ):
             try:
                 yield _awaited(process, log, sign)
@@ -115,10 +115,10 @@ class Machine:
 
 def _awaited(process: subprocess.Popen[bytes], log: Path, sign: str) -> str:
     until = time.monotonic() + DEADLINE_S
-    while not (found := re.search(sign, log.read_text("utf-8", "replace"))):
+    while not (match := re.search(sign, log.read_text("utf-8", "replace"))):
         assert process.poll() is None and time.monotonic() < until, log.read_text("utf-8", "replace")
         time.sleep(0.1)
-    return found[1]
+    return match[1]
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

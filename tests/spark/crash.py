@@ -76,7 +76,7 @@ STEPS: dict[str, Callable[[Say], None]] = {
     "planned": lambda say: before(TableWriter, "commit", say),
     "staging": while_staging,
     "staged": lambda say: behind(FlowRun, "_stage", say),
-    "judged": lambda say: behind(TableWriter, "_judge", say),
+    "judged": lambda say: behind(TableWriter, "_check_result", say),
     "delta": lambda say: behind(DeltaLog, "commit", say),
     "linking": lambda say: before(os, "link", say),
     "ledger": lambda say: behind(Ledger, "commit", say),
@@ -84,12 +84,12 @@ STEPS: dict[str, Callable[[Say], None]] = {
 }
 
 
-def tell(step: str) -> None:
+def write_line(step: str) -> None:
     os.write(sys.stdout.fileno(), f"{step}\n".encode())
 
 
 def stay(step: str) -> None:
-    tell(step)
+    write_line(step)
     sys.stdin.readline()
 
 
@@ -108,7 +108,7 @@ def main(step: str, file: str, *seconds: str) -> int:
         impatient(*seconds)
     if step == "all":
         for name, install in STEPS.items():
-            install(lambda name=name: tell(name))  # type: ignore[misc]
+            install(lambda name=name: write_line(name))  # type: ignore[misc]
     else:
         STEPS[step](lambda: stay(step))
     return run(["pipeline", "run", file, "--master", "local[2]", "--quiet"])

@@ -37,22 +37,22 @@ class Row(NamedTuple):
 
 def write_log(log_dir: Path, topic: str, partition: int, *files: bytes) -> list[int]:
     """Segment files of these contents. Returns where each starts, and where the last one ends."""
-    place = log_dir / f"{topic}-{partition}"
-    place.mkdir(parents=True, exist_ok=True)
+    directory = log_dir / f"{topic}-{partition}"
+    directory.mkdir(parents=True, exist_ok=True)
     starts = [0]
     for data in files:
-        (place / f"{starts[-1]:020}.kafka").write_bytes(data)
+        (directory / f"{starts[-1]:020}.kafka").write_bytes(data)
         starts.append(starts[-1] + len(data))
     return starts
 
 
 def rows_of(log_dir: Path, broker: int | None = None, topic: str | None = None) -> list[Row]:
     """What the segment files say."""
-    found = []
+    records = []
     for log in segments.logs(log_dir):
         for batch in log.batches():
             if topic in (None, log.partition.topic):
-                found += [
+                records += [
                     Row(
                         r.topic,
                         broker,
@@ -64,7 +64,7 @@ def rows_of(log_dir: Path, broker: int | None = None, topic: str | None = None) 
                     )
                     for r in batch
                 ]
-    return sorted(found, key=lambda row: row[:5])
+    return sorted(records, key=lambda row: row[:5])
 
 
 def append(
@@ -115,15 +115,15 @@ _TYPES = _types()
 
 
 def batch_reader(**options: object) -> BatchReader:
-    given = names(**options)
-    reader = OdradekSource(given).reader(whole_schema(given))
+    named = names(**options)
+    reader = OdradekSource(named).reader(whole_schema(named))
     assert isinstance(reader, BatchReader)
     return reader
 
 
 def stream_reader(**options: object) -> StreamReader:
-    given = names(**options)
-    reader = OdradekSource(given).streamReader(whole_schema(given))
+    named = names(**options)
+    reader = OdradekSource(named).streamReader(whole_schema(named))
     assert isinstance(reader, StreamReader)
     return reader
 
@@ -143,11 +143,11 @@ def batch_rows(**options: object) -> list[Row]:
     return read_all(reader, reader.partitions())
 
 
-def eventually(look: Callable[[], Any], good: Callable[[Any], bool]) -> Any:
+def eventually(read: Callable[[], Any], is_done: Callable[[Any], bool]) -> Any:
     """What ZooKeeper tells takes a moment; the test's time-out ends this."""
-    while not good(found := look()):
+    while not is_done(value := read()):
         pass
-    return found
+    return value
 
 
 # ---- logs that are hard to cut -------------------------------------------------------------------------------

@@ -40,11 +40,11 @@ def test_the_target_is_the_end_of_every_log() -> None:
 
 
 def test_a_new_partition_enters_before_it_is_read() -> None:
-    there = logs(Extent(0, 50), Extent(40, 60), Extent(0, 70))
-    first = end_offsets(at(5), there)
+    extents = logs(Extent(0, 50), Extent(40, 60), Extent(0, 70))
+    first = end_offsets(at(5), extents)
     assert first == at(50, 40, 0)
-    assert clip_to_logs(at(5), first, there, fail_on_data_loss=True).ranges == (Range(P, 5, 50),)
-    assert end_offsets(first, there) == at(50, 60, 70)
+    assert clip_to_logs(at(5), first, extents, fail_on_data_loss=True).ranges == (Range(P, 5, 50),)
+    assert end_offsets(first, extents) == at(50, 60, 70)
     later = logs(Extent(0, 50), Extent(45, 60), Extent(0, 70))  # retention goes on between planning and reading again
     assert [gap.start for gap in clip_to_logs(first, at(50, 60, 70), later, fail_on_data_loss=False).gaps] == [40]
 
@@ -59,16 +59,16 @@ def test_a_partition_that_is_away_stays_where_it_is() -> None:
     assert end_offsets(at(5, 6), logs(Extent(0, 50))) == at(50, 6)
 
 
-def test_a_log_made_anew_is_the_target_however_short() -> None:
+def test_a_recreated_log_is_read_to_its_new_end() -> None:
     assert end_offsets(at(500), logs(Extent(0, 50))) == at(50)
     assert backlog(at(500), at(50), logs(Extent(0, 50))) == {P: 50}
 
 
 def test_backlog_is_what_logs_still_have() -> None:
-    there = logs(Extent(20, 50), Extent(0, 60))
-    assert backlog(at(5, 60, 7), at(50, 60, 9), there) == {P: 30}
-    assert backlog(at(5), at(50, 60), there) == {P: 30}
-    assert backlog(at(5), at(10), there) == {}
+    extents = logs(Extent(20, 50), Extent(0, 60))
+    assert backlog(at(5, 60, 7), at(50, 60, 9), extents) == {P: 30}
+    assert backlog(at(5), at(50, 60), extents) == {P: 30}
+    assert backlog(at(5), at(10), extents) == {}
 
 
 # ---- whether it is time --------------------------------------------------------------------------------------
@@ -92,19 +92,19 @@ def test_without_a_limit_everything_is_read() -> None:
 
 
 def test_shares_are_proportional_to_backlogs() -> None:
-    there = logs(Extent(0, 3 * GiB), Extent(0, 1 * GiB))
-    admitted = end_of_micro_batch(at(0, 0), at(3 * GiB, 1 * GiB), there, 1 * GiB)
+    extents = logs(Extent(0, 3 * GiB), Extent(0, 1 * GiB))
+    admitted = end_of_micro_batch(at(0, 0), at(3 * GiB, 1 * GiB), extents, 1 * GiB)
     assert admitted.ends == {}
     assert admitted.cuts == (SplitPoint(P, 768 * MiB, 0, 3 * GiB), SplitPoint(Q, 256 * MiB, 0, 1 * GiB))
     assert pickle.loads(pickle.dumps(admitted)) == admitted
 
 
 def test_a_known_boundary_in_the_second_half_of_a_share_ends_it() -> None:
-    there = logs(Extent(0, 4 * GiB, (0, 600 * MiB, 1200 * MiB)))
-    assert end_of_micro_batch(at(0), at(4 * GiB), there, 1 * GiB) == MicroBatchEnd(at(600 * MiB), ())
-    assert end_of_micro_batch(at(0), at(4 * GiB), there, 600 * MiB) == MicroBatchEnd(at(600 * MiB), ())
-    assert end_of_micro_batch(at(0), at(4 * GiB), there, 400 * MiB).cuts == (SplitPoint(P, 400 * MiB, 0, 600 * MiB),)
-    from_within = end_of_micro_batch(at(700 * MiB), at(4 * GiB), there, 1 * GiB)
+    extents = logs(Extent(0, 4 * GiB, (0, 600 * MiB, 1200 * MiB)))
+    assert end_of_micro_batch(at(0), at(4 * GiB), extents, 1 * GiB) == MicroBatchEnd(at(600 * MiB), ())
+    assert end_of_micro_batch(at(0), at(4 * GiB), extents, 600 * MiB) == MicroBatchEnd(at(600 * MiB), ())
+    assert end_of_micro_batch(at(0), at(4 * GiB), extents, 400 * MiB).cuts == (SplitPoint(P, 400 * MiB, 0, 600 * MiB),)
+    from_within = end_of_micro_batch(at(700 * MiB), at(4 * GiB), extents, 1 * GiB)
     assert from_within.cuts == (SplitPoint(P, 1724 * MiB, 1200 * MiB, 4 * GiB),)
 
 
@@ -136,19 +136,19 @@ def test_a_backlog_is_worked_off_within_the_limit_and_nobody_is_left_behind(
     sizes: list[int], limit: int, overshoot: int
 ) -> None:
     partitions = [TopicPartition("t", n, n % 3) for n in range(len(sizes))]
-    there = {p: Extent(0, size) for p, size in zip(partitions, sizes, strict=True)}
+    extents = {p: Extent(0, size) for p, size in zip(partitions, sizes, strict=True)}
     start = dict.fromkeys(partitions, Position(0))
-    end = {p: Position(log.latest) for p, log in there.items()}
+    end = {p: Position(log.latest) for p, log in extents.items()}
     if limit < 1 * MiB:
         limit += 1 * MiB
     for _ in range(4 * (sum(sizes) // limit + len(sizes)) + 4):
         if start == end:
             break
-        admitted = end_of_micro_batch(start, end, there, limit)
-        found = {cut: min(cut.position + overshoot % 1000, cut.ceiling) for cut in admitted.cuts}
-        following = admitted.with_boundaries(found)
+        admitted = end_of_micro_batch(start, end, extents, limit)
+        boundaries = {cut: min(cut.position + overshoot % 1000, cut.ceiling) for cut in admitted.cuts}
+        following = admitted.with_boundaries(boundaries)
         taken = sum(following[p] - start[p] for p in partitions)
-        assert 0 < taken <= limit + 1000 * len(found)
+        assert 0 < taken <= limit + 1000 * len(boundaries)
         assert all(start[p] <= following[p] <= end[p] for p in partitions)
         start = following
     assert start == end
@@ -159,9 +159,9 @@ def test_partitions_take_turns_while_logs_grow() -> None:
     start = dict.fromkeys(partitions, Position(0))
     latest = 100 * MIN_SHARE
     for _ in range(20):
-        there = {p: Extent(0, latest) for p in partitions}
+        extents = {p: Extent(0, latest) for p in partitions}
         end = {p: Position(latest) for p in partitions}
-        admitted = end_of_micro_batch(start, end, there, 3 * MIN_SHARE)
+        admitted = end_of_micro_batch(start, end, extents, 3 * MIN_SHARE)
         start = admitted.with_boundaries({cut: cut.position + 77 for cut in admitted.cuts})
         latest += 50 * MIN_SHARE
     assert all(position >= 5 * MIN_SHARE for position in start.values())

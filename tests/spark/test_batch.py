@@ -181,8 +181,8 @@ def test_corrupt_messages_fail_or_are_skipped_or_are_dead(broker: Kafka07Broker,
     assert batch_rows(**options, corrupt="skip-message") == good[:50] + good[51:]
     reader = batch_reader(**options, corrupt="dead", includeHeaders="true")
     batches = [batch for task in reader.partitions() for batch in reader.read(task)]
-    found = sorted(rows_in(batches), key=lambda row: row[:5])
-    assert found == [*good[:50], bad._replace(value=raw), *good[51:]]
+    records = sorted(rows_in(batches), key=lambda row: row[:5])
+    assert records == [*good[:50], bad._replace(value=raw), *good[51:]]
     headers = {
         (number, offset): header
         for batch in batches
@@ -190,7 +190,7 @@ def test_corrupt_messages_fail_or_are_skipped_or_are_dead(broker: Kafka07Broker,
             *(batch.column(n).to_pylist() for n in ("partition", "offset", "headers")), strict=True
         )
     }
-    assert [place for place, header in headers.items() if header] == [(0, bad.offset)]
+    assert [position for position, header in headers.items() if header] == [(0, bad.offset)]
     assert headers[0, bad.offset][0]["key"] == "error"
 
 
@@ -350,7 +350,7 @@ def test_a_task_given_up_leaves_nothing_running(broker: Kafka07Broker, odradek_c
     assert len(rows_of(broker.log_dir, 3, "orders")) == sum(batch.num_rows for batch in reader.read(task))
 
 
-def test_a_line_that_breaks_is_mended(
+def test_a_lost_connection_is_restored(
     broker: Kafka07Broker, odradek_fault_proxy: Callable[[str, int], FaultProxy]
 ) -> None:
     proxy = odradek_fault_proxy(broker.host, broker.port)
@@ -391,7 +391,7 @@ def test_a_connection_is_kept_from_task_to_task(broker: Kafka07Broker) -> None:
     assert broker.statistics().connections_total == total
 
 
-def test_a_forked_process_connects_anew(broker: Kafka07Broker) -> None:
+def test_a_forked_process_opens_its_own_connections(broker: Kafka07Broker) -> None:
     reader = batch_reader(kafka_broker_list=f"3:{broker.address}", subscribe="orders")
     planned = reader.partitions()
     child = os.fork()

@@ -70,10 +70,10 @@ class Page:
             return
         for table in re.split(r"^(?=\[)", block, flags=re.MULTILINE)[1:]:
             header = re.escape(table.splitlines()[0])
-            there = re.compile(rf"^{header}\n(?:[^\[\n].*\n|\n)*", re.MULTILINE)
+            section = re.compile(rf"^{header}\n(?:[^\[\n].*\n|\n)*", re.MULTILINE)
             text = file.read_text()
-            found = there.search(text)
-            file.write_text(text.replace(found[0], table) if found else text + table)
+            match = section.search(text)
+            file.write_text(text.replace(match[0], table) if match else text + table)
 
     def _console(self, block: str) -> None:
         for line in block.splitlines():
@@ -95,9 +95,9 @@ def test_records_that_change(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
         many: list[object] = [{"id": number, "name": f"n{number}"} for number in range(20)]
         sent(*many, {"id": 3_000_000_000, "name": "large"})()
         events = {
-            "A field comes": sent({"id": 20, "name": "n20", "country": "DE"}),
-            "A type becomes wider": sent({"id": 3_000_000_001, "name": "larger", "country": "FR"}),
-            "A field goes, or gets another name": sent({"id": 22, "customer": "c22"}),
+            "Add a field": sent({"id": 20, "name": "n20", "country": "DE"}),
+            "Widen a type": sent({"id": 3_000_000_001, "name": "larger", "country": "FR"}),
+            "Remove or rename a field": sent({"id": 22, "customer": "c22"}),
             "What is refused": sent({"id": "A-17", "customer": "c"}, *[{"id": 30, "customer": "c"}] * 20),
         }
         names = Page("schema-evolution.md", f'brokers = "1@{broker.address}"', events).play()
@@ -136,7 +136,7 @@ def test_records_that_are_late(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ages = -now / HOUR
     events = {
         "Late rows are new files in old directories": sent(0, -1, -30),
-        "Times that cannot be": sent(*[0] * 30, ages, 24 * 365 * 200),
+        "Impossible times": sent(*[0] * 30, ages, 24 * 365 * 200),
     }
     names = Page("late-data.md", f'logs = ["1@{tmp_path}/logs"]', events).play()
     assert len(names["changed"]) == 3

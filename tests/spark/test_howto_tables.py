@@ -67,7 +67,7 @@ def test_backfill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest
     with Kafka07Broker(tmp_path / "target", config={"log.flush.interval": "1"}) as broker:
         for arguments, code in commands("backfill.md"):
             capfd.readouterr()
-            given = [argument.replace("broker:9092", broker.address) for argument in arguments]
-            assert run(given) == code, (arguments, capfd.readouterr())
+            command = [argument.replace("broker:9092", broker.address) for argument in arguments]
+            assert run(command) == code, (arguments, capfd.readouterr())
         sent = b"".join(file.read_bytes() for file in (tmp_path / "target").glob("orders-again-*/*.kafka"))
     assert all(sent.count(row) >= 2 for row in ROWS)

@@ -112,7 +112,7 @@ def test_brokers_need_their_ids() -> None:
 
 
 def test_a_malformed_address_names_the_option() -> None:
-    with pytest.raises(ConfigError, match=r"option kafka\.zk\.connect: ZooKeeper server 'a:b' of a cluster's URL"):
+    with pytest.raises(ConfigError, match=r"option kafka\.zk\.connect: invalid ZooKeeper server 'a:b' in the URL"):
         parse(kafka_zk_connect="a:b")
 
 
@@ -123,7 +123,7 @@ def test_secrets_are_not_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "places"),
+    ("text", "directories"),
     [
         ("/logs", [Directory("/logs")]),
         ("0@/a, 1@/b", [Directory("/a", 0), Directory("/b", 1)]),
@@ -133,9 +133,9 @@ def test_secrets_are_not_shown() -> None:
         ("/with space/@x", [Directory("/with space/@x")]),
     ],
 )
-def test_directories_are_places_with_or_without_a_broker(text: str, places: list[Directory]) -> None:
+def test_directories_have_an_optional_broker(text: str, directories: list[Directory]) -> None:
     options = parse_source({"path": text}, streaming=False)
-    assert options.where == Directories(tuple(places))
+    assert options.where == Directories(tuple(directories))
     assert options.topics == Topics()
 
 
@@ -145,7 +145,7 @@ def test_a_path_that_is_none_is_refused(text: str) -> None:
         parse_source({"path": text}, streaming=False)
 
 
-def test_one_place_and_one_choice_of_topics() -> None:
+def test_exactly_one_source_and_one_choice_of_topics() -> None:
     with pytest.raises(ConfigError, match=r"options kafka\.zk\.connect and path exclude each other"):
         parse(path="/a")
     with pytest.raises(ConfigError, match="options subscribe and assign exclude each other"):
@@ -156,7 +156,7 @@ def test_one_place_and_one_choice_of_topics() -> None:
         parse_source({"kafka.zk.connect": "zk"}, streaming=False)
 
 
-def test_later_eras_are_refused_in_plain_words() -> None:
+def test_clusters_of_kafka_0_8_and_later_are_refused() -> None:
     with pytest.raises(Unsupported, match=r"a 0\.7 cluster is named by kafka\.zk\.connect"):
         parse_source({"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}, streaming=False)
     with pytest.raises(Unsupported, match=r"kafka\.protocol=modern"):

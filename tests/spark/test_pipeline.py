@@ -107,8 +107,8 @@ class Workspace:
         with duckdb.connect() as connection:
             connection.execute("set timezone = 'UTC'")
             t = connection.read_parquet(paths, hive_partitioning=True)
-            found: Any = t.query("t", query)
-            return found.fetchall()
+            result: Any = t.query("t", query)
+            return result.fetchall()
 
     def dead(self, flow: str) -> list[dict[str, Any]]:
         root = self.root / f"{flow}-dead"
@@ -301,8 +301,8 @@ def test_a_compressed_message_with_nothing_in_it_is_put_down_as_what_no_row_came
     assert here.done("t").rows == 6
     (entry,) = here.ledger("t").entries()
     assert [(gap.start, gap.end) for gap in entry.gaps] == [(len(full), len(full) + len(empty))]
-    verdict = od.run(verify, load(here.file()), open_table("t", load(here.file()).flows["t"]))
-    assert verdict.ok and verdict.found.rows == 6
+    result = od.run(verify, load(here.file()), open_table("t", load(here.file()).flows["t"]))
+    assert result.ok and result.counts.rows == 6
 
 
 def test_more_dead_records_than_allowed_keep_the_batch_from_being_committed(here: Workspace) -> None:
@@ -360,7 +360,7 @@ def test_avro_becomes_columns(here: Workspace) -> None:
         ('kind = "json"\nfields = "id bigint"\ntime = "ts"', 'time = "ts": no such field; choose from id'),
         (
             'kind = "json"\nfields = "ts string"\ntime = "ts"',
-            "'ms' is of numbers or timestamps, not string",
+            "'ms' needs numbers or timestamps, not string",
         ),
         ('kind = "avro"\nschema_file = "/nowhere/x.avsc"', "schema_file /nowhere/x.avsc: "),
     ],
@@ -404,7 +404,7 @@ def test_a_checkpoint_of_something_else_is_refused(here: Workspace) -> None:
     here.done("t")
     (here.root / "checkpoint" / "t").rename(here.root / "kept")
     (flow,) = here.run().flows
-    assert "it is gone, or another one" in flow.error and "odradek pipeline repair" in flow.error
+    assert "it is missing or new" in flow.error and "odradek pipeline repair" in flow.error
     (here.root / "kept").rename(here.root / "checkpoint" / "t")
     ledger = here.ledger("t")
     entry = ledger.tail()

@@ -124,21 +124,21 @@ def counted(paths: Iterable[Path], name: str) -> tuple[int, int]:
     return rows, different
 
 
-def kill_at_steps(place: Workspace) -> int:
+def kill_at_steps(workspace: Workspace) -> int:
     for number, step in enumerate(ORDER):
         if number % 3 == 2:
-            place.grow()
-        with Child.at(step, place.file) as child:
+            workspace.grow()
+        with Child.at(step, workspace.file) as child:
             assert child.said() == step, f"{step}: {child.errors}"
     return len(ORDER)
 
 
-def kill_at_random(place: Workspace) -> int:
+def kill_at_random(workspace: Workspace) -> int:
     chance = random.Random(1)
     kills = 0
     while kills < KILLS:
-        place.grow()
-        with Child.at("all", place.file) as child:
+        workspace.grow()
+        with Child.at("all", workspace.file) as child:
             kills += runs_so_long(child, chance.randrange(2, BUSY), chance.uniform(0, 0.5))
     return kills
 
@@ -160,11 +160,11 @@ def runs_so_long(child: Child, steps: int, seconds: float) -> bool:
 def test_runs_that_are_killed_leave_exact_tables(tmp_path: Path) -> None:
     """At every step, and at random. The two take turns on a machine with two cores: most of it is Spark's start."""
     assert {*ORDER, "reading"} == set(STEPS)
-    places = [Workspace(tmp_path / name) for name in ("steps", "random")]
+    workspaces = [Workspace(tmp_path / name) for name in ("steps", "random")]
     with ThreadPoolExecutor() as pool:
-        kills = list(pool.map(lambda work, place: work(place), (kill_at_steps, kill_at_random), places))
+        kills = list(pool.map(lambda work, workspace: work(workspace), (kill_at_steps, kill_at_random), workspaces))
         assert sum(kills) > 20
-        list(pool.map(Workspace.finish, places))
-    for place in places:
-        place.check()
-        place.check_ledgers()
+        list(pool.map(Workspace.finish, workspaces))
+    for workspace in workspaces:
+        workspace.check()
+        workspace.check_ledgers()

@@ -62,7 +62,7 @@ class Workspace:
     def entries(self) -> list[LedgerEntry]:
         return Ledger(self.root / "table", "t").entries()
 
-    def found(self) -> Counter[Any]:
+    def stored(self) -> Counter[Any]:
         """By pyarrow, through the ledger."""
         paths = [self.root / "table" / file.path for file in Ledger(self.root / "table", "t").files()]
         return Counter(value for path in paths for value in pq.ParquetFile(path).read(["value"])["value"].to_pylist())
@@ -73,7 +73,7 @@ class Workspace:
             while child.said():
                 pass
             assert child.ended() == 0, child.errors
-        assert self.found() == Counter(self.values)
+        assert self.stored() == Counter(self.values)
 
 
 def at_the_second_batch(child: Child) -> None:
@@ -124,11 +124,11 @@ ENDINGS: dict[Callable[[Child], None], tuple[int, str]] = {
 def test_whatever_ends_a_batch_in_its_middle_is_told_and_the_next_run_goes_on(tmp_path: Path) -> None:
     """A batch that is being read through a slow line that then stands still."""
     with Kafka07Broker(config={"log.flush.interval": "1"}) as broker, FaultProxy(broker.host, broker.port) as line:
-        place = Workspace(tmp_path, f'brokers = "1@{line.address}"')
+        workspace = Workspace(tmp_path, f'brokers = "1@{line.address}"')
         for end, (code, words) in ENDINGS.items():
-            append(broker, "t", place.more())
-            before = len(place.entries)
-            with Child.at("reading", place.file) as child:
+            append(broker, "t", workspace.more())
+            before = len(workspace.entries)
+            with Child.at("reading", workspace.file) as child:
                 at_the_second_batch(child)
                 line.throttle(SLOWLY)
                 enough = line.statistics().server_bytes + SLOWLY
@@ -144,18 +144,18 @@ def test_whatever_ends_a_batch_in_its_middle_is_told_and_the_next_run_goes_on(tm
                 assert list(child.scratch.iterdir()) == []
             line.heal()
             line.cut()
-            assert len(place.entries) == before + 1
-            assert max(place.found().values()) == 1
-        place.run()
+            assert len(workspace.entries) == before + 1
+            assert max(workspace.stored().values()) == 1
+        workspace.run()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_run_that_is_ended_while_spark_starts_leaves_nothing_behind(tmp_path: Path) -> None:
     with Kafka07Broker(config={"log.flush.interval": "1"}) as broker:
-        place = Workspace(tmp_path, f'brokers = "1@{broker.address}"')
-        append(broker, "t", place.more())
-        with Child.at("reading", place.file) as child:
+        workspace = Workspace(tmp_path, f'brokers = "1@{broker.address}"')
+        append(broker, "t", workspace.more())
+        with Child.at("reading", workspace.file) as child:
             until(lambda: child.java() is not None, "Java")
             terminate(child)
             assert child.ended() == 143, child.errors
@@ -183,8 +183,8 @@ class Broker:
             command, env={**os.environ, "PYTHONPATH": SOURCES}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert self._process.stdout is not None
-        told = json.loads(self._process.stdout.readline())
-        self.port = int(told["address"].rpartition(":")[2])
+        announced = json.loads(self._process.stdout.readline())
+        self.port = int(announced["address"].rpartition(":")[2])
 
     @property
     def registered(self) -> bool:
@@ -217,10 +217,10 @@ def confirmed(zookeeper: ZooKeeperServer, values: list[bytes]) -> None:
 @pytest.mark.timeout(1500)
 def test_a_run_outlives_its_zookeeper_and_its_broker_or_fails_and_the_next_one_is_exact(tmp_path: Path) -> None:
     with cluster(tmp_path) as (zookeeper, broker):
-        place = Workspace(tmp_path, f'zookeeper = "{zookeeper.address}"')
+        workspace = Workspace(tmp_path, f'zookeeper = "{zookeeper.address}"')
         for lost, comes_back in ((zookeeper, True), (broker, True), (zookeeper, False), (broker, False)):
-            confirmed(zookeeper, place.more())
-            with Child.at("reading", place.file, *([] if comes_back else ["3"])) as child:
+            confirmed(zookeeper, workspace.more())
+            with Child.at("reading", workspace.file, *([] if comes_back else ["3"])) as child:
                 at_the_second_batch(child)
                 lost.kill()
                 child.go_on()
@@ -231,8 +231,8 @@ def test_a_run_outlives_its_zookeeper_and_its_broker_or_fails_and_the_next_one_i
                 code = child.ended()
                 assert code == 0 or (code == 1 and not comes_back and plain(child.errors)), child.errors
                 assert lost is zookeeper or comes_back or f"127.0.0.1:{broker.port}" in child.errors, child.errors
-            assert max(place.found().values()) == 1
+            assert max(workspace.stored().values()) == 1
             if not comes_back:
                 lost.start()
             until(lambda: broker.registered, "the broker in ZooKeeper")
-            place.run()
+            workspace.run()

@@ -33,7 +33,7 @@ from odradek.spark.planning import (
 from odradek.types import EARLIEST, LATEST, AtTime, MiB, Position, TopicPartition
 
 P, Q = TopicPartition("t", 0, 0), TopicPartition("t", 0, 1)
-PIECE = 100
+SPLIT_BYTES = 100
 
 
 def at(position: int) -> dict[TopicPartition, Position]:
@@ -103,29 +103,29 @@ def test_what_logs_do_not_have_is_a_gap(
     missing: list[tuple[Loss, int, int, int]],
 ) -> None:
     logs = {} if log is None else {P: log}
-    settled = clip_to_logs(at(start), at(end), logs, fail_on_data_loss=False)
-    assert settled.ranges == tuple(Range(P, a, b) for a, b in read)
+    readable = clip_to_logs(at(start), at(end), logs, fail_on_data_loss=False)
+    assert readable.ranges == tuple(Range(P, a, b) for a, b in read)
     earliest, latest = (-1, -1) if log is None else (log.earliest, log.latest)
-    assert settled.gaps == tuple(
+    assert readable.gaps == tuple(
         PositionGap(P, loss, begin, stop, earliest, latest, resumed) for loss, begin, stop, resumed in missing
     )
-    assert pickle.loads(pickle.dumps(settled)) == settled
+    assert pickle.loads(pickle.dumps(readable)) == readable
     if missing:
         with pytest.raises(DataLoss) as caught:
             clip_to_logs(at(start), at(end), logs, fail_on_data_loss=True)
-        assert caught.value.gaps == settled.gaps
+        assert caught.value.gaps == readable.gaps
     else:
-        assert clip_to_logs(at(start), at(end), logs, fail_on_data_loss=True) == settled
+        assert clip_to_logs(at(start), at(end), logs, fail_on_data_loss=True) == readable
 
 
 @given(*[st.integers(0, 50)] * 4)
 def test_ranges_and_gaps_together_are_what_was_asked_for(start: int, size: int, earliest: int, length: int) -> None:
     log = Extent(earliest, earliest + length)
-    settled = clip_to_logs(at(start), at(start + size), {P: log}, fail_on_data_loss=False)
-    parts = [(r.start, r.end) for r in settled.ranges] + [(gap.start, gap.end) for gap in settled.gaps]
-    covered = [place for part in parts for place in range(*part)]
+    readable = clip_to_logs(at(start), at(start + size), {P: log}, fail_on_data_loss=False)
+    parts = [(r.start, r.end) for r in readable.ranges] + [(gap.start, gap.end) for gap in readable.gaps]
+    covered = [position for part in parts for position in range(*part)]
     assert sorted(covered) == list(range(start, start + size))
-    assert all(log.earliest <= r.start < r.end <= log.latest for r in settled.ranges)
+    assert all(log.earliest <= r.start < r.end <= log.latest for r in readable.ranges)
 
 
 def test_data_loss_is_told_in_numbers_and_survives_pickling() -> None:
@@ -174,12 +174,12 @@ def test_there_are_at_least_so_many_tasks_if_there_is_something_to_divide() -> N
 
 def test_small_ranges_are_not_cut() -> None:
     logs = {P: Extent(0, 1000, (0, 50, 90))}
-    assert propose_splits([Range(P, 0, 125)], logs, PIECE) == []
+    assert propose_splits([Range(P, 0, 125)], logs, SPLIT_BYTES) == []
 
 
 def test_cuts_at_known_boundaries_come_first() -> None:
     logs = {P: Extent(0, 1000, (0, 90, 180, 270, 400))}
-    assert propose_splits([Range(P, 0, 360)], logs, PIECE) == [
+    assert propose_splits([Range(P, 0, 360)], logs, SPLIT_BYTES) == [
         SplitPoint(P, 90, 90, 90),
         SplitPoint(P, 180, 180, 180),
         SplitPoint(P, 270, 270, 270),
@@ -188,12 +188,12 @@ def test_cuts_at_known_boundaries_come_first() -> None:
 
 def test_small_segments_stay_together() -> None:
     logs = {P: Extent(0, 300, tuple(range(0, 300, 30)))}
-    assert [cut.position for cut in propose_splits([Range(P, 0, 300)], logs, PIECE)] == [120, 240]
+    assert [cut.position for cut in propose_splits([Range(P, 0, 300)], logs, SPLIT_BYTES)] == [120, 240]
 
 
 def test_between_known_boundaries_cuts_are_proposed_with_both_beside_them() -> None:
     logs = {P: Extent(0, 1000, (0, 300))}
-    assert propose_splits([Range(P, 0, 380)], logs, PIECE) == [
+    assert propose_splits([Range(P, 0, 380)], logs, SPLIT_BYTES) == [
         SplitPoint(P, 100, 0, 300),
         SplitPoint(P, 200, 0, 300),
         SplitPoint(P, 300, 300, 300),
@@ -202,42 +202,42 @@ def test_between_known_boundaries_cuts_are_proposed_with_both_beside_them() -> N
 
 @given(st.sets(st.integers(0, 3000), max_size=12), st.integers(0, 3000), st.integers(0, 3000), st.integers(10, 500))
 def test_cuts_are_between_what_is_known_and_make_pieces_of_the_size(
-    known: set[int], start: int, size: int, piece: int
+    known: set[int], start: int, size: int, limit: int
 ) -> None:
     part = Range(P, start, start + size)
     logs = {P: Extent(0, 6000, tuple(sorted(known)))}
-    cuts = propose_splits([part], logs, piece)
+    cuts = propose_splits([part], logs, limit)
     for cut in cuts:
         assert part.start < cut.position < part.end
         assert cut.floor <= cut.position <= cut.ceiling
         assert {cut.floor, cut.ceiling} <= known | {part.start, part.end}
-        assert cut.floor == cut.position or not any(cut.floor < place < cut.ceiling for place in known)
-    pieces = split([part], [(cut.partition, cut.position) for cut in cuts])
-    assert all(r.size <= piece * SLACK + 1 for r in pieces)
-    assert len(cuts) <= size // (piece // 2) + 1  # most pieces are no smaller than half of it
+        assert cut.floor == cut.position or not any(cut.floor < position < cut.ceiling for position in known)
+    parts = split([part], [(cut.partition, cut.position) for cut in cuts])
+    assert all(r.size <= limit * SLACK + 1 for r in parts)
+    assert len(cuts) <= size // (limit // 2) + 1  # most pieces are no smaller than half of it
 
 
 def test_dividing_takes_what_was_found_wherever_it_is() -> None:
     ranges = [Range(P, 0, 100), Range(Q, 50, 90)]
-    found = [(P, 60), (P, 60), (P, 0), (P, 100), (P, 700), (Q, 49), (Q, 51)]
-    assert split(ranges, found) == [Range(P, 0, 60), Range(P, 60, 100), Range(Q, 50, 51), Range(Q, 51, 90)]
+    cuts = [(P, 60), (P, 60), (P, 0), (P, 100), (P, 700), (Q, 49), (Q, 51)]
+    assert split(ranges, cuts) == [Range(P, 0, 60), Range(P, 60, 100), Range(Q, 50, 51), Range(Q, 51, 90)]
     assert split(ranges, []) == ranges
 
 
 # ---- packing -------------------------------------------------------------------------------------------------
 
-PIECES = st.lists(
+RANGES = st.lists(
     st.builds(Range, st.builds(TopicPartition, st.sampled_from("ab"), st.integers(0, 3), st.integers(0, 3)),
               st.just(0), st.integers(0, 1000)),
     unique_by=lambda r: r.partition,
 )  # fmt: skip
 
 
-@given(PIECES, st.integers(1, 9), st.none() | st.integers(1, 3), st.integers(1, 400))
-def test_every_byte_is_in_exactly_one_task(ranges: list[Range], tasks: int, fetchers: int | None, piece: int) -> None:
+@given(RANGES, st.integers(1, 9), st.none() | st.integers(1, 3), st.integers(1, 400))
+def test_every_byte_is_in_exactly_one_task(ranges: list[Range], tasks: int, fetchers: int | None, limit: int) -> None:
     logs = {r.partition: Extent(0, r.end) for r in ranges}
-    pieces = split(ranges, [(cut.partition, cut.position) for cut in propose_splits(ranges, logs, piece)])
-    packed = pack(pieces, tasks, fetchers=fetchers)
+    parts = split(ranges, [(cut.partition, cut.position) for cut in propose_splits(ranges, logs, limit)])
+    packed = pack(parts, tasks, fetchers=fetchers)
     assert len(packed) <= tasks
     assert all(task.ranges for task in packed)
     again = sorted(r for task in packed for r in task.ranges)
@@ -255,7 +255,7 @@ def test_every_byte_is_in_exactly_one_task(ranges: list[Range], tasks: int, fetc
     assert pickle.loads(pickle.dumps(packed)) == packed
 
 
-@given(PIECES, st.integers(1, 9))
+@given(RANGES, st.integers(1, 9))
 def test_tasks_have_about_the_same_size(ranges: list[Range], tasks: int) -> None:
     packed = pack(ranges, tasks)
     if packed:

@@ -35,9 +35,9 @@ def ran(made: Made, spark: SparkSession) -> RunSummary:
 
 
 async def verified(made: Made) -> VerifyResult:
-    verdict = await verify(made.pipeline, made.table)
-    assert verdict.ok, verdict.findings
-    return verdict
+    result = await verify(made.pipeline, made.table)
+    assert result.ok, result.findings
+    return result
 
 
 @pytest.mark.anyio
@@ -50,7 +50,7 @@ async def test_a_run_goes_on_exactly_with_a_rebuilt_checkpoint(spark: SparkSessi
     ran(made, spark)
     made.log([*ROWS, b"not JSON"])
     ran(made, spark)
-    assert (await verified(made)).found.rows == 1500
+    assert (await verified(made)).counts.rows == 1500
     shutil.rmtree(tmp_path / "checkpoints")
     made.log(ROWS, topic="clicks", partition=1)
     made.log(ROWS)
@@ -59,8 +59,8 @@ async def test_a_run_goes_on_exactly_with_a_rebuilt_checkpoint(spark: SparkSessi
     ran(made, spark)
     before = len(made.ledger.entries())
     ran(made, spark)
-    verdict = await verified(made)
-    assert verdict.found.rows == 2500 and verdict.found.dead == 1
+    result = await verified(made)
+    assert result.counts.rows == 2500 and result.counts.dead == 1
     assert len(made.ledger.entries()) == before  # nothing new, nothing committed
 
 
@@ -70,16 +70,16 @@ async def test_a_run_goes_on_exactly_with_a_rebuilt_checkpoint(spark: SparkSessi
 async def test_runs_compactions_and_repairs_in_turn(spark: SparkSession, tmp_path: Path) -> None:
     made = Made(tmp_path)
     flow = made.pipeline.flows["orders"]
-    for turn in range(3):
+    for round_number in range(3):
         made.log(ROWS)
         ran(made, spark)
-        if turn:
+        if round_number:
             assert compact("orders", flow) is not None
             assert delete_retired("orders", flow, older_than=0)
-        if turn == 1:
+        if round_number == 1:
             shutil.rmtree(tmp_path / "checkpoints")
             assert repair(made.pipeline, "orders").entry is not None
-    assert (await verified(made)).found.rows == 1500
+    assert (await verified(made)).counts.rows == 1500
     assert len(open_table("orders", flow).live) == 1
     paths = [str(made.root / "table" / path) for path in made.table.live]
     assert spark.read.parquet(*paths).count() == 1500
@@ -93,8 +93,8 @@ async def test_corrupt_messages_are_accounted_for(spark: SparkSession, tmp_path:
     made.file.write_text(made.file.read_text().replace("[run]", "[run]\nmax_error_percent = 50"))
     made.log(encode_set(ROWS[:10]) + damage(encode_set([b"x"])) + encode_set(ROWS[10:]))
     ran(made, spark)
-    verdict = await verified(made)
-    assert (verdict.found.rows, verdict.found.dead) == (500, policy == "dead")
+    result = await verified(made)
+    assert (result.counts.rows, result.counts.dead) == (500, policy == "dead")
 
 
 @pytest.mark.anyio
@@ -104,6 +104,6 @@ async def test_a_delta_table_verifies(spark: SparkSession, tmp_path: Path) -> No
     made.file.write_text(made.file.read_text().replace("[flows.orders.sink]", '[flows.orders.sink]\nkind = "delta"'))
     made.log(ROWS)
     ran(made, spark)
-    assert (await verified(made)).found.rows == 500
+    assert (await verified(made)).counts.rows == 500
     DeltaTable(made.root / "table").delete()
     assert [finding.kind for finding in (await verify(made.pipeline, made.table)).findings] == ["file"]

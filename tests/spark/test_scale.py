@@ -27,8 +27,8 @@ PAGE = (ROOT / "docs" / "howto" / "spark-scale.md").read_text("utf-8")
 SECTIONS = {part.partition("\n")[0]: part for part in PAGE.split("\n## ")[1:]}
 INSTALLED, PACKED, ZIPPED, CONNECT, MONITORING = (
     "Installed on every machine",
-    "Sent along: a packed environment",
-    "Sent along: the sources as a zip",
+    "Shipped as a packed environment",
+    "Shipped as a zip of the sources",
     "Spark Connect",
     "Monitoring",
 )
@@ -113,13 +113,13 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
     """With odradek's wheel, built from a copy of the sources."""
-    place = tmp_path_factory.mktemp("wheel")
-    checkout = shutil.copytree(ROOT, place / "checkout", ignore=shutil.ignore_patterns(*BUILT))
+    directory = tmp_path_factory.mktemp("wheel")
+    checkout = shutil.copytree(ROOT, directory / "checkout", ignore=shutil.ignore_patterns(*BUILT))
     wheel, _ = build("wheel", checkout, os.environ["PATH"])
-    made = interpreter(place / "environment", wheel)
+    made = interpreter(directory / "environment", wheel)
     where = "import odradek, pyspark_odradek as p; print(odradek.__file__, p.__file__)"
     said = subprocess.run(
-        [made.python, "-I", "-c", where], capture_output=True, text=True, check=True, cwd=place
+        [made.python, "-I", "-c", where], capture_output=True, text=True, check=True, cwd=directory
     ).stdout
     assert said.count(str(made.packages)) == 2
     return made
@@ -154,8 +154,8 @@ def test_a_cluster_runs_what_comes_as_a_zip(
     machine.run(pack, tmp_path)
     said = machine.run(f"{submit.replace('spark://master:7077', cluster)} {odradek_chroot}", tmp_path)
     assert re.search(r"odradek\.zip/odradek/__init__\.py pure$", said, re.MULTILINE)
-    for place in ("batch", "stream"):
-        assert ids(pq.read_table(tmp_path / place)) == [*range(5000)]
+    for directory in ("batch", "stream"):
+        assert ids(pq.read_table(tmp_path / directory)) == [*range(5000)]
     sent = rows_of(broker.log_dir, topic="copies")
     assert sorted(json.loads(row.value)["id"] for row in sent) == [*range(5000)]
 
@@ -183,9 +183,9 @@ def test_a_cluster_runs_pipelines_from_a_wheel(
         machine.run(line.replace("spark://master:7077", cluster), tmp_path)
     check_tables(tmp_path, count=1000 * runs, batches=runs)
     said = [machine.run(line, tmp_path) for line in commands(MONITORING)]
-    told = [[json.loads(line) for line in each.splitlines()] for each in said]
-    assert [flow["rows"] for flow in told[0]] == [1000 * runs] * 2 and [flow["lag"] for flow in told[1]] == [0, 0]
-    assert [flow["ok"] for flow in told[2]] == [True, True]
+    reports = [[json.loads(line) for line in each.splitlines()] for each in said]
+    assert [flow["rows"] for flow in reports[0]] == [1000 * runs] * 2 and [flow["lag"] for flow in reports[1]] == [0, 0]
+    assert [flow["ok"] for flow in reports[2]] == [True, True]
 
 
 def check_tables(folder: Path, *, count: int, batches: int | None = None) -> None:
@@ -193,8 +193,8 @@ def check_tables(folder: Path, *, count: int, batches: int | None = None) -> Non
     for name, column in (("orders", "id"), ("raw", "value")):
         ledger = Ledger(folder / "tables" / name, name)
         parts = [pq.read_table(ledger.root / file.path, partitioning=None)[column] for file in ledger.files()]
-        found: list[Any] = [value for part in parts for value in part.to_pylist()]
-        numbers = found if name == "orders" else [json.loads(value)["id"] for value in found]
+        stored: list[Any] = [value for part in parts for value in part.to_pylist()]
+        numbers = stored if name == "orders" else [json.loads(value)["id"] for value in stored]
         assert sorted(numbers) == [*range(count)] and batches in (None, len(ledger.entries()))
 
 

@@ -71,8 +71,8 @@ LAYOUTS = [
 
 @pytest.mark.parametrize(("values", "integers"), LAYOUTS)
 def test_every_value_is_where_it_belongs(values: Any, integers: Any) -> None:
-    given_rows = Columns(values([b"one", b"", b"three"]), integers([10, 20, 20]), integers([20, 20, 40]))
-    inner = given_rows._replace(inner_indexes=[0, 0, 1] if integers is list else numbers([0, 0, 1], "i"))
+    whole_rows = Columns(values([b"one", b"", b"three"]), integers([10, 20, 20]), integers([20, 20, 40]))
+    inner = whole_rows._replace(inner_indexes=[0, 0, 1] if integers is list else numbers([0, 0, 1], "i"))
     (batch,) = Projection().batches(P, inner)
     assert batch.schema == Projection().schema
     batch.validate(full=True)
@@ -88,27 +88,27 @@ def test_every_value_is_where_it_belongs(values: Any, integers: Any) -> None:
         "index": [0, 0, 1],
         "nextOffset": [20, 20, 40],
     }
-    (plain,) = Projection().batches(P, given_rows)
+    (plain,) = Projection().batches(P, whole_rows)
     assert plain.column("index").to_pylist() == [0, 0, 0]
 
 
 def test_packed_payloads_and_positions_are_shared_not_copied() -> None:
     payload = packed([b"x" * 100] * 50, "i")
-    places = numbers(list(range(50)))
-    (batch,) = Projection().batches(P, Columns(payload, places, places))
+    positions = numbers(list(range(50)))
+    (batch,) = Projection().batches(P, Columns(payload, positions, positions))
     data = batch.column("value").buffers()[2]
     assert data is not None
     assert data.address == pa.py_buffer(payload.data).address
     offsets = batch.column("offset").buffers()[1]
     assert offsets is not None
-    assert offsets.address == pa.py_buffer(places).address
+    assert offsets.address == pa.py_buffer(positions).address
 
 
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=50), st.sampled_from("iq"), st.binary(max_size=9))
 def test_lists_and_packed_columns_give_the_same(values: list[bytes], kind: str, before: bytes) -> None:
-    places = list(range(len(values)))
-    plain = Columns(values, places, places)
-    compiled = Columns(packed(values, kind, before), numbers(places), numbers(places))
+    positions = list(range(len(values)))
+    plain = Columns(values, positions, positions)
+    compiled = Columns(packed(values, kind, before), numbers(positions), numbers(positions))
     assert list(Projection().batches(P, plain)) == list(Projection().batches(P, compiled))
 
 
@@ -116,11 +116,11 @@ def test_what_a_decoder_makes_of_a_log_arrives() -> None:
     data = encode_set([b"a", b"b"]) + encode_set([b"c", b"d"], CompressionType.GZIP) + encode_set([b"e"])
     decoder = MessageSetDecoder(P, Position(100), DecoderOptions())
     decoder.feed(memoryview(data))
-    found = rows(list(Projection().batches(P, decoder.take())))
-    assert [(row["value"], row["index"]) for row in found] == [(b"a", 0), (b"b", 0), (b"c", 0), (b"d", 1), (b"e", 0)]
-    assert [row["offset"] for row in found[:3]] == [100, 111, 122]
-    assert found[2]["offset"] == found[2]["nextOffset"] == found[3]["offset"]
-    assert found[-1]["nextOffset"] == 100 + len(data)
+    records = rows(list(Projection().batches(P, decoder.take())))
+    assert [(row["value"], row["index"]) for row in records] == [(b"a", 0), (b"b", 0), (b"c", 0), (b"d", 1), (b"e", 0)]
+    assert [row["offset"] for row in records[:3]] == [100, 111, 122]
+    assert records[2]["offset"] == records[2]["nextOffset"] == records[3]["offset"]
+    assert records[-1]["nextOffset"] == 100 + len(data)
 
 
 # ---- sizes ---------------------------------------------------------------------------------------------------
@@ -128,13 +128,13 @@ def test_what_a_decoder_makes_of_a_log_arrives() -> None:
 
 def test_batches_have_no_more_rows_and_bytes_than_they_should() -> None:
     values = [random.Random(n).randbytes(30) for n in range(BATCH_ROWS + 10)]
-    places = list(range(len(values)))
-    few = list(Projection().batches(P, Columns(values, places, places)))
+    positions = list(range(len(values)))
+    few = list(Projection().batches(P, Columns(values, positions, positions)))
     assert [batch.num_rows for batch in few] == [BATCH_ROWS, 10]
     assert [row["value"] for row in rows(few)] == values
     large = [bytes(BATCH_BYTES // 4)] * 9 + [bytes(2 * BATCH_BYTES)] + [b""]
     for column in (large, packed(large, "i"), packed(large, "q")):
-        sizes = [b.num_rows for b in Projection().batches(P, Columns(column, places[:11], places[:11]))]
+        sizes = [b.num_rows for b in Projection().batches(P, Columns(column, positions[:11], positions[:11]))]
         assert sizes == [4, 4, 1, 1, 1]
 
 
@@ -148,8 +148,8 @@ def test_small_batches_are_joined_in_order() -> None:
         made: list[pa.RecordBatch] = []
         for partition, size in enumerate(sizes):
             values = [b"%d" % (number + n) for n in range(size)]
-            places = list(range(size))
-            made += projection.batches(TopicPartition("t", partition, 0), Columns(values, places, places))
+            positions = list(range(size))
+            made += projection.batches(TopicPartition("t", partition, 0), Columns(values, positions, positions))
             number += size
         return made
 
@@ -172,7 +172,7 @@ def test_a_log_without_a_broker_has_none_in_its_rows() -> None:
     assert batch.column("broker").to_pylist() == [None]
 
 
-def test_keys_times_and_headers_of_later_eras_find_their_columns() -> None:
+def test_keys_timestamps_and_headers_have_their_columns() -> None:
     later = Columns(
         [b"a", None], [0, 1], [1, 2], None, [b"k", None], [(("h", b"1"), ("h", None)), ()], [1500, -1], [0, -1]
     )
@@ -197,8 +197,8 @@ def test_dead_rows_say_in_a_header_what_is_wrong() -> None:
 def test_an_error_far_down_is_in_its_own_batch() -> None:
     count = BATCH_ROWS + 5
     damaged = {BATCH_ROWS + 1: CorruptMessage("orders/3-1", 11, "CRC mismatch")}
-    places = numbers(list(range(count)))
-    dead = Columns([b""] * count, places, places, corrupt=damaged)
+    positions = numbers(list(range(count)))
+    dead = Columns([b""] * count, positions, positions, corrupt=damaged)
     first, second = Projection([HEADERS]).batches(P, dead)
     assert first.column(0).null_count == BATCH_ROWS
     assert [value is None for value in second.column(0).to_pylist()] == [True, False, True, True, True]

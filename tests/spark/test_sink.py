@@ -91,14 +91,14 @@ def test_every_row_is_written_once_and_counted(broker: Kafka07Broker, options: d
     assert (written.rows, written.bytes, written.attempt) == (30_000, 150_000, Attempt(-1, 0))
     assert {(partition.topic, partition.broker) for partition in written.partitions} == {("t", 1)}
     counts = Counter(TopicPartition("t", row.partition, 1) for row in rows_of(broker.log_dir))
-    assert {partition: tally.rows for partition, tally in written.partitions.items()} == counts
-    assert all((tally.repeated, tally.first) == (0, None) for tally in written.partitions.values())
+    assert {partition: counted.rows for partition, counted in written.partitions.items()} == counts
+    assert all((counted.repeated, counted.first) == (0, None) for counted in written.partitions.values())
 
 
 def test_rows_of_a_partition_stay_in_order(broker: Kafka07Broker, options: dict[str, str]) -> None:
     rows = [f"{n:06}" * 40 for n in range(60_000)]
-    place = {"broker": [1] * 5000, "partition": [1] * 5000}
-    write(options, *({"value": rows[at : at + 5000], **place} for at in range(0, 60_000, 5000)))
+    target = {"broker": [1] * 5000, "partition": [1] * 5000}
+    write(options, *({"value": rows[at : at + 5000], **target} for at in range(0, 60_000, 5000)))
     assert values(broker) == [row.encode() for row in rows]
 
 
@@ -114,9 +114,9 @@ def test_columns_say_where_each_row_goes(broker: Kafka07Broker, options: dict[st
     written = write(options, rows, rows)
     assert sorted(values(broker)) == sorted([b"a", b"c", b"d", b"f"] * 2)
     broker.flush()
-    found = {(row.value, row.topic, row.partition) for row in rows_of(broker.log_dir)}
-    assert {(b"b", "u", 1), (b"e", "u", 1), (b"d", "t", 0), (b"f", "t", 1)} < found
-    assert len({partition for value, _, partition in found if value in (b"a", b"c")}) == 1
+    written_rows = {(row.value, row.topic, row.partition) for row in rows_of(broker.log_dir)}
+    assert {(b"b", "u", 1), (b"e", "u", 1), (b"d", "t", 0), (b"f", "t", 1)} < written_rows
+    assert len({partition for value, _, partition in written_rows if value in (b"a", b"c")}) == 1
     assert written.rows == 12
 
 
@@ -129,9 +129,9 @@ def test_equal_keys_go_to_one_partition(
     keys = [f"k{n % 20}" for n in range(2000)]
     write(options, {"value": keys, "key": keys})
     broker.flush()
-    found = {(row.value, row.partition) for row in rows_of(broker.log_dir)}
-    assert len(found) == 20
-    assert {partition for _, partition in found} == {0, 1}
+    written_rows = {(row.value, row.partition) for row in rows_of(broker.log_dir)}
+    assert len(written_rows) == 20
+    assert {partition for _, partition in written_rows} == {0, 1}
 
 
 @pytest.mark.parametrize("compression", ["gzip", "snappy"])
@@ -210,8 +210,8 @@ def test_a_broker_that_stays_away_fails_the_task_with_what_is_known(
 ) -> None:
     proxy = odradek_fault_proxy(broker.host, broker.port)
     listed = {"kafka.broker.list": f"1:{proxy.address}", "topic": "t", "deliverWithin": "2s"}
-    place: dict[str, Any] = {"broker": [1], "partition": [0]}
-    assert write(listed, {"value": ["a"], **place}).rows == 1
+    target: dict[str, Any] = {"broker": [1], "partition": [0]}
+    assert write(listed, {"value": ["a"], **target}).rows == 1
 
     def rows() -> Iterator[pa.RecordBatch]:
         proxy.refuse()
@@ -222,7 +222,7 @@ def test_a_broker_that_stays_away_fails_the_task_with_what_is_known(
         batch_writer(listed).write(rows())
     assert "another attempt of the task writes all of its rows again" in str(caught.value)
     proxy.accept()
-    assert write(listed, {"value": ["d"], **place}).rows == 1
+    assert write(listed, {"value": ["d"], **target}).rows == 1
     assert set(values(broker)) in ({b"a", b"d"}, {b"a", b"b", b"c", b"d"})
 
 
@@ -247,11 +247,11 @@ def test_a_broker_that_dies_in_the_middle_loses_nothing(broker: Kafka07Broker, o
     made = (pa.record_batch(batch) for batch in batches())
     written = batch_writer(options).write(made)
     assert isinstance(written, TaskCommit)
-    found = Counter(values(broker))
-    assert found.keys() == {row.encode() for row in rows}
-    twice = sum(count - 1 for count in found.values())
+    written_rows = Counter(values(broker))
+    assert written_rows.keys() == {row.encode() for row in rows}
+    twice = sum(count - 1 for count in written_rows.values())
     assert written.rows == len(rows)
-    assert twice <= sum(tally.repeated for tally in written.partitions.values())
+    assert twice <= sum(counted.repeated for counted in written.partitions.values())
 
 
 # ---- what is refused -----------------------------------------------------------------------------------------
@@ -300,9 +300,9 @@ def test_a_micro_batch_is_named(
 
 
 def message(rows: int, *, attempt: int = 0, batch: int = -1) -> TaskCommit:
-    places = {TopicPartition("t", 0, 1): WriteCounts(rows, 0), TopicPartition("u", attempt, 1): WriteCounts(1, 1)}
+    counts = {TopicPartition("t", 0, 1): WriteCounts(rows, 0), TopicPartition("u", attempt, 1): WriteCounts(1, 1)}
     query = ("q", "r", batch) if batch >= 0 else ()
-    return TaskCommit(Attempt(rows, attempt, *query), rows * 10, places)
+    return TaskCommit(Attempt(rows, attempt, *query), rows * 10, counts)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -27,14 +27,14 @@ def batch(rows: list[tuple[Any, ...]], value: pa.DataType | None = None) -> pa.R
 
 
 def rows_of(group: DestinationRows) -> list[tuple[Any, ...]]:
-    place = (None, None) if group.partition is None else (group.partition.broker, group.partition.partition)
+    target = (None, None) if group.partition is None else (group.partition.broker, group.partition.partition)
     columns = [group.rows[name].to_pylist() for name in ("value", "key")]
-    return [(value, group.topic, key, *place) for value, key in zip(*columns, strict=True)]
+    return [(value, group.topic, key, *target) for value, key in zip(*columns, strict=True)]
 
 
-PLACES = st.one_of(st.just((None, None)), st.tuples(st.integers(0, 2), st.integers(0, 2)))
+TARGETS = st.one_of(st.just((None, None)), st.tuples(st.integers(0, 2), st.integers(0, 2)))
 ROWS = st.lists(
-    st.tuples(st.binary(max_size=3), st.sampled_from("tuv"), st.none() | st.binary(max_size=2), PLACES).map(
+    st.tuples(st.binary(max_size=3), st.sampled_from("tuv"), st.none() | st.binary(max_size=2), TARGETS).map(
         lambda row: (*row[:3], *row[3])
     ),
     max_size=40,
@@ -110,8 +110,8 @@ def test_what_is_no_partition_of_an_int_is_refused_in_a_bigint_too() -> None:
     ],
 )
 def test_columns_that_can_be_written(fields: str, topic: str, expected: RowLayout) -> None:
-    found = layout([(name, kind) for name, _, kind in (field.partition(" ") for field in fields.split(", "))], topic)
-    assert found == pickle.loads(pickle.dumps(found)) == expected
+    result = layout([(name, kind) for name, _, kind in (field.partition(" ") for field in fields.split(", "))], topic)
+    assert result == pickle.loads(pickle.dumps(result)) == expected
 
 
 @pytest.mark.parametrize(
@@ -135,6 +135,6 @@ def test_columns_that_cannot(fields: str, says: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["headers", "timestamp"])
-def test_what_this_era_does_not_store_is_refused(name: str) -> None:
+def test_columns_kafka_0_7_cannot_store_are_refused(name: str) -> None:
     with pytest.raises(Unsupported, match=f"column {name} .* 0.7 does not store it, so leave it out"):
         layout([("value", "string"), (name, "timestamp")], "t")

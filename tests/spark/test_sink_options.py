@@ -15,9 +15,14 @@ ZK = {"kafka.zk.connect": "zk1,zk2/kafka"}
 
 
 def test_defaults() -> None:
-    found = parse_sink(ZK, streaming=False)
-    assert found == SinkOptions(ClusterOptions("kafka07+zk://zk1,zk2/kafka"))
-    assert (found.topic, found.compression, found.deliver_within_s, found.buffer_bytes) == ("", "none", 120.0, 64 * MiB)
+    sink = parse_sink(ZK, streaming=False)
+    assert sink == SinkOptions(ClusterOptions("kafka07+zk://zk1,zk2/kafka"))
+    assert (sink.topic, sink.compression, sink.deliver_within_s, sink.buffer_bytes) == (
+        "",
+        "none",
+        120.0,
+        64 * MiB,
+    )
 
 
 def test_every_option() -> None:
@@ -72,6 +77,6 @@ def test_a_cluster_must_be_named() -> None:
 
 
 @pytest.mark.parametrize("options", [{"kafka.bootstrap.servers": "h:9092"}, {**ZK, "kafka.protocol": "modern"}])
-def test_clusters_of_later_eras_are_refused(options: dict[str, str]) -> None:
+def test_clusters_of_kafka_0_8_and_later_are_refused(options: dict[str, str]) -> None:
     with pytest.raises(Unsupported, match=r"0\.8"):
         parse_sink(options, streaming=False)

@@ -71,7 +71,7 @@ def test_every_row_arrives_once_and_the_report_says_so(
     (line,) = lines(tmp_path / "report")
     assert (line["outcome"], line["tasks"], line["retried"], line["rows"]) == ("committed", 5, 0, 50_000)
     assert line["bytes"] == sum(len(str(n)) for n in range(50_000))
-    assert sum(place["rows"] for place in line["topics"]["t"].values()) == 50_000
+    assert sum(counts["rows"] for counts in line["topics"]["t"].values()) == 50_000
 
 
 @pytest.mark.parametrize("large", ["false", "true"])
@@ -91,11 +91,11 @@ def test_rows_go_where_their_columns_say(
     finally:
         spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
     broker.flush()
-    found = rows_of(broker.log_dir)
-    assert Counter((row.topic, row.value) for row in found) == Counter(
+    stored = rows_of(broker.log_dir)
+    assert Counter((row.topic, row.value) for row in stored) == Counter(
         ("u" if n % 3 else "t", str(n).encode()) for n in range(1000)
     )
-    named = [row for row in found if int(row.value) % 2]
+    named = [row for row in stored if int(row.value) % 2]
     assert [row.partition for row in named] == [int(row.value) % 4 // 2 for row in named]
 
 
@@ -151,9 +151,9 @@ def test_what_an_aborted_query_has_written_stays_and_is_reported(
     report = tmp_path / "report"
     said = raised(lambda: save(frame, odradek_chroot, topic="t", reportPath=str(report)))
     assert "row 19999 of the task: value is null" in said
-    found = values(broker)
-    assert 0 < len(found) < 20_000
-    assert set(found.values()) == {1}
+    stored = values(broker)
+    assert 0 < len(stored) < 20_000
+    assert set(stored.values()) == {1}
     (line,) = lines(report)
     assert (line["outcome"], line["tasks"], line["lost"], line["rows"]) == ("aborted", 0, 1, 0)
 
@@ -199,13 +199,13 @@ def copy(spark: SparkSession, odradek_chroot: str, tmp_path: Path) -> Iterator[C
 
 
 def test_a_stream_goes_on_where_it_ended(broker: Kafka07Broker, copy: Callable[[], None], tmp_path: Path) -> None:
-    given: Counter[bytes] = Counter()
-    for turn in range(2):
-        some = [b"%d-%d" % (turn, n) for n in range(500)]
-        append(broker, "in", some, turn % 2)
-        given.update(some)
+    expected: Counter[bytes] = Counter()
+    for round_number in range(2):
+        some = [b"%d-%d" % (round_number, n) for n in range(500)]
+        append(broker, "in", some, round_number % 2)
+        expected.update(some)
         copy()
-        assert values(broker) == given
+        assert values(broker) == expected
     reported = [line for line in lines(tmp_path / "report") if line["rows"]]
     assert [(line["outcome"], line["rows"], line["replayed"]) for line in reported] == [("committed", 500, False)] * 2
     assert len({line["query"] for line in reported}) == 1
@@ -306,9 +306,9 @@ def test_a_task_whose_broker_dies_is_tried_again_and_loses_nothing(
         finally:
             driver.kill()
     assert driver.returncode == 0, said
-    found = values(broker)
-    assert found.keys() == {str(n).encode() * 100 for n in range(60_000)}
-    assert set(found.values()) == {1, 2}
+    stored = values(broker)
+    assert stored.keys() == {str(n).encode() * 100 for n in range(60_000)}
+    assert set(stored.values()) == {1, 2}
     (line,) = lines(tmp_path / "report")
     assert (line["outcome"], line["retried"], line["rows"]) == ("committed", 1, 60_000)
     assert "rows that an earlier attempt has written are written again" in said

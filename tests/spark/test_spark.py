@@ -43,8 +43,8 @@ def rows(frame: DataFrame) -> list[Row]:
     return sorted((Row(*row) for row in as_bytes(frame.select(*ROW).collect())), key=lambda row: row[:5])
 
 
-def as_bytes(found: list[Any]) -> list[list[Any]]:
-    return [[bytes(value) if isinstance(value, bytearray) else value for value in row] for row in found]
+def as_bytes(records: list[Any]) -> list[list[Any]]:
+    return [[bytes(value) if isinstance(value, bytearray) else value for value in row] for row in records]
 
 
 def raised(frame: Callable[[], Any]) -> str:
@@ -122,10 +122,10 @@ def test_sql_uses_it_without_registration(spark: SparkSession, broker: Kafka07Br
     options = f"`kafka.zk.connect` '{odradek_chroot}', subscribe 'orders', minPartitions '3'"
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW orders USING odradek OPTIONS ({options})")
     try:
-        (found,) = spark.sql("SELECT count(*), count(DISTINCT partition, offset, index) FROM orders").collect()
+        (records,) = spark.sql("SELECT count(*), count(DISTINCT partition, offset, index) FROM orders").collect()
     finally:
         spark.sql("DROP VIEW orders")
-    assert set(found) == {len(rows_of(broker.log_dir, 3, "orders"))}
+    assert set(records) == {len(rows_of(broker.log_dir, 3, "orders"))}
 
 
 def test_filters_do_not_leak_into_other_queries(

@@ -38,8 +38,8 @@ def reader(broker: Kafka07Broker, odradek_chroot: str) -> StreamReader:
 
 
 def from_earliest(chroot: str, **options: object) -> StreamReader:
-    given = {"kafka_zk_connect": chroot, "subscribe": "orders", "startingOffsets": "earliest", **options}
-    return stream_reader(**{name: value for name, value in given.items() if value})
+    named = {"kafka_zk_connect": chroot, "subscribe": "orders", "startingOffsets": "earliest", **options}
+    return stream_reader(**{name: value for name, value in named.items() if value})
 
 
 def offsets(**topics: dict[str, int]) -> dict[str, Any]:
@@ -67,10 +67,10 @@ def drain(reader: StreamReader, start: dict[str, Any], limit: ReadLimit = ALL) -
 def test_a_query_begins_where_its_options_say(broker: Kafka07Broker, odradek_chroot: str) -> None:
     assert from_earliest(odradek_chroot).initialOffset() == offsets(orders={"3-0": 0, "3-1": 0})
     latest = from_earliest(odradek_chroot, startingOffsets="")
-    found = latest.initialOffset()
-    assert found == offsets(orders={"3-0": 20 * EACH, "3-1": 30 * EACH})
+    current = latest.initialOffset()
+    assert current == offsets(orders={"3-0": 20 * EACH, "3-1": 30 * EACH})
     append(broker, "orders", [b"20"])
-    assert latest.initialOffset() is found  # Spark asks twice
+    assert latest.initialOffset() is current  # Spark asks twice
     asked = '{"orders":{"3-0":36,"3-1":-2}}'
     begun = from_earliest(odradek_chroot, startingOffsets=asked).initialOffset()
     assert begun == offsets(orders={"3-0": 36, "3-1": 0})
@@ -100,7 +100,7 @@ def test_a_topic_may_come_later(odradek_chroot: str, odradek_kafka07_broker: Sta
     assert start == offsets()
     assert reader.latestOffset(start, ALL) == start
     append(broker, "orders", [b"first"])
-    count, rows = eventually(lambda: drain(reader, start), lambda found: found[0] > 0)
+    count, rows = eventually(lambda: drain(reader, start), lambda current: current[0] > 0)
     assert [row.value for row in rows] == [b"first"]
     assert count == 2  # it enters with the first, and is read with the second
 
@@ -113,7 +113,7 @@ def test_a_broker_that_comes_later_is_read_from_its_earliest(
     write_log(other, "orders", 0, encode_set([b"a"] * 9), encode_set([b"b"] * 9))
     (other / "orders-0" / f"{0:020}.kafka").unlink()  # it has lost its beginning
     odradek_kafka07_broker(log_dir=other, broker_id=4)
-    entered = eventually(lambda: reader.latestOffset(start, ALL), lambda found: found != start)
+    entered = eventually(lambda: reader.latestOffset(start, ALL), lambda current: current != start)
     assert entered["topics"]["orders"]["4-0"] == 9 * (EACH - 1)
     assert reader.partitions(start, entered) == []
     assert [row.value for row in run(reader, entered)[1]] == [b"b"] * 9
@@ -122,12 +122,12 @@ def test_a_broker_that_comes_later_is_read_from_its_earliest(
 def test_a_broker_that_is_away_keeps_its_place(broker: Kafka07Broker, reader: StreamReader) -> None:
     start = reader.latestOffset(reader.initialOffset(), ALL)
     broker.stop()
-    there = eventually(lambda: reader._find().extents(), lambda found: not found)
-    assert there == {}
+    extents = eventually(lambda: reader._find().extents(), lambda current: not current)
+    assert extents == {}
     assert reader.latestOffset(start, ALL) == start
     broker.start()
     append(broker, "orders", [b"back"])
-    _, rows = eventually(lambda: run(reader, start), lambda found: found[1] != [])
+    _, rows = eventually(lambda: run(reader, start), lambda current: current[1] != [])
     assert [row.value for row in rows] == [b"back"]
 
 
@@ -199,7 +199,7 @@ def test_a_run_with_an_end_resumes_at_an_offset_and_meets_what_is_new(
     append(broker, "orders", [b"more"])
     append(broker, "payments", [b"paid"])
     again = from_earliest(odradek_chroot, subscribe="orders,payments")
-    eventually(again._find().extents, lambda found: len(found) == 4)
+    eventually(again._find().extents, lambda current: len(current) == 4)
     again.prepareForTriggerAvailableNow()
     _, rows = drain(again, start)
     assert [row.value for row in rows] == [b"more", b"paid"]
@@ -209,7 +209,7 @@ def test_a_run_with_an_end_resumes_at_an_offset_and_meets_what_is_new(
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_a_log_made_anew_is_read_from_its_beginning_or_fails(
+def test_a_recreated_log_is_read_from_its_beginning_or_fails(
     broker: Kafka07Broker, odradek_chroot: str, strict: bool
 ) -> None:
     reader = from_earliest(odradek_chroot, failOnDataLoss=str(strict).lower())
@@ -219,9 +219,9 @@ def test_a_log_made_anew_is_read_from_its_beginning_or_fails(
     broker.start()
     if strict:
         with pytest.raises(DataLoss, match="orders/3-0: cut off at the end, or the log was made anew"):
-            eventually(lambda: run(reader, start), lambda found: found[0] != start)
+            eventually(lambda: run(reader, start), lambda current: current[0] != start)
     else:
-        _, rows = eventually(lambda: run(reader, start), lambda found: found[0] != start)
+        _, rows = eventually(lambda: run(reader, start), lambda current: current[0] != start)
         assert [row.value for row in rows] == [b"anew"] * 3
 
 

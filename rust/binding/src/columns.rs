@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 
-use odradek_engine::{Offsets, recycle};
+use odradek_engine::{HeaderColumn, NullableColumn, Offsets, recycle};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -21,6 +21,7 @@ enum Items {
     Bytes(Vec<u8>),
     Ints(Vec<i32>),
     Longs(Vec<i64>),
+    Signed(Vec<i8>),
 }
 
 /// The items of a column in Python: the format of the `struct` module, and their size.
@@ -30,6 +31,7 @@ struct Layout {
 }
 
 static BYTES: Layout = Layout { format: c"B", strides: [1] };
+static SIGNED: Layout = Layout { format: c"b", strides: [1] };
 static INTS: Layout = Layout { format: c"i", strides: [4] };
 static LONGS: Layout = Layout { format: c"q", strides: [8] };
 
@@ -39,6 +41,7 @@ impl Items {
             Items::Bytes(items) => (items.as_ptr().cast(), items.len(), &BYTES),
             Items::Ints(items) => (items.as_ptr().cast(), items.len(), &INTS),
             Items::Longs(items) => (items.as_ptr().cast(), items.len(), &LONGS),
+            Items::Signed(items) => (items.as_ptr().cast(), items.len(), &SIGNED),
         }
     }
 }
@@ -50,6 +53,7 @@ impl Drop for Column {
             Items::Bytes(items) => recycle(items),
             Items::Ints(items) => recycle(items),
             Items::Longs(items) => recycle(items),
+            Items::Signed(_) => {}
         }
     }
 }
@@ -99,12 +103,35 @@ pub fn ints(py: Python<'_>, items: Vec<i32>) -> PyResult<Bound<'_, PyMemoryView>
     view(py, Items::Ints(items))
 }
 
+/// A read-only memoryview of 'b'.
+pub fn signed(py: Python<'_>, items: Vec<i8>) -> PyResult<Bound<'_, PyMemoryView>> {
+    view(py, Items::Signed(items))
+}
+
+/// An `odradek.engine.packed.PackedBytes` without nulls.
+pub fn packed(py: Python<'_>, data: Vec<u8>, offsets: Offsets) -> PyResult<Bound<'_, PyAny>> {
+    nullable(py, NullableColumn { data, offsets, validity: None })
+}
+
 /// An `odradek.engine.packed.PackedBytes`.
-pub fn packed<'py>(py: Python<'py>, data: Vec<u8>, offsets: Offsets) -> PyResult<Bound<'py, PyAny>> {
+pub fn nullable(py: Python<'_>, column: NullableColumn) -> PyResult<Bound<'_, PyAny>> {
     static PACKED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    let offsets = match offsets {
+    let offsets = match column.offsets {
         Offsets::Narrow(offsets) => ints(py, offsets)?,
         Offsets::Wide(offsets) => longs(py, offsets)?,
     };
-    PACKED.import(py, "odradek.engine.packed", "PackedBytes")?.call1((offsets, view(py, Items::Bytes(data))?))
+    let class = PACKED.import(py, "odradek.engine.packed", "PackedBytes")?;
+    let data = view(py, Items::Bytes(column.data))?;
+    match column.validity {
+        Some(validity) => class.call1((offsets, data, view(py, Items::Bytes(validity))?)),
+        None => class.call1((offsets, data)),
+    }
+}
+
+/// An `odradek.engine.packed.HeaderColumns`.
+pub fn headers(py: Python<'_>, column: HeaderColumn) -> PyResult<Bound<'_, PyAny>> {
+    static HEADERS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let (data, offsets) = column.names;
+    let columns = (ints(py, column.offsets)?, packed(py, data, offsets)?, nullable(py, column.values)?);
+    HEADERS.import(py, "odradek.engine.packed", "HeaderColumns")?.call1(columns)
 }

@@ -43,6 +43,23 @@ pub fn crc32(data: &Bound<'_, PyAny>, before: u32) -> PyResult<u32> {
     run(data.py(), bytes.len(), || Ok(engine::crc32(bytes, before)))
 }
 
+/// See `interface.Engine.crc32c`.
+#[pyfunction]
+#[pyo3(signature = (data, before = 0, /))]
+pub fn crc32c(data: &Bound<'_, PyAny>, before: u32) -> PyResult<u32> {
+    let borrowed = Borrowed::new(data)?;
+    let bytes = borrowed.as_slice();
+    run(data.py(), bytes.len(), || Ok(engine::crc32c(bytes, before)))
+}
+
+/// See `interface.Engine.scan_messages`.
+#[pyfunction]
+pub fn scan_messages(data: &Bound<'_, PyAny>) -> PyResult<(usize, usize, i64)> {
+    let borrowed = Borrowed::new(data)?;
+    let bytes = borrowed.as_slice();
+    run(data.py(), bytes.len(), || Ok(engine::scan_messages(bytes)))
+}
+
 /// See `interface.Engine.encode_run`.
 #[pyfunction]
 #[pyo3(signature = (values, attributes = 0))]

@@ -4,7 +4,9 @@
 
 mod buffers;
 mod columns;
+mod encode;
 mod functions;
+mod records;
 mod rows;
 
 use odradek_engine::Error;
@@ -35,7 +37,11 @@ mod _compiled {
     const NAME: &str = "compiled";
 
     #[pymodule_export]
-    use super::functions::{check_run, crc32, encode_run, fit, unpack};
+    use super::encode::{encode_messages, encode_records};
+    #[pymodule_export]
+    use super::functions::{check_run, crc32, crc32c, encode_run, fit, scan_messages, unpack};
+    #[pymodule_export]
+    use super::records::RecordBuilder;
     #[pymodule_export]
     use super::rows::{ColumnBuilder, PayloadBuilder};
 }

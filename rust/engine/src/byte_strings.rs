@@ -130,6 +130,30 @@ impl ByteStrings {
         Ok(())
     }
 
+    /// Append empty strings.
+    pub(crate) fn push_empty(&mut self, rows: usize) -> Result<(), Error> {
+        let end = self.data.len();
+        either!(&mut self.offsets, ends => {
+            reserve(ends, rows)?;
+            push_ends(ends, end, rows)
+        })
+    }
+
+    /// Reserve memory for more bytes and strings.
+    pub(crate) fn reserve_rows(&mut self, bytes: usize, rows: usize) -> Result<(), Error> {
+        self.reserve(bytes)?;
+        either!(&mut self.offsets, ends => reserve(ends, rows))
+    }
+
+    /// Drop all but the first strings.
+    pub(crate) fn truncate(&mut self, rows: usize) {
+        let end = either!(&mut self.offsets, ends => {
+            ends.truncate(rows.saturating_add(1));
+            last_end(ends)
+        });
+        self.data.truncate(end);
+    }
+
     /// Append the strings of another.
     pub fn extend(&mut self, other: &ByteStrings) -> Result<(), Error> {
         self.reserve(other.data.len())?;
@@ -192,6 +216,16 @@ fn push_end<O: Offset>(ends: &mut Vec<O>, end: usize) -> Result<(), Error> {
     ends.try_reserve(1)?;
     ends.push(end);
     Ok(())
+}
+
+fn push_ends<O: Offset>(ends: &mut Vec<O>, end: usize, rows: usize) -> Result<(), Error> {
+    let end = O::try_from(end).map_err(|_| Error::Overflow)?;
+    ends.resize(ends.len().saturating_add(rows), end);
+    Ok(())
+}
+
+fn last_end<O: Offset>(ends: &[O]) -> usize {
+    ends.last().and_then(|&end| usize::try_from(end.into()).ok()).unwrap_or(0)
 }
 
 fn extend_ends<O: Offset, P: Offset>(into: &mut Vec<O>, from: &[P], by: i64) -> Result<(), Error> {

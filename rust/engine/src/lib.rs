@@ -1,4 +1,4 @@
-//! The loops that touch every message of a 0.7 message set, over plain byte slices.
+//! The loops that touch every message of a set and every record of a batch, over plain byte slices.
 //!
 //! `src/odradek/engine/interface.py` defines what each of them means; the pure engine beside it is the other
 //! implementation, and tests compare the two. This crate knows no interpreter, does not panic, and has no `unsafe`
@@ -9,16 +9,31 @@
 mod buffer_pool;
 mod byte_strings;
 mod encode;
+mod encode_records;
 mod entry;
+mod nullable;
 mod packed;
+mod records;
 mod rows;
+mod varint;
 
 pub use buffer_pool::{Item, recycle};
 pub use byte_strings::{ByteStrings, Offset, Offsets};
 pub use encode::{Sink, encode_run, encoded_bytes};
+pub use encode_records::{
+    Header, NewRecord, encode_message, encode_record, encoded_message_bytes, encoded_record_bytes,
+};
 pub use entry::{NO_LIMIT, check_run, crc32};
+pub use nullable::{NullableColumn, NullableStrings};
 pub use packed::{Limits, fit, nullable, packed};
+pub use records::{Batch, HeaderColumn, MessageRun, RecordBuilder, RecordColumns, scan_messages};
 pub use rows::{ColumnBuilder, Columns};
+
+/// Return the CRC-32C of `data`, continued from `before`, the CRC of the bytes before it.
+#[must_use]
+pub fn crc32c(data: &[u8], before: u32) -> u32 {
+    ::crc32c::crc32c_append(before, data)
+}
 
 /// The reason why a call failed. A failed call has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,8 @@
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use odradek_engine::{
-    Error, Limits, NO_LIMIT, Offsets, ColumnBuilder, ByteStrings, check_run, encode_run, encoded_bytes, fit, packed,
+    Batch, ByteStrings, ColumnBuilder, Error, Limits, MessageRun, NO_LIMIT, NewRecord, Offsets, RecordBuilder, check_run,
+    encode_message, encode_record, encode_run, encoded_bytes, fit, packed, scan_messages,
 };
 
 #[derive(Arbitrary, Debug)]
@@ -138,6 +139,37 @@ fn unpacked(input: &Input, data: &[u8]) {
     assert!(rows == 0 || (sum + rows * usize::from(row_bytes)) as i64 <= max_bytes);
 }
 
+/// Records of 0.8 and later: any bytes are read or refused, and what was written is read again.
+fn records(input: &Input, data: &[u8]) {
+    let (base_offset, first_offset) = (input.base.saturating_abs() >> 1, input.limits.0);
+    let count = i64::from(input.limits.1);
+    let batch =
+        Batch { count, base_offset, last_delta: count, first_offset, timestamp: input.limits.2, append_time: false };
+    let run = MessageRun { first_offset, shift: input.base, append_time: None, max_entry: NO_LIMIT };
+    let mut made = RecordBuilder::default();
+    let (end, number, _) = made.decode_batch(data, 0, batch).unwrap();
+    assert!(end <= data.len() && number <= count);
+    assert!(made.decode_messages(data, 0, run).unwrap().0 <= data.len());
+    assert!(made.decode_batches(data, 0, first_offset, NO_LIMIT).unwrap().0 <= data.len());
+    let columns = made.take();
+    assert_eq!(columns.positions.len(), columns.values.offsets.rows());
+    assert!(columns.keys.is_none_or(|keys| keys.offsets.rows() == columns.positions.len()));
+    assert!(columns.headers.is_none_or(|headers| headers.offsets.len() == columns.positions.len() + 1));
+    assert!(scan_messages(data).0 <= data.len());
+
+    let record = NewRecord { value: Some(data), key: data.get(..5), timestamp: Some(input.base) };
+    let (mut one, mut old) = (vec![], vec![]);
+    encode_record(record, 0, input.limits.2, &[(b"name", None)], &mut one).unwrap();
+    encode_message(record, 1, 0, 7, &mut old).unwrap();
+    let batch = Batch { count: 1, base_offset: 0, last_delta: 0, first_offset: 0, ..batch };
+    assert_eq!(made.decode_batch(&one, 0, batch), Ok((one.len(), 1, 1)));
+    let run = MessageRun { first_offset: 0, shift: 0, ..run };
+    assert_eq!(made.decode_messages(&old, 0, run), Ok((old.len(), 8)));
+    let columns = made.take();
+    assert_eq!(columns.values.data, [data, data].concat());
+    assert_eq!(columns.timestamps, Some((vec![input.base; 2], vec![0; 2])));
+}
+
 fuzz_target!(|input: Input| {
     let mut data = vec![];
     input.entries.iter().for_each(|entry| entry.write(&mut data));
@@ -146,4 +178,5 @@ fuzz_target!(|input: Input| {
     decoded(&input, &data, 0);
     decoded(&input, &data, start);
     unpacked(&input, &data);
+    records(&input, &data);
 });

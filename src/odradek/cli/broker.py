@@ -12,6 +12,7 @@ import click
 
 from odradek.cli.options import JSON, examples
 from odradek.cli.output import echo_json
+from odradek.io.drivers import brokers_url, zookeeper_url
 from odradek.testing import Kafka07Broker, ZooKeeperServer
 
 __all__ = ["broker"]
@@ -77,7 +78,7 @@ def _config(keys: tuple[str, ...]) -> dict[str, str]:
 
 
 def _announce(running: Kafka07Broker, zookeeper: str | None, as_lines: bool) -> None:
-    cluster = f"kafka07+zk://{zookeeper}" if zookeeper else f"kafka07://{running.address}"
+    cluster = zookeeper_url(zookeeper) if zookeeper else brokers_url(running.address)
     if as_lines:
         echo_json(
             {

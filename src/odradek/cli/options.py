@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import click
 from click.core import ParameterSource
 
+from odradek.io.drivers import brokers_url, url_forms
 from odradek.types import EARLIEST, LATEST, AtTime, Position, StartPosition
 
 __all__ = [
@@ -45,10 +46,13 @@ CLUSTER = click.option(
     "--cluster",
     envvar="ODRADEK_CLUSTER",
     metavar="URL",
-    help="kafka07+zk://ZOOKEEPER,.../CHROOT or kafka07://BROKER,... (default: $ODRADEK_CLUSTER).",
+    help=f"{url_forms()} (default: $ODRADEK_CLUSTER).",
 )
 BROKERS = click.option(
-    "--brokers", "-b", metavar="HOST:PORT,...", help="Brokers without ZooKeeper: short for --cluster kafka07://..."
+    "--brokers",
+    "-b",
+    metavar="HOST:PORT,...",
+    help=f"Brokers without ZooKeeper: short for --cluster {brokers_url('HOST:PORT,...')}.",
 )
 
 
@@ -71,7 +75,7 @@ def _url(cluster: str | None, brokers: str | None) -> str:
     if brokers and click.get_current_context().get_parameter_source("cluster") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--cluster and --brokers exclude each other")
     if brokers:
-        return f"kafka07://{brokers}"
+        return brokers_url(brokers)
     if not cluster:
         raise click.UsageError("no cluster: give --cluster URL (or -b HOST:PORT), or set ODRADEK_CLUSTER")
     return cluster

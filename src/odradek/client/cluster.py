@@ -10,7 +10,15 @@ from odradek import arguments, engine
 from odradek.client.consumer.consumer import Consumer
 from odradek.client.consumer.positions import resolve_positions
 from odradek.client.consumer.reader import Reader, Topics
-from odradek.client.options import ConsumerOptions, ProducerOptions, ReaderOptions, Tuning
+from odradek.client.options import (
+    DRIVER,
+    TUNING,
+    ConsumerOptions,
+    ProducerOptions,
+    ReaderOptions,
+    Tuning,
+    start_position,
+)
 from odradek.client.producer.producer import Producer
 from odradek.client.tasks import ShieldedTaskGroup
 from odradek.core.interfaces import ProtocolDriver
@@ -18,6 +26,8 @@ from odradek.errors import UsageError
 from odradek.types import AtTime, Position, PositionSpec, TopicPartition
 
 __all__ = ["Cluster"]
+
+_TOPIC, _MOMENT = arguments.text("a topic name"), start_position(positions=False)
 
 
 class Cluster:
@@ -33,9 +43,9 @@ class Cluster:
     """
 
     def __init__(self, driver: ProtocolDriver, tuning: Tuning) -> None:
-        self.driver = driver
+        self.driver: ProtocolDriver = DRIVER("driver", driver)
         """The protocol of the cluster, for tools (see `core.interfaces.ProtocolDriver`)."""
-        self._tuning = tuning
+        self._tuning = TUNING.rule("tuning", tuning)
         self._entered = False
         self._background = ShieldedTaskGroup(resource=driver)
 
@@ -74,8 +84,13 @@ class Cluster:
 
     async def partitions(self, topic: str) -> tuple[TopicPartition, ...]:
         """Return the partitions of a topic that can be read, in canonical order; none if there is no such topic.
-        Cancellation: safe."""
-        table = await self.driver.metadata.table_for_topic(topic)
+        Cancellation: safe.
+
+        Raises:
+            ConfigError, TypeError: No topic can have this name.
+            OdradekError: It could not be looked up.
+        """
+        table = await self.driver.metadata.table_for_topic(_TOPIC("topic", topic))
         return tuple(table.registered(topic))
 
     async def positions(self, topic: str, at: PositionSpec | AtTime) -> dict[TopicPartition, Position]:
@@ -88,7 +103,9 @@ class Cluster:
 
         Raises:
             TransportError, DeadlineError: One of its brokers did not answer.
+            ConfigError, TypeError: An argument that cannot work.
         """
+        at = _MOMENT("at", at)
         positions, errors = await resolve_positions(self.driver, dict.fromkeys(await self.partitions(topic), at))
         for error in errors.values():
             raise error

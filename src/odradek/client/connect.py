@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from odradek import arguments
 from odradek.client.cluster import Cluster
-from odradek.client.options import Tuning
+from odradek.client.options import TUNING, Tuning
 from odradek.io.drivers import DriverOptions, make_driver
 
 __all__ = ["connect"]
@@ -20,8 +21,10 @@ def connect(url: str, *, tuning: Tuning | None = None) -> Cluster:
     Raises:
         ConfigError: The URL is malformed; the message says where.
         Unsupported: The scheme is known, but this version does not speak its protocol.
+        TypeError: An argument of the wrong type.
     """
-    tuning = tuning or Tuning()
+    _URL("url", url)
+    tuning = TUNING.rule("tuning", tuning) or Tuning()
     options = DriverOptions(
         connect_timeout_s=tuning.connect_timeout,
         request_timeout_s=tuning.request_timeout,
@@ -29,3 +32,6 @@ def connect(url: str, *, tuning: Tuning | None = None) -> Cluster:
         backoff=tuning.backoff,
     )
     return Cluster(make_driver(url, options), tuning)
+
+
+_URL = arguments.instance(str, "a text such as kafka07://host:port")

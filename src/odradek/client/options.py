@@ -20,7 +20,11 @@ from odradek.types import EARLIEST, AtTime, KiB, MiB, PositionSpec, StartPositio
 
 __all__ = [
     "BATCHES",
+    "DRIVER",
+    "HEADERS",
     "TABLES",
+    "TIMESTAMP",
+    "TUNING",
     "ConsumerOptions",
     "HandlerArguments",
     "ProducerOptions",
@@ -37,18 +41,19 @@ MAX_POSITION = (1 << 63) - 1
 # ---- rules for positions and partitions -----------------------------------------------------------------------
 
 
-def start_position(*, named_only: bool = False) -> arguments.Rule:
-    """Allow EARLIEST, LATEST, AtTime(seconds) and, unless `named_only`, a position."""
-    allowed = "odradek.EARLIEST or odradek.LATEST" if named_only else "EARLIEST, LATEST, AtTime(seconds) or a position"
+def start_position(*, times: bool = True, positions: bool = True) -> arguments.Rule:
+    """Allow EARLIEST, LATEST, AtTime(seconds) if `times`, and a position if `positions`."""
+    kinds = ["EARLIEST", "LATEST", *["AtTime(seconds)"] * times, *["a position"] * positions]
+    allowed = f"{', '.join(kinds[:-1])} or {kinds[-1]}"
     moment = arguments.number(-1e12, 1e12, "seconds since the epoch")
     position = arguments.count(0, MAX_POSITION, "a position")
 
     def check(name: str, value: object) -> Any:
         if isinstance(value, PositionSpec):
             return value
-        if isinstance(value, AtTime) and not named_only:
+        if isinstance(value, AtTime) and times:
             return AtTime(moment(f"{name}.seconds", value.seconds))
-        if named_only or isinstance(value, tuple) or not hasattr(value, "__index__"):
+        if not positions or isinstance(value, tuple) or not hasattr(value, "__index__"):
             arguments.wrong_type(name, value, allowed)
         return position(name, value)
 
@@ -92,7 +97,7 @@ def _start_positions(bookmark_allowed: str) -> arguments.Rule:
 
 
 def _reset(*words: str) -> arguments.Rule:
-    position_rule, allowed = start_position(named_only=True), ", ".join(map(repr, words))
+    position_rule, allowed = start_position(times=False, positions=False), ", ".join(map(repr, words))
 
     def check(name: str, value: object) -> Any:
         if isinstance(value, str):
@@ -164,7 +169,13 @@ _TUNING_RULES: dict[str, arguments.Rule] = {
     "fetch_bytes": arguments.size_bytes(at_most=(1 << 31) - 1),
     "fetch_idle": _DURATION,
 }
-_TUNING = Option(None, arguments.optional(arguments.instance(Tuning, "a Tuning")), "Low-level limits; see `Tuning`.")
+DRIVER = arguments.having("broker", "a driver, such as `Cluster.driver`")
+HEADERS = arguments.sequence(
+    arguments.pair(arguments.text("the name of a header", at_least=0), arguments.optional(arguments.binary())),
+    "a sequence of pairs of a name (str) and a value (bytes or None)",
+)
+TIMESTAMP = arguments.optional(arguments.count(0, MAX_POSITION, "milliseconds since the epoch"))
+TUNING = Option(None, arguments.optional(arguments.instance(Tuning, "a Tuning")), "Low-level limits; see `Tuning`.")
 
 
 # ---- producer -------------------------------------------------------------------------------------------------
@@ -250,7 +261,7 @@ class ProducerOptions(TypedDict, total=False):
             "applies to what is compressed together, which is split until it fits.",
         ),
     ]
-    tuning: Annotated[Tuning | None, _TUNING]
+    tuning: Annotated[Tuning | None, TUNING]
 
 
 # ---- reader and consumer --------------------------------------------------------------------------------------
@@ -309,7 +320,7 @@ class ReaderOptions(TypedDict, total=False):
             "OffsetOutOfRange.",
         ),
     ]
-    tuning: Annotated[Tuning | None, _TUNING]
+    tuning: Annotated[Tuning | None, TUNING]
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -332,7 +343,7 @@ class ConsumerOptions(TypedDict, total=False):
         PositionSpec,
         Option(
             EARLIEST,
-            start_position(named_only=True),
+            start_position(times=False, positions=False),
             "Where a partition begins for which the group has no position (auto.offset.reset). It is stored "
             "like a position, so that the next owner begins there too.",
         ),
@@ -346,7 +357,7 @@ class ConsumerOptions(TypedDict, total=False):
             "or `fail`, which raises BrokerError OffsetOutOfRange. The new position is stored at once.",
         ),
     ]
-    streams: Annotated[int, Option(1, arguments.count(at_most=1000), "Number of streams per topic; see `streams`.")]
+    streams: Annotated[int, Option(1, arguments.count(at_most=10_000), "Number of streams per topic; see `streams`.")]
     read_ahead_bytes: Annotated[int, _READ_AHEAD]
     commit_every: Annotated[
         float | None,
@@ -388,7 +399,7 @@ class ConsumerOptions(TypedDict, total=False):
             "Makes the producer for `each(dead_letter=...)`; by default the cluster's `producer`.",
         ),
     ]
-    tuning: Annotated[Tuning | None, _TUNING]
+    tuning: Annotated[Tuning | None, TUNING]
 
 
 # ---- calls ----------------------------------------------------------------------------------------------------

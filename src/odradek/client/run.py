@@ -10,9 +10,13 @@ from typing import Generic, TypeVar
 import anyio
 from anyio.abc import TaskStatus
 
+from odradek import arguments
+
 __all__ = ["run"]
 
 T = TypeVar("T")
+
+_MAIN, _BACKEND = arguments.function("a coroutine function"), arguments.choice("asyncio", "trio")
 
 
 def run(main: Callable[..., Awaitable[T]], *args: object, backend: str = "asyncio") -> T:
@@ -33,8 +37,11 @@ def run(main: Callable[..., Awaitable[T]], *args: object, backend: str = "asynci
     Raises:
         SystemExit: A signal cancelled `main`, and it ended without an error; the code is 128 plus the number of the
             signal, as shells report it (130 for Ctrl-C, 143 for SIGTERM).
+        TypeError, ConfigError: An argument that cannot work.
         Exception: What `main` raised, unchanged, such as Undelivered while it ended.
     """
+    _MAIN("main", main)
+    _BACKEND("backend", backend)
     outcome = anyio.run(_watched, main, args, backend=backend)
     if outcome.error is not None:
         raise outcome.error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from odradek import arguments
 from odradek.errors import ConfigError
 
 __all__ = ["Backoff"]
@@ -24,8 +25,10 @@ class Backoff:
     max_s: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (0 <= self.first_s <= self.max_s and self.factor >= 1):
-            raise ConfigError(f"back-off needs 0 <= first_s <= max_s and factor >= 1, not {self}")
+        for name, rule in _RULES.items():
+            rule(f"Backoff.{name}", getattr(self, name))
+        if self.first_s > self.max_s:
+            raise ConfigError(f"Backoff.first_s={self.first_s}: must be at most max_s, which is {self.max_s}")
 
     def delay(self, attempt: int, jitter: float) -> float:
         """Return the seconds to wait after failure number `attempt` (the first is 0).
@@ -39,3 +42,10 @@ class Backoff:
         except OverflowError:  # a float power overflows after about a thousand failures
             full_s = self.max_s
         return full_s * (1 + jitter) / 2
+
+
+_RULES = {
+    "first_s": arguments.seconds(),
+    "factor": arguments.number(1, 1e6),
+    "max_s": arguments.seconds(),
+}

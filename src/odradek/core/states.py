@@ -34,6 +34,13 @@ __all__ = [
     "OwnershipState",
 ]
 
+
+class _Member(Enum):
+    """A member of a machine: hashed by identity, because `Enum` calls a Python function for it at every step."""
+
+    __hash__ = object.__hash__
+
+
 S = TypeVar("S", bound=Enum)
 E = TypeVar("E", bound=Enum)
 
@@ -61,7 +68,7 @@ class Machine(Generic[S, E]):
 # ---- the consumer -------------------------------------------------------------------------------------------
 
 
-class ConsumerState(Enum):
+class ConsumerState(_Member):
     """The state of a group consumer as a whole. What happens to its partitions one by one is in `OwnershipState`."""
 
     NEW = "not entered"
@@ -72,7 +79,7 @@ class ConsumerState(Enum):
     CLOSED = "left"
 
 
-class ConsumerEvent(Enum):
+class ConsumerEvent(_Member):
     """Events of a group consumer."""
 
     ENTER = "async with"
@@ -104,7 +111,7 @@ CONSUMER: Machine[ConsumerState, ConsumerEvent] = Machine(
 # ---- one partition of a group consumer ----------------------------------------------------------------------
 
 
-class OwnershipState(Enum):
+class OwnershipState(_Member):
     """The state of one partition that was assigned to a group consumer."""
 
     OWNED = "delivered; what is done is committed"
@@ -112,7 +119,7 @@ class OwnershipState(Enum):
     ENDED = "released, lost or read from elsewhere: marks no longer count"
 
 
-class OwnershipEvent(Enum):
+class OwnershipEvent(_Member):
     """Events of one assigned partition."""
 
     REVOKE = "a rebalance takes it away, or the consumer leaves"
@@ -138,7 +145,7 @@ OWNERSHIP: Machine[OwnershipState, OwnershipEvent] = Machine(
 # ---- one partition ------------------------------------------------------------------------------------------
 
 
-class CursorState(Enum):
+class CursorState(_Member):
     """States of reading one partition."""
 
     UNASSIGNED = "not read, or not any more"
@@ -152,7 +159,7 @@ class CursorState(Enum):
     ENDED = "everything before `until` was read"
 
 
-class CursorEvent(Enum):
+class CursorEvent(_Member):
     """Events of reading one partition."""
 
     ASSIGN = "reading begins"
@@ -203,7 +210,7 @@ CURSOR: Machine[CursorState, CursorEvent] = Machine(
 # ---- one broker ---------------------------------------------------------------------------------------------
 
 
-class BrokerState(Enum):
+class BrokerState(_Member):
     """The state of one broker, as fetching sees it."""
 
     UNKNOWN = "no request made yet"
@@ -212,7 +219,7 @@ class BrokerState(Enum):
     ABSENT = "not in the routing table"
 
 
-class BrokerEvent(Enum):
+class BrokerEvent(_Member):
     """Events of one broker."""
 
     RESPONDED = "responded"

@@ -15,7 +15,7 @@ import os
 from importlib import import_module
 from typing import cast
 
-from odradek.engine.interface import NO_LIMIT, Buffer, ColumnBuilder, Engine, PayloadBuilder
+from odradek.engine.interface import NO_LIMIT, Buffer, ColumnBuilder, Engine, PayloadBuilder, RecordBuilder
 from odradek.engine.packed import HeaderColumns, Headers, PackedBytes
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "Headers",
     "PackedBytes",
     "PayloadBuilder",
+    "RecordBuilder",
     "active",
     "engine",
     "use",

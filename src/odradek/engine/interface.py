@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-__all__ = ["NO_LIMIT", "Buffer", "ColumnBuilder", "Engine", "PayloadBuilder"]
+from odradek.engine.packed import Headers
+
+__all__ = ["NO_LIMIT", "Buffer", "ColumnBuilder", "Engine", "PayloadBuilder", "RecordBuilder", "RecordColumns"]
 
 Buffer = bytes | bytearray | memoryview
 """Contiguous bytes. A view with gaps, or of items other than bytes (formats 'B' and 'c'), raises BufferError."""
@@ -69,6 +71,121 @@ class ColumnBuilder(Protocol):
         ...
 
 
+RecordColumns = tuple[
+    Sequence[bytes | None],
+    Sequence[int],
+    Sequence[int],
+    Sequence[bytes | None] | None,
+    Sequence[Headers] | None,
+    Sequence[int] | None,
+    Sequence[int] | None,
+]
+"""Values, positions, next positions, keys, headers, timestamps, types of timestamps; see `RecordBuilder.take`."""
+
+
+class RecordBuilder(Protocol):
+    """Records of 0.8 and later on their way into columns. Offsets are integers of 8 bytes."""
+
+    def __len__(self) -> int: ...
+
+    def decode_batch(
+        self,
+        data: Buffer,
+        start: int,
+        stop: int,
+        count: int,
+        base_offset: int,
+        last_delta: int,
+        first_offset: int,
+        timestamp: int,
+        append_time: bool,
+    ) -> tuple[int, int, int]:
+        """Append the records of a batch of magic 2, whose body `data[start:stop]` is (specification 3.3).
+
+        Stops in front of the first record that is damaged: it does not end where its length says, a number is longer
+        than its type, a length is below -1, or its offset is not one of the batch. Bytes of a header's name that are
+        not UTF-8 become U+FFFD.
+
+        Args:
+            data: The batch, or its decompressed body.
+            start: Index of the first record.
+            stop: Index behind the last one.
+            count: How many records there are.
+            base_offset: What offset deltas count from.
+            last_delta: The largest offset delta of the batch. If `count` records are all of `data[start:stop]`,
+                the last row resumes behind it.
+            first_offset: Records with a lower offset are not appended.
+            timestamp: What timestamp deltas count from (ms); with `append_time` the timestamp of every record.
+            append_time: The broker set the timestamp.
+
+        Returns:
+            The index behind the last record that is not damaged, how many they are, and the highest of their offsets
+            + 1 (`base_offset` when there are none).
+        """
+        ...
+
+    def decode_batches(
+        self, data: Buffer, start: int, stop: int, first_offset: int, max_entry: int = NO_LIMIT
+    ) -> tuple[int, int]:
+        """Append a run of plain, whole, valid batches of magic 2.
+
+        Stops in front of the first entry that is anything else: incomplete, compressed, of a transaction, a control
+        batch, damaged in its header or in a record, of another magic, or larger than `max_entry` bytes.
+
+        Args:
+            data: Entries.
+            start: Index of the first one.
+            stop: Index behind the last one.
+            first_offset: Records with a lower offset are not appended.
+            max_entry: Limit for a whole entry (bytes).
+
+        Returns:
+            The index behind the last batch, and the offset behind it (a negative number when there was none).
+        """
+        ...
+
+    def decode_messages(
+        self,
+        data: Buffer,
+        start: int,
+        stop: int,
+        first_offset: int,
+        shift: int = 0,
+        append_time: int | None = None,
+        max_entry: int = NO_LIMIT,
+    ) -> tuple[int, int]:
+        """Append a run of plain, whole, valid messages of magic 0 and 1 (specification 3.2).
+
+        Stops in front of the first entry that is anything else: incomplete, compressed, damaged, of another magic,
+        with a negative offset, or larger than `max_entry` bytes.
+
+        Args:
+            data: Entries.
+            start: Index of the first one.
+            stop: Index behind the last one.
+            first_offset: Messages with a lower offset are not appended.
+            shift: Added to the offset of each.
+            append_time: The timestamp of every message, set by the broker (ms); None: each has its own.
+            max_entry: Limit for a whole entry (bytes).
+
+        Returns:
+            The index behind the last message, and the highest offset + 1 (a negative number when there was none).
+        """
+        ...
+
+    def append(self, value: Buffer, position: int, next_position: int) -> None:
+        """Append a row that is no record: bytes which cannot be decoded."""
+        ...
+
+    def take(self) -> RecordColumns:
+        """Return all rows, and forget them.
+
+        Lists, or `PackedBytes`, `HeaderColumns` and memoryviews of integers (offsets and timestamps 'q', types 'b').
+        Keys and headers are None if no row has any; timestamps and their types are, if no row's format has them.
+        """
+        ...
+
+
 class Engine(Protocol):
     """One implementation of the loops. They keep no state, wait for nothing and know no socket.
 
@@ -81,6 +198,8 @@ class Engine(Protocol):
     def ColumnBuilder(self) -> ColumnBuilder: ...
 
     def PayloadBuilder(self) -> PayloadBuilder: ...
+
+    def RecordBuilder(self) -> RecordBuilder: ...
 
     def check_run(self, data: Buffer, start: int, stop: int, max_entry: int = NO_LIMIT) -> tuple[int, int]:
         """Validate a run like `ColumnBuilder.decode_run`. Return the index after it, and its number of messages."""
@@ -133,5 +252,59 @@ class Engine(Protocol):
         Raises:
             BufferError: A buffer of another format.
             ValueError: Offsets that do not ascend within the data, or a `validity` of another length.
+        """
+        ...
+
+    # ---- Kafka 0.8 and later --------------------------------------------------------------------------------
+
+    def crc32c(self, data: Buffer, before: int = 0, /) -> int:
+        """Return the CRC-32C (Castagnoli) of `data`, going on from `before`, that of the bytes in front of it."""
+        ...
+
+    def scan_messages(self, data: Buffer) -> tuple[int, int, int]:
+        """Count the plain, whole messages of magic 0 and 1 at the start of `data`, without checking their CRCs.
+
+        Returns:
+            The index behind them, how many they are, and the offset field of the last one (0 when there is none).
+        """
+        ...
+
+    def encode_records(
+        self,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers] | None = None,
+        timestamps: Sequence[int] | None = None,
+        base_timestamp: int = -1,
+    ) -> bytes:
+        """Return the records of a batch of magic 2, without the batch's header (specification 3.3).
+
+        Args:
+            values: Lists or `PackedBytes`, as is `keys`.
+            keys: None: no record has one.
+            headers: None: no record has any.
+            timestamps: In ms; None: all are `base_timestamp`.
+            base_timestamp: The batch's.
+
+        Raises:
+            OverflowError: A length or timestamp does not fit into its field.
+            ValueError: Columns of different lengths.
+        """
+        ...
+
+    def encode_messages(
+        self,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None = None,
+        timestamps: Sequence[int] | None = None,
+        magic: int = 1,
+        attributes: int = 0,
+        offset: int = 0,
+    ) -> bytes:
+        """Return messages of magic 0 or 1 with offsets that count up from `offset` (specification 3.2).
+
+        Raises:
+            OverflowError: A length or timestamp does not fit into its field.
+            ValueError: Columns of different lengths.
         """
         ...

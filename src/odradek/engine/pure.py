@@ -10,8 +10,23 @@ from typing import Any
 from zlib import crc32
 
 from odradek.engine.interface import NO_LIMIT, Buffer
+from odradek.engine.pure_records import RecordBuilder, crc32c, encode_messages, encode_records, scan_messages
 
-__all__ = ["NAME", "ColumnBuilder", "PayloadBuilder", "check_run", "crc32", "encode_run", "fit", "unpack"]
+__all__ = [
+    "NAME",
+    "ColumnBuilder",
+    "PayloadBuilder",
+    "RecordBuilder",
+    "check_run",
+    "crc32",
+    "crc32c",
+    "encode_messages",
+    "encode_records",
+    "encode_run",
+    "fit",
+    "scan_messages",
+    "unpack",
+]
 
 NAME = "pure"
 

@@ -11,7 +11,7 @@ from odradek.core.backoff import Backoff
 from odradek.core.interfaces import ProtocolDriver
 from odradek.errors import ConfigError, Unsupported
 
-__all__ = ["SCHEMES", "DriverOptions", "make_driver"]
+__all__ = ["SCHEMES", "DriverOptions", "brokers_url", "make_driver", "url_forms", "zookeeper_url"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,21 @@ PLANNED = {"kafka": "the protocols of Kafka 0.8 and later, which this version do
 """Schemes that a later version will have a driver for, and what it needs."""
 
 
+def url_forms() -> str:
+    """Return the forms of a cluster's URL, for error messages and help texts."""
+    return " or ".join(scheme.form for scheme in SCHEMES.values())
+
+
+def brokers_url(addresses: str) -> str:
+    """Return the URL of a cluster without ZooKeeper, for a list of all its brokers (`host:port,...`)."""
+    return f"kafka07://{addresses}"
+
+
+def zookeeper_url(address: str) -> str:
+    """Return the URL of a cluster that registers with this ZooKeeper (`host:port,.../chroot`)."""
+    return f"kafka07+zk://{address}"
+
+
 def make_driver(url: str, options: DriverOptions) -> ProtocolDriver:
     """Return the driver for a cluster's URL; its module is imported now, and nothing is opened.
 
@@ -56,7 +71,7 @@ def make_driver(url: str, options: DriverOptions) -> ProtocolDriver:
         Unsupported: The scheme is known, but this version has no driver for it.
     """
     scheme, mark, rest = url.partition("://")
-    forms = " or ".join(each.form for each in SCHEMES.values())
+    forms = url_forms()
     if not mark:
         raise ConfigError(f"the URL of a cluster has no scheme; it is {forms}")
     if scheme in PLANNED:

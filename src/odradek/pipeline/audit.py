@@ -1,7 +1,7 @@
-"""Counts of what was committed, sent to a topic: for whoever compares them with what was produced.
+"""Audit: sends counts of committed records to a topic, to compare them with what was produced.
 
-They are sent when a flow is done, from the ledger, and how far that came is put down afterwards: after a run that is
-killed in between, the next one sends them again. A count that is named twice has the same flow and batch.
+Counts are sent from the ledger when a flow is done, and progress is recorded afterwards: if a run is killed in between,
+the next one sends them again. Duplicates have the same flow and batch.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import anyio
 
 import odradek as od
 from odradek.errors import ConfigError
+from odradek.io.drivers import brokers_url, zookeeper_url
 from odradek.pipeline.config import SourceConfig
 from odradek.pipeline.ledger import LedgerEntry
 
@@ -25,24 +26,24 @@ class Auditor:
 
     Args:
         source: The cluster.
-        topic: Where they go.
-        mark: The file that says how far they were sent.
+        topic: The topic for the counts.
+        mark: The file with the number of the last batch that was sent.
 
     Raises:
-        ConfigError: There is no cluster.
+        ConfigError: The source is not a cluster.
     """
 
     def __init__(self, source: SourceConfig, topic: str, mark: Path) -> None:
         if source.logs is not None:
             raise ConfigError(f'audit.topic = "{topic}": log directories cannot be written to; use a cluster')
-        self._url = f"kafka07+zk://{source.zookeeper}" if source.zookeeper else f"kafka07://{source.brokers}"
+        self._url = zookeeper_url(source.zookeeper) if source.zookeeper else brokers_url(source.brokers or "")
         self._topic, self._mark = topic, mark
 
     def send(self, entries: Sequence[LedgerEntry]) -> None:
-        """Send what of these entries was not sent yet.
+        """Send the counts of entries that were not sent yet.
 
         Raises:
-            OdradekError: It did not arrive; the next call tries again.
+            OdradekError: Sending failed; the next call tries again.
         """
         sent = self._sent()
         waiting = [entry for entry in entries if entry.kind == "append" and entry.batch > sent]
@@ -53,7 +54,7 @@ class Auditor:
             scratch.replace(self._mark)
 
     def _sent(self) -> int:
-        """The newest batch whose counts were sent."""
+        """Return the number of the newest batch whose counts were sent; -1 if there is none."""
         try:
             return int(self._mark.read_text("utf-8"))
         except FileNotFoundError:

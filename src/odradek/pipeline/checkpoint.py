@@ -2,10 +2,10 @@
 
     <checkpoint>/metadata     an id of the query
     <checkpoint>/offsets/7    what micro-batch 7 reads: up to here; written before it begins
-    <checkpoint>/commits/7    it is done; written behind it
+    <checkpoint>/commits/7    it is done; written after it
 
-Spark does not write down where its first batch begins: run again after a crash, it would ask anew, and `latest` or the
-earliest message may have moved. So a checkpoint is begun with a batch 0 that reads nothing and is done.
+Spark does not record where its first batch begins: after a crash it would resolve the start offsets again, and `latest`
+or the earliest message may have moved. So a new checkpoint starts with a batch 0 that reads nothing and is done.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from uuid import uuid4
 from odradek.pipeline.errors import CheckpointMismatch
 from odradek.pipeline.ledger import Offsets
 
-__all__ = ["Checkpoint", "MicroBatch", "place"]
+__all__ = ["Checkpoint", "MicroBatch", "checkpoint_dir"]
 
 VERSION = "v1"
 
@@ -28,9 +28,9 @@ class MicroBatch(NamedTuple):
     """The range of one of Spark's micro-batches.
 
     Args:
-        number: Spark's.
-        start, end: Between these positions.
-        planned: When it was planned, seconds since the epoch. It stays when the batch is run again.
+        number: Spark's number of the batch.
+        start, end: The positions between which it reads.
+        planned: When it was planned (s since the epoch). A batch that is run again keeps it.
     """
 
     number: int
@@ -39,8 +39,8 @@ class MicroBatch(NamedTuple):
     planned: float
 
 
-def place(root: str | os.PathLike[str], flow: str) -> Path:
-    """The checkpoint of a flow, in the directory that the pipeline's file names."""
+def checkpoint_dir(root: str | os.PathLike[str], flow: str) -> Path:
+    """Return the directory of a flow's checkpoint, below the one that the pipeline file names."""
     return Path(root) / flow
 
 
@@ -55,19 +55,19 @@ class Checkpoint:
 
     @property
     def planned(self) -> int | None:
-        """The newest batch that was planned; None: nothing has begun."""
+        """The number of the newest planned batch; None if there is none."""
         return self._newest("offsets")
 
     @property
     def done(self) -> int | None:
-        """The newest batch that Spark knows to be done."""
+        """The number of the newest batch that Spark has recorded as done; None if there is none."""
         return self._newest("commits")
 
     def offsets(self, number: int) -> Offsets:
         """Return the end of a batch.
 
         Raises:
-            CheckpointMismatch: It is not there, or not as Spark and the data source write it.
+            CheckpointMismatch: The file is missing, or not in the form that Spark and the data source write.
         """
         return self._read(number)[1]
 
@@ -77,9 +77,9 @@ class Checkpoint:
         return MicroBatch(number, start, end, when)
 
     def begin(self, number: int, offsets: Offsets, now: float) -> None:
-        """Let the query go on behind these offsets: as if it had done the batch of this number.
+        """Make the query continue from these offsets, as if it had done the batch of this number.
 
-        Only for a checkpoint of which there is nothing yet. What a crash leaves of it is begun again.
+        Call it only for an empty checkpoint, or to finish what a crash interrupted.
         """
         head = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": int(now * 1000), "conf": {}})
         end = _as_the_source_writes(offsets)
@@ -106,16 +106,19 @@ class Checkpoint:
                 raise ValueError(f"of version {version}")
             return json.loads(head)["batchTimestampMs"] / 1000, _topics(json.loads(offsets))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise CheckpointMismatch(str(path), f"this is not what Spark plans batches with: {error}") from error
+            raise CheckpointMismatch(str(path), f"not an offsets file of Spark: {error}") from error
 
 
 def _topics(body: Any) -> Offsets:
     topics: dict[str, dict[str, int]] = body["topics"]
-    if not all(isinstance(position, int) for places in topics.values() for position in places.values()):
+    if not all(isinstance(position, int) for partitions in topics.values() for position in partitions.values()):
         raise ValueError("a position is not a number")
     return topics
 
 
 def _as_the_source_writes(offsets: Offsets) -> str:
-    """Character for character: Spark compares offsets as text, and runs an empty batch when they differ."""
+    """Encode offsets exactly as the data source does.
+
+    Spark compares offsets as text, and runs an empty batch when they differ.
+    """
     return json.dumps({"v": 1, "topics": {topic: dict(sorted(offsets[topic].items())) for topic in sorted(offsets)}})

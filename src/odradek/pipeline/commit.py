@@ -1,12 +1,12 @@
-"""One batch of one flow: staged, judged, committed. And what a run that was killed left behind, put right.
+"""Commits of batches to the table of a flow, and recovery after a killed run.
 
-    1. rows are written to files that nobody reads yet            Stager, in Spark's tasks
-    2. what was read is compared with what was to be read; dead records are counted against their limit
+    1. rows are written to files that no reader sees yet          Stager, in Spark's tasks
+    2. the ranges read are compared with the planned ones; dead records are checked against their limit
     3. Delta only: a commit to the table's log, with the entry in it
     4. the ledger's entry
 
-A run that is killed before the last of these that applies has changed nothing for readers, and the next one does the
-batch again; one that is killed behind it finds the batch done. Between 3 and 4 the entry is in Delta's log.
+A run that is killed before step 4 (step 3 for Delta) has changed nothing for readers, and the next run repeats the
+batch; a run that is killed later finds the batch done. Between 3 and 4 the entry is in Delta's log.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from odradek.pipeline.config import Flow
 from odradek.pipeline.delta import DeltaLog
 from odradek.pipeline.errors import CheckpointMismatch, FileNotVisible, InexactRead, LedgerConflict, TooManyDeadLetters
 from odradek.pipeline.ledger import GENESIS, DataFile, Fields, Ledger, LedgerEntry, LedgerGap, Offsets
-from odradek.pipeline.staging import CoveredRange, TaskOutput, is_ours, prefix
+from odradek.pipeline.staging import CoveredRange, TaskOutput, file_prefix, is_ours
 
 __all__ = ["Stage", "TableWriter", "gaps_of", "log_bytes"]
 
 EMPTY_WRAPPER = 64
-"""Bytes of log that may have no row, whatever the flow says about loss: a compressed message with none in it. `verify`
-reads them again."""
+"""Maximum bytes of log without a row that are accepted under every loss policy: an empty compressed message has none.
+`verify` reads them again."""
 
 Stage = Callable[[str], TaskOutput]
-"""Writes the rows of a batch to files whose names begin so."""
+"""A function that writes the rows of a batch to files whose names begin with its argument."""
 
 
 class TableWriter:
-    """The table of one flow, and its dead letters.
+    """The writer of one flow's table and dead letters.
 
     Args:
-        name: Of the flow.
+        name: Name of the flow.
         flow: Its settings.
-        max_error_percent: Of the run's settings.
+        max_error_percent: Maximum share of dead records in a batch (percent).
     """
 
     def __init__(self, name: str, flow: Flow, max_error_percent: float = 0.0) -> None:
@@ -50,15 +50,17 @@ class TableWriter:
         self.dead_root = Path(flow.dead.path) if flow.dead else None
         self.ledger = Ledger(self.root, name)
         self.fields: Fields = {}
-        """What rows are decoded to: becomes part of each entry."""
+        """Decoded columns and their types; part of each entry."""
         self._most_dead = max_error_percent
         self._delta = DeltaLog(self.root, name, flow.sink.partition_by) if flow.sink.kind == "delta" else None
 
     # ---- before a run ----------------------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Finish what a killed run left undone, and remove files that it did not commit. Holds for the one writer of
-        the table."""
+        """Finish the commit that a killed run left undone, and remove files it did not commit.
+
+        Needs the table's lock.
+        """
         if self._delta is not None:
             self._delta.finish(self.ledger)
         entries = self.ledger.entries()
@@ -71,18 +73,18 @@ class TableWriter:
                     path.unlink()
 
     def check(self, checkpoint: Checkpoint) -> None:
-        """Raise CheckpointMismatch unless the checkpoint goes on where the ledger ends."""
+        """Raise CheckpointMismatch unless the checkpoint continues where the ledger ends."""
         reached, done, planned = self.ledger.reached(), checkpoint.done, checkpoint.planned
-        place = str(checkpoint.directory)
+        directory = str(checkpoint.directory)
         if reached is None:
             if planned is not None and planned > 1:
-                raise CheckpointMismatch(place, f"it is at batch {planned}, but the ledger of {self.root} is empty")
+                raise CheckpointMismatch(directory, f"it is at batch {planned}, but the ledger of {self.root} is empty")
             return
         if planned is None:
-            raise CheckpointMismatch(place, f"it is gone, or another one; the ledger is at batch {reached.batch}")
+            raise CheckpointMismatch(directory, f"it is missing or new; the ledger is at batch {reached.batch}")
         if reached.end not in [checkpoint.offsets(number) for number in {done, planned} if number is not None]:
             raise CheckpointMismatch(
-                place, f"it is at batch {planned}, and not where batch {reached.batch} of the ledger ended"
+                directory, f"its batch {planned} does not end where batch {reached.batch} of the ledger ended"
             )
 
     # ---- a batch ---------------------------------------------------------------------------------------------
@@ -91,18 +93,18 @@ class TableWriter:
         """Make a batch part of the table.
 
         Args:
-            batch: What Spark plans to read.
+            batch: The range that Spark planned.
             stage: Writes its rows to files.
-            run: Who writes.
+            run: Identifies the run.
 
         Returns:
-            What was committed now. None: it was committed before, or there was nothing to be read.
+            The new entry; None if the batch was committed before or is empty.
 
         Raises:
-            LedgerConflict: It does not follow what was committed.
-            InexactRead: Not exactly the batch was read.
-            FileNotVisible: Files were written where this machine does not see them.
-            TooManyDeadLetters: More records are dead than may be.
+            LedgerConflict: The batch does not follow the newest entry.
+            InexactRead: The ranges read are not those of the batch.
+            FileNotVisible: A task wrote a file that this machine does not see.
+            TooManyDeadLetters: The share of dead records is above the limit.
         """
         reached = self.ledger.reached()
         if batch.start == batch.end or (reached is not None and (reached.start, reached.end) == batch[1:3]):
@@ -110,15 +112,15 @@ class TableWriter:
         self._check_follows(batch, reached)
         tail = self.ledger.tail()
         number = tail.batch + 1 if tail else 0
-        names = prefix(self.name, number, os.urandom(4).hex())
+        prefix = file_prefix(self.name, number, os.urandom(4).hex())
         try:
-            account = stage(names)
-            self._see(account)
-            gaps = self._judge(batch, account)
+            output = stage(prefix)
+            self._check_files_visible(output)
+            gaps = self._check_result(batch, output)
         except BaseException:
-            self._drop(names)
+            self._remove_attempt(prefix)
             raise
-        entry = self._entry(batch, account, gaps)
+        entry = self._entry(batch, output, gaps)
         entry = replace(entry, batch=number, previous=tail.digest if tail else GENESIS, run=run)
         if self._delta is not None:
             self._delta.commit(entry)
@@ -133,26 +135,24 @@ class TableWriter:
                         self.name, batch.number, f"it reads {topic}/{name} from {start}, but the table ends at {end}"
                     )
 
-    def _see(self, account: TaskOutput) -> None:
-        """Tasks may have run on other machines."""
-        for root, files in ((self.root, account.files), (self.dead_root, account.dead_files)):
+    def _check_files_visible(self, output: TaskOutput) -> None:
+        """Raise FileNotVisible unless all files are here: tasks may have run on other machines."""
+        for root, files in ((self.root, output.files), (self.dead_root, output.dead_files)):
             for file in files:
                 path = Path(root or "", file.path)
                 if not path.is_file() or path.stat().st_size != file.size:
                     raise FileNotVisible(self.name, str(path))
 
-    def _judge(self, batch: MicroBatch, account: TaskOutput) -> list[LedgerGap]:
-        gaps = gaps_of(self.name, batch, account.runs, self._reason())
+    def _check_result(self, batch: MicroBatch, output: TaskOutput) -> list[LedgerGap]:
+        gaps = gaps_of(self.name, batch, output.runs, self._reason())
         if self.flow.data_loss == "fail" and self.flow.corrupt != "skip":
             for gap in gaps:
                 if not 0 < gap.end - gap.start <= EMPTY_WRAPPER:
                     where = f"{gap.topic}/{gap.partition} between {gap.start} and {gap.end}"
-                    raise InexactRead(self.name, f"nothing was read of {where}")
-        total = account.rows + account.dead
-        if total and 100 * account.dead > self._most_dead * total:
-            raise TooManyDeadLetters(
-                self.name, account.dead, account.rows, self._most_dead, "; ".join(account.examples)
-            )
+                    raise InexactRead(self.name, f"nothing was read from {where}")
+        total = output.rows + output.dead
+        if total and 100 * output.dead > self._most_dead * total:
+            raise TooManyDeadLetters(self.name, output.dead, output.rows, self._most_dead, "; ".join(output.examples))
         return gaps
 
     def _reason(self) -> str:
@@ -160,26 +160,26 @@ class TableWriter:
             *(["the log no longer had it"] if self.flow.data_loss == "skip" else []),
             *(["corrupt messages were left out"] if self.flow.corrupt == "skip" else []),
         ]
-        return ", or ".join(may) or "a compressed message with nothing in it"
+        return ", or ".join(may) or "an empty compressed message"
 
-    def _drop(self, names: str) -> None:
+    def _remove_attempt(self, prefix: str) -> None:
         """Remove the files of an attempt."""
         for root in filter(None, (self.root, self.dead_root)):
-            for path in root.rglob(f"{names}*.parquet"):
+            for path in root.rglob(f"{prefix}*.parquet"):
                 path.unlink()
 
-    def _entry(self, batch: MicroBatch, account: TaskOutput, gaps: Sequence[LedgerGap]) -> LedgerEntry:
+    def _entry(self, batch: MicroBatch, output: TaskOutput, gaps: Sequence[LedgerGap]) -> LedgerEntry:
         audit: dict[str, dict[str, int]] = {}
-        for (bucket, topic), rows in account.audit.items():
+        for (bucket, topic), rows in output.audit.items():
             audit.setdefault(str(bucket), {})[topic] = rows
         hours: dict[str, dict[str, dict[str, int]]] = {}
-        for (topic, hour, what), amount in account.hours.items():
+        for (topic, hour, what), amount in output.hours.items():
             hours.setdefault(topic, {}).setdefault(str(hour), {"rows": 0, "bytes": 0})[what] = amount
         return LedgerEntry(
-            flow=self.name, batch=0, start=batch.start, end=batch.end, files=_in_order(account.files),
-            rows=account.rows, dead=account.dead, gaps=tuple(gaps), audit=audit, micro_batch=batch.number,
-            payload=account.payload, reasons=dict(account.reasons), dead_files=_in_order(account.dead_files),
-            hours=hours, fields=self.fields if account.files else {}, zone=self.flow.sink.zone, code=__version__,
+            flow=self.name, batch=0, start=batch.start, end=batch.end, files=_in_order(output.files),
+            rows=output.rows, dead=output.dead, gaps=tuple(gaps), audit=audit, micro_batch=batch.number,
+            payload=output.payload, reasons=dict(output.reasons), dead_files=_in_order(output.dead_files),
+            hours=hours, fields=self.fields if output.files else {}, zone=self.flow.sink.zone, code=__version__,
             written=time.time(),
         )  # fmt: skip
 
@@ -189,12 +189,12 @@ def _in_order(files: Iterable[DataFile]) -> tuple[DataFile, ...]:
 
 
 def log_bytes(start: Offsets, end: Offsets) -> int:
-    """Bytes of log between them."""
+    """Return the bytes of log between two offsets."""
     return sum(max(0, last - first) for _, _, first, last in _ranges(start, end))
 
 
 def _ranges(start: Offsets, end: Offsets) -> Iterable[tuple[str, str, int, int]]:
-    """What is read of each partition. One that `start` does not have is only entered."""
+    """Yield the range of each partition. A partition that is not in `start` is not read yet."""
     for topic, partitions in end.items():
         for name, last in partitions.items():
             first = start.get(topic, {}).get(name, last)
@@ -206,7 +206,7 @@ def gaps_of(flow: str, batch: MicroBatch, runs: Iterable[CoveredRange], reason: 
     """Return the parts of a batch's ranges that no task read.
 
     Raises:
-        InexactRead: Something was read that was not to be read, or twice.
+        InexactRead: A task read something outside the batch, or something was read twice.
     """
     read: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for run in runs:
@@ -215,14 +215,14 @@ def gaps_of(flow: str, batch: MicroBatch, runs: Iterable[CoveredRange], reason: 
     for topic, name, first, last in _ranges(batch.start, batch.end):
         gaps += _holes(flow, LedgerGap(topic, name, first, last, reason), sorted(read.pop((topic, name), [])))
     if read:
-        raise InexactRead(flow, f"rows came of {'/'.join(next(iter(read)))}, which is not in this batch")
+        raise InexactRead(flow, f"a task read {'/'.join(next(iter(read)))}, which is not in this batch")
     return gaps
 
 
 def _holes(flow: str, part: LedgerGap, runs: Sequence[tuple[int, int]]) -> Iterable[LedgerGap]:
     where = f"{part.topic}/{part.partition}"
     reached = part.start
-    if part.start > part.end:  # the log was made anew
+    if part.start > part.end:  # the log was recreated
         yield part
         reached = runs[0][0] if runs else part.end
     for start, end in runs:

@@ -1,10 +1,10 @@
-"""Few large files out of many small ones, as one entry of the ledger.
+"""Compaction: merge many small files into few large ones, as one entry of the ledger.
 
-Delta tables are compacted by their own tool, and the ledger takes over what it did.
+Delta tables are compacted by deltalake, and the ledger records the result.
 
-What a kill leaves behind, step by step: files that no entry lists, which readers never see and `repair` removes; or the
-entry, and then the old files are only not deleted yet. They are kept until whoever still reads an older state of the
-table is done with them: `delete_retired` is a step of its own.
+A kill before the entry leaves files that no entry lists: readers never see them, and `repair` removes them. After the
+entry only the old files remain. They are kept for readers of an older state of the table: `delete_retired` is a
+separate step.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from odradek.errors import OdradekError
 from odradek.pipeline.config import Flow
 from odradek.pipeline.delta import DeltaLog
 from odradek.pipeline.ledger import GENESIS, DataFile, Ledger, LedgerEntry
-from odradek.pipeline.lock import writing
+from odradek.pipeline.lock import table_lock
+from odradek.pipeline.row_checksums import IDENTITY, RowChecksums
 from odradek.pipeline.tables import BATCH_ROWS, CommittedTable, open_table, read_rows
-from odradek.pipeline.tally import IDENTITY, RowChecksums
 from odradek.types import MiB
 
 __all__ = ["CompactionGroup", "compact", "delete_retired", "plan_compaction", "retired"]
 
 ROW_GROUP_BYTES, ROW_GROUP_ROWS = 64 * MiB, 1 << 20
-"""In memory; so much is written together."""
+"""Maximum size of a row group in memory, and its number of rows."""
 
 
 class CompactionFailed(OdradekError):
     """The rows written are not those that were read. The table is unchanged."""
 
-    hint = "nothing was committed; `odradek pipeline verify` tells whether the table's files are sound"
+    hint = "nothing was committed; `odradek pipeline verify` checks whether the table's files are sound"
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionGroup:
-    """Files of one of the table's partitions that become one."""
+    """Files of one table partition that are merged into one."""
 
     files: tuple[DataFile, ...]
 
@@ -55,7 +55,7 @@ class CompactionGroup:
 
     @property
     def size(self) -> int:
-        """Bytes of the files; what comes out is usually less."""
+        """Bytes of the files; the merged file is usually smaller."""
         return sum(file.size for file in self.files)
 
     @property
@@ -91,19 +91,19 @@ def _filled(files: Iterable[DataFile], most: int) -> Iterator[list[DataFile]]:
 
 
 def compact(name: str, flow: Flow, *, run: str = "compact", now: float | None = None) -> LedgerEntry | None:
-    """Compact a flow's table; None: there was nothing to do. Old files stay where they are.
+    """Compact a flow's table; return the new entry, or None if there is nothing to do. Old files stay where they are.
 
-    A Delta table is compacted by deltalake, in a commit of its own before the ledger's; what that, or whoever else
-    compacted it, has done before and the ledger does not know is taken over.
+    A Delta table is compacted by deltalake, in a commit of its own before the ledger's. Compactions that are in Delta's
+    log but not in the ledger are recorded, too.
 
-    Memory: one row group, 64 MiB; for a Delta table, what deltalake takes.
+    Memory: one row group, 64 MiB; for a Delta table, as much as deltalake uses.
 
     Raises:
-        Busy: Another process is writing this table.
-        CompactionFailed: What came out is not what went in. Nothing was committed.
+        TableLocked: Another process is writing this table.
+        CompactionFailed: The new files do not have the rows of the old ones. Nothing was committed.
         OSError, pyarrow.ArrowException: A file cannot be read or written.
     """
-    with writing(flow.sink.path):
+    with table_lock(flow.sink.path):
         removed, files = _rewrite(name, flow) if flow.sink.kind == "parquet" else _rewrite_delta(name, flow)
         if not removed and not files:
             return None
@@ -129,7 +129,7 @@ Files = tuple[DataFile, ...]
 
 
 def _rewrite(name: str, flow: Flow) -> tuple[Files, Files]:
-    """Old files and new ones, which nobody knows yet."""
+    """Return the old files and the new ones, which no entry lists yet."""
     table = open_table(name, flow)
     groups = plan_compaction(table)
     names = (f"odradek-{name}-{len(table.entries):08d}-{uuid4().hex}.parquet" for _ in groups)
@@ -138,13 +138,13 @@ def _rewrite(name: str, flow: Flow) -> tuple[Files, Files]:
 
 
 def _rewrite_delta(name: str, flow: Flow) -> tuple[Files, Files]:
-    """Old files and new ones, which the Delta table has now in their place."""
+    """Return the old files and those that have replaced them in the Delta table."""
     log = DeltaLog(Path(flow.sink.path), name, flow.sink.partition_by)
     log.finish(Ledger(flow.sink.path, name))
     log.compact(flow.sink.file_bytes)
-    table, there = open_table(name, flow), log.files()
-    removed = tuple(file for path, file in table.live.items() if path not in there)
-    made = tuple(file for path, file in there.items() if path not in table.live)
+    table, listed = open_table(name, flow), log.files()
+    removed = tuple(file for path, file in table.live.items() if path not in listed)
+    made = tuple(file for path, file in listed.items() if path not in table.live)
     _check(table, removed, made)
     return removed, made
 
@@ -154,17 +154,17 @@ def _rewrite_delta(name: str, flow: Flow) -> tuple[Files, Files]:
 
 def _merge(table: CommittedTable, group: CompactionGroup, name: str) -> DataFile:
     path = f"{group.directory}/{name}" if group.directory else name
-    place = table.root / path
+    target = table.root / path
     schema = pa.unify_schemas([_schema(table.root / file.path) for file in group.files], promote_options="permissive")
     compression = table.flow.sink.compression
-    with pq.ParquetWriter(place, schema, compression=compression, coerce_timestamps="us") as writer:
+    with pq.ParquetWriter(target, schema, compression=compression, coerce_timestamps="us") as writer:
         for rows in _row_groups(_batches(table.root, group.files), schema):
             writer.write_table(rows, row_group_size=rows.num_rows)
-    _sync(place)
+    _sync(target)
     made = DataFile(
         path,
-        pq.read_metadata(place).num_rows,
-        place.stat().st_size,
+        pq.read_metadata(target).num_rows,
+        target.stat().st_size,
         group.files[0].partition,
         min((file.least for file in group.files if file.least is not None), default=None),
         max((file.most for file in group.files if file.most is not None), default=None),
@@ -174,22 +174,22 @@ def _merge(table: CommittedTable, group: CompactionGroup, name: str) -> DataFile
 
 
 def _schema(path: Path) -> pa.Schema:
-    """A file's schema as it is written again. What Spark wrote as INT96 is a moment, which pyarrow cannot know."""
-    there = pq.read_metadata(path)
+    """Return the schema to write a file again with. Spark's INT96 columns become times in UTC."""
+    footer = pq.read_metadata(path)
     schema = pq.read_schema(path).remove_metadata()
-    old = {there.schema.column(number).name for number in range(len(there.schema)) if _is_int96(there, number)}
+    old = {footer.schema.column(number).name for number in range(len(footer.schema)) if _is_int96(footer, number)}
     kind = pa.timestamp("us", tz="UTC")
     return pa.schema([field.with_type(kind) if field.name in old else field for field in schema])
 
 
-def _is_int96(there: pq.FileMetaData, number: int) -> bool:
-    return there.schema.column(number).physical_type == "INT96"
+def _is_int96(footer: pq.FileMetaData, number: int) -> bool:
+    return footer.schema.column(number).physical_type == "INT96"
 
 
 def _batches(root: Path, files: Sequence[DataFile]) -> Iterator[pa.Table]:
     for file in files:
-        with pq.ParquetFile(root / file.path, pre_buffer=False) as there:
-            for batch in there.iter_batches(BATCH_ROWS, use_threads=False):
+        with pq.ParquetFile(root / file.path, pre_buffer=False) as reader:
+            for batch in reader.iter_batches(BATCH_ROWS, use_threads=False):
                 yield pa.Table.from_batches([batch])
 
 
@@ -207,7 +207,7 @@ def _row_groups(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.Ta
 
 
 def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """With columns that came later as nulls."""
+    """Return a table with exactly the columns of the schema; those it lacks are null."""
     columns: list[Any] = [
         table[field.name].cast(field.type, safe=False)
         if field.name in table.schema.names
@@ -218,21 +218,21 @@ def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _check(table: CommittedTable, old: Files, made: Files) -> None:
-    """Read again what was written: the same rows, by their places in the log, and by payload where there is one."""
+    """Read the new files back and compare their rows with the old ones: by position, and by payload if it is kept."""
     payload = table.keeps_payload
     columns = [*IDENTITY, *(["value"] if payload else [])]
     before, after = (RowChecksums({}, payload=payload) for _ in range(2))
-    for files, tally in ((old, before), (made, after)):
+    for files, sums in ((old, before), (made, after)):
         for rows in read_rows(table.root, files, columns):
-            tally.add_rows(rows)
+            sums.add_rows(rows)
     if before.sums != after.sums or sum(file.rows for file in made) != sum(file.rows for file in old):
         names = ", ".join(file.path for file in made)
         raise CompactionFailed(f"{names} do not have the rows of the {len(old)} files they were made of")
 
 
 def _sync(path: Path) -> None:
-    for place in (path, path.parent):
-        handle = os.open(place, os.O_RDONLY)
+    for target in (path, path.parent):
+        handle = os.open(target, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
@@ -243,15 +243,18 @@ def _sync(path: Path) -> None:
 
 
 def retired(table: CommittedTable) -> Mapping[str, float]:
-    """Files on disk that a compaction has replaced -> when, seconds since the epoch."""
+    """Return the files on disk that a compaction has replaced -> when (s since the epoch)."""
     gone = {path: entry.written for entry in table.entries for path in entry.removed}
     return {path: when for path, when in gone.items() if (table.root / path).exists()}
 
 
 def delete_retired(name: str, flow: Flow, *, older_than: float, now: float | None = None) -> list[str]:
-    """Delete what compactions have replaced longer ago than this (s); returns the paths. Raises Busy, OSError."""
+    """Delete files that were replaced more than `older_than` seconds ago; return their paths.
+
+    Raises TableLocked, OSError.
+    """
     moment = time.time() if now is None else now
-    with writing(flow.sink.path):
+    with table_lock(flow.sink.path):
         table = open_table(name, flow)
         old = sorted(path for path, when in retired(table).items() if moment - when >= older_than)
         for path in old:

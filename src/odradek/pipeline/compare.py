@@ -1,4 +1,4 @@
-"""Rows of a table beside the messages of the log: where they differ, stretch by stretch."""
+"""Comparison of the rows of a table with the messages of the log, slice by slice."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ import pyarrow as pa
 
 from odradek.pipeline.ledger import LedgerEntry
 from odradek.pipeline.logs import LogReader
+from odradek.pipeline.row_checksums import IDENTITY, OUTSIDE, RowChecksums
 from odradek.pipeline.tables import CommittedTable, batch_gaps, batch_ranges, read_rows, without
-from odradek.pipeline.tally import IDENTITY, OUTSIDE, RowChecksums
 from odradek.spark.planning import Extent, Range
 from odradek.types import Columns, MiB, TopicPartition
 
 __all__ = ["ComparisonCounts", "Finding", "LogComparison", "joined"]
 
-STRETCH = 8 * MiB
+SLICE_BYTES = 8 * MiB
 """Approximate size of the log slices that are read again where something differs (bytes)."""
 
-LOOKED_INTO = 20
+MAX_DETAILED = 20
 """Maximum number of differing slices that are read again; further ones are only counted."""
 
-NAMED = 5
+MAX_EXAMPLES = 5
 """Maximum number of rows that a finding names."""
 
 Advance = Callable[[int], None]
@@ -40,12 +40,12 @@ class Finding:
     """Something that is not as it should be.
 
     Args:
-        kind: `ledger`; `file`, `unreadable`; `log`: it is not the log the table was made of; `missing`, `extra` and
-            `different` rows; `skipped`: corrupt messages that were left out where the ledger has no gap; `dead`: they
-            are not as many as the ledger says.
-        where: Batch, file, or stretch of a log, in words.
-        what: In words.
-        rows: How many rows it is about, where that is known.
+        kind: `ledger`; `file`, `unreadable`; `log`: not the log that the table was made from; `missing`, `extra` and
+            `different` rows; `skipped`: corrupt messages that were left out where the ledger has no gap; `dead`: their
+            number is not that of the ledger.
+        where: Batch, file, or slice of a log, as text.
+        what: The description.
+        rows: Number of affected rows, where it is known.
     """
 
     kind: str
@@ -61,10 +61,10 @@ class ComparisonCounts:
     Args:
         ranges: Ranges of logs that were read again.
         size: Bytes of log in them.
-        rows: In the table.
-        dead: In the dead letters.
+        rows: Rows in the table.
+        dead: Rows in the dead letters.
         skipped: Corrupt messages of the log that are in neither.
-        expired: Bytes of log that retention has taken since, so that nothing can be said about them.
+        expired: Bytes of log that retention has deleted since, and that cannot be compared any more.
     """
 
     ranges: int = 0
@@ -76,7 +76,7 @@ class ComparisonCounts:
 
 
 class LogSlice(NamedTuple):
-    """A stretch of one log; `batch` is -1 where it is not compared, and -2 where no batch has read it."""
+    """A slice of one log; `batch` is -1 if it is not compared, and -2 if no batch has read it."""
 
     partition: TopicPartition
     start: int
@@ -87,19 +87,19 @@ class LogSlice(NamedTuple):
         return f"{self.partition} [{self.start}, {self.end})"
 
 
-UNCOMPARED, UNCLAIMED = -1, -2
+UNCOMPARED, UNREAD = -1, -2
 FOREVER = 1 << 63
 
 
 def joined(ranges: Iterable[Range]) -> list[Range]:
-    """The same bytes, in canonical order, with ranges that touch made one."""
-    found: list[Range] = []
+    """Return the ranges in canonical order, with adjacent ones merged."""
+    merged: list[Range] = []
     for part in sorted(ranges):
-        if found and found[-1].partition == part.partition and part.start <= found[-1].end:
-            found[-1] = found[-1]._replace(end=max(found[-1].end, part.end))
+        if merged and merged[-1].partition == part.partition and part.start <= merged[-1].end:
+            merged[-1] = merged[-1]._replace(end=max(merged[-1].end, part.end))
         else:
-            found.append(part)
-    return found
+            merged.append(part)
+    return merged
 
 
 class LogComparison:
@@ -108,14 +108,14 @@ class LogComparison:
     Args:
         table: The table.
         chosen: The entries of those batches.
-        unreadable: Files that need not be tried.
-        advance: Called with bytes of log that were read.
+        unreadable: Files to leave out.
+        advance: Called with the number of log bytes that were read.
     """
 
     def __init__(
         self, table: CommittedTable, chosen: Sequence[LedgerEntry], unreadable: Collection[str], advance: Advance
     ) -> None:
-        self.found = ComparisonCounts()
+        self.counts = ComparisonCounts()
         self.findings: list[Finding] = []
         self._table, self._chosen, self._advance = table, chosen, advance
         self._payload = table.keeps_payload
@@ -128,31 +128,34 @@ class LogComparison:
 
     async def run(self, logs: LogReader) -> None:
         """Compare. Raises OdradekError when the log cannot be read, OSError when a file cannot."""
-        compared = self._still_there(await logs.extents())
+        compared = self._clip_to_logs(await logs.extents())
         ranges = joined(part for _, part in compared)
-        self.found.ranges, self.found.size = len(ranges), sum(part.size for part in ranges)
+        self.counts.ranges, self.counts.size = len(ranges), sum(part.size for part in ranges)
         starts = self._starts(compared)
-        tallies = ChecksumSet(starts, self._payload)
-        await logs.read(ranges, lambda partition, columns: self._take(tallies, partition, columns))
-        await anyio.to_thread.run_sync(self._add_files, tallies)
-        await self._judge(_places(starts, compared, self._known()), tallies, logs)
+        checksums = ChecksumSet(starts, self._payload)
+        await logs.read(ranges, lambda partition, columns: self._take(checksums, partition, columns))
+        await anyio.to_thread.run_sync(self._add_files, checksums)
+        await self._compare_slices(_slices(starts, compared, self._known()), checksums, logs)
 
     # ---- what is compared ----
 
-    def _still_there(self, there: Mapping[TopicPartition, Extent]) -> list[tuple[int, Range]]:
-        """What of the ranges the log still has. Retention takes beginnings; an end that is missing is wrong."""
+    def _clip_to_logs(self, extents: Mapping[TopicPartition, Extent]) -> list[tuple[int, Range]]:
+        """Return the parts of the ranges that the log still has.
+
+        A missing beginning is retention; a missing end is a finding.
+        """
         compared: list[tuple[int, Range]] = []
         short: dict[TopicPartition, str] = {}
         for entry in self._chosen:
             gaps = batch_gaps(entry)
             for part in batch_ranges(entry):
-                extent = there.get(part.partition)
+                extent = extents.get(part.partition)
                 if extent is None:
                     short[part.partition] = "no live broker, and no directory, has this log"
                     continue
                 start, end = max(part.start, extent.earliest), min(part.end, extent.latest)
                 before = part._replace(end=min(start, part.end))
-                self.found.expired += sum(left.size for left in without(before, gaps))
+                self.counts.expired += sum(left.size for left in without(before, gaps))
                 if without(part._replace(start=max(extent.latest, part.start)), gaps):
                     short[part.partition] = f"it ends at {extent.latest}, and the table has read up to {part.end}"
                 if start < end:
@@ -161,31 +164,31 @@ class LogComparison:
         return compared
 
     def _known(self) -> list[Range]:
-        """All that any batch has read."""
+        """Return the ranges that any batch has read."""
         return joined(part for entry in self._table.appends for part in batch_ranges(entry))
 
     def _starts(self, compared: Iterable[tuple[int, Range]]) -> dict[TopicPartition, list[int]]:
-        """Where stretches begin as far as that is known before the log is read: it adds more, at messages."""
+        """Return the starts of slices that are known before the log is read; reading adds more, at messages."""
         cuts: dict[TopicPartition, set[int]] = {}
         gaps = (Range(partition, *span[:2]) for partition, spans in self._gaps.items() for span in spans)
         for part in (*self._known(), *(part for _, part in compared), *gaps):
             cuts.setdefault(part.partition, set()).update((part.start, part.end))
-        return {partition: sorted(places) for partition, places in cuts.items()}
+        return {partition: sorted(positions) for partition, positions in cuts.items()}
 
     # ---- the two sides ----
 
-    def _take(self, tallies: ChecksumSet, partition: TopicPartition, columns: Columns) -> None:
-        tallies.cut(partition, columns)
+    def _take(self, checksums: ChecksumSet, partition: TopicPartition, columns: Columns) -> None:
+        checksums.cut(partition, columns)
         good, broken = _parted(columns)
-        tallies.good.add_columns(partition, good)
-        tallies.corrupt.add_columns(partition, broken)
+        checksums.good.add_columns(partition, good)
+        checksums.corrupt.add_columns(partition, broken)
         self._advance(columns.next_positions[-1] - columns.positions[0])
 
-    def _add_files(self, tallies: ChecksumSet) -> None:
+    def _add_files(self, checksums: ChecksumSet) -> None:
         for rows in self._rows(None):
-            tallies.table.add_rows(rows)
+            checksums.table.add_rows(rows)
         for rows in self._dead_rows(None):
-            tallies.dead.add_rows(rows)
+            checksums.dead.add_rows(rows)
 
     def _rows(self, ranges: Sequence[Range] | None) -> Iterator[pa.Table]:
         return read_rows(self._table.root, self._files, self._columns, ranges=ranges)
@@ -194,38 +197,40 @@ class LogComparison:
         root = self._table.dead_root
         return iter(()) if root is None else read_rows(root, self._dead_files, self._columns, ranges=ranges)
 
-    # ---- the judgement ----
+    # ---- the comparison ----
 
-    async def _judge(self, places: Iterable[LogSlice], tallies: ChecksumSet, logs: LogReader) -> None:
+    async def _compare_slices(self, slices: Iterable[LogSlice], checksums: ChecksumSet, logs: LogReader) -> None:
         dead: Counter[int] = Counter()
         differing: list[LogSlice] = []
-        for place in places:
-            good, broken, rows, letters = (tally.of(place.partition, place.start) for tally in tallies)
-            if place.batch >= 0:
-                self.found.rows += rows.rows
-                dead[place.batch] += letters.rows
+        for log_slice in slices:
+            good, broken, rows, letters = (each.of(log_slice.partition, log_slice.start) for each in checksums)
+            if log_slice.batch >= 0:
+                self.counts.rows += rows.rows
+                dead[log_slice.batch] += letters.rows
                 if rows + letters == good:
-                    self._leave_out(place, broken.rows)
+                    self._leave_out(log_slice, broken.rows)
                 elif rows + letters != good + broken:
-                    differing.append(place)
-            elif place.batch == UNCLAIMED and (count := rows.rows + letters.rows):
-                self.findings.append(Finding("extra", str(place), f"{count} rows that no batch has read", count))
-        self.findings += _outside(tallies)
-        for place in differing[:LOOKED_INTO]:
-            self._leave_out(place, await self._look_into(place, logs))
-        if (more := len(differing) - LOOKED_INTO) > 0:
-            self.findings.append(Finding("different", f"{more} more stretches of the log", "they differ as well"))
-        self.found.dead = dead.total()
-        if not (differing or self.found.expired):
+                    differing.append(log_slice)
+            elif log_slice.batch == UNREAD and (count := rows.rows + letters.rows):
+                self.findings.append(Finding("extra", str(log_slice), f"{count} rows that no batch has read", count))
+        self.findings += _outside(checksums)
+        for log_slice in differing[:MAX_DETAILED]:
+            self._leave_out(log_slice, await self._compare_rows(log_slice, logs))
+        if (more := len(differing) - MAX_DETAILED) > 0:
+            self.findings.append(Finding("different", f"{more} more slices of the log", "they differ as well"))
+        self.counts.dead = dead.total()
+        if not (differing or self.counts.expired):
             self._compare_counts(dead)
 
-    def _leave_out(self, place: LogSlice, count: int) -> None:
-        """Corrupt messages of the log that are neither in the table nor among the dead letters. Gaps begin stretches of
-        their own, so that a stretch is part of one or not."""
-        self.found.skipped += count
-        if count and _owner(self._gaps.get(place.partition, ()), place.start) != place.batch:
+    def _leave_out(self, log_slice: LogSlice, count: int) -> None:
+        """Count corrupt messages that are neither in the table nor among the dead letters.
+
+        Slices begin and end with gaps, so a slice is inside a gap or outside of all.
+        """
+        self.counts.skipped += count
+        if count and _owner(self._gaps.get(log_slice.partition, ()), log_slice.start) != log_slice.batch:
             what = f"{count} corrupt messages are neither in the table nor dead letters, and the ledger has no gap here"
-            self.findings.append(Finding("skipped", str(place), what, count))
+            self.findings.append(Finding("skipped", str(log_slice), what, count))
 
     def _compare_counts(self, dead: Counter[int]) -> None:
         for entry in self._chosen:
@@ -233,9 +238,9 @@ class LogComparison:
                 what = f"{dead[entry.batch]} dead letters; the ledger says {entry.dead}"
                 self.findings.append(Finding("dead", f"batch {entry.batch}", what, abs(dead[entry.batch] - entry.dead)))
 
-    async def _look_into(self, place: LogSlice, logs: LogReader) -> int:
-        """Compare row by row; how many corrupt messages were left out."""
-        part = Range(place.partition, place.start, place.end)
+    async def _compare_rows(self, log_slice: LogSlice, logs: LogReader) -> int:
+        """Compare a slice row by row; return how many corrupt messages were left out."""
+        part = Range(log_slice.partition, log_slice.start, log_slice.end)
         good: Counter[Row] = Counter()
         broken: Counter[Row] = Counter()
 
@@ -248,12 +253,12 @@ class LogComparison:
         for source in (self._rows([part]), self._dead_rows([part])):
             for rows in source:
                 has.update(_of_rows(rows, self._payload))
-        self.findings += _differences(str(place), f"batch {place.batch}", good, broken, has)
+        self.findings += _differences(str(log_slice), f"batch {log_slice.batch}", good, broken, has)
         return (broken - has).total()
 
 
 class ChecksumSet:
-    """Four, by the same stretches: of the log's good and corrupt messages, of the table and of the dead letters."""
+    """Four sets of checksums by the same slices: the log's good and corrupt messages, the table, the dead letters."""
 
     def __init__(self, starts: dict[TopicPartition, list[int]], payload: bool) -> None:
         self._starts = starts
@@ -265,32 +270,32 @@ class ChecksumSet:
         return iter(self._all)
 
     def cut(self, partition: TopicPartition, columns: Columns) -> None:
-        """Begin a new stretch at a message, where the present one is long enough. Within a range, in order."""
+        """Begin a new slice at a message where the current one is long enough; call it in the order of the log."""
         starts, positions = self._starts[partition], columns.positions
         at = 0
         while True:
             begun = starts[bisect_right(starts, positions[at]) - 1]
-            at = bisect_left(positions, begun + STRETCH, at)
+            at = bisect_left(positions, begun + SLICE_BYTES, at)
             if at == len(positions):
                 return
             if starts[bisect_right(starts, positions[at]) - 1] == begun:
                 insort(starts, positions[at])
 
 
-def _places(
+def _slices(
     starts: Mapping[TopicPartition, Sequence[int]], compared: Iterable[tuple[int, Range]], known: Iterable[Range]
 ) -> Iterator[LogSlice]:
-    """Every stretch, and what it is."""
+    """Yield every slice, with its batch."""
     ours, claimed = _spans(compared), _spans((UNCOMPARED, part) for part in known)
     for partition, mine in starts.items():
         spans, others = ours.get(partition, ()), claimed.get(partition, ())
         for start, end in pairwise([*mine, FOREVER]):
             batch = _owner(spans, start)
-            yield LogSlice(partition, start, end, batch if batch != UNCLAIMED else _owner(others, start))
+            yield LogSlice(partition, start, end, batch if batch != UNREAD else _owner(others, start))
 
 
 def _spans(parts: Iterable[tuple[int, Range]]) -> dict[TopicPartition, list[tuple[int, int, int]]]:
-    """Ranges and whose they are -> start, end and owner, in order."""
+    """Return start, end and owner of each range, in order, by partition."""
     spans: dict[TopicPartition, list[tuple[int, int, int]]] = {}
     for owner, part in sorted(parts, key=lambda each: each[1]):
         spans.setdefault(part.partition, []).append((part.start, part.end, owner))
@@ -298,16 +303,16 @@ def _spans(parts: Iterable[tuple[int, Range]]) -> dict[TopicPartition, list[tupl
 
 
 def _owner(spans: Sequence[tuple[int, int, int]], position: int) -> int:
-    """Whose of these spans a position is in."""
+    """Return the owner of the span that a position is in."""
     at = bisect_right(spans, (position, FOREVER, 0)) - 1
-    return spans[at][2] if at >= 0 and position < spans[at][1] else UNCLAIMED
+    return spans[at][2] if at >= 0 and position < spans[at][1] else UNREAD
 
 
-def _outside(tallies: ChecksumSet) -> Iterator[Finding]:
-    """Rows in front of all that was read, and of logs that were not."""
+def _outside(checksums: ChecksumSet) -> Iterator[Finding]:
+    """Yield findings for rows before every range that was read, and of logs that were not read."""
     counts: Counter[TopicPartition] = Counter()
-    for tally in (tallies.table, tallies.dead):
-        counts.update({partition: of.rows for (partition, start), of in tally.sums.items() if start == OUTSIDE})
+    for side in (checksums.table, checksums.dead):
+        counts.update({partition: of.rows for (partition, start), of in side.sums.items() if start == OUTSIDE})
     for partition, count in counts.items():
         yield Finding("extra", str(partition), f"{count} rows that no batch has read", count)
 
@@ -316,7 +321,7 @@ def _outside(tallies: ChecksumSet) -> Iterator[Finding]:
 
 
 def _parted(columns: Columns) -> tuple[Columns, Columns]:
-    """Good messages, and those that cannot be decoded."""
+    """Return the good messages, and those that cannot be decoded."""
     if not columns.corrupt:
         return columns, Columns([], [], [])
     rows = range(len(columns.values))
@@ -357,13 +362,13 @@ def _differences(
     changed = {row[:2] for row in missing} & {row[:2] for row in extra - twice}
     groups = (
         ("missing", "of the log are not in the table", [row for row in missing.elements() if row[:2] not in changed]),
-        ("extra", "are there more than once", list(twice.elements())),
+        ("extra", "are in the table more than once", list(twice.elements())),
         ("extra", "are not in the log", [row for row in (extra - twice).elements() if row[:2] not in changed]),
         ("different", "have another payload than in the log", sorted(changed)),
     )
     for kind, what, rows in groups:
         if rows:
-            named = ", ".join(f"{row[0]}:{row[1]}" for row in sorted(rows)[:NAMED])
-            more = ", ..." if len(rows) > NAMED else ""
+            named = ", ".join(f"{row[0]}:{row[1]}" for row in sorted(rows)[:MAX_EXAMPLES])
+            more = ", ..." if len(rows) > MAX_EXAMPLES else ""
             text = f"{len(rows)} rows of {batch} {what}: at {named}{more} (position:index)"
             yield Finding(kind, where, text, len(rows))

@@ -1,4 +1,4 @@
-"""The pipeline's file: TOML in, checked values out, every mistake with its line and key.
+"""The pipeline file: reads TOML into checked values, and reports every mistake with its line and key.
 
     [source]
     zookeeper = "zk1:2181,zk2:2181/kafka"
@@ -14,7 +14,7 @@
     path = "tables/orders"
     partition_by = ["date", "hour"]
 
-The models below are the reference: each field's description says what it means, its unit and its default.
+The models below are the reference: each field's description gives its meaning, unit and default.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ __all__ = [
 
 
 class PipelineFileError(ConfigError):
-    """The pipeline's file is wrong.
+    """The pipeline file has mistakes.
 
     Args:
-        mistakes: Every one of them, each with file, line and key.
+        mistakes: All of them, each with file, line and key.
     """
 
     def __init__(self, *mistakes: str) -> None:
@@ -100,15 +100,15 @@ class SourceConfig(_Table):
         default=None, description="log directories, read without a broker; globs are allowed"
     )
     fetchers_per_broker: int = Field(
-        default=2, ge=1, description="most tasks that read from one broker at the same time"
+        default=2, ge=1, description="maximum number of tasks that read from one broker at the same time"
     )
     max_message_bytes: Size = Field(
-        default=1_000_000, le=1 << 30, description="of the largest message: as the brokers' `max.message.size`"
+        default=1_000_000, le=1 << 30, description="size of the largest message: as the brokers' `max.message.size`"
     )
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        if sum(place is not None for place in (self.zookeeper, self.brokers, self.logs)) != 1:
+        if sum(location is not None for location in (self.zookeeper, self.brokers, self.logs)) != 1:
             raise ValueError("give exactly one of zookeeper, brokers and logs")
         return self
 
@@ -116,19 +116,19 @@ class SourceConfig(_Table):
 class RunConfig(_Table):
     """Limits and settings of a run."""
 
-    checkpoint: str = Field(default=".odradek", description="directory for what Spark remembers between runs")
-    batch_bytes: Size = Field(default=1 << 30, description="most bytes of log in one batch, that is in one commit")
+    checkpoint: str = Field(default=".odradek", description="directory for Spark's checkpoints and the reports of runs")
+    batch_bytes: Size = Field(default=1 << 30, description="maximum bytes of log in one batch, that is in one commit")
     max_bytes: Size | None = Field(
-        default=None, description="end the run after so many bytes of log; the next one goes on"
+        default=None, description="end the run after this many bytes of log; the next run continues"
     )
     max_minutes: float | None = Field(
-        default=None, gt=0, description="end the run after the batch in which they passed"
+        default=None, gt=0, description="end the run after the batch in which this time passes (min)"
     )
     max_error_percent: float = Field(
         default=0.0,
         ge=0,
         le=100,
-        description="a batch with more dead records than this share is not committed (percent)",
+        description="a batch with a larger share of dead records is not committed (percent)",
     )
 
 
@@ -141,16 +141,18 @@ class Decode(_Table):
     )
     schema_file: str | None = Field(default=None, description="avro: the file of the writer's schema")
     time: str | None = Field(
-        default=None, description="the column with the record's time; without it, the time it was read"
+        default=None, description="the column with the record's time; default: the time it was read"
     )
     time_format: Literal["s", "ms", "us", "iso"] = Field(
         default="ms", description="unit since the epoch, or ISO 8601 text"
     )
     time_behind_days: float | None = Field(
-        default=None, gt=0, description="a record with a time so long before its batch was planned is dead (days)"
+        default=None,
+        gt=0,
+        description="a record with a time more than this before its batch was planned is dead (days)",
     )
     time_ahead_days: float | None = Field(
-        default=None, gt=0, description="a record with a time so long after its batch was planned is dead (days)"
+        default=None, gt=0, description="a record with a time more than this after its batch was planned is dead (days)"
     )
 
     @model_validator(mode="after")
@@ -174,8 +176,10 @@ class SinkConfig(_Table):
         default=["topic", "date"], description="directories of the table, outermost first"
     )
     zone: str = Field(default="UTC", description="time zone of date and hour")
-    file_bytes: Size = Field(default=256 << 20, description="about how large `compact` makes a file")
-    compression: Literal["zstd", "snappy", "gzip", "none"] = Field(default="zstd", description="of Parquet's pages")
+    file_bytes: Size = Field(default=256 << 20, description="approximate size of the files that `compact` writes")
+    compression: Literal["zstd", "snappy", "gzip", "none"] = Field(
+        default="zstd", description="compression of the Parquet files"
+    )
 
     @field_validator("zone")
     @classmethod
@@ -197,7 +201,9 @@ class SinkConfig(_Table):
 class DeadLetterConfig(_Table):
     """The table of records that could not be decoded."""
 
-    path: str = Field(min_length=1, description="directory: raw bytes, reason, and where each record stood")
+    path: str = Field(
+        min_length=1, description="directory; each row has the raw bytes, the reason, and the record's position"
+    )
 
 
 class Audit(_Table):
@@ -208,17 +214,18 @@ class Audit(_Table):
 
 
 class Flow(_Table):
-    """Some topics on their way into one table."""
+    """Topics that are written to one table."""
 
-    topics: list[str] | None = Field(default=None, min_length=1, description="these topics; or `pattern`")
-    pattern: str | None = Field(default=None, description="every topic this regular expression matches as a whole")
-    exclude: list[str] = Field(default=[], description="but not these")
+    topics: list[str] | None = Field(default=None, min_length=1, description="the topics; or use `pattern`")
+    pattern: str | None = Field(default=None, description="all topics that this regular expression matches as a whole")
+    exclude: list[str] = Field(default=[], description="topics to leave out")
     start: Literal["earliest", "latest"] = Field(
-        default="earliest", description="where the first run begins; what is new later is read from its beginning"
+        default="earliest",
+        description="where the first run begins; topics and partitions that appear later are read from their beginning",
     )
     data_loss: Literal["fail", "skip"] = Field(
         default="fail",
-        description="what to do when the log no longer has what comes next: skip records the gap",
+        description="what to do when the log no longer has the next messages: `skip` records the gap",
     )
     corrupt: Literal["fail", "skip", "dead"] = Field(default="fail", description="what to do about corrupt messages")
     decode: Decode = Decode()
@@ -255,7 +262,7 @@ class Pipeline(_Table):
     flows: dict[str, Flow] = Field(min_length=1)
 
     def where(self, *key: str) -> str:
-        """File, line and name of a key, or of the nearest table around it that the file has; for errors."""
+        """Return file, line and name of a key, or of the nearest enclosing table in the file, for errors."""
         return _where(self._file, self._lines, key)
 
     @model_validator(mode="after")
@@ -263,10 +270,10 @@ class Pipeline(_Table):
         owners: dict[str, str] = {}
         for name, flow in self.flows.items():
             for path in (flow.sink.path, *([flow.dead.path] if flow.dead else [])):
-                place = str(Path(path))
-                if place in owners:
-                    raise ValueError(f"flows {owners[place]!r} and {name!r} both write to {path!r}")
-                owners[place] = name
+                directory = str(Path(path))
+                if directory in owners:
+                    raise ValueError(f"flows {owners[directory]!r} and {name!r} both write to {path!r}")
+                owners[directory] = name
         return self
 
     @field_validator("flows")
@@ -274,7 +281,7 @@ class Pipeline(_Table):
     def _named(cls, flows: dict[str, Flow]) -> dict[str, Flow]:
         for name in flows:
             if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
-                raise ValueError(f"the flow {name!r}: names are of letters, digits, _ and -, at most 64")
+                raise ValueError(f"the flow {name!r}: a name has letters, digits, _ and -, at most 64")
         return flows
 
 
@@ -282,26 +289,26 @@ class Pipeline(_Table):
 
 
 def load(path: str | Path) -> Pipeline:
-    """Read and check a pipeline's file.
+    """Read and check a pipeline file.
 
     Raises:
-        PipelineFileError: Not there, not TOML, or with mistakes; names each with line and key.
+        PipelineFileError: The file is missing, not TOML, or has mistakes; the message names each with line and key.
     """
-    place = Path(path)
+    file = Path(path)
     try:
-        text = place.read_text("utf-8")
+        text = file.read_text("utf-8")
         pipeline = Pipeline.model_validate(tomllib.loads(text))
     except OSError as error:
-        raise PipelineFileError(f"{place}: {error.strerror}") from error
+        raise PipelineFileError(f"{file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise PipelineFileError(f"{place}: not UTF-8: {error.reason} at byte {error.start}") from error
+        raise PipelineFileError(f"{file}: not UTF-8: {error.reason} at byte {error.start}") from error
     except tomllib.TOMLDecodeError as error:
-        raise PipelineFileError(f"{place}: not TOML: {error}") from error
+        raise PipelineFileError(f"{file}: not TOML: {error}") from error
     except ValidationError as error:
         lines = _lines(text)
-        mistakes = sorted(_words(place, lines, dict(each)) for each in error.errors())
+        mistakes = sorted(_described(file, lines, dict(each)) for each in error.errors())
         raise PipelineFileError(*(words for _, words in mistakes)) from None
-    pipeline._file, pipeline._lines = str(place), _lines(text)
+    pipeline._file, pipeline._lines = str(file), _lines(text)
     return pipeline
 
 
@@ -315,17 +322,17 @@ def _where(file: object, lines: Mapping[tuple[str, ...], int], key: tuple[str, .
     return f"{file}:{_line(lines, key)}: {'.'.join(key) or 'the file'}"
 
 
-def _words(place: Path, lines: Mapping[tuple[str, ...], int], mistake: Mapping[str, Any]) -> tuple[int, str]:
+def _described(file: Path, lines: Mapping[tuple[str, ...], int], mistake: Mapping[str, Any]) -> tuple[int, str]:
     key = tuple(part for part in mistake["loc"] if isinstance(part, str))
-    said = mistake["msg"].removeprefix("Value error, ")
-    given = mistake.get("input")
-    shown = f" (it is {given!r})" if isinstance(given, str | int | float | bool) else ""
+    text = mistake["msg"].removeprefix("Value error, ")
+    value = mistake.get("input")
+    shown = f" (it is {value!r})" if isinstance(value, str | int | float | bool) else ""
     match mistake["type"]:
         case "extra_forbidden":
-            said, shown = f"unknown key; known here: {', '.join(_known_keys(key[:-1]))}", ""
+            text, shown = f"unknown key; known here: {', '.join(_known_keys(key[:-1]))}", ""
         case "missing":
-            said, shown = "it is missing", ""
-    return _line(lines, key), f"{_where(place, lines, key)}: {said}{shown}"
+            text, shown = "it is missing", ""
+    return _line(lines, key), f"{_where(file, lines, key)}: {text}{shown}"
 
 
 def _known_keys(table: tuple[str, ...]) -> list[str]:
@@ -351,17 +358,17 @@ _KEY = re.compile(r"\s*((?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[A-Za
 
 
 def _lines(text: str) -> dict[tuple[str, ...], int]:
-    """Key -> line it stands in, as far as tables and keys begin lines, which is how such files are written."""
-    found: dict[tuple[str, ...], int] = {}
+    """Return the line of each key. Finds tables and keys that begin a line, as is usual."""
+    numbers: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), 1):
         if header := _HEADER.fullmatch(line):
             table = tuple(_parts(header[1]))
             for depth in range(1, len(table) + 1):
-                found.setdefault(table[:depth], number)
+                numbers.setdefault(table[:depth], number)
         elif key := _KEY.match(line):
-            found.setdefault((*table, *_parts(key[1])), number)
-    return found
+            numbers.setdefault((*table, *_parts(key[1])), number)
+    return numbers
 
 
 def _parts(key: str) -> Iterator[str]:

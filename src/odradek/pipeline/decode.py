@@ -1,7 +1,7 @@
-"""Decoding of records to columns, a batch at a time: which rows can be decoded, and why the others cannot.
+"""Decoding of records to columns, a batch at a time, with a reason for each row that cannot be decoded.
 
-Rows come as the data source gives them. JSON is decoded by Spark itself before they come (`from_json`), Avro here, by
-fastavro. Spark takes what begins like JSON for JSON, so whether all of it is JSON is decided here, by pydantic.
+The input is rows of the data source. Spark decodes JSON itself before (`from_json`); Avro is decoded here, by fastavro.
+Spark accepts any text that begins like JSON, so pydantic checks here that all of it is JSON.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from odradek.pipeline.times import TIME, times_of
 
 __all__ = [
     "IDENTITY",
+    "POSITION_COLUMNS",
     "RECORD_TIME",
-    "STANDING",
     "DeadReason",
     "DecodeJob",
     "Decoded",
@@ -35,25 +35,24 @@ __all__ = [
 
 pc: Any = pyarrow.compute
 Array: TypeAlias = Any
-"""A pyarrow array. The stubs have a type per kind of values, and here the data decides the kinds."""
+"""A pyarrow array. The stubs have a type per kind of values, but here the kinds depend on the data."""
 
 IDENTITY = ("topic", "broker", "partition", "offset", "index")
-"""Columns of every table: where the row stood in the log."""
+"""Columns of every table: the row's position in the log."""
 
-STANDING = (*IDENTITY, "nextOffset")
+POSITION_COLUMNS = (*IDENTITY, "nextOffset")
 """The identity of a row, and the position after it."""
 
 RECORD_TIME = "record_time"
 
-RESERVED = {*STANDING, RECORD_TIME, "date", "hour"}
+RESERVED = {*POSITION_COLUMNS, RECORD_TIME, "date", "hour"}
 
-RECORD, MALFORMED = "record", "_odradek_malformed"
-"""What Spark adds for JSON: a column with the fields, and in it the text in a field of its own if they are not what
-they should be."""
+PARSED_COLUMN, MALFORMED = "record", "_odradek_malformed"
+"""Spark's columns for JSON: one with the fields, and in it a field with the text if it does not match the schema."""
 
 
 class DeadReason:
-    """The reasons why records are dead, in few words, because they are counted."""
+    """The reasons why records are dead; short, because they are counted."""
 
     CORRUPT = "corrupt message"
     EMPTY = "empty"
@@ -71,10 +70,10 @@ class DecodeJob(NamedTuple):
     Args:
         kind: `raw`, `json` or `avro`.
         schema: Avro: the writer's schema, as JSON.
-        time: The field with the record's time; None: they have none.
-        time_format: As in the pipeline's file.
-        read_at: When the batch was planned: the time of records that have none, microseconds since the epoch.
-        behind, ahead: So far from that a record's time may be, either way (microseconds); None: however far.
+        time: The field with the record's time; None: there is none.
+        time_format: As in the pipeline file.
+        read_at: When the batch was planned (us since the epoch); the time of records that have none.
+        behind, ahead: Maximum distance of a record's time before and after that (us); None: no limit.
     """
 
     kind: str
@@ -87,12 +86,12 @@ class DecodeJob(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """All rows of a batch.
+    """The decoded rows of a batch.
 
     Args:
-        names, columns: What was decoded; null in dead rows.
-        times: Of records.
-        reasons: Why a row is dead; null where it is not.
+        names, columns: The decoded columns; null in dead rows.
+        times: Times of the records.
+        reasons: Why a row is dead; null if it is not.
     """
 
     names: Sequence[str]
@@ -102,14 +101,14 @@ class Decoded(NamedTuple):
 
 
 def stored_name(field: str) -> str:
-    """Return a field's name in the table, which has columns of its own."""
+    """Return a field's name in the table; names of the table's own columns get an underscore."""
     return f"{field}_" if field in RESERVED else field
 
 
 def decode(job: DecodeJob, batch: pa.RecordBatch) -> Decoded:
     """Decode the rows of a batch."""
     reasons: Array = pa.nulls(batch.num_rows, pa.string())
-    if "headers" in batch.schema.names:  # only rows that could not be read from the log have any
+    if "headers" in batch.schema.names:  # only corrupt messages have any
         reasons = _dead(reasons, pc.is_valid(batch["headers"]), DeadReason.CORRUPT)
     fields, reasons = _DECODERS[job.kind](job, batch, reasons)
     times: Array
@@ -123,7 +122,7 @@ def decode(job: DecodeJob, batch: pa.RecordBatch) -> Decoded:
 
 
 def _bounded(job: DecodeJob, times: Array, reasons: Array) -> Array:
-    """With what is wrong about times that are far away: units taken for others, clocks that were never set."""
+    """Add reasons for times out of bounds: from wrong units, or clocks that were never set."""
     since: Array = pc.subtract(times.cast(pa.int64()), job.read_at)
     for limit, sign, why in ((job.behind, -1, DeadReason.BEHIND), (job.ahead, 1, DeadReason.AHEAD)):
         if limit is not None:
@@ -133,7 +132,7 @@ def _bounded(job: DecodeJob, times: Array, reasons: Array) -> Array:
 
 
 def _dead(reasons: Array, which: Array, why: str) -> Array:
-    """The first reason counts."""
+    """Set a reason for some rows; an earlier reason of a row stays."""
     return pc.if_else(pc.and_(which, pc.is_null(reasons)), pa.scalar(why), reasons)
 
 
@@ -147,7 +146,7 @@ def _raw(_job: DecodeJob, batch: pa.RecordBatch, reasons: Array) -> Fields:
 def _json(_job: DecodeJob, batch: pa.RecordBatch, reasons: Array) -> Fields:
     values: Array = batch["value"]
     reasons = _dead(reasons, pc.equal(pc.binary_length(values), 0), DeadReason.EMPTY)
-    record: Array = batch[RECORD]
+    record: Array = batch[PARSED_COLUMN]
     fields = dict(zip((field.name for field in record.type), record.flatten(), strict=True))
     malformed = fields.pop(MALFORMED)
     reasons = pc.coalesce(reasons, pa.array(map(_unsound, values.to_pylist()), pa.string()))
@@ -156,7 +155,7 @@ def _json(_job: DecodeJob, batch: pa.RecordBatch, reasons: Array) -> Fields:
 
 
 def _unsound(value: bytes) -> str | None:
-    """Why a value is not one JSON text and nothing else, as RFC 8259 has it; None when it is."""
+    """Return why a value is not exactly one JSON text (RFC 8259), or None if it is."""
     try:
         from_json(value, allow_inf_nan=False, cache_strings="keys")
     except ValueError:
@@ -173,7 +172,7 @@ def _is_utf8(value: bytes) -> bool:
 
 
 def _in_utc(column: Array) -> Array:
-    """Moments come in the zone of Spark's session, which is another one on another machine."""
+    """Convert times to UTC: they come in the zone of Spark's session, which differs between machines."""
     zoned = pt.is_timestamp(column.type) and column.type.tz is not None
     return column.cast(TIME) if zoned else column
 
@@ -210,7 +209,7 @@ def _avro_reader(schema: str) -> Callable[[bytes], Mapping[str, Any] | None]:
         data = io.BytesIO(value)
         try:
             record = fastavro.schemaless_reader(data, parsed, None)
-        except Exception:  # whatever hostile bytes lead to, in many kinds
+        except Exception:  # hostile bytes raise many kinds of errors
             return None
         return record if data.tell() == len(value) else None  # type: ignore[return-value]
 
@@ -218,21 +217,21 @@ def _avro_reader(schema: str) -> Callable[[bytes], Mapping[str, Any] | None]:
 
 
 def load_avro(path: str | Path) -> str:
-    """A schema file's text.
+    """Read a schema file.
 
     Raises:
-        ConfigError: It cannot be read, is no schema of a record, or has what tables cannot have.
+        ConfigError: It cannot be read, is not the schema of a record, or has types that tables cannot have.
     """
     try:
         text = Path(path).read_text("utf-8")
         avro_fields(text)
-    except (OSError, ValueError) as error:  # which ConfigError is, too
+    except (OSError, ValueError) as error:  # ConfigError is a ValueError
         raise ConfigError(f"schema_file {path}: {error}") from None
     return text
 
 
 def avro_fields(schema: str) -> dict[str, pa.DataType]:
-    """Field -> Arrow type. Raises ConfigError for what has none."""
+    """Return the Arrow type of each field. Raises ConfigError for a field that has none."""
     import fastavro
     from fastavro.schema import SchemaParseException, UnknownType
 

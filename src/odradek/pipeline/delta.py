@@ -1,7 +1,7 @@
-"""Commits to a Delta table, through delta-rs. Spark takes no part in them.
+"""Commits to a Delta table, through delta-rs and without Spark.
 
-The ledger's entry is in the commit, as its metadata: of the two the commit is what makes a batch part of the table, and
-an entry that a crash kept from being written is taken from there.
+The ledger's entry is part of the commit, as metadata. The commit makes a batch part of the table; if a crash prevented
+the ledger's entry, it is restored from the commit.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class DeltaLog:
         self.root, self.application, self.partition_by = root, f"odradek:{flow}", list(partition_by)
 
     def newest(self) -> LedgerEntry | None:
-        """The entry of the newest commit of this flow. None: there is none."""
+        """Return the entry of the newest commit of this flow, or None."""
         table = self._table()
         if table is None or table.transaction_version(self.application) is None:
             return None
@@ -54,25 +54,25 @@ class DeltaLog:
         return None
 
     def finish(self, ledger: Ledger) -> None:
-        """Put the entry of the newest commit into the ledger, should a crash have kept it from there."""
+        """Write the entry of the newest commit to the ledger if a crash prevented that."""
         newest, tail = self.newest(), ledger.tail()
         if newest is not None and newest.batch > (tail.batch if tail else -1):
             ledger.commit(newest)
 
     def files(self) -> dict[str, DataFile]:
-        """Path -> file of the table now."""
+        """Return the current files of the table, by path."""
         table = self._table()
         rows = [] if table is None else pa.table(table.get_add_actions(flatten=True)).to_pylist()
         return {file.path: file for file in map(_listed, rows)}
 
     def compact(self, size: int) -> None:
-        """Make files of about so many bytes of smaller ones: a commit that changes no rows."""
+        """Merge small files into files of about `size` bytes, in a commit that changes no rows."""
         table = self._table()
         if table is not None:
             table.optimize.compact(target_size=size)
 
     def commit(self, entry: LedgerEntry) -> None:
-        """Make the files of an entry part of the table. Does nothing when that was done before, or there are none."""
+        """Make the files of an entry part of the table. Does nothing without files, or if already committed."""
         from deltalake import CommitProperties, Transaction
         from deltalake.transaction import create_table_with_add_actions
 
@@ -94,8 +94,7 @@ class DeltaLog:
             table.create_write_transaction(actions, "append", schema, self.partition_by, commit_properties=properties)
 
     def _widen(self, table: DeltaTable, schema: Any) -> None:
-        """Give the table the columns that it lacks, or nobody would see their values: a commit of its own. It
-        changes nothing for readers."""
+        """Add the columns that the table lacks, in a commit of its own: Delta readers see declared columns only."""
         known = {field.name for field in table.schema().fields}
         new = [field for field in schema.fields if field.name not in known]
         if new:
@@ -126,7 +125,7 @@ def refused(columns: Mapping[str, pa.DataType]) -> str:
 
     try:
         Schema.from_arrow(pa.schema(list(columns.items())))
-    except Exception as error:  # deltalake has no narrower one
+    except Exception as error:  # deltalake raises no narrower class
         return str(error).splitlines()[0]
     return ""
 

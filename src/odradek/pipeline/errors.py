@@ -20,27 +20,27 @@ class LedgerCorrupted(OdradekError):
     """A ledger does not hold together: a file of it is missing or was changed.
 
     Args:
-        place: Which file or entry.
+        where: The file or entry.
         why: What is wrong with it.
     """
 
     hint = "restore the ledger's directory from a copy; nothing is read from or added to a broken ledger"
 
-    def __init__(self, place: str, why: str) -> None:
-        super().__init__(place, why)
-        self.place, self.why = place, why
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(where, why)
+        self.where, self.why = where, why
 
     def message(self) -> str:
-        return f"{self.place}: {self.why}"
+        return f"{self.where}: {self.why}"
 
 
 class LedgerConflict(OdradekError):
     """Another process has committed this batch.
 
     Args:
-        flow: Of which flow.
-        batch: Its number.
-        why: What was found.
+        flow: Name of the flow.
+        batch: Number of the batch.
+        why: What is wrong.
     """
 
     hint = "one driver at a time may write a table, from a checkpoint that belongs to it"
@@ -57,67 +57,67 @@ class CheckpointMismatch(OdradekError):
     """Spark's checkpoint does not match the ledger.
 
     Args:
-        place: Which checkpoint.
-        why: What does not fit.
+        where: Directory of the checkpoint.
+        why: What does not match.
     """
 
-    hint = "`odradek pipeline repair FILE` makes a checkpoint that goes on where the ledger ends"
+    hint = "`odradek pipeline repair FILE` makes a checkpoint that continues where the ledger ends"
 
-    def __init__(self, place: str, why: str) -> None:
-        super().__init__(place, why)
-        self.place, self.why = place, why
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(where, why)
+        self.where, self.why = where, why
 
     def message(self) -> str:
-        return f"{self.place}: {self.why}"
+        return f"{self.where}: {self.why}"
 
 
 class TableMismatch(ConfigError):
     """The pipeline file does not match the table: rows of both cannot be in one table.
 
     Args:
-        place: File, line and key.
+        where: File, line and key.
         why: What would change.
     """
 
-    hint = "a table stays what it is: put the key back, or begin another one with another flow and sink.path"
+    hint = "restore the key, or start a new table with another flow and sink.path"
 
-    def __init__(self, place: str, why: str) -> None:
-        super().__init__(place, why)
-        self.place, self.why = place, why
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(where, why)
+        self.where, self.why = where, why
 
     def message(self) -> str:
-        return f"{self.place}: {self.why}"
+        return f"{self.where}: {self.why}"
 
 
 class TableLocked(OdradekError):
     """Another process is writing this table.
 
     Args:
-        place: Its lock.
+        lock: Path of its lock file.
     """
 
     hint = "wait for the other run, or end it"
 
-    def __init__(self, place: str) -> None:
-        super().__init__(place)
-        self.place = place
+    def __init__(self, lock: str) -> None:
+        super().__init__(lock)
+        self.lock = lock
 
     def message(self) -> str:
-        return f"table is locked by another run ({self.place})"
+        return f"table is locked by another run ({self.lock})"
 
 
 class TooManyDeadLetters(OdradekError):
     """A batch has more dead records than `run.max_error_percent` allows, and was not committed.
 
     Args:
-        flow: Of which flow.
-        dead: Records that could not be decoded.
-        rows: Records that could.
-        most: What is allowed (percent).
-        examples: Some of them, with reason and place.
+        flow: Name of the flow.
+        dead: Number of records that could not be decoded.
+        rows: Number of records that could.
+        most: The limit (percent).
+        examples: Some of the dead records, with reason and position.
     """
 
-    hint = "mend the decoding, or raise run.max_error_percent; the next run reads the same batch again"
+    hint = "fix the decoding, or raise run.max_error_percent; the next run reads the same batch again"
 
     def __init__(self, flow: str, dead: int, rows: int, most: float, examples: str) -> None:
         super().__init__(flow, dead, rows, most, examples)
@@ -135,11 +135,11 @@ class InexactRead(OdradekError):
     """The ranges that were read differ from those that were planned. Nothing was committed.
 
     Args:
-        flow: Of which flow.
-        why: What is missing, or there twice.
+        flow: Name of the flow.
+        why: What is missing, or was read twice.
     """
 
-    hint = "run it again; should it stay, the log is not what it was when the batch was planned"
+    hint = "run it again; if the error stays, the log has changed since the batch was planned"
 
     def __init__(self, flow: str, why: str) -> None:
         super().__init__(flow, why)
@@ -153,8 +153,8 @@ class FileNotVisible(OdradekError):
     """A task wrote a file that this machine does not have. Nothing of the batch was committed.
 
     Args:
-        flow: Of which flow.
-        path: Of the file.
+        flow: Name of the flow.
+        path: Path of the file.
     """
 
     hint = "tables, dead letters and checkpoints belong on storage that every machine has under the same path"
@@ -164,4 +164,4 @@ class FileNotVisible(OdradekError):
         self.flow, self.path = flow, path
 
     def message(self) -> str:
-        return f"flow {self.flow}: a task wrote {self.path}, but it is not there for the driver, or not all of it"
+        return f"flow {self.flow}: a task wrote {self.path}, but the driver does not see it, or not all of it"

@@ -1,9 +1,9 @@
-"""The columns that a table has, and those it can get: decided before anything is read.
+"""Schema evolution: whether a table can take the columns of a run, decided before anything is read.
 
-A table keeps what it has: every file can be read with the columns of the newest state, where what a file lacks is null.
-So a field may come, may stay away, and, in Parquet, an integer or a float may become wider and a struct may get more
-fields. Whatever would make rows that are there mean something else, or not be readable together with new ones, is
-refused: that takes another table.
+Every file of a table must be readable with the columns of the newest state; columns that a file lacks are null. So a
+field may be added or dropped, and, in Parquet, an integer or a float may become wider and a struct may get more fields.
+A change after which old rows would mean something else, or could not be read together with new ones, is refused: it
+needs a new table.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from odradek.pipeline.delta import refused
 from odradek.pipeline.errors import TableMismatch
 from odradek.pipeline.ledger import Fields, Ledger, LedgerEntry
 
-__all__ = ["arrow_type", "check_fields", "check_layout", "conflicts", "described", "known_fields"]
+__all__ = ["arrow_type", "check_fields", "check_layout", "conflicts", "known_fields", "type_name"]
 
 Kind: TypeAlias = Any
-"""A type as the ledger has it: a word, or {"struct": fields}, {"array": kind}, {"map": [kind, kind]}."""
+"""A type as the ledger writes it: a word, or {"struct": fields}, {"array": kind}, {"map": [kind, kind]}."""
 
-WIDER: Mapping[str, tuple[str, ...]] = {
+WIDENINGS: Mapping[str, tuple[str, ...]] = {
     "tinyint": ("smallint", "int", "bigint"), "smallint": ("int", "bigint"), "int": ("bigint",), "float": ("double",)
 }  # fmt: skip
 
-WORDS: Mapping[pa.DataType, str] = {
+DDL_NAMES: Mapping[pa.DataType, str] = {
     pa.int8(): "tinyint", pa.int16(): "smallint", pa.int32(): "int", pa.int64(): "bigint", pa.float32(): "float",
     pa.float64(): "double", pa.bool_(): "boolean", pa.string(): "string", pa.binary(): "binary", pa.date32(): "date",
     pa.timestamp("us"): "timestamp_ntz", pa.timestamp("us", tz="UTC"): "timestamp",
 }  # fmt: skip
-"""Words of Spark's DDL, as pipelines' files have them. Other types are called as Arrow does."""
+"""Type names of Spark's DDL, as in pipeline files. Other types have their Arrow names."""
 
 SPARK: Mapping[str, pa.DataType] = {
-    **{word: kind for kind, word in WORDS.items()},
+    **{word: kind for kind, word in DDL_NAMES.items()},
     "byte": pa.int8(), "short": pa.int16(), "integer": pa.int32(), "long": pa.int64(),
 }  # fmt: skip
 
@@ -55,16 +55,16 @@ def check_layout(pipeline: Pipeline, name: str, ledger: Ledger) -> None:
         return
     sink = pipeline.flows[name].sink
     kind = "delta" if (ledger.root / "_delta_log").is_dir() else "parquet"
-    there = [part.partition("=")[0] for part in PurePosixPath(newest.files[0].path).parts[:-1]]
-    dated = {"date", "hour"} & set(there)
+    old_columns = [part.partition("=")[0] for part in PurePosixPath(newest.files[0].path).parts[:-1]]
+    dated = {"date", "hour"} & set(old_columns)
     for key, old, new in (
         ("kind", kind, sink.kind),
-        ("partition_by", there, sink.partition_by),
+        ("partition_by", old_columns, sink.partition_by),
         ("zone", newest.zone if dated else sink.zone, sink.zone),
     ):
         if old != new:
-            place = pipeline.where("flows", name, "sink", key)
-            raise TableMismatch(place, f"the table in {sink.path} was made with {old!r}, not {new!r}")
+            where = pipeline.where("flows", name, "sink", key)
+            raise TableMismatch(where, f"the table in {sink.path} was made with {old!r}, not {new!r}")
 
 
 def check_fields(pipeline: Pipeline, name: str, ledger: Ledger, columns: Mapping[str, pa.DataType]) -> Fields:
@@ -72,28 +72,28 @@ def check_fields(pipeline: Pipeline, name: str, ledger: Ledger, columns: Mapping
 
     Args:
         pipeline, name: The flow.
-        ledger: Of its table.
-        columns: What records are decoded to, as they are called there.
+        ledger: The ledger of its table.
+        columns: The decoded columns, by their names in the records.
 
     Returns:
         The fields, for the ledger.
 
     Raises:
-        TableMismatch: The table cannot get them.
-        ConfigError: No table can.
+        TableMismatch: This table cannot have these columns.
+        ConfigError: No table can have them.
     """
     flow = pipeline.flows[name]
     key = {"json": "fields", "avro": "schema_file"}.get(flow.decode.kind, "kind")
-    place = pipeline.where("flows", name, "decode", key)
-    stored = {stored_name(column): described(kind) for column, kind in columns.items()}
+    where = pipeline.where("flows", name, "decode", key)
+    stored = {stored_name(column): type_name(kind) for column, kind in columns.items()}
     if len(stored) < len(columns):
-        raise ConfigError(f"{place}: two fields would have the same name in the table: {', '.join(columns)}")
+        raise ConfigError(f"{where}: two fields would have the same name in the table: {', '.join(columns)}")
     delta = flow.sink.kind == "delta"
     if delta and (why := refused(columns)):
-        raise ConfigError(f"{place}: {why}")
+        raise ConfigError(f"{where}: {why}")
     wrong = list(conflicts(known_fields(ledger.entries()), stored, delta=delta))
     if wrong:
-        raise TableMismatch(place, "; ".join(wrong))
+        raise TableMismatch(where, "; ".join(wrong))
     return stored
 
 
@@ -113,15 +113,15 @@ def arrow_type(kind: Any) -> pa.DataType:
     raise ConfigError(f"a table cannot have a column of type {kind.simpleString()}")
 
 
-def described(kind: pa.DataType) -> Kind:
-    """A type as the ledger has it."""
+def type_name(kind: pa.DataType) -> Kind:
+    """Return a type as the ledger writes it."""
     if isinstance(kind, pa.StructType):
-        return {"struct": {field.name: described(field.type) for field in kind}}
+        return {"struct": {field.name: type_name(field.type) for field in kind}}
     if isinstance(kind, pa.ListType):
-        return {"array": described(kind.value_type)}
+        return {"array": type_name(kind.value_type)}
     if isinstance(kind, pa.MapType):
-        return {"map": [described(kind.key_type), described(kind.item_type)]}
-    return WORDS.get(kind, str(kind))
+        return {"map": [type_name(kind.key_type), type_name(kind.item_type)]}
+    return DDL_NAMES.get(kind, str(kind))
 
 
 def known_fields(entries: Iterable[LedgerEntry]) -> dict[str, Kind]:
@@ -137,7 +137,7 @@ def _merged(old: Mapping[str, Kind], new: Mapping[str, Kind]) -> dict[str, Kind]
 
 
 def _both(old: Kind, new: Kind) -> Kind:
-    """Of a type and what it became: a struct keeps fields that stay away now."""
+    """Return the type after a change: a struct keeps the fields that are no longer written."""
     match old, new:
         case {"struct": before}, {"struct": after}:
             return {"struct": _merged(before, after)}
@@ -152,24 +152,24 @@ def conflicts(old: Fields, new: Fields, *, delta: bool = False) -> Iterator[str]
     """Describe why a table with the fields `old` cannot get files with the fields `new`; yield nothing if it can.
 
     Args:
-        old: Of all files that are there.
-        new: Of those to come.
-        delta: It is a Delta table, where a column keeps its type as it is.
+        old: Fields of the existing files.
+        new: Fields of the new files.
+        delta: True for a Delta table, where a column keeps its exact type.
     """
     if old and (old == RAW) != (new == RAW):
-        yield "rows that are only bytes and rows that are decoded do not go into one table"
+        yield "one table cannot have both raw rows and decoded rows"
         return
     spelled = {name.casefold(): name for name in old}
     for name, kind in new.items():
         other = spelled.setdefault(name.casefold(), name)
         if other != name:
-            yield f"{name} and {other} differ in case only, which most readers do not tell apart"
+            yield f"{name} and {other} differ in case only, and most readers cannot distinguish them"
         elif name in old:
             yield from _changes(name, old[name], kind, delta)
 
 
 def _changes(where: str, old: Kind, new: Kind, delta: bool) -> Iterator[str]:
-    """What of a change of one field is not allowed."""
+    """Yield the reasons why a change of one field is not allowed."""
     if old == new:
         return
     match old, new:
@@ -180,7 +180,7 @@ def _changes(where: str, old: Kind, new: Kind, delta: bool) -> Iterator[str]:
             yield from _changes(f"{where}[]", before, after, delta)
         case {"map": [key, before]}, {"map": [same, after]} if key == same and not delta:
             yield from _changes(f"{where}[]", before, after, delta)
-        case str(), str() if new in WIDER.get(old, ()) and not delta:
+        case str(), str() if new in WIDENINGS.get(old, ()) and not delta:
             return
         case _:
             yield f"{where} is {_shown(old)} in the table, and cannot become {_shown(new)}"

@@ -1,14 +1,14 @@
-"""The ledger of a flow: one file a batch, and the only truth about which data files are part of the table.
+"""The ledger of a flow: one file per batch; it alone decides which data files are part of the table.
 
     <root>/_odradek/ledger/00000000000000000042.json
 
-A batch is committed at the moment its ledger file appears under its name, complete, and never before or in part: the
-file is written elsewhere, forced to disk, and linked into place, which fails when there is one already. So of two
-drivers that commit the same batch one wins, and a batch that is run again after a crash finds its own commit.
+A batch is committed at the moment its ledger file appears under its name: the file is written under another name,
+forced to disk, and then linked, which fails if the name exists. So if two drivers commit the same batch, one wins, and
+a batch that is run again after a crash finds its own commit.
 
-Every entry carries the SHA-256 of the one before it. A ledger that was edited, or lost a file, says so when it is read.
+Every entry carries the SHA-256 of the one before it: reading detects an edited or missing file.
 
-Data files that no entry lists do not exist for readers; what a killed run left behind is such a file.
+Readers ignore data files that no entry lists, such as those of a killed run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Offsets = Mapping[str, Mapping[str, int]]
 """Topic -> partition's name (`broker-partition` in 0.7) -> position."""
 
 Fields = Mapping[str, Any]
-"""Decoded column -> its type, as `evolution.described` has it."""
+"""Decoded column -> its type, as `evolution.type_name` writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class DataFile:
 
     Args:
         path: Relative to the table's root, with `/`.
-        rows: How many.
+        rows: Number of rows.
         size: Bytes of the file.
         partition: The table's partition values, by column.
         least, most: Smallest and largest record time in it, seconds since the epoch; None without times.
@@ -61,7 +61,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class LedgerGap:
-    """Positions that no row came of: `start` up to `end` of one partition, and why."""
+    """A range of one partition, from `start` up to `end`, that gave no rows, and the reason."""
 
     topic: str
     partition: str
@@ -77,23 +77,23 @@ class LedgerEntry:
     Args:
         flow: Name of the flow.
         batch: Its number; batches count up by one.
-        kind: `append`; or `replace`, a compaction: `removed` files give way to `files` with the same rows.
-        start, end: What was read: from each position of `start` up to, and without, that of `end`.
-        files: What it added to the table.
-        removed: Paths it took out of the table.
-        rows: In `files`.
+        kind: `append`; or `replace`, a compaction: `files` replace the `removed` files, with the same rows.
+        start, end: The range that was read: from each position of `start` up to, and without, that of `end`.
+        files: Files it added to the table.
+        removed: Paths it removed from the table.
+        rows: Rows in `files`.
         dead: Records that could not be decoded; they are in the dead letters.
-        gaps: What no row came of: lost before it could be read, corrupt and left out, or nothing in it.
+        gaps: Ranges without rows: lost before they could be read, corrupt and left out, or empty.
         audit: Time bucket (seconds since the epoch, its start, as text) -> topic -> records.
-        micro_batch: What the checkpoint calls it; -1 for what is not read from a log. The two differ as soon as there
-            is an entry that is not.
+        micro_batch: Its number in the checkpoint; -1 for a compaction. The numbers differ from those of the ledger
+            after the first compaction.
         payload: Bytes of the payloads in `rows`.
         reasons: Why records are dead -> how many.
-        dead_files: What it added to the dead letters; relative to their directory.
+        dead_files: Files it added to the dead letters; relative to their directory.
         hours: Topic -> hour of the records' times (seconds since the epoch, its start, as text) -> `rows`, `bytes`.
-        fields: What the rows of `files` were decoded to; empty for what was not decoded: a compaction.
+        fields: Decoded columns of `files`; empty for a compaction.
         zone: Time zone of the dates and hours in `files`' directories.
-        run: Who wrote it: identifies the run.
+        run: Identifies the run that wrote it.
         code: Version of odradek.
         written: When, seconds since the epoch.
         previous: SHA-256 of the entry before, in hexadecimal; zeros for the first.
@@ -125,7 +125,7 @@ class LedgerEntry:
     v: Literal[1] = 1
 
     def encode(self) -> bytes:
-        """Canonical: the same entry always gives the same bytes."""
+        """Return the canonical bytes: the same entry always gives the same bytes."""
         body = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
         return body.encode() + b"\n"
 
@@ -139,16 +139,16 @@ class LedgerEntry:
             where = ".".join(map(str, first["loc"]))
             raise ValueError(f"not a ledger entry: {where}: {first['msg']}") from None
         if entry.encode() != data:
-            raise ValueError("not written as the ledger writes")
+            raise ValueError("not in the canonical form of a ledger entry")
         return entry
 
     @property
     def digest(self) -> str:
-        """SHA-256 of its bytes, in hexadecimal: what the next entry carries as `previous`."""
+        """SHA-256 of its bytes, in hexadecimal: `previous` of the next entry."""
         return hashlib.sha256(self.encode()).hexdigest()
 
     def says_the_same(self, other: LedgerEntry) -> bool:
-        """Return True if both entries came of the same input, as when a batch is run again."""
+        """Return True if both entries were made from the same input, as when a batch is run again."""
         mine, others = (_without_author(entry) for entry in (self, other))
         return mine == others
 
@@ -168,7 +168,7 @@ def _without_author(entry: LedgerEntry) -> dict[str, Any]:
 class Ledger:
     """The entries of one flow, on a file system with hard links.
 
-    One driver writes at a time; a second one is not prevented, but loses (`LedgerConflict`).
+    One driver writes at a time; a second one is not prevented, but its commit raises LedgerConflict.
 
     Args:
         root: Directory of the table.
@@ -190,10 +190,10 @@ class Ledger:
     # ---- reading ---------------------------------------------------------------------------------------------
 
     def entries(self) -> list[LedgerEntry]:
-        """Every entry, oldest first, checked.
+        """Return every entry, oldest first, checked.
 
         Raises:
-            LedgerCorrupted: A file is missing, changed, or of another flow; names the file.
+            LedgerCorrupted: A file is missing, changed, or of another flow; the message names it.
         """
         entries: list[LedgerEntry] = []
         previous = GENESIS
@@ -214,27 +214,30 @@ class Ledger:
         return entries
 
     def tail(self) -> LedgerEntry | None:
-        """The newest entry, or None; only that one file is read."""
+        """Return the newest entry, or None; only that one file is read."""
         paths = self._paths()
         return self._read(paths[-1]) if paths else None
 
     def files(self) -> list[DataFile]:
-        """The files of the table now, in the order they were added."""
+        """Return the current files of the table, in the order they were added."""
         return list(live_files(self.entries()).values())
 
     def dead_files(self) -> list[DataFile]:
-        """The files of the dead letters, relative to their directory, in the order they were added."""
+        """Return the files of the dead letters, relative to their directory, in the order they were added."""
         return [file for entry in self.entries() for file in entry.dead_files]
 
     def reached(self) -> LedgerEntry | None:
-        """The newest entry that was read from logs: its `end` is where the table ends. None: there is none yet. Only
-        entries from there on are read."""
+        """Return the newest entry that is no compaction, or None: its `end` is the end of the table.
+
+        Only that entry and newer ones are read.
+        """
         newest = map(self._read, reversed(self._paths()))
         return next((entry for entry in newest if entry.kind == "append"), None)
 
     def written_by(self, run: str) -> list[LedgerEntry]:
-        """Return the entries that this run has read from logs, oldest first, if it is the newest run. Only those and
-        one more are read.
+        """Return the entries of this run without compactions, oldest first, if it is the newest run.
+
+        Only those entries and one more are read.
         """
         newest = (entry for entry in map(self._read, reversed(self._paths())) if entry.kind == "append")
         return [*takewhile(lambda entry: entry.run == run, newest)][::-1]
@@ -256,8 +259,8 @@ class Ledger:
         """Make a batch part of the table: the entry appears whole, or not at all, and survives a loss of power.
 
         Returns:
-            The entry that counts: when this batch was committed before, from the same input, that one; its data files
-            are the table's, and the caller's are not.
+            The entry in the ledger: an earlier one if the batch was already committed from the same input. Then that
+            entry's data files are part of the table, and the caller's are not.
 
         Raises:
             LedgerConflict: This batch was committed before from other input, or the entry does not follow the newest
@@ -275,15 +278,15 @@ class Ledger:
         return entry
 
     def _again(self, entry: LedgerEntry) -> LedgerEntry:
-        there = self._read(self.path(entry.batch))
-        if not there.says_the_same(entry):
+        existing = self._read(self.path(entry.batch))
+        if not existing.says_the_same(entry):
             raise LedgerConflict(
-                self.flow, entry.batch, f"it was committed by {there.run or 'another run'} with other content"
+                self.flow, entry.batch, f"it was committed by {existing.run or 'another run'} with other content"
             )
-        return there
+        return existing
 
     def _put(self, path: Path, data: bytes) -> bool:
-        """Put if absent. False: there is one already."""
+        """Write a file if it does not exist. Return False if it does."""
         self.directory.mkdir(parents=True, exist_ok=True)
         scratch = self.directory / f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}"
         try:
@@ -302,10 +305,10 @@ class Ledger:
 
 
 def live_files(entries: Sequence[LedgerEntry]) -> dict[str, DataFile]:
-    """Path -> file of what these entries leave in the table.
+    """Return the files that are in the table after these entries, by path.
 
     Raises:
-        LedgerCorrupted: An entry removes what is not there, or adds what is.
+        LedgerCorrupted: An entry removes a file that is not in the table, or adds one that is.
     """
     files: dict[str, DataFile] = {}
     for entry in entries:

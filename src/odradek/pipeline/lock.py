@@ -1,4 +1,4 @@
-"""One writer a table."""
+"""The lock of a table: one process writes at a time."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 from odradek.pipeline.errors import TableLocked
 
-__all__ = ["writing"]
+__all__ = ["table_lock"]
 
 
 @contextmanager
-def writing(root: str | os.PathLike[str]) -> Iterator[None]:
-    """Hold the lock of the table in this directory. The system gives it back when this process ends, however it ends.
+def table_lock(root: str | os.PathLike[str]) -> Iterator[None]:
+    """Hold the lock of the table in this directory. The system releases it when this process ends in any way.
 
     Raises:
-        Busy: Somebody has it.
+        TableLocked: Another process holds it.
     """
     path = Path(root) / "_odradek" / "lock"
     path.parent.mkdir(parents=True, exist_ok=True)

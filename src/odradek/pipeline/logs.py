@@ -1,4 +1,4 @@
-"""The logs that a pipeline's tables came from: how far they go, and ranges of them, read again."""
+"""A reader of the logs that a pipeline's tables were made from."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from odradek.client.cluster import Cluster
 from odradek.client.connect import connect
 from odradek.io.gather import gather
 from odradek.pipeline.config import SourceConfig
-from odradek.pipeline.sources import where_of
-from odradek.spark import options as given
+from odradek.pipeline.sources import location_options
+from odradek.spark import options as spark_options
 from odradek.spark.brokers import extent_of, tuning
 from odradek.spark.directories import read_files
 from odradek.spark.logs import find_logs
@@ -32,23 +32,23 @@ Take = Callable[[TopicPartition, Columns], None]
 def source_options(source: SourceConfig, partitions: Iterable[TopicPartition]) -> SourceOptions:
     """Return the options to read these partitions, corrupt messages as raw bytes. Raises ConfigError."""
     limit = {"maxMessageBytes": str(source.max_message_bytes)}
-    options = parse_source({**where_of(source), **limit, "subscribePattern": ".*"}, streaming=False)
-    topics = given.Topics(partitions=tuple(sorted(partitions)))
+    options = parse_source({**location_options(source), **limit, "subscribePattern": ".*"}, streaming=False)
+    topics = spark_options.Topics(partitions=tuple(sorted(partitions)))
     return replace(options, topics=topics, corrupt="raw", fetch_ahead=source.fetchers_per_broker)
 
 
 def cluster_url(source: SourceConfig) -> str | None:
-    """The cluster, as `odradek.connect` takes it; None: the source is log directories."""
+    """Return the cluster's URL for `odradek.connect`; None if the source is log directories."""
     where = source_options(source, ()).where
-    return where.url if isinstance(where, given.ClusterOptions) else None
+    return where.url if isinstance(where, spark_options.ClusterOptions) else None
 
 
 class LogReader:
-    """A reader of some of the source's partitions, made by `open_logs`.
+    """A reader of some partitions of the source, made by `open_logs`.
 
     Args:
-        options: How they are read.
-        cluster: Where; None: log directories.
+        options: The options to read with.
+        cluster: The open cluster; None for log directories.
     """
 
     def __init__(self, options: SourceOptions, cluster: Cluster | None) -> None:
@@ -73,19 +73,20 @@ class LogReader:
 
     def _on_disk(self) -> dict[TopicPartition, Extent]:
         logs = find_logs(self._options)
-        found = logs.extents()
-        self._paths = logs.paths(found)
+        extents = logs.extents()
+        self._paths = logs.paths(extents)
         return {
-            partition: extent for partition, extent in found.items() if partition in self._options.topics.partitions
+            partition: extent for partition, extent in extents.items() if partition in self._options.topics.partitions
         }
 
     async def read(self, ranges: Sequence[Range], take: Take) -> None:
-        """Hand over the messages of these ranges, which `extents` has, in order within each. Of every broker, as many
-        ranges are read at a time as the source's `fetchers_per_broker` says.
+        """Call `take` with the messages of these ranges, in order within each range.
+
+        Call `extents` first. At most `fetchers_per_broker` ranges of one broker are read at the same time.
 
         Raises:
             BoundaryMismatch: A range does not begin or end where a message does.
-            DataLoss, TransportError, DeadlineError, OSError: It cannot be read any more, or not now.
+            DataLoss, TransportError, DeadlineError, OSError: A range cannot be read.
         """
         if self._cluster is None:
             for part in ranges:
@@ -100,23 +101,23 @@ class LogReader:
 
     async def _read_broker(self, ranges: Sequence[Range], take: Take) -> None:
         assert self._cluster is not None
-        async with RangeReader(self._cluster.driver, ranges, self._options) as walk:
-            while pieces := await walk.take():
-                for piece in pieces:
-                    take(piece.partition, piece.rows)
+        async with RangeReader(self._cluster.driver, ranges, self._options) as reader:
+            while chunks := await reader.take():
+                for chunk in chunks:
+                    take(chunk.partition, chunk.rows)
                     await checkpoint()
 
 
 @asynccontextmanager
 async def open_logs(source: SourceConfig, partitions: Iterable[TopicPartition]) -> AsyncIterator[LogReader]:
-    """The logs of these partitions.
+    """Open the logs of these partitions.
 
     Raises:
-        ConfigError: The source cannot be what its keys say.
+        ConfigError: The keys of the source are wrong.
         Unreachable, ZooKeeperError: The cluster does not answer.
     """
     options = source_options(source, partitions)
-    if not isinstance(options.where, given.ClusterOptions):
+    if not isinstance(options.where, spark_options.ClusterOptions):
         yield LogReader(options, None)
         return
     async with connect(options.where.url, tuning=tuning(options)) as cluster:

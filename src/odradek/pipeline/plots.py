@@ -1,6 +1,6 @@
-"""Plots as inline SVG, for pages that need no network and no script. Every text is escaped here.
+"""Plots as inline SVG, for pages without network access or scripts. Every text is escaped here.
 
-Colours are classes and custom properties of the page that a plot is in, so that it is right in light and in dark.
+Colours are CSS classes and custom properties of the page, so that plots suit light and dark mode.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import NamedTuple
 __all__ = ["Bar", "TimeSpan", "columns", "count", "duration", "escape", "moment", "rows", "short", "size", "timeline"]
 
 COLOURS = 7
-"""Classes `c0` to `c6`; `rest` is for what is lumped together."""
+"""Classes `c0` to `c6`; `rest` is for all remaining series together."""
 
 WIDTH = 880
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 12, 10, 26
 _HALF_CHARACTER = 3.8
-"""Of the labels, about: what stands around a place needs so much on either side, for each character."""
+"""Approximate half width of a label's character."""
 
 Format = Callable[[float], str]
 Series = Sequence[tuple[str, Sequence[float]]]
@@ -33,13 +33,13 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069
 
 
 def escape(text: object) -> str:
-    """Text for HTML, also inside of attributes. Characters that show nothing, or turn others around, are U+FFFD."""
+    """Escape text for HTML, attributes included. Invisible characters, and those that reverse text, become U+FFFD."""
     plain = str(text).encode("utf-8", "replace").decode("utf-8")
     return html.escape(_CONTROL.sub("\ufffd", plain), quote=True)
 
 
 def short(text: str, most: int) -> str:
-    """A long name with its middle left out, not escaped."""
+    """Return a long name with its middle left out, not escaped."""
     if len(text) <= most:
         return text
     half = (most - 3) // 2
@@ -50,12 +50,12 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def count(number: float) -> str:
-    """1,234,567"""
+    """Format a number: 1,234,567."""
     return f"{number:,.0f}"
 
 
 def brief(number: float) -> str:
-    """1.2M, for axes."""
+    """Format a number for an axis: 1.2M."""
     for unit, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= factor:
             return f"{number / factor:g}{unit}"
@@ -63,7 +63,7 @@ def brief(number: float) -> str:
 
 
 def size(number: float) -> str:
-    """1.2 MiB"""
+    """Format a number of bytes: 1.2 MiB."""
     unit = 0
     while number >= 1024 and unit < len(_UNITS) - 1:
         number, unit = number / 1024, unit + 1
@@ -71,7 +71,7 @@ def size(number: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """1 h 2 min, 3 min 4 s, or 5.6 s"""
+    """Format a number of seconds: 1 h 2 min, 3 min 4 s, or 5.6 s."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -79,7 +79,7 @@ def duration(seconds: float) -> str:
 
 
 def moment(seconds: float, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
-    """2026-11-21 12:00:00 UTC; what no calendar has, as a number."""
+    """Format a time (s since the epoch): 2026-11-21 12:00:00 UTC, or a number if no calendar has it."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime(form)
     except (ValueError, OverflowError, OSError):
@@ -100,13 +100,13 @@ def _text(x: float, y: float, text: str, anchor: str = "start", kind: str = "lab
 
 
 def _box(x: float, y: float, width: float, height: float, kind: str, tip: str) -> str:
-    """With a tip that shows under the pointer. What is there at all is wide enough to be seen."""
+    """Return a box with a tooltip, at least one unit wide and high so that it is visible."""
     shape = f'x="{x:.1f}" y="{y:.1f}" width="{max(width, 1):.1f}" height="{max(height, 1):.1f}"'
     return f'<rect class="{kind}" {shape}><title>{escape(tip)}</title></rect>'
 
 
 def _ticks(top: float, *, binary: bool) -> list[float]:
-    """Four or five round numbers from 0 to the first at or above `top`."""
+    """Return about five round numbers from 0 to the first at or above `top`."""
     if top < 1:
         return [0.0, 1.0]
     base = 1024 ** int(math.log(top, 1024)) if binary else 1
@@ -128,45 +128,44 @@ def _grid(ticks: Sequence[float], height: float, label: Format) -> Iterable[str]
 # ---- kinds of plots ------------------------------------------------------------------------------------------
 
 
-def columns(title: str, places: Sequence[str], series: Series, *, binary: bool = False) -> str:
-    """Stacked columns, one for each place on the axis.
+def columns(title: str, labels: Sequence[str], series: Series, *, binary: bool = False) -> str:
+    """Return a plot of stacked columns, one for each label on the axis.
 
     Args:
-        title: For who does not see it.
-        places: Names on the axis.
-        series: Names, each with a value for every place; drawn from the bottom up. Those for which there is no colour
-            are grey.
-        binary: They are bytes.
+        title: The text alternative, for screen readers.
+        labels: Names on the axis.
+        series: Names, each with a value for every label; drawn from the bottom up. Series beyond `COLOURS` are grey.
+        binary: The values are bytes.
     """
     height = 190
     show: Format = size if binary else count
     totals = [sum(values) for values in zip(*(values for _, values in series), strict=True)] or [0.0]
     ticks = _ticks(max(totals), binary=binary)
-    step = (WIDTH - _LEFT - _RIGHT) / max(len(places), 1)
+    step = (WIDTH - _LEFT - _RIGHT) / max(len(labels), 1)
     parts = list(_grid(ticks, height, size if binary else brief))
-    for at, place in enumerate(places):
+    for at, label in enumerate(labels):
         levels = [0.0, *accumulate(values[at] for _, values in series)]
         for number, (name, values) in enumerate(series):
             if values[at]:
                 tall = height * values[at] / ticks[-1]
                 y = _TOP + height * (1 - levels[number + 1] / ticks[-1])
                 gap = min(2.0, step / 5)
-                tip = f"{place}: {name}: {show(values[at])}"
+                tip = f"{label}: {name}: {show(values[at])}"
                 parts.append(_box(_LEFT + at * step + gap / 2, y, step - gap, tall, colour(number), tip))
-    every = math.ceil(len(places) / 8) or 1
-    for at in range(0, len(places), every):
-        x = min(_LEFT + (at + 0.5) * step, WIDTH - _HALF_CHARACTER * len(places[at]))
-        parts.append(_text(x, _TOP + height + 18, places[at], "middle"))
+    every = math.ceil(len(labels) / 8) or 1
+    for at in range(0, len(labels), every):
+        x = min(_LEFT + (at + 0.5) * step, WIDTH - _HALF_CHARACTER * len(labels[at]))
+        parts.append(_text(x, _TOP + height + 18, labels[at], "middle"))
     return _plot(title, _TOP + height + _BOTTOM, parts)
 
 
 def colour(number: int) -> str:
-    """The class of a series."""
+    """Return the CSS class of a series."""
     return f"c{number}" if number < COLOURS else "rest"
 
 
 class Bar(NamedTuple):
-    """A bar that lies; `kind` is the class of its colour."""
+    """A horizontal bar; `kind` is the class of its colour."""
 
     name: str
     value: float
@@ -174,7 +173,7 @@ class Bar(NamedTuple):
 
 
 def rows(title: str, bars: Sequence[Bar], show: Format = count) -> str:
-    """Bars that lie, one below the other, with name and value."""
+    """Return a plot of horizontal bars, one below the other, with name and value."""
     most = max((bar.value for bar in bars), default=0) or 1
     left, right, each = 250, 110, 24
     parts: list[str] = []
@@ -191,7 +190,7 @@ def rows(title: str, bars: Sequence[Bar], show: Format = count) -> str:
 
 
 class TimeSpan(NamedTuple):
-    """Something that took time, and how much it was."""
+    """A block of a timeline: its start and end (s since the epoch), value and tooltip."""
 
     start: float
     end: float
@@ -200,7 +199,7 @@ class TimeSpan(NamedTuple):
 
 
 def timeline(title: str, spans: Sequence[TimeSpan], *, binary: bool = False) -> str:
-    """Blocks as wide as they took and as high as they were."""
+    """Return a plot of blocks: the width is the duration, the height is the value."""
     height = 110
     first = min((span.start for span in spans), default=0.0)
     last = max((span.end for span in spans), default=1.0)

@@ -1,7 +1,7 @@
 """Repair of lost checkpoints, and removal of files that killed runs left.
 
-A checkpoint is rebuilt from the ledger: the newest entry that was read from logs says which of Spark's micro-batches it
-was and where it ended, and Spark goes on with the next one. Spark asks for two batches of offsets in a row.
+A checkpoint is rebuilt from the ledger: the newest entry that is no compaction has the number of its micro-batch and
+its end, and Spark continues with the next one. Spark needs the offsets of two consecutive batches.
 
 Orphans are data files that no entry lists: of runs, and compactions, that were killed before their commit.
 """
@@ -14,12 +14,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from odradek.pipeline.checkpoint import Checkpoint, place
+from odradek.pipeline.checkpoint import Checkpoint, checkpoint_dir
 from odradek.pipeline.config import Pipeline
 from odradek.pipeline.delta import DeltaLog
 from odradek.pipeline.errors import CheckpointMismatch
 from odradek.pipeline.ledger import LedgerEntry
-from odradek.pipeline.lock import writing
+from odradek.pipeline.lock import table_lock
 from odradek.pipeline.tables import CommittedTable, open_table
 
 __all__ = ["RepairPlan", "plan_repair", "repair"]
@@ -30,12 +30,12 @@ class RepairPlan:
     """The repair of one flow.
 
     Args:
-        flow: Its name.
-        checkpoint: Where it is.
-        why: What is wrong with the checkpoint; "" when it is sound, or when there is nothing to make one of.
-        entry: What it is rebuilt from; None: it is not.
-        orphans: Files to be removed.
-        size: Bytes of those.
+        flow: Name of the flow.
+        checkpoint: Directory of the checkpoint.
+        why: What is wrong with the checkpoint; "" if nothing is, or if the ledger is empty.
+        entry: The entry to rebuild it from; None if it is not rebuilt.
+        orphans: Files to remove.
+        size: Bytes of those files.
     """
 
     flow: str
@@ -51,24 +51,24 @@ class RepairPlan:
 
 
 def plan_repair(pipeline: Pipeline, name: str) -> RepairPlan:
-    """Look, and change nothing. Raises LedgerBroken, OSError."""
+    """Return what `repair` would do; change nothing. Raises LedgerCorrupted, OSError."""
     table = open_table(name, pipeline.flows[name])
     reached = next((entry for entry in reversed(table.entries) if entry.kind == "append"), None)
-    directory = place(pipeline.run.checkpoint, name)
+    directory = checkpoint_dir(pipeline.run.checkpoint, name)
     why = _wrong(Checkpoint(directory), reached) if reached else ""
-    orphans = tuple(sorted(_orphans(table, _places(pipeline))))
+    orphans = tuple(sorted(_orphans(table, _directories(pipeline))))
     size = sum(path.stat().st_size for path in orphans)
     return RepairPlan(name, directory, why, reached if why else None, orphans, size)
 
 
 def repair(pipeline: Pipeline, name: str) -> RepairPlan:
-    """Do it; returns what was done. A checkpoint that was wrong is kept beside the new one, under another name.
+    """Repair a flow; return what was done. A wrong checkpoint is kept beside the new one, under another name.
 
     Raises:
-        Busy: Another process is writing this table.
-        LedgerBroken, OSError: As for `plan_repair`.
+        TableLocked: Another process is writing this table.
+        LedgerCorrupted, OSError: As for `plan_repair`.
     """
-    with writing(pipeline.flows[name].sink.path):
+    with table_lock(pipeline.flows[name].sink.path):
         plan = plan_repair(pipeline, name)
         if plan.entry is not None:
             _rebuild(plan.checkpoint, plan.entry)
@@ -81,8 +81,10 @@ def repair(pipeline: Pipeline, name: str) -> RepairPlan:
 
 
 def _wrong(checkpoint: Checkpoint, reached: LedgerEntry) -> str:
-    """What does not fit between a checkpoint and the newest entry that was read from logs; "" if nothing. Batches that
-    read nothing have no entry, so numbers say little: offsets do."""
+    """Return why a checkpoint does not match the newest entry read from logs; "" if it does.
+
+    Batches that read nothing have no entry, so offsets are compared, not numbers.
+    """
     planned, done = checkpoint.planned, checkpoint.done
     if planned is None:
         return "there is no checkpoint"
@@ -93,12 +95,12 @@ def _wrong(checkpoint: Checkpoint, reached: LedgerEntry) -> str:
     except CheckpointMismatch as error:
         return error.message()
     if reached.end not in (ends if done != planned else ends[:1]):
-        return f"micro-batch {planned} is not where batch {reached.batch} of the ledger ends"
+        return f"micro-batch {planned} does not end where batch {reached.batch} of the ledger ends"
     return ""
 
 
 def _rebuild(directory: Path, entry: LedgerEntry) -> None:
-    """Whole, beside the old one, and then in its place."""
+    """Write the checkpoint under another name, move the old one aside, and rename the new one."""
     scratch = directory.with_name(f".{directory.name}.new")
     shutil.rmtree(scratch, ignore_errors=True)
     made = Checkpoint(scratch)
@@ -113,8 +115,8 @@ def _rebuild(directory: Path, entry: LedgerEntry) -> None:
 # ---- orphans -------------------------------------------------------------------------------------------------
 
 
-def _places(pipeline: Pipeline) -> set[Path]:
-    """Every directory that some flow writes to."""
+def _directories(pipeline: Pipeline) -> set[Path]:
+    """Return every directory that a flow writes to."""
     return {
         Path(path).resolve()
         for flow in pipeline.flows.values()
@@ -122,17 +124,19 @@ def _places(pipeline: Pipeline) -> set[Path]:
     }
 
 
-def _orphans(table: CommittedTable, places: Collection[Path]) -> Iterator[Path]:
-    """Data files that no entry has ever listed, of the table and of its dead letters. Files that were replaced are not
-    among them, nor is what lies in a directory of another flow, or in a table of its own inside of this one, nor what
-    a Delta table has."""
+def _orphans(table: CommittedTable, directories: Collection[Path]) -> Iterator[Path]:
+    """Yield data files of the table and its dead letters that no entry has ever listed.
+
+    Files that a compaction has replaced are not orphans, nor are files in the directories of other flows or of tables
+    inside this one, nor files that the Delta table lists.
+    """
     listed = {file.path for entry in table.entries for file in entry.files}
     if table.flow.sink.kind == "delta":
         listed |= DeltaLog(table.root, table.name, table.flow.sink.partition_by).files().keys()
     letters = {file.path for entry in table.entries for file in entry.dead_files}
     for root, known in ((table.root, listed), (table.dead_root, letters)):
         if root is not None and root.is_dir():
-            others = {place for place in places if place != root.resolve()}
+            others = {directory for directory in directories if directory != root.resolve()}
             yield from (path for path in _files(root, others) if path.relative_to(root).as_posix() not in known)
 
 

@@ -1,8 +1,8 @@
-"""Rows of a table, or its dead letters, back into topics.
+"""Replay: send the rows of a table, or its dead letters, back to topics.
 
-Each log of the table goes, in the order of its offsets and indexes, to one partition of the target topic, or by its
-keys. What is confirmed is written down piece by piece; a replay that ends early goes on there. At least once: what was
-sent when it ended, and not written down, is sent again.
+The rows of each log go, in the order of their offsets and indexes, to one partition of the target topic, or to the
+partitions of their keys. Progress is recorded after each confirmed chunk, and a replay that ended early continues from
+there. Delivery is at least once: rows that were sent but not recorded are sent again.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from odradek.client.cluster import Cluster
 from odradek.client.producer.producer import Producer
 from odradek.errors import ConfigError
 from odradek.pipeline.ledger import DataFile, LedgerEntry
+from odradek.pipeline.row_checksums import IDENTITY, by_log
 from odradek.pipeline.tables import CommittedTable, batch_ranges, read_rows
-from odradek.pipeline.tally import IDENTITY, by_log
 from odradek.spark.planning import Range
 from odradek.types import MiB, TopicPartition
 
 __all__ = ["Replay", "ReplayProgress", "plan_replay", "replay"]
 
-PIECE_BYTES, PIECE_RANGES = 64 * MiB, 64
-"""Of log, and of partitions: so much is sorted in memory at a time."""
+SORT_BYTES, SORT_RANGES = 64 * MiB, 64
+"""Maximum log bytes and number of ranges that are sorted in memory at a time."""
 
 CHUNK_BYTES = 4 * MiB
-"""Of payload, about: confirmed and written down before more is sent. With a rate, what it allows in 0.1 s."""
+"""Approximate payload bytes that are confirmed and recorded before more is sent; with a rate, at most 0.1 s of it."""
 
 Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What is to be sent.
+    """The rows to send, and where to.
 
     Args:
-        table: From which table.
-        batches: Rows of these.
-        topic: Where to; None: each row to the topic that it came from.
+        table: The table.
+        batches: The batches whose rows are sent.
+        topic: The target topic; None: each row goes to the topic that it came from.
         value: Column of the payload; binary or string.
-        key: Column of the key, which chooses the partition then; rows without a key go anywhere.
-        rate: Most bytes of payload a second; None: as fast as it goes.
-        target: The cluster, in words: part of what makes two replays the same.
+        key: Column of the key, which then chooses the partition; rows without a key go to any partition.
+        rate: Maximum bytes of payload per second; None: no limit.
+        target: Name of the target cluster; part of the identity of a replay.
         dead: The dead letters of those batches, instead of rows of the table.
     """
 
@@ -68,7 +68,7 @@ class Replay:
 
     @property
     def identity(self) -> str:
-        """The same for the same rows, columns and target."""
+        """A hash of the replay's rows, columns and target."""
         parts = (self.table.name, self.batches, self.topic, self.value, self.key, self.target, self.dead)
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
@@ -85,7 +85,7 @@ class Replay:
 
     @property
     def root(self) -> Path:
-        """The directory of the files. Raises ConfigError: there are no dead letters."""
+        """The directory of the files. Raises ConfigError if there are no dead letters."""
         if not self.dead:
             return self.table.root
         if self.table.dead_root is None:
@@ -105,10 +105,10 @@ class ReplayProgress:
 
     Args:
         path: The file.
-        identity: Of the replay.
-        done: Partition as text -> [batch, offset, index] of the last row that was confirmed.
-        rows: That were confirmed.
-        ended: All are.
+        identity: Identity of the replay.
+        done: Partition as text -> [batch, offset, index] of its last confirmed row.
+        rows: Number of confirmed rows.
+        ended: True if all rows are confirmed.
     """
 
     path: Path
@@ -119,7 +119,7 @@ class ReplayProgress:
 
     @classmethod
     def load(cls, path: Path, identity: str) -> ReplayProgress:
-        """Read the file; an absent one is empty. Raises ConfigError: the file belongs to another replay."""
+        """Read the file; an absent one is empty. Raises ConfigError if the file belongs to another replay."""
         try:
             body = json.loads(path.read_text("utf-8"))
         except FileNotFoundError:
@@ -134,7 +134,7 @@ class ReplayProgress:
             raise ConfigError(f"{path}: not a progress file of a replay: {error!r}") from error
 
     def save(self) -> None:
-        """Whole or not at all, also when the machine stops."""
+        """Write the file atomically and force it to disk."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         scratch = self.path.with_name(f".{self.path.name}.new")
         body = {"replay": self.identity, "done": self.done, "rows": self.rows, "ended": self.ended}
@@ -166,30 +166,30 @@ def plan_replay(
         raise ConfigError(f"flow {table.name}: none of the requested batches is in the table")
     plan = Replay(table, chosen, topic, value, key, rate, target, dead)
     for file in plan.files_of(chosen)[:1]:
-        there = [*pq.read_schema(plan.root / file.path).names, *file.partition]
+        names = [*pq.read_schema(plan.root / file.path).names, *file.partition]
         for column in (value, *([key] if key else [])):
-            if column not in there:
-                raise ConfigError(f"flow {table.name}: there is no column {column!r}; there are {', '.join(there)}")
+            if column not in names:
+                raise ConfigError(f"flow {table.name}: there is no column {column!r}; there are {', '.join(names)}")
     return plan
 
 
 async def replay(plan: Replay, cluster: Cluster, progress: ReplayProgress, advance: Advance = lambda rows: None) -> int:
-    """Send what is not confirmed yet; returns how many rows that were.
+    """Send the rows that are not confirmed yet; return their number.
 
-    Cancellation: what was confirmed is written down.
+    Cancellation: the progress of completed chunks is recorded.
 
     Raises:
-        DeliveryError: A row was not, or not surely, written; everything before it is written down.
+        DeliveryError: A row was not, or may not have been, written; earlier chunks are recorded.
         OSError, pyarrow.ArrowException: A file cannot be read.
     """
     sent = 0
     async with cluster.producer() as out:
         route = _Route(cluster, plan)
-        pieces = _pieces(plan, progress)
-        while (piece := await anyio.to_thread.run_sync(next, pieces, None)) is not None:
-            rows = piece.rows
-            await _send(plan, out, route, piece)
-            progress.done[str(piece.partition)] = piece.last
+        chunks = _unconfirmed_chunks(plan, progress)
+        while (chunk := await anyio.to_thread.run_sync(next, chunks, None)) is not None:
+            rows = chunk.rows
+            await _send(plan, out, route, chunk)
+            progress.done[str(chunk.partition)] = chunk.last
             progress.rows += rows.num_rows
             sent += rows.num_rows
             await anyio.to_thread.run_sync(progress.save)
@@ -199,18 +199,18 @@ async def replay(plan: Replay, cluster: Cluster, progress: ReplayProgress, advan
     return sent
 
 
-async def _send(plan: Replay, out: Producer, route: _Route, piece: _Piece) -> None:
-    topic = plan.topic or piece.partition.topic
+async def _send(plan: Replay, out: Producer, route: _Route, chunk: _ReplayChunk) -> None:
+    topic = plan.topic or chunk.partition.topic
     begun = anyio.current_time()
-    partition = None if plan.key else await route.to(topic, piece.partition)
-    acks = await out.send_arrow(topic, piece.rows, value=plan.value, key=plan.key, partition=partition)
+    partition = None if plan.key else await route.to(topic, chunk.partition)
+    acks = await out.send_arrow(topic, chunk.rows, value=plan.value, key=plan.key, partition=partition)
     acks.check()
     if plan.rate is not None:
-        await anyio.sleep_until(begun + _payload(piece.rows[plan.value]) / plan.rate)
+        await anyio.sleep_until(begun + _payload(chunk.rows[plan.value]) / plan.rate)
 
 
 class _Route:
-    """Each log to one partition of its target, so that its order is kept."""
+    """Maps each log to one partition of its target, so that its order is kept."""
 
     def __init__(self, cluster: Cluster, plan: Replay) -> None:
         self._metadata = cluster.driver.metadata
@@ -219,18 +219,18 @@ class _Route:
         self._chosen: dict[tuple[str, TopicPartition], TopicPartition | None] = {}
 
     async def to(self, topic: str, source: TopicPartition) -> TopicPartition | None:
-        """None: nobody has a partition for it now, and the producer may wait for one."""
+        """Return the partition for a log; None if the topic has none now (the producer waits for one)."""
         if (topic, source) not in self._chosen:
-            there = (await self._metadata.table_for_topic(topic)).partitions(topic)
+            partitions = (await self._metadata.table_for_topic(topic)).partitions(topic)
             number = bisect_left(self._sources, source)
-            self._chosen[topic, source] = there[number % len(there)] if there else None
+            self._chosen[topic, source] = partitions[number % len(partitions)] if partitions else None
         return self._chosen[topic, source]
 
 
 # ---- rows, in order ------------------------------------------------------------------------------------------
 
 
-class _Piece(NamedTuple):
+class _ReplayChunk(NamedTuple):
     """Rows of one log, in order."""
 
     batch: int
@@ -239,7 +239,7 @@ class _Piece(NamedTuple):
 
     @property
     def last(self) -> list[int]:
-        """Where it ends: batch, offset and index."""
+        """Batch, offset and index of the last row."""
         return [self.batch, *(self.rows[name][-1].as_py() for name in ("offset", "index"))]
 
 
@@ -247,39 +247,39 @@ def _entries(plan: Replay) -> list[LedgerEntry]:
     return [entry for entry in plan.table.appends if entry.batch in plan.batches]
 
 
-def _pieces(plan: Replay, progress: ReplayProgress) -> Iterator[_Piece]:
-    """What is not confirmed yet, batch by batch, and each log in its order."""
+def _unconfirmed_chunks(plan: Replay, progress: ReplayProgress) -> Iterator[_ReplayChunk]:
+    """Yield the rows that are not confirmed yet, batch by batch, each log in its order."""
     columns = list(dict.fromkeys([*IDENTITY, plan.value, *([plan.key] if plan.key else [])]))
     size = CHUNK_BYTES if plan.rate is None else min(CHUNK_BYTES, max(1, plan.rate // 10))
     for entry in _entries(plan):
         files = plan.files_of({entry.batch})
         for bundle in _bundles(batch_ranges(entry)):
-            found = list(read_rows(plan.root, files, columns, ranges=bundle))
-            if found:
-                rows = pa.concat_tables(found).sort_by([(name, "ascending") for name in IDENTITY])
+            tables = list(read_rows(plan.root, files, columns, ranges=bundle))
+            if tables:
+                rows = pa.concat_tables(tables).sort_by([(name, "ascending") for name in IDENTITY])
                 for partition, part in by_log(rows):
-                    left = _behind(part, entry.batch, progress.done.get(str(partition)))
-                    yield from (_Piece(entry.batch, partition, some) for some in _chunks(left, plan.value, size))
+                    left = _unconfirmed(part, entry.batch, progress.done.get(str(partition)))
+                    yield from (_ReplayChunk(entry.batch, partition, some) for some in _chunks(left, plan.value, size))
 
 
 def _bundles(ranges: Iterable[Range]) -> Iterator[list[Range]]:
-    """Ranges of about `PIECE_BYTES` together; a row belongs to the one in which it starts."""
+    """Yield groups of ranges of about `SORT_BYTES` together; a row belongs to the range in which it starts."""
     bundle: list[Range] = []
-    room = PIECE_BYTES
+    remaining = SORT_BYTES
     for whole in ranges:
-        for start in range(whole.start, whole.end, PIECE_BYTES):
-            part = whole._replace(start=start, end=min(start + PIECE_BYTES, whole.end))
-            if bundle and (part.size > room or len(bundle) == PIECE_RANGES):
+        for start in range(whole.start, whole.end, SORT_BYTES):
+            part = whole._replace(start=start, end=min(start + SORT_BYTES, whole.end))
+            if bundle and (part.size > remaining or len(bundle) == SORT_RANGES):
                 yield bundle
-                bundle, room = [], PIECE_BYTES
+                bundle, remaining = [], SORT_BYTES
             bundle.append(part)
-            room -= part.size
+            remaining -= part.size
     if bundle:
         yield bundle
 
 
-def _behind(rows: pa.Table, batch: int, done: Sequence[int] | None) -> pa.Table:
-    """Rows that are not confirmed."""
+def _unconfirmed(rows: pa.Table, batch: int, done: Sequence[int] | None) -> pa.Table:
+    """Return the rows that are not confirmed."""
     if done is None or batch > done[0]:
         return rows
     if batch < done[0]:
@@ -289,7 +289,7 @@ def _behind(rows: pa.Table, batch: int, done: Sequence[int] | None) -> pa.Table:
 
 
 def _chunks(rows: pa.Table, value: str, size: int) -> Iterator[pa.Table]:
-    """Runs of rows of about so many bytes of payload, at least a row each."""
+    """Yield slices of about `size` bytes of payload, at least one row each."""
     while rows.num_rows:
         each = max(1, _payload(rows[value]) // rows.num_rows)
         count = max(1, size // each)
@@ -298,5 +298,5 @@ def _chunks(rows: pa.Table, value: str, size: int) -> Iterator[pa.Table]:
 
 
 def _payload(column: Any) -> int:
-    """Bytes."""
+    """Return the bytes of a column's values."""
     return int(pc.sum(pc.binary_length(column)).as_py() or 0)

@@ -1,7 +1,7 @@
-"""A run's report: one HTML file that needs nothing but a browser. No network, no script.
+"""A run's report: one HTML file without network access or scripts.
 
-Under every plot is a table of what it shows. Names come from topics and from data, and are not to be trusted: whatever
-is put into the page goes through `plots.escape`.
+Every plot has a table of its values. Names come from topics and data and are not trusted: all text goes through
+`plots.escape`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from odradek.pipeline.summary import BatchSummary, FlowSummary, RunSummary, Volu
 __all__ = ["render", "write_report"]
 
 BARS, LINES = 15, 500
-"""So many bars in a plot, and rows in a table; the others are lumped together, or left out."""
+"""Maximum number of bars in a plot (the rest share one bar), and of rows in a table (the rest are left out)."""
 
 HOUR = 3600
 
-PLACES = 72
-"""Columns in a plot; more hours than this are counted by longer stretches of time."""
+MAX_COLUMNS = 72
+"""Maximum number of columns in a plot; for more hours than this, a column stands for several."""
 
 STEPS = [HOUR * hours for hours in (1, 2, 3, 6, 12, 24, 48, 7 * 24, 28 * 24)]
 
@@ -31,16 +31,16 @@ REST = "the rest"
 
 
 def write_report(summary: RunSummary, path: str | os.PathLike[str]) -> None:
-    """Write a run's report; a file of that name is replaced, whole. Raises OSError."""
-    place = Path(path)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    scratch = place.with_name(f".{place.name}.{os.getpid()}")
+    """Write a run's report, replacing a file of that name atomically. Raises OSError."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = target.with_name(f".{target.name}.{os.getpid()}")
     scratch.write_text(render(summary), "utf-8")
-    scratch.replace(place)
+    scratch.replace(target)
 
 
 def render(summary: RunSummary) -> str:
-    """The page."""
+    """Return the page as HTML."""
     state = "failed" if summary.failed else "done"
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -85,7 +85,7 @@ def _tiles(flows: Sequence[FlowSummary]) -> str:
         ),
         ("dead letters", count(dead), f"{100 * dead / (rows + dead) if rows + dead else 0:.3g} % of what was read"),
         ("files", count(sum(flow.files for flow in flows)), size(sum(flow.file_bytes for flow in flows))),
-        ("still to be read", size(sum(behind)) if behind else "not known", "of log, when it ended"),
+        ("still to be read", size(sum(behind)) if behind else "not known", "of log, at the end of the run"),
     )
     each = (
         f'<div class="tile"><dt>{name}</dt><dd>{value}</dd><dd class="more">{more}</dd></div>'
@@ -95,7 +95,7 @@ def _tiles(flows: Sequence[FlowSummary]) -> str:
 
 
 def _overview(flows: Sequence[FlowSummary]) -> str:
-    """Lag before and after, of all flows."""
+    """Plot the lag of all flows before and after the run."""
     known = [flow for flow in flows if flow.lag_before is not None or flow.lag_after is not None]
     known.sort(key=lambda flow: -max(flow.lag_before or 0, flow.lag_after or 0))
     bars = [
@@ -128,27 +128,27 @@ def _flow(number: int, flow: FlowSummary) -> str:
         _times(flow.files, "file"),
         duration(flow.ended - flow.started),
     ]
-    told = f'<p class="error"><b>It did not get to its end:</b> {escape(flow.error)}</p>' if flow.error else ""
+    failure = f'<p class="error"><b>The flow failed:</b> {escape(flow.error)}</p>' if flow.error else ""
     nothing = "" if flow.batches or flow.error else "<p>There was nothing new to read.</p>"
     return f"""<section aria-labelledby="flow-{number}">
 <h2 id="flow-{number}">{_name(flow.name)}</h2>
 <p class="facts">{" ".join(f"<span>{fact}</span>" for fact in facts)}</p>
-{told}{nothing}{_volumes(flow)}{_topics(flow)}{_batches(flow.batches)}{_reasons(flow)}{_gaps(flow)}
+{failure}{nothing}{_volumes(flow)}{_topics(flow)}{_batches(flow.batches)}{_reasons(flow)}{_gaps(flow)}
 </section>
 """
 
 
 def _volumes(flow: FlowSummary) -> str:
-    """Rows and bytes by the time of the records."""
-    step, places = _places({hour for hours in flow.hours.values() for hour in hours})
-    if not places:
+    """Plot rows and bytes by the time of the records."""
+    step, starts = _column_starts({hour for hours in flow.hours.values() for hour in hours})
+    if not starts:
         return ""
-    series = _series(flow.hours, step, places)
-    names = [moment(place, "%m-%d %H:%M" if step < 24 * HOUR else "%Y-%m-%d") for place in places]
+    series = _series(flow.hours, step, starts)
+    names = [moment(start, "%m-%d %H:%M" if step < 24 * HOUR else "%Y-%m-%d") for start in starts]
     table = _table(
         "Records by their time (UTC)",
-        ("from", "records", "bytes", "most of them"),
-        [_hour(place, [(name, values[at]) for name, values in series]) for at, place in enumerate(places)],
+        ("from", "records", "bytes", "largest topic"),
+        [_hour(start, [(name, values[at]) for name, values in series]) for at, start in enumerate(starts)],
     )
     every = "hour" if step == HOUR else f"{step / HOUR:g} hours"
     rows = [(name, [each.rows for each in values]) for name, values in series]
@@ -167,19 +167,19 @@ def _volumes(flow: FlowSummary) -> str:
 Hours = Mapping[str, Mapping[int, Volume]]
 
 
-def _series(hours: Hours, step: int, places: Sequence[int]) -> list[tuple[str, list[Volume]]]:
-    """The largest topics, and the rest together."""
+def _series(hours: Hours, step: int, starts: Sequence[int]) -> list[tuple[str, list[Volume]]]:
+    """Return the largest topics, and one series for the rest."""
     topics = _ranked(hours)
-    series = [(topic, _by_place([hours[topic]], step, places)) for topic in topics[: plots.COLOURS]]
+    series = [(topic, _by_column([hours[topic]], step, starts)) for topic in topics[: plots.COLOURS]]
     if rest := topics[plots.COLOURS :]:
         series.append(
-            (f"{REST}: {_times(len(rest), 'topic')}", _by_place([hours[topic] for topic in rest], step, places))
+            (f"{REST}: {_times(len(rest), 'topic')}", _by_column([hours[topic] for topic in rest], step, starts))
         )
     return series
 
 
 def _ranked(hours: Hours) -> list[str]:
-    """Topics, those with most records first."""
+    """Return the topics, those with most records first."""
     return sorted(hours, key=lambda topic: (-_total(hours[topic]).rows, topic))
 
 
@@ -187,27 +187,27 @@ def _total(hours: Mapping[int, Volume]) -> Volume:
     return sum(hours.values(), Volume())
 
 
-def _places(hours: set[int]) -> tuple[int, list[int]]:
-    """How many seconds a column stands for, and where each begins: not too many of them."""
+def _column_starts(hours: set[int]) -> tuple[int, list[int]]:
+    """Return the width of a column (s) and the start of each, at most `MAX_COLUMNS`."""
     if not hours:
         return HOUR, []
     first, last = min(hours), max(hours)
-    step = next((step for step in STEPS if (last - first) // step < PLACES), (last - first) // PLACES + 1)
+    step = next((step for step in STEPS if (last - first) // step < MAX_COLUMNS), (last - first) // MAX_COLUMNS + 1)
     return step, list(range(first - first % step, last + 1, step))
 
 
-def _by_place(parts: Iterable[Mapping[int, Volume]], step: int, places: Sequence[int]) -> list[Volume]:
-    sums = dict.fromkeys(places, Volume())
+def _by_column(parts: Iterable[Mapping[int, Volume]], step: int, starts: Sequence[int]) -> list[Volume]:
+    sums = dict.fromkeys(starts, Volume())
     for hours in parts:
         for hour, volume in hours.items():
-            sums[hour - (hour - places[0]) % step] += volume
+            sums[hour - (hour - starts[0]) % step] += volume
     return list(sums.values())
 
 
-def _hour(place: int, volumes: Sequence[tuple[str, Volume]]) -> tuple[str, str, str, str]:
+def _hour(start: int, volumes: Sequence[tuple[str, Volume]]) -> tuple[str, str, str, str]:
     total = sum((volume for _, volume in volumes), Volume())
     most = max(volumes, key=lambda each: each[1].rows)[0] if total.rows else ""
-    return moment(place, "%Y-%m-%d %H:%M"), count(total.rows), size(total.bytes), most
+    return moment(start, "%Y-%m-%d %H:%M"), count(total.rows), size(total.bytes), most
 
 
 def _legend(names: Sequence[str]) -> str:
@@ -283,7 +283,7 @@ def _figure(title: str, plot: str, *below: str) -> str:
 
 
 def _table(caption: str, head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Folded away; the first column names the row."""
+    """Return a collapsed table; the first column names the row."""
     cells = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
     body = "".join(
         f'<tr><th scope="row">{_name(first)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in rest)}</tr>'
@@ -298,7 +298,7 @@ def _table(caption: str, head: Sequence[str], lines: Sequence[Sequence[str]]) ->
 
 
 def _name(text: str) -> str:
-    """A name that may be written in any direction, and as long as it likes."""
+    """Return a name as HTML that isolates its writing direction."""
     return f"<bdi>{escape(text)}</bdi>"
 
 

@@ -1,4 +1,4 @@
-"""A run of a pipeline: each flow a streaming query that ends where its logs ended when it began."""
+"""A run of a pipeline: each flow is a streaming query that ends where its logs ended when the run began."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ import pyarrow as pa
 from odradek._version import __version__
 from odradek.errors import ConfigError, OdradekError
 from odradek.pipeline.audit import Auditor
-from odradek.pipeline.causes import words
-from odradek.pipeline.checkpoint import Checkpoint, MicroBatch, place
+from odradek.pipeline.causes import describe_error
+from odradek.pipeline.checkpoint import Checkpoint, MicroBatch, checkpoint_dir
 from odradek.pipeline.commit import TableWriter, log_bytes
 from odradek.pipeline.config import Decode, Flow, Pipeline
-from odradek.pipeline.decode import MALFORMED, RECORD, DecodeJob, avro_fields, load_avro
+from odradek.pipeline.decode import MALFORMED, PARSED_COLUMN, DecodeJob, avro_fields, load_avro
 from odradek.pipeline.evolution import arrow_type, check_fields, check_layout
 from odradek.pipeline.ledger import LedgerEntry
-from odradek.pipeline.lock import writing
+from odradek.pipeline.lock import table_lock
 from odradek.pipeline.report import write_report
-from odradek.pipeline.sources import first_offsets, look, options_of
+from odradek.pipeline.sources import backlog_of, first_offsets, flow_options
 from odradek.pipeline.staging import StageJob, TaskOutput
 from odradek.pipeline.summary import BatchSummary, FlowSummary, RunSummary, Volume
 from odradek.pipeline.times import check_time
@@ -34,12 +34,12 @@ from odradek.pipeline.times import check_time
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["FlowRun", "RunLimits", "Watch", "execute", "report_path", "run", "run_flows"]
+__all__ = ["FlowRun", "OnCommit", "RunLimits", "execute", "report_path", "run", "run_flows"]
 
 AT_ONCE = 4
-"""Flows that run at the same time: while one plans and commits, others read."""
+"""Number of flows that run at the same time: while one plans and commits, others read."""
 
-LOOK_S = 0.2
+POLL_S = 0.2
 
 START_S = 0.02
 
@@ -54,29 +54,29 @@ SETTINGS = {
     "spark.sql.streaming.stopTimeout": "60s",
 }
 
-Watch = Callable[[str, BatchSummary], None]
+OnCommit = Callable[[str, BatchSummary], None]
 """A callback for each commit: the flow's name and the batch. Called from several threads."""
 
 
 class _StopQuery(Exception):
-    """The run has done what it may do, or a batch has failed. Spark knows no other way to end a query from inside."""
+    """Ends a query from inside: the run has reached its limits, or a batch has failed. Spark has no other way."""
 
 
 @dataclass
 class RunLimits:
-    """The remaining budget of a run. Every flow that has begun does at least one batch.
+    """The limits of a run, and what it has used of them. Every flow that has begun does at least one batch.
 
     Args:
-        max_bytes: Of log; None: any number.
-        ends: When it ends, seconds since the epoch; None: never.
-        used: Bytes of log that it has done.
+        max_bytes: Maximum bytes of log; None: no limit.
+        ends: When it ends (s since the epoch); None: never.
+        used: Bytes of log that it has committed.
     """
 
     max_bytes: int | None = None
     ends: float | None = None
     used: int = 0
     stopped: bool = False
-    """True once the run was ended: no further batch begins."""
+    """True once the run is being stopped: no further batch begins."""
 
     @property
     def spent(self) -> bool:
@@ -89,12 +89,12 @@ class FlowRun:
     """One flow in one run.
 
     Args:
-        name: Of the flow.
+        name: Name of the flow.
         flow: Its settings.
-        pipeline: It is of this one.
-        budget: Of the run.
+        pipeline: The checked pipeline file.
+        budget: The limits of the run.
         run: Identifies the run.
-        watch: Is told of each commit.
+        on_commit: Called for each commit.
     """
 
     name: str
@@ -102,7 +102,7 @@ class FlowRun:
     pipeline: Pipeline
     budget: RunLimits
     run: str
-    watch: Watch = lambda _flow, _batch: None
+    on_commit: OnCommit = lambda _flow, _batch: None
     started: float = field(default_factory=time.time)
     lag_before: int | None = None
     error: str = ""
@@ -114,22 +114,22 @@ class FlowRun:
 
     def __post_init__(self) -> None:
         self.table = TableWriter(self.name, self.flow, self.pipeline.run.max_error_percent)
-        self.checkpoint = Checkpoint(place(self.pipeline.run.checkpoint, self.name))
-        self.options = options_of(self.pipeline, self.flow)
+        self.checkpoint = Checkpoint(checkpoint_dir(self.pipeline.run.checkpoint, self.name))
+        self.options = flow_options(self.pipeline, self.flow)
 
     # ---- before Spark ----------------------------------------------------------------------------------------
 
-    def hold(self, locks: ExitStack) -> None:
-        """Take the table's lock, for as long as `locks` has it, and prepare."""
-        locks.enter_context(writing(self.table.root))
+    def lock_and_prepare(self, locks: ExitStack) -> None:
+        """Take the table's lock until `locks` is closed, and prepare."""
+        locks.enter_context(table_lock(self.table.root))
         self.prepare()
 
     def prepare(self) -> None:
-        """Put right what a killed run left, and see that everything fits together. Needs the table's lock."""
+        """Recover from a killed run, and check that file, table and checkpoint match. Needs the table's lock."""
         self.table.recover()
         self.table.check(self.checkpoint)
         check_layout(self.pipeline, self.name, self.table.ledger)
-        self._see_fields()
+        self._load_fields()
         if self.checkpoint.done is None and self.checkpoint.planned in (None, 0):
             self.checkpoint.begin(0, first_offsets(self.options), time.time())
         audit = self.flow.audit.topic
@@ -137,15 +137,14 @@ class FlowRun:
             self._auditor = Auditor(self.pipeline.source, audit, self.checkpoint.directory / "odradek-audit")
         self.lag_before = self._lag()
 
-    def _see_fields(self) -> None:
-        """Load what decoding needs, and see that its fields fit. Those of JSON are in Spark's words, for which it takes
-        a Spark."""
+    def _load_fields(self) -> None:
+        """Load the schema for decoding, and check its fields. Those of JSON need a Spark session."""
         decode = self.flow.decode
         self._avro = load_avro(decode.schema_file) if decode.schema_file else ""
         if decode.kind != "json":
-            self._take_fields(avro_fields(self._avro) if self._avro else {"value": pa.binary()})
+            self._set_fields(avro_fields(self._avro) if self._avro else {"value": pa.binary()})
 
-    def _take_fields(self, columns: Mapping[str, pa.DataType]) -> None:
+    def _set_fields(self, columns: Mapping[str, pa.DataType]) -> None:
         if self.flow.decode.time is not None:
             _check_time(self.flow.decode, columns)
         self.table.fields = check_fields(self.pipeline, self.name, self.table.ledger, columns)
@@ -154,12 +153,12 @@ class FlowRun:
         done = self.checkpoint.done
         reached = self.table.ledger.reached()
         ends = reached.end if reached else self.checkpoint.offsets(done or 0)
-        return sum(log.waiting for log in look(self.options, ends))
+        return sum(log.waiting for log in backlog_of(self.options, ends))
 
     # ---- with Spark ------------------------------------------------------------------------------------------
 
     def execute(self, spark: SparkSession) -> None:
-        """Run the query to its end. What goes wrong is put down in `error`."""
+        """Run the query to its end; a failure is stored in `error`."""
         if self.budget.spent:
             return
         try:
@@ -168,28 +167,31 @@ class FlowRun:
             self._wait()
         except Exception as error:
             cause = self._failure or error
-            if not _is_enough(cause):
-                self.error = words(cause)
+            if not _is_stop_query(cause):
+                self.error = describe_error(cause)
         self._audit()
 
     def begin(self, spark: SparkSession) -> None:
         """Prepare `commit` in the process that calls it. Raises ConfigError."""
-        self._see_fields()
+        self._load_fields()
         self._columns = self._spark_columns(spark)
 
     def resume(self) -> None:
-        """Take up what this run has committed from another process."""
+        """Load the entries that this run has committed from other processes."""
         self._entries = self.table.ledger.written_by(self.run)
 
     def _start(self, spark: SparkSession) -> None:
-        """Start the query, alone until its source is there: Spark notes the same words in one map of all queries that
-        read through the same data source class, without a lock, and sends that map with each task."""
+        """Start the query; no other one starts until its source exists.
+
+        Spark keeps one unlocked map for all queries of a data source class and sends it with each task: two queries
+        that start together would change it at the same time.
+        """
         with _STARTING:
-            if self.budget.stopped:  # meanwhile
+            if self.budget.stopped:  # while waiting for the lock
                 raise _StopQuery
             rows = spark.readStream.format("odradek").options(**self.options).load()
             writer = rows.writeStream.foreachBatch(self._committer()).trigger(availableNow=True)
-            # With its scheme: on a cluster, Spark takes a path without one for a path in the cluster's file system.
+            # With its scheme: on a cluster, Spark resolves a path without one in the cluster's file system.
             self._query = writer.option("checkpointLocation", f"file://{self.checkpoint.directory.absolute()}").start()
             while self._query.isActive and self._query.status["message"].startswith(INITIALIZING):
                 time.sleep(START_S)
@@ -209,7 +211,7 @@ class FlowRun:
             self.error = self.error or f"counts were not sent: {error}"
 
     def interrupt(self, spark: SparkSession) -> None:
-        """End what Spark does now, for this flow and all others."""
+        """Cancel the jobs of all flows."""
         spark.sparkContext.cancelAllJobs()
 
     def stop(self) -> None:
@@ -218,33 +220,35 @@ class FlowRun:
             self._query.stop()
 
     def _batch(self, rows: DataFrame, number: int) -> None:
-        """Called by Spark for each micro-batch. Spark takes it for done when this returns."""
+        """Commit a micro-batch. Spark calls this, and considers the batch done when it returns."""
         began = time.time()
         try:
             entry = self.commit(rows, number)
         except BaseException as error:
             self._failure = error
-            raise _StopQuery from None  # Spark searches its text, and does not get through one with a long trace
+            raise _StopQuery from None  # Spark searches its text, which takes very long with a long trace
         if entry is not None:
             self._committed(entry, began)
 
     def commit(self, rows: DataFrame, number: int) -> LedgerEntry | None:
-        """Do Spark's micro-batch of this number, unless the run has done what it may do. Raises as
-        `TableWriter.commit`."""
+        """Commit Spark's micro-batch of this number, unless the run has reached its limits.
+
+        Raises as `TableWriter.commit`.
+        """
         if self.budget.stopped or (self.budget.spent and self._entries):
             raise _StopQuery
         batch = self.checkpoint.batch(number)
         return self.table.commit(batch, lambda names: self._stage(rows, batch, names), self.run)
 
     def _stage(self, rows: DataFrame, batch: MicroBatch, names: str) -> TaskOutput:
-        from odradek.pipeline.stage_sink import FORMAT, collect, options_of
+        from odradek.pipeline.stage_sink import FORMAT, collect, write_options
 
         job = self._job(batch, names)
-        accounts = self.table.root.absolute() / "_odradek" / "stage" / names.rstrip("-")
-        accounts.parent.mkdir(parents=True, exist_ok=True)
+        output_file = self.table.root.absolute() / "_odradek" / "stage" / names.rstrip("-")
+        output_file.parent.mkdir(parents=True, exist_ok=True)
         chosen = rows.select("*", *self._columns)
-        chosen.write.format(FORMAT).mode("append").options(**options_of(job, accounts)).save()
-        return collect(accounts)
+        chosen.write.format(FORMAT).mode("append").options(**write_options(job, output_file)).save()
+        return collect(output_file)
 
     def _job(self, batch: MicroBatch, names: str) -> StageJob:
         flow = self.flow
@@ -264,7 +268,7 @@ class FlowRun:
         )
 
     def _spark_columns(self, spark: SparkSession) -> Sequence[Any]:
-        """What Spark adds to the rows."""
+        """Return the columns that Spark adds to the rows: the parsed JSON."""
         decode = self.flow.decode
         if decode.kind != "json":
             return ()
@@ -276,16 +280,16 @@ class FlowRun:
             schema: Any = StructType.fromDDL(decode.fields or "")
         except PySparkException as error:
             raise ConfigError(f"fields = {decode.fields!r}: {str(error).splitlines()[0]}") from None
-        self._take_fields({field.name: arrow_type(field.dataType) for field in schema.fields})
+        self._set_fields({field.name: arrow_type(field.dataType) for field in schema.fields})
         text = F.col("value").cast("string")
         how = {
             "mode": "PERMISSIVE", "columnNameOfCorruptRecord": MALFORMED, "allowSingleQuotes": "false",
             "allowNonNumericNumbers": "false", "timeZone": "UTC",
         }  # fmt: skip
         record = F.from_json(text, schema.add(MALFORMED, StringType()), how)
-        return (record.alias(RECORD),)
+        return (record.alias(PARSED_COLUMN),)
 
-    # ---- what came of it -------------------------------------------------------------------------------------
+    # ---- results ---------------------------------------------------------------------------------------------
 
     def _committed(self, entry: LedgerEntry, began: float) -> None:
         size = log_bytes(entry.start, entry.end)
@@ -295,7 +299,7 @@ class FlowRun:
         lag = None if self.lag_before is None else max(0, self.lag_before - done)
         seconds = entry.written - began
         self._batches.append(BatchSummary(entry.batch, entry.written, seconds, entry.rows, size, entry.dead, lag))
-        self.watch(self.name, self._batches[-1])
+        self.on_commit(self.name, self._batches[-1])
 
     def summary(self) -> FlowSummary:
         """Return the summary of the flow."""
@@ -334,8 +338,8 @@ def _check_time(decode: Decode, known: Mapping[str, pa.DataType]) -> None:
     check_time(known[decode.time], decode.time_format, decode.time)
 
 
-def _is_enough(error: BaseException) -> bool:
-    """Was it raised here, or, over Spark Connect, in another process?"""
+def _is_stop_query(error: BaseException) -> bool:
+    """Return True for _StopQuery, raised here or, over Spark Connect, in another process."""
     return isinstance(error, _StopQuery) or f"{_StopQuery.__module__}.{_StopQuery.__name__}" in str(error)
 
 
@@ -345,24 +349,24 @@ def _is_enough(error: BaseException) -> bool:
 def run(
     pipeline: Pipeline,
     file: str,
-    watch: Watch,
+    on_commit: OnCommit,
     *,
     master: str | None = None,
     remote: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> RunSummary:
-    """Run every flow until it has read what there was when it began, or the run's limits are reached.
+    """Run every flow up to the ends of its logs at the start, or until the run's limits are reached.
 
     Args:
-        pipeline: The checked file.
+        pipeline: The checked pipeline file.
         file: Its name.
-        watch: Is told of each commit.
-        master: Spark's; None: what `spark-submit` says if it started this process, else `local[*]`.
-        remote: `sc://host:port` of a Spark Connect server, in place of a master.
+        on_commit: Called for each commit.
+        master: Spark's master; None: that of `spark-submit` if it started this process, else `local[*]`.
+        remote: `sc://host:port` of a Spark Connect server, instead of a master.
         settings: Further settings of Spark.
 
     Returns:
-        What was done; a flow that failed says why, and does not keep the others from running.
+        The summary. A failed flow has an error in it, and does not stop the other flows.
 
     Raises:
         ConfigError: Spark cannot be started.
@@ -370,40 +374,44 @@ def run(
     """
     from odradek.spark.session import remote_session, session, submitted
 
-    given = {**SETTINGS, **(settings or {})}
+    spark_settings = {**SETTINGS, **(settings or {})}
 
     def with_session(flows: Sequence[FlowRun]) -> None:
-        with session("odradek-pipeline", master=master, settings=given) as spark:
+        with session("odradek-pipeline", master=master, settings=spark_settings) as spark:
             if not submitted():
-                spark.sparkContext.setLogLevel("OFF")  # what goes wrong is told once, at the end
+                spark.sparkContext.setLogLevel("OFF")  # failures are reported once, at the end
             run_flows(flows, spark)
 
     def with_remote(flows: Sequence[FlowRun]) -> None:
-        with remote_session(remote or "", given) as spark:
+        with remote_session(remote or "", spark_settings) as spark:
             run_flows(flows, spark)
 
     if remote is None:
-        return execute(pipeline, file, watch, with_session)
+        return execute(pipeline, file, on_commit, with_session)
     from odradek.pipeline.spark_connect import RemoteRun
 
-    return execute(pipeline, file, watch, with_remote, RemoteRun)
+    return execute(pipeline, file, on_commit, with_remote, RemoteRun)
 
 
 def execute(
     pipeline: Pipeline,
     file: str,
-    watch: Watch,
+    on_commit: OnCommit,
     with_session: Callable[[Sequence[FlowRun]], None],
     kind: type[FlowRun] = FlowRun,
 ) -> RunSummary:
-    """Run like `run` in the caller's session: `with_session` is called with the flows that can run, if any. `kind`
-    matches the session.
+    """Run like `run` in the caller's session.
+
+    Args:
+        pipeline, file, on_commit: As for `run`.
+        with_session: Called with the flows that can run, if any.
+        kind: The class of flows that matches the session.
     """
     started = time.time()
     identity = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(started))}-{os.urandom(3).hex()}"
     minutes = pipeline.run.max_minutes
     budget = RunLimits(pipeline.run.max_bytes, None if minutes is None else started + 60 * minutes)
-    flows = [kind(name, flow, pipeline, budget, identity, watch) for name, flow in pipeline.flows.items()]
+    flows = [kind(name, flow, pipeline, budget, identity, on_commit) for name, flow in pipeline.flows.items()]
     with ExitStack() as locks:
         ready = [flow for flow in flows if _prepared(flow, locks)]
         if ready:
@@ -416,21 +424,23 @@ def execute(
 
 def _prepared(flow: FlowRun, locks: ExitStack) -> bool:
     try:
-        flow.hold(locks)
+        flow.lock_and_prepare(locks)
     except (OdradekError, OSError) as error:
         flow.error = str(error)
     return not flow.error
 
 
 def _newest(flow: FlowRun) -> float:
-    """Whoever has waited longest comes first: limits may end a run before everybody had a turn."""
+    """Return when a flow was last committed: the oldest goes first, since limits may end a run before all flows ran."""
     tail = flow.table.ledger.tail()
     return tail.written if tail else 0.0
 
 
 def run_flows(flows: Sequence[FlowRun], spark: SparkSession) -> None:
-    """Run flows that are prepared, a few at the same time. What ends this ends their queries: commits that have begun
-    are finished, and nothing else is."""
+    """Run prepared flows, a few at the same time.
+
+    An exception such as KeyboardInterrupt ends their queries: commits that have begun are finished, nothing else.
+    """
     from odradek.pipeline.stage_sink import StageSink
 
     spark.dataSource.register(StageSink)  # before any query, which runs in a copy of the session
@@ -450,9 +460,9 @@ def _end(flows: Sequence[FlowRun], running: Sequence[Future[None]], spark: Spark
         flow.budget.stopped = True
     with ThreadPoolExecutor(len(flows)) as pool:
         for flow in flows:
-            pool.submit(flow.stop)  # ends what waits for brokers, and waits for the batch that has begun
-        while wait(running, LOOK_S).not_done:
-            flows[0].interrupt(spark)  # again, as a job may just have been about to begin
+            pool.submit(flow.stop)  # ends waits for brokers, and waits for the batch that has begun
+        while wait(running, POLL_S).not_done:
+            flows[0].interrupt(spark)  # again, because a job may just have been starting
 
 
 def report_path(pipeline: Pipeline, summary: RunSummary) -> Path:

@@ -1,4 +1,4 @@
-"""Selection of batches of a table, from options of the command."""
+"""Selection of batches of a table by options of the commands."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def select(
     until: float | None = None,
     sample: float | None = None,
 ) -> set[int]:
-    """Numbers of batches that were read from logs; all of them unless something is said.
+    """Return the numbers of the selected batches; all batches by default. Compactions are no batches.
 
     Args:
-        table: Whose.
-        numbers: `7`, `3:9` (both included), `3:` or `:9`; any of these.
-        since: Committed at that moment or later, seconds since the epoch.
-        until: Committed before that moment.
-        sample: Of those, this share, drawn at random (percent); at least one.
+        table: The table.
+        numbers: Any of these: `7`, `3:9` (both included), `3:`, `:9`.
+        since: Only batches committed at this time or later (s since the epoch).
+        until: Only batches committed before this time (s since the epoch).
+        sample: Draw this share of them at random (percent), at least one.
 
     Raises:
-        ConfigError: A number that is none.
+        ConfigError: A malformed number.
     """
     ranges = [_range(text) for text in numbers]
     chosen = [

@@ -1,4 +1,4 @@
-"""A flow's source as options of the data source, and its backlog, without Spark."""
+"""The options of a flow's data source, and its backlog, without Spark."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from odradek.spark.planning import Extent, clip_to_logs
 from odradek.spark.queries import start_offsets
 from odradek.types import Position, TopicPartition
 
-__all__ = ["PartitionBacklog", "batch_bytes", "first_offsets", "look", "options_of", "where_of"]
+__all__ = ["PartitionBacklog", "backlog_of", "batch_bytes", "first_offsets", "flow_options", "location_options"]
 
 CORRUPT = {"fail": "fail", "skip": "skip-message", "dead": "dead"}
 
 
 def batch_bytes(run: RunConfig) -> int:
-    """Return the maximum of log bytes in one batch."""
+    """Return the maximum number of log bytes in one batch."""
     return min(run.batch_bytes, run.max_bytes or run.batch_bytes)
 
 
-def options_of(pipeline: Pipeline, flow: Flow) -> dict[str, str]:
-    """Options of the data source. The positions in a checkpoint go before the one that says where to begin."""
+def flow_options(pipeline: Pipeline, flow: Flow) -> dict[str, str]:
+    """Return the options of the data source. Positions in a checkpoint override `startingOffsets`."""
     source = pipeline.source
     return {
-        **where_of(source),
+        **location_options(source),
         **_topics(flow),
         "startingOffsets": flow.start,
         "failOnDataLoss": str(flow.data_loss == "fail").lower(),
@@ -44,8 +44,8 @@ def options_of(pipeline: Pipeline, flow: Flow) -> dict[str, str]:
     }
 
 
-def where_of(source: SourceConfig) -> Mapping[str, str]:
-    """Options of the data source: which logs."""
+def location_options(source: SourceConfig) -> Mapping[str, str]:
+    """Return the options of the data source that locate the logs."""
     if source.zookeeper is not None:
         return {"kafka.zk.connect": source.zookeeper}
     if source.brokers is not None:
@@ -60,7 +60,7 @@ def _topics(flow: Flow) -> Mapping[str, str]:
     return {"subscribePattern": f"(?!(?:{excluded})$)(?:{flow.pattern})" if excluded else flow.pattern or ""}
 
 
-# ---- what there is -------------------------------------------------------------------------------------------
+# ---- backlog -------------------------------------------------------------------------------------------------
 
 
 class PartitionBacklog(NamedTuple):
@@ -68,10 +68,10 @@ class PartitionBacklog(NamedTuple):
 
     Args:
         partition: The log.
-        reached: Up to where it was read; None: it is new.
-        earliest, latest: What the log has.
-        waiting: Bytes that are to be read.
-        gap: What was lost before it could be read; None: nothing.
+        reached: End of what was read; None: the partition is new.
+        earliest, latest: The range that the log has.
+        waiting: Bytes to read.
+        gap: Data that was lost before it could be read, or None.
     """
 
     partition: TopicPartition
@@ -90,34 +90,34 @@ def first_offsets(options: Mapping[str, str]) -> Offsets:
     return topics
 
 
-def look(options: Mapping[str, str], reached: Offsets | None) -> list[PartitionBacklog]:
+def backlog_of(options: Mapping[str, str], reached: Offsets | None) -> list[PartitionBacklog]:
     """Return the backlog of a flow, partition by partition.
 
     Args:
-        options: Of the data source.
-        reached: Where the table ends; None: the flow has not begun.
+        options: Options of the data source.
+        reached: End of the table; None: the flow has not begun.
 
     Raises:
-        OdradekError: There is no answer from the logs.
+        OdradekError: The logs do not answer.
     """
     parsed = parse_source(options, streaming=True)
     logs = find_logs(parsed)
-    there = logs.extents()
-    start = start_offsets(logs, parsed, there) if reached is None else offsets_from_dict({"v": 1, "topics": reached})
-    return _outlooks(start, there)
+    extents = logs.extents()
+    start = start_offsets(logs, parsed, extents) if reached is None else offsets_from_dict({"v": 1, "topics": reached})
+    return _backlogs(start, extents)
 
 
-def _outlooks(
-    start: Mapping[TopicPartition, Position], there: Mapping[TopicPartition, Extent]
+def _backlogs(
+    start: Mapping[TopicPartition, Position], extents: Mapping[TopicPartition, Extent]
 ) -> list[PartitionBacklog]:
-    new = {partition: Position(log.earliest) for partition, log in there.items() if partition not in start}
+    new = {partition: Position(log.earliest) for partition, log in extents.items() if partition not in start}
     begin = {**start, **new}
-    end = end_offsets(begin, there)
-    waiting = backlog(begin, end, there)
-    gaps = {gap.partition: gap for gap in clip_to_logs(begin, end, there, fail_on_data_loss=False).gaps}
+    end = end_offsets(begin, extents)
+    waiting = backlog(begin, end, extents)
+    gaps = {gap.partition: gap for gap in clip_to_logs(begin, end, extents, fail_on_data_loss=False).gaps}
     return [
         PartitionBacklog(
-            partition, start.get(partition), *there.get(partition, Extent(-1, -1))[:2],
+            partition, start.get(partition), *extents.get(partition, Extent(-1, -1))[:2],
             waiting.get(partition, 0), gaps.get(partition),
         )
         for partition in sorted(end)

@@ -1,9 +1,9 @@
-"""A run over Spark Connect: Spark is elsewhere, and there batches are committed.
+"""A run over Spark Connect: batches are committed in a process beside the Spark server.
 
-What Spark calls for a batch is pickled once for each query and called in a process beside Spark's server, so that
-nothing of it shows here. It takes the table's lock itself, for each batch: a query goes on when who started it is gone.
-Ledgers say what the run has done, there to keep its limits, here to tell of its commits. Both machines need the same
-storage under the same paths.
+The callback for a batch is pickled once per query and called in that process, so its state is not visible here. It
+takes the table's lock itself, for each batch, because a query continues after the client that started it is gone. Both
+sides read the ledgers: the server to keep the run's limits, the client to report its commits. Both machines need the
+same storage under the same paths.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from odradek.pipeline.commit import log_bytes
 from odradek.pipeline.config import Pipeline
 from odradek.pipeline.ledger import Ledger
-from odradek.pipeline.lock import writing
+from odradek.pipeline.lock import table_lock
 from odradek.pipeline.run import FlowRun, RunLimits
 
 if TYPE_CHECKING:
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 __all__ = ["RemoteRun"]
 
-LOOK_S = 1
+POLL_S = 1
 """Interval of reading the ledgers while a query runs (s)."""
 
 
 class RemoteRun(FlowRun):
     """One flow in one run, in a session of Spark Connect."""
 
-    def hold(self, locks: ExitStack) -> None:
-        with writing(self.table.root):
+    def lock_and_prepare(self, locks: ExitStack) -> None:
+        with table_lock(self.table.root):
             self.prepare()
 
     def interrupt(self, spark: SparkSession) -> None:
@@ -45,19 +45,19 @@ class RemoteRun(FlowRun):
 
     def _wait(self) -> None:
         try:
-            while not self._query.awaitTermination(LOOK_S):
-                self._look()
+            while not self._query.awaitTermination(POLL_S):
+                self._read_ledger()
         finally:
-            self._look()
+            self._read_ledger()
 
-    def _look(self) -> None:
+    def _read_ledger(self) -> None:
         for entry in self.table.ledger.written_by(self.run)[len(self._entries) :]:
             self._committed(entry, self.checkpoint.batch(entry.micro_batch).planned)
 
 
 @dataclass(frozen=True)
 class _Committer:
-    """What is called beside Spark's server."""
+    """The callback for micro-batches; runs beside Spark's server."""
 
     name: str
     pipeline: Pipeline
@@ -69,7 +69,7 @@ class _Committer:
         os.chdir(self.folder)  # where the run was started: paths may be relative to it
         flow = FlowRun(self.name, self.pipeline.flows[self.name], self.pipeline, self._budget(), self.run)
         flow.begin(rows.sparkSession)
-        with writing(flow.table.root):
+        with table_lock(flow.table.root):
             flow.resume()
             flow.commit(rows, number)
 

@@ -1,8 +1,8 @@
-"""A data source to which Spark hands the rows of a batch; only the ledger commits its files.
+"""A Spark sink that writes the rows of a batch to files; only the ledger commits them.
 
-Spark's commit protocol is used for one thing: of the attempts at a task only one counts. What those wrote is put down
-in a file, which the driver reads; Spark's file sink would leave more behind than its own readers know to leave out, and
-`mapInArrow`, the other way to get at Arrow batches, needs pandas.
+Spark's commit protocol is used for one thing: to choose one attempt of each task. The outputs of those attempts go to a
+file that the driver reads. Spark's own file sink would leave files that only its own readers ignore, and `mapInArrow`,
+the other way to get Arrow batches, needs pandas.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from odradek.pipeline.staging import StageJob, Stager, TaskOutput
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FORMAT", "StageSink", "collect", "options_of"]
+__all__ = ["FORMAT", "StageSink", "collect", "write_options"]
 
 FORMAT = "odradek-stage"
 
 
 class _Done(WriterCommitMessage):
-    def __init__(self, account: TaskOutput) -> None:
-        self.account = account
+    def __init__(self, output: TaskOutput) -> None:
+        self.output = output
 
 
 class StageSink(DataSource):
-    """A sink for the rows of a micro-batch; options: `options_of`."""
+    """A sink for the rows of a micro-batch; options: `write_options`."""
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return _Writer(pickle.loads(bytes.fromhex(self.options["job"])), self.options["accounts"])
+        return _Writer(pickle.loads(bytes.fromhex(self.options["job"])), self.options["output_file"])
 
 
 class _Writer(DataSourceArrowWriter):
-    def __init__(self, job: StageJob, accounts: str) -> None:
-        self._job, self._accounts = job, accounts
+    def __init__(self, job: StageJob, output_file: str) -> None:
+        self._job, self._output_file = job, output_file
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
         stager = Stager(self._job)
@@ -59,26 +59,26 @@ class _Writer(DataSourceArrowWriter):
         total = TaskOutput()
         for message in messages:
             assert isinstance(message, _Done)
-            total.add(message.account)
-        place = Path(self._accounts)
-        scratch = place.with_name(place.name + ".tmp")
+            total.add(message.output)
+        target = Path(self._output_file)
+        scratch = target.with_name(target.name + ".tmp")
         scratch.write_bytes(pickle.dumps(total))
-        scratch.replace(place)
+        scratch.replace(target)
 
 
-def options_of(job: StageJob, accounts: Path) -> dict[str, str]:
-    """The options of a write.
+def write_options(job: StageJob, output_file: Path) -> dict[str, str]:
+    """Return the options of a write.
 
     Args:
-        job: What is to be done.
-        accounts: A file of the driver's machine: there is what was done, when the write is over (`collect`).
+        job: The work to do.
+        output_file: A file on the driver's machine; has the result after the write (`collect`).
     """
-    return {"job": pickle.dumps(job).hex(), "accounts": str(accounts)}
+    return {"job": pickle.dumps(job).hex(), "output_file": str(output_file)}
 
 
-def collect(accounts: Path) -> TaskOutput:
+def collect(output_file: Path) -> TaskOutput:
     """Read the result of a write, and remove its file."""
-    account = pickle.loads(accounts.read_bytes())
-    accounts.unlink()
-    assert isinstance(account, TaskOutput)
-    return account
+    output = pickle.loads(output_file.read_bytes())
+    output_file.unlink()
+    assert isinstance(output, TaskOutput)
+    return output

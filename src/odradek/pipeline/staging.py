@@ -1,7 +1,7 @@
-"""The files of one task: rows in, Parquet files under names that nobody else has, and an account of them.
+"""The files of one task: writes rows to Parquet files with unique names, and counts them.
 
-Files lie in the directories of the table from the start, but are not part of it before the ledger lists them. What is
-open at the same time, and what is held back to make row groups of a useful size, is bounded.
+Files are written to the directories of the table, but are not part of it until the ledger lists them. The number of
+open files, and the size of rows that wait for their row group, are bounded.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
 
-from odradek.pipeline.decode import RECORD_TIME, STANDING, Decoded, DecodeJob, decode
+from odradek.pipeline.decode import POSITION_COLUMNS, RECORD_TIME, Decoded, DecodeJob, decode
 from odradek.pipeline.ledger import DataFile
 from odradek.pipeline.times import directories, floor_minutes, local_hours, seconds
 
-__all__ = ["CoveredRange", "StageJob", "Stager", "TaskOutput", "is_ours", "prefix"]
+__all__ = ["CoveredRange", "StageJob", "Stager", "TaskOutput", "file_prefix", "is_ours"]
 
 pc: Any = pyarrow.compute
 Array: TypeAlias = Any
@@ -47,13 +47,13 @@ class StageJob(NamedTuple):
 
     Args:
         root: Directory of the table.
-        dead_root: Directory of the dead letters; "" when there are none.
-        prefix: What names of files begin with: of one attempt at one batch.
-        decode: How values become columns.
+        dead_root: Directory of the dead letters; "" if there are none.
+        prefix: Prefix of the file names, unique for one attempt at one batch.
+        decode: The decoding of values to columns.
         partition_by: Columns that make directories.
-        zone: Whose dates and hours.
-        compression: Of Parquet's pages.
-        bucket_minutes: Length of the buckets that are counted.
+        zone: Time zone of dates and hours.
+        compression: Compression of the Parquet files.
+        bucket_minutes: Length of the audit's time buckets (min).
     """
 
     root: str
@@ -67,7 +67,7 @@ class StageJob(NamedTuple):
 
 
 class CoveredRange(NamedTuple):
-    """A part of a log of which every byte was read: messages from `start` up to `end`."""
+    """A range of a log that was read completely: messages from `start` up to `end`."""
 
     topic: str
     partition: str
@@ -94,7 +94,7 @@ class TaskOutput:
         return self.reasons.total()
 
     def add(self, other: TaskOutput) -> None:
-        """Another task's."""
+        """Add the output of another task."""
         self.files += other.files
         self.dead_files += other.dead_files
         self.rows += other.rows
@@ -106,15 +106,13 @@ class TaskOutput:
         self.runs += other.runs
 
 
-def prefix(flow: str, batch: int, attempt: str) -> str:
+def file_prefix(flow: str, batch: int, attempt: str) -> str:
     """Return the prefix of an attempt's file names, unique per batch and attempt."""
     return f"odradek-{flow}-{batch:08}-{attempt}-"
 
 
 def is_ours(flow: str, name: str) -> bool:
-    """Return True if a file name is one of this flow, compactions included. Files of a flow `a-b` in a directory within
-    that of `a` are not.
-    """
+    """Return True if a file name is one of this flow, compactions included. Those of a flow `a-b` are not of `a`."""
     return (
         re.fullmatch(rf"odradek-{flow}-\d{{8,}}-([0-9a-f]{{8}}-[0-9a-f]{{16}}|[0-9a-f]{{32}})\.parquet", name)
         is not None
@@ -126,13 +124,13 @@ class Stager:
 
     def __init__(self, job: StageJob) -> None:
         self.job = job
-        self.account = TaskOutput()
+        self.output = TaskOutput()
         self._files: dict[tuple[str, ...], _File] = {}
         self._dead: _File | None = None
-        self._runs = _Runs(self.account.runs)
+        self._runs = _Runs(self.output.runs)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Rows as the data source makes them, in the order of their log."""
+        """Add rows of the data source, in the order of their log."""
         if not batch.num_rows:
             return
         self._runs.add(batch)
@@ -155,33 +153,33 @@ class Stager:
         for values in list(self._files):
             self._close(values)
         if self._dead is not None:
-            self.account.dead_files.append(self._dead.close())
+            self.output.dead_files.append(self._dead.close())
         self._runs.close()
-        return self.account
+        return self.output
 
     def abandon(self) -> None:
-        """Remove what was written."""
+        """Remove all written files."""
         for file in [*self._files.values(), *([self._dead] if self._dead else [])]:
             file.remove()
-        for root, files in ((self.job.root, self.account.files), (self.job.dead_root, self.account.dead_files)):
+        for root, files in ((self.job.root, self.output.files), (self.job.dead_root, self.output.dead_files)):
             for done in files:
                 (Path(root) / done.path).unlink(missing_ok=True)
 
     # ---- good rows -------------------------------------------------------------------------------------------
 
     def _count(self, table: pa.Table, sizes: Array) -> None:
-        account, times = self.account, table[RECORD_TIME].combine_chunks()
-        account.rows += table.num_rows
-        account.payload += pc.sum(sizes).as_py()
+        output, times = self.output, table[RECORD_TIME].combine_chunks()
+        output.rows += table.num_rows
+        output.payload += pc.sum(sizes).as_py()
         counted = pa.table({
             "topic": table["topic"], "size": sizes,
             "bucket": floor_minutes(times, self.job.bucket_minutes), "hour": floor_minutes(times, 60),
         })  # fmt: skip
         for row in counted.group_by(["bucket", "topic"]).aggregate([([], "count_all")]).to_pylist():
-            account.audit[row["bucket"], row["topic"]] += row["count_all"]
+            output.audit[row["bucket"], row["topic"]] += row["count_all"]
         for row in counted.group_by(["hour", "topic"]).aggregate([([], "count_all"), ("size", "sum")]).to_pylist():
-            account.hours[row["topic"], row["hour"], "rows"] += row["count_all"]
-            account.hours[row["topic"], row["hour"], "bytes"] += row["size_sum"]
+            output.hours[row["topic"], row["hour"], "rows"] += row["count_all"]
+            output.hours[row["topic"], row["hour"], "bytes"] += row["size_sum"]
 
     def _add_good(self, table: pa.Table) -> None:
         hours = local_hours(table[RECORD_TIME].combine_chunks(), self.job.zone)
@@ -208,7 +206,7 @@ class Stager:
         return file
 
     def _close(self, values: tuple[str, ...]) -> None:
-        self.account.files.append(self._files.pop(values).close())
+        self.output.files.append(self._files.pop(values).close())
 
     def _bound(self) -> None:
         while sum(file.held for file in self._files.values()) > HELD_BYTES:
@@ -217,10 +215,10 @@ class Stager:
     # ---- dead rows -------------------------------------------------------------------------------------------
 
     def _add_dead(self, batch: pa.RecordBatch, reasons: Array) -> None:
-        account = self.account
-        account.reasons.update(reasons.to_pylist())
-        if len(account.examples) < EXAMPLES:
-            account.examples += [
+        output = self.output
+        output.reasons.update(reasons.to_pylist())
+        if len(output.examples) < EXAMPLES:
+            output.examples += [
                 f"{why}: {row['topic']}/{_log(row['broker'], row['partition'])} at {row['offset']}"
                 for row, why in zip(batch.slice(0, EXAMPLES).to_pylist(), reasons[:EXAMPLES].to_pylist(), strict=True)
             ]
@@ -228,19 +226,19 @@ class Stager:
             return
         if self._dead is None:
             self._dead = _File(self.job.dead_root, self.job, {})
-        names = [*STANDING, "value"]
+        names = [*POSITION_COLUMNS, "value"]
         self._dead.add(pa.table([*(batch[name] for name in names), reasons], names=[*names, "reason"]))
         if self._dead.held > GROUP_BYTES:
             self._dead.flush()
 
 
 def _table(batch: pa.RecordBatch, decoded: Decoded) -> pa.Table:
-    arrays = [*(batch[name] for name in STANDING), decoded.times, *decoded.columns]
-    return pa.table(arrays, names=[*STANDING, RECORD_TIME, *decoded.names])
+    arrays = [*(batch[name] for name in POSITION_COLUMNS), decoded.times, *decoded.columns]
+    return pa.table(arrays, names=[*POSITION_COLUMNS, RECORD_TIME, *decoded.names])
 
 
 def _log(broker: int | None, partition: int) -> str:
-    """A log's name, as offsets have it."""
+    """Return a partition's name, as in offsets."""
     return str(partition) if broker is None or broker < 0 else f"{broker}-{partition}"
 
 
@@ -271,64 +269,68 @@ class _File:
         rows = pa.concat_tables(self._waiting)
         self._waiting, self.held = [], 0
         if self._writer is None:
-            place = self._root / self.path
-            place.parent.mkdir(parents=True, exist_ok=True)
-            self._writer = pq.ParquetWriter(place, rows.schema, compression=self._compression)
+            path = self._root / self.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = pq.ParquetWriter(path, rows.schema, compression=self._compression)
         self._writer.write_table(rows, row_group_size=rows.num_rows)
 
     def close(self) -> DataFile:
-        """What its own footer says about it."""
+        """Close the file; return its entry, from its own footer."""
         self.flush()
         assert self._writer is not None
         self._writer.close()
-        place = self._root / self.path
-        _to_disk(place, self._root)
-        footer = pq.read_metadata(place)
+        path = self._root / self.path
+        _to_disk(path, self._root)
+        footer = pq.read_metadata(path)
         least, most = _range(footer)
-        return DataFile(self.path, footer.num_rows, place.stat().st_size, self._partition, least, most)
+        return DataFile(self.path, footer.num_rows, path.stat().st_size, self._partition, least, most)
 
     def remove(self) -> None:
         if self._writer is not None:
-            with suppress(OSError):  # what kept it from being written, as a full disk does, keeps it from being closed
+            with suppress(OSError):  # closing fails for the same reason as writing, such as a full disk
                 self._writer.close()
             (self._root / self.path).unlink(missing_ok=True)
 
 
 def _range(footer: pq.FileMetaData) -> tuple[float | None, float | None]:
-    """The smallest and the largest time."""
+    """Return the smallest and the largest time."""
     names = [footer.schema.column(index).path for index in range(footer.num_columns)]
     if RECORD_TIME not in names:
         return None, None
     column = names.index(RECORD_TIME)
-    found: list[Any] = [footer.row_group(group).column(column).statistics for group in range(footer.num_row_groups)]
-    return seconds(min(each.min for each in found)), seconds(max(each.max for each in found))
+    statistics: list[Any] = [
+        footer.row_group(group).column(column).statistics for group in range(footer.num_row_groups)
+    ]
+    return seconds(min(each.min for each in statistics)), seconds(max(each.max for each in statistics))
 
 
 def _to_disk(file: Path, root: Path) -> None:
-    """A ledger must not list what a loss of power takes away: neither the bytes, nor the names on the way to them."""
-    for place in (file, *file.parents):
-        handle = os.open(place, os.O_RDONLY)
+    """Force a file and its directories to disk: a ledger must not list a file that a loss of power removes."""
+    for path in (file, *file.parents):
+        handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
-        if place == root:
+        if path == root:
             return
 
 
-# ---- what was read -------------------------------------------------------------------------------------------
+# ---- covered ranges ------------------------------------------------------------------------------------------
 
 
 class _Runs:
-    """Joins rows to parts of logs without holes. Each row says where the next one begins; in a compressed wrapper all
-    but the last say where it begins itself."""
+    """Joins rows to ranges without holes.
+
+    Each row has the position of the next one; in a compressed wrapper, all but the last have that of the wrapper.
+    """
 
     def __init__(self, runs: list[CoveredRange]) -> None:
         self._runs = runs
         self._last: CoveredRange | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        for first, stop in _pieces(batch):
+        for first, stop in _gapless_runs(batch):
             row = {name: batch[name][first].as_py() for name in ("topic", "broker", "partition", "offset")}
             end = batch["nextOffset"][stop - 1].as_py()
             name = _log(row["broker"], row["partition"])
@@ -345,13 +347,13 @@ class _Runs:
             self._last = None
 
 
-def _pieces(batch: pa.RecordBatch) -> Sequence[tuple[int, int]]:
-    """Rows of one log without holes, as [first, stop)."""
+def _gapless_runs(batch: pa.RecordBatch) -> Sequence[tuple[int, int]]:
+    """Return runs of rows of one log without holes, as [first, stop)."""
     last = batch.num_rows - 1
     breaks: Array = pc.not_equal(batch["offset"].slice(1), batch["nextOffset"].slice(0, last))
     for name in ("topic", "partition", "broker"):
         column: Array = pc.fill_null(batch[name], -1) if name == "broker" else batch[name]
         breaks = pc.or_(breaks, pc.not_equal(column.slice(1), column.slice(0, last)))
     nonzero: Array = pc.indices_nonzero(breaks)
-    stops = [*(place + 1 for place in nonzero.to_pylist()), last + 1]
+    stops = [*(row + 1 for row in nonzero.to_pylist()), last + 1]
     return list(zip([0, *stops], stops, strict=False))

@@ -12,11 +12,11 @@ __all__ = ["BatchSummary", "FlowSummary", "RunSummary", "Volume"]
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """Some records.
+    """A number of records.
 
     Args:
-        rows: How many.
-        bytes: Of their payloads.
+        rows: Number of records.
+        bytes: Bytes of their payloads.
     """
 
     rows: int = 0
@@ -33,11 +33,11 @@ class BatchSummary:
     Args:
         batch: Its number in the ledger.
         ended: When it was committed, seconds since the epoch.
-        seconds: What it took.
+        seconds: Duration (s).
         rows: Records in the table.
-        log_bytes: Of log that were read.
+        log_bytes: Bytes of log that were read.
         dead: Records that could not be decoded.
-        lag: Bytes of log that were still to be read behind it, as of the start of the run; None: not known.
+        lag: Bytes of log that were still to be read after it, as of the start of the run; None: unknown.
     """
 
     batch: int
@@ -54,17 +54,17 @@ class FlowSummary:
     """The results of a run for one flow.
 
     Args:
-        name: Of the flow.
+        name: Name of the flow.
         started, ended: Seconds since the epoch.
-        batches: What was committed, in order.
-        bytes: Of payloads in the table.
+        batches: The commits, in order.
+        bytes: Bytes of payloads in the table.
         reasons: Why records are dead -> how many.
-        lag_before, lag_after: Bytes of log that were to be read, when it started and ended; None: not known.
-        hours: Topic -> hour of the records' times (seconds since the epoch, its start) -> how much.
-        gaps: What was lost before it could be read.
-        files: Data files that were added.
-        file_bytes: Bytes of those.
-        error: Why it did not get to its end, in words; "" when it did.
+        lag_before, lag_after: Bytes of log to read at its start and end; None: unknown.
+        hours: Topic -> hour of the records' times (start of the hour, s since the epoch) -> volume.
+        gaps: Ranges that were lost before they could be read.
+        files: Number of added data files.
+        file_bytes: Bytes of those files.
+        error: Why the flow failed; "" if it did not.
     """
 
     name: str
@@ -99,7 +99,7 @@ class RunSummary:
     """The results of a run.
 
     Args:
-        run: Identifies it; `Entry.run` of what it committed.
+        run: Identifies the run; `LedgerEntry.run` of its commits.
         file: The pipeline's file.
         code: Version of odradek.
         started, ended: Seconds since the epoch.

@@ -1,4 +1,4 @@
-"""A finished table as its ledger has it: batches, files, and their rows in bounded memory. Needs no Spark."""
+"""A committed table, from its ledger: batches, files, and their rows in bounded memory. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class CommittedTable:
     """A flow's table.
 
     Args:
-        name: Of the flow.
-        flow: What the pipeline's file says about it.
-        root: The table's directory.
-        entries: Its ledger, oldest first.
-        live: Path -> file, of all that is in the table now.
+        name: Name of the flow.
+        flow: Its settings.
+        root: Directory of the table.
+        entries: Entries of the ledger, oldest first.
+        live: The current files of the table, by path.
     """
 
     name: str
@@ -73,7 +73,7 @@ class CommittedTable:
         return Path(self.flow.dead.path) if self.flow.dead else None
 
     def files_of(self, batches: Collection[int]) -> list[DataFile]:
-        """The files in which the rows of these batches are now: their own, or what those were compacted into."""
+        """Return the files that have the rows of these batches now: their own, or compacted ones."""
         wanted: dict[str, DataFile] = {}
         for entry in self.entries:
             hit = entry.kind == "append" and entry.batch in batches
@@ -85,7 +85,7 @@ class CommittedTable:
 
 
 def open_table(name: str, flow: Flow) -> CommittedTable:
-    """The table of a flow, its ledger read and checked.
+    """Open the table of a flow: read and check its ledger.
 
     Raises:
         LedgerCorrupted: The ledger does not hold together.
@@ -98,7 +98,7 @@ def open_table(name: str, flow: Flow) -> CommittedTable:
 
 
 def partition_of(topic: str, name: str) -> TopicPartition:
-    """The partition that a ledger calls so. Raises LedgerCorrupted."""
+    """Return the partition with this name in a ledger. Raises LedgerCorrupted."""
     partition = parse_partition(topic, name)
     if partition is None:
         raise LedgerCorrupted(f"topic {topic}", f"{name!r} is not the name of a partition")
@@ -112,7 +112,7 @@ def batch_ranges(entry: LedgerEntry) -> list[Range]:
         for topic, partitions in entry.end.items()
         for start in [entry.start.get(topic, {})]
         for name, position in partitions.items()
-        if name in start and start[name] < position  # else it only enters here
+        if name in start and start[name] < position  # else the partition is new and not read yet
     )
 
 
@@ -147,33 +147,35 @@ def read_rows(
     ranges: Sequence[Range] | None = None,
     done: Callable[[DataFile], None] = lambda file: None,
 ) -> Iterator[pa.Table]:
-    """Rows of Parquet files, a batch at a time.
+    """Yield rows of Parquet files, a batch at a time.
 
     Args:
-        root: What the files' paths are relative to.
-        files: Which.
-        columns: Which; those that are directories' names are filled in.
-        ranges: Only rows that start in one of these.
+        root: Directory that the files' paths are relative to.
+        files: The files.
+        columns: The columns; partition columns are filled in from the file's path.
+        ranges: Only rows that start in one of these ranges; None: all rows.
         done: Called with each file that was read.
 
     Raises:
         OSError, pyarrow.ArrowException: A file is missing, damaged or without one of the columns.
     """
     for file in files:
-        with pq.ParquetFile(root / file.path, pre_buffer=False) as there:  # which would hold a file's columns whole
-            yield from _rows_of(there, file, columns, ranges)
+        with pq.ParquetFile(
+            root / file.path, pre_buffer=False
+        ) as reader:  # pre_buffer would hold whole columns of a file
+            yield from _rows_of(reader, file, columns, ranges)
         done(file)
 
 
 def _rows_of(
-    there: pq.ParquetFile, file: DataFile, columns: Sequence[str], ranges: Sequence[Range] | None
+    reader: pq.ParquetFile, file: DataFile, columns: Sequence[str], ranges: Sequence[Range] | None
 ) -> Iterator[pa.Table]:
-    names = there.schema_arrow.names
-    groups = [number for number in range(there.num_row_groups) if _may_have(there.metadata.row_group(number), ranges)]
+    names = reader.schema_arrow.names
+    groups = [number for number in range(reader.num_row_groups) if _may_have(reader.metadata.row_group(number), ranges)]
     where = None if ranges is None else _in_ranges(ranges)
     wanted = columns if ranges is None else list(dict.fromkeys([*columns, *KINDS]))
     inside = [name for name in wanted if name in names]
-    for batch in there.iter_batches(BATCH_ROWS, row_groups=groups, columns=inside, use_threads=False):
+    for batch in reader.iter_batches(BATCH_ROWS, row_groups=groups, columns=inside, use_threads=False):
         table = _filled(batch, file, [name for name in wanted if name in names or name in file.partition])
         if where is not None:
             table = table.filter(where).select(list(columns))
@@ -182,7 +184,7 @@ def _rows_of(
 
 
 def _may_have(group: pq.RowGroupMetaData, ranges: Sequence[Range] | None) -> bool:
-    """Whether a row group can have rows of these ranges, as far as its statistics say."""
+    """Return True if a row group can have rows of these ranges, according to its statistics."""
     for number in range(group.num_columns if ranges is not None else 0):
         column = group.column(number)
         known = column.statistics
@@ -193,7 +195,7 @@ def _may_have(group: pq.RowGroupMetaData, ranges: Sequence[Range] | None) -> boo
 
 
 def _filled(batch: pa.RecordBatch, file: DataFile, columns: Sequence[str]) -> pa.Table:
-    """With the columns that are in the file's path alone, and all in the types they have in memory."""
+    """Return a table with the partition columns added, and all columns cast to their types in memory."""
     arrays: list[Any] = []
     for name in columns:
         kind = KINDS.get(name)
@@ -218,6 +220,6 @@ def _in_range(part: Range) -> pc.Expression:
 
 
 def row_counts(root: Path, file: DataFile) -> tuple[int, int]:
-    """Bytes and rows of a file as it is on disk. Raises OSError, pyarrow.ArrowException."""
-    place = root / file.path
-    return place.stat().st_size, pq.read_metadata(place).num_rows
+    """Return bytes and rows of a file on disk. Raises OSError, pyarrow.ArrowException."""
+    path = root / file.path
+    return path.stat().st_size, pq.read_metadata(path).num_rows

@@ -1,4 +1,4 @@
-"""The times of records: out of their columns, and into the directories they belong to."""
+"""The times of records: reads them from columns, and maps them to directories."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIME = pa.timestamp("us", tz="UTC")
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
-# A day less on both sides than Python's dates have: zones move a time by less than that.
+# One day less than Python's range on both sides: a zone moves a time by less than a day.
 LEAST = (datetime(1, 1, 2, tzinfo=UTC) - EPOCH) // MICROSECOND
 MOST = (datetime(9999, 12, 31, tzinfo=UTC) - EPOCH) // MICROSECOND
 
@@ -30,7 +30,7 @@ UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 
 def check_time(kind: pa.DataType, time_format: str, name: str) -> None:
-    """Raise ConfigError when a column of this type cannot have times of this format. One of timestamps needs none."""
+    """Raise ConfigError if a column of this type cannot have times of this format. Timestamps need no format."""
     if pt.is_timestamp(kind):
         return
     if time_format == "iso":
@@ -38,11 +38,11 @@ def check_time(kind: pa.DataType, time_format: str, name: str) -> None:
     else:
         fits, wanted = pt.is_integer(kind) or pt.is_floating(kind), "numbers"
     if not fits:
-        raise ConfigError(f'time = "{name}": time_format {time_format!r} is of {wanted} or timestamps, not {kind}')
+        raise ConfigError(f'time = "{name}": time_format {time_format!r} needs {wanted} or timestamps, not {kind}')
 
 
 def times_of(column: Array, time_format: str) -> Array:
-    """Times as `TIME`; null where there is none, or none between the years 1 and 9999."""
+    """Return times as `TIME`; null if there is none, or if it is not between the years 1 and 9999."""
     if pt.is_timestamp(column.type):
         return _within(column.cast(pa.timestamp("us", tz=column.type.tz), safe=False).cast(pa.int64()), 1)
     if time_format == "iso":
@@ -51,7 +51,7 @@ def times_of(column: Array, time_format: str) -> Array:
 
 
 def _within(numbers: Array, unit: int) -> Array:
-    """Numbers of so many microseconds each. Floating point ones may have a fraction, or be no number at all."""
+    """Convert numbers with a unit in microseconds. Floats may have a fraction, or be NaN or infinite."""
     possible = pc.and_(
         pc.greater_equal(numbers, pa.scalar(LEAST // unit).cast(numbers.type, safe=False)),
         pc.less(numbers, pa.scalar(MOST // unit).cast(numbers.type, safe=False)),
@@ -63,12 +63,12 @@ def _within(numbers: Array, unit: int) -> Array:
 
 
 def _wide(kind: pa.DataType) -> bool:
-    """Can numbers of this type be out of range at all?"""
+    """Return True if numbers of this type can be out of range."""
     return pt.is_floating(kind) or kind.bit_width == 64
 
 
 def _iso(text: str | None) -> int | None:
-    """A time without a zone is of UTC."""
+    """Parse ISO 8601 to microseconds; a time without a zone is in UTC."""
     if text is None:
         return None
     try:
@@ -80,14 +80,13 @@ def _iso(text: str | None) -> int | None:
 
 
 def local_hours(times: Array, zone: str) -> Array:
-    """The hour that clocks of a zone show, as timestamps without a zone. An hour that comes twice, when clocks are set
-    back, is one."""
+    """Return the local hour in a zone, as timestamps without a zone. The repeated hour, when clocks go back, is one."""
     local = pc.local_timestamp(times.cast(pa.timestamp("us", tz=zone)))
     return pc.floor_temporal(local, unit="hour")
 
 
 def floor_minutes(times: Array, minutes: int) -> Array:
-    """The start of the bucket of so many minutes, counted from the epoch, in seconds since it (int64)."""
+    """Return the start of each time's bucket of this length, counted from the epoch (s since the epoch, int64)."""
     length = minutes * 60
     second = pc.floor_temporal(times, unit="second").cast(pa.timestamp("s", tz="UTC")).cast(pa.int64())
     whole = pc.multiply(pc.divide(second, length), length)  # towards zero
@@ -100,6 +99,6 @@ def seconds(moment: datetime | None) -> float | None:
 
 
 def directories(hour: datetime, topic: str, columns: tuple[str, ...]) -> Mapping[str, str]:
-    """The table's partition values of records of one topic and local hour."""
+    """Return the table's partition values for one topic and local hour."""
     known = {"topic": topic, "date": f"{hour.year:04}-{hour.month:02}-{hour.day:02}", "hour": f"{hour.hour:02}"}
     return {column: known[column] for column in columns}

@@ -1,12 +1,11 @@
 """Prove that a table is complete: read the log again and compare.
 
-What is proved, of each batch that is checked: the rows of the table and of the dead letters, with what was skipped and
-what had been lost before it was read, are exactly the messages that the log has in the batch's ranges. Rows are
-compared by stretch of the log, as counts and checksums over position, index and, where the table keeps it, payload;
-stretches that differ are then read a second time, row by row. Of decoded columns it proves that each row is there and
-came of its message, not that it was decoded rightly.
+For each checked batch it proves: the rows of the table and the dead letters, plus skipped messages and recorded gaps,
+are exactly the messages that the log has in the batch's ranges. Rows are compared by slice of the log, as counts and
+checksums over position, index and, if the table keeps it, payload; slices that differ are then read a second time, row
+by row. For decoded columns it proves that each message has its row, not that it was decoded correctly.
 
-Memory: a few batches of rows, 100 bytes for each stretch, and one stretch that differs.
+Memory: a few batches of rows, 100 bytes for each slice, and one slice that differs.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ class VerifyResult:
 
     Args:
         flow: Name of the flow.
-        batches: Batches compared with the log.
-        of: Batches there are.
-        gaps: Bytes that had been lost before their batch.
-        compared: Of each row: `position, payload` or, where the table does not keep the payload, `position`.
-        found: What the comparison counted.
-        findings: What is wrong; none, and the table is complete.
-        seconds: How long it took.
+        batches: Number of batches compared with the log.
+        of: Number of all batches.
+        gaps: Bytes of log in the recorded gaps.
+        compared: Compared parts of a row: `position, payload`, or `position` if the table does not keep the payload.
+        counts: Counts of the comparison.
+        findings: Everything that is wrong; the table is complete if there are none.
+        seconds: Duration (s).
     """
 
     flow: str
@@ -50,7 +49,7 @@ class VerifyResult:
     of: int
     gaps: int
     compared: str
-    found: ComparisonCounts
+    counts: ComparisonCounts
     findings: tuple[Finding, ...]
     seconds: float
 
@@ -61,7 +60,7 @@ class VerifyResult:
     def as_dict(self) -> dict[str, Any]:
         """Return the result as an object for JSON."""
         body = asdict(self)
-        return {"ok": self.ok, **body.pop("found"), **body}
+        return {"ok": self.ok, **body.pop("counts"), **body}
 
 
 async def verify(
@@ -73,13 +72,13 @@ async def verify(
     """Check a table's ledger and files, and its rows against the log.
 
     Args:
-        pipeline: Says where the log is.
+        pipeline: The pipeline file, which locates the log.
         table: The table.
-        batches: Which batches to compare with the log; None: all of them.
-        advance: Called with bytes of log that were read, now and then.
+        batches: Batches to compare with the log; None: all of them.
+        advance: Called with the number of log bytes that were read, from time to time.
 
     Raises:
-        OdradekError: The log could not be read.
+        OdradekError: The log cannot be read.
     """
     begun = time.monotonic()
     findings = [*_of_ledger(table), *_of_files(table), *_of_delta(table)]
@@ -95,7 +94,7 @@ async def verify(
         of=len(table.appends),
         gaps=sum(gap.size for entry in chosen for gap in batch_gaps(entry)),
         compared="position, payload" if table.keeps_payload else "position",
-        found=comparison.found,
+        counts=comparison.counts,
         findings=(*findings, *comparison.findings),
         seconds=time.monotonic() - begun,
     )
@@ -124,13 +123,13 @@ def _of_files(table: CommittedTable) -> Iterator[Finding]:
 
 
 def _of_delta(table: CommittedTable) -> Iterator[Finding]:
-    """A Delta table has a log of its own, which lists the same files."""
+    """Compare the ledger with the log of a Delta table, which must list the same files."""
     if table.flow.sink.kind != "delta":
         return
     from odradek.pipeline.delta import DeltaLog
 
-    there = DeltaLog(table.root, table.name, table.flow.sink.partition_by).files()
-    for path in sorted(table.live.keys() - there.keys()):
+    listed = DeltaLog(table.root, table.name, table.flow.sink.partition_by).files()
+    for path in sorted(table.live.keys() - listed.keys()):
         yield Finding("file", path, "the ledger lists it, and the Delta table does not")
-    for path in sorted(there.keys() - table.live.keys()):
-        yield Finding("file", path, "the Delta table lists it, and the ledger does not: `compact` takes it over")
+    for path in sorted(listed.keys() - table.live.keys()):
+        yield Finding("file", path, "the Delta table lists it, and the ledger does not: `compact` adds it")

@@ -6,30 +6,30 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from odradek.errors import OdradekError
-from odradek.pipeline.checkpoint import Checkpoint, place
+from odradek.pipeline.checkpoint import Checkpoint, checkpoint_dir
 from odradek.pipeline.config import Pipeline
 from odradek.pipeline.ledger import Ledger, Offsets, live_files
-from odradek.pipeline.sources import PartitionBacklog, batch_bytes, look, options_of
+from odradek.pipeline.sources import PartitionBacklog, backlog_of, batch_bytes, flow_options
 
-__all__ = ["FlowPlan", "Status", "outlook", "plan", "status"]
+__all__ = ["FlowPlan", "Status", "backlog", "plan", "status"]
 
-PATIENCE_MS = 5000
-"""Time limit of `status` for learning a flow's lag (ms)."""
+STATUS_TIMEOUT_MS = 5000
+"""Time limit of `status` for reading a flow's lag (ms)."""
 
 
 class Status(NamedTuple):
     """The state of a flow.
 
     Args:
-        flow: Its name.
-        batches: Committed.
-        rows: In the table.
-        files: Of the table now.
-        size: Bytes of those.
-        dead: Records that could not be decoded.
-        gaps: How often something was lost before it could be read.
-        last: When the newest batch was committed, seconds since the epoch; None: never.
-        lag: Bytes of log that are not in the table; None: not known.
+        flow: Name of the flow.
+        batches: Number of committed batches.
+        rows: Number of rows in the table.
+        files: Number of current files.
+        size: Bytes of those files.
+        dead: Number of records that could not be decoded.
+        gaps: Number of recorded gaps.
+        last: When the newest batch was committed (s since the epoch); None: never.
+        lag: Bytes of log that are not in the table; None: unknown.
     """
 
     flow: str
@@ -47,10 +47,10 @@ class FlowPlan(NamedTuple):
     """The ranges a run would read for a flow.
 
     Args:
-        flow: Its name.
-        logs: What each partition has.
-        waiting: Bytes that are to be read, in all.
-        batches: Commits that it takes, at least.
+        flow: Name of the flow.
+        logs: The backlog of each partition.
+        waiting: Total bytes to read.
+        batches: Minimum number of commits.
     """
 
     flow: str
@@ -60,22 +60,22 @@ class FlowPlan(NamedTuple):
 
 
 def reached(pipeline: Pipeline, name: str) -> Offsets | None:
-    """Up to where a flow has read; None: it has not begun. Raises LedgerBroken, CheckpointMismatch."""
+    """Return the end of what a flow has read; None if it has not begun. Raises LedgerCorrupted, CheckpointMismatch."""
     entry = Ledger(pipeline.flows[name].sink.path, name).reached()
     if entry is not None:
         return entry.end
-    checkpoint = Checkpoint(place(pipeline.run.checkpoint, name))
+    checkpoint = Checkpoint(checkpoint_dir(pipeline.run.checkpoint, name))
     return None if checkpoint.done is None else checkpoint.offsets(checkpoint.done)
 
 
-def outlook(pipeline: Pipeline, name: str, **options: str) -> list[PartitionBacklog]:
-    """Return the backlog of a flow. Raises OdradekError: the logs do not answer, or the ledger is broken."""
-    return look({**options_of(pipeline, pipeline.flows[name]), **options}, reached(pipeline, name))
+def backlog(pipeline: Pipeline, name: str, **options: str) -> list[PartitionBacklog]:
+    """Return the backlog of a flow. Raises OdradekError if the logs do not answer or the ledger is corrupted."""
+    return backlog_of({**flow_options(pipeline, pipeline.flows[name]), **options}, reached(pipeline, name))
 
 
 def plan(pipeline: Pipeline, name: str) -> FlowPlan:
-    """Return the ranges a run would read. Raises as `outlook`."""
-    logs = outlook(pipeline, name)
+    """Return the ranges a run would read. Raises as `backlog`."""
+    logs = backlog(pipeline, name)
     waiting = sum(log.waiting for log in logs)
     return FlowPlan(name, logs, waiting, -(-waiting // batch_bytes(pipeline.run)))
 
@@ -86,8 +86,8 @@ def status(pipeline: Pipeline, name: str) -> Status:
     files = live_files(entries)
     appended = [entry for entry in entries if entry.kind == "append"]
     try:
-        logs: Sequence[PartitionBacklog] | None = outlook(
-            pipeline, name, **{"fetchOffset.deadlineMs": str(PATIENCE_MS)}
+        logs: Sequence[PartitionBacklog] | None = backlog(
+            pipeline, name, **{"fetchOffset.deadlineMs": str(STATUS_TIMEOUT_MS)}
         )
     except (OdradekError, OSError):
         logs = None

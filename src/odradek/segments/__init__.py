@@ -23,6 +23,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from odradek import arguments
 from odradek.batch import Batch
 from odradek.errors import ConfigError, CorruptMessage
 from odradek.segments import kafka07
@@ -36,6 +37,11 @@ __all__ = ["Fault", "LogCheckResult", "SegmentFile", "SegmentedLog", "logs", "op
 
 _DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]+)", re.DOTALL)
 _BATCH_BYTES = 2 * CHUNK_BYTES
+
+_PATH, _SIZE = arguments.path(), arguments.size_bytes()
+_POSITION = arguments.optional(arguments.count(0, (1 << 63) - 1, "a position"))
+_RANGE = {"start": _POSITION, "until": _POSITION, "corrupt": arguments.choice("fail", "skip", "raw")}
+_ADVANCE = arguments.optional(arguments.function("a callable that takes a number of bytes"))
 
 
 class LogCheckResult(NamedTuple):
@@ -86,7 +92,9 @@ class SegmentedLog:
         Raises:
             CorruptMessage: A message cannot be decoded, or none ends at `until`. Raised after all messages before it.
             OSError: A file cannot be read.
+            ConfigError, TypeError: An argument cannot work.
         """
+        _check_range(start, until, corrupt)
         return (Batch(self.partition, columns) for columns in self._decode(start, until, corrupt, _BATCH_BYTES))
 
     def arrow(
@@ -101,14 +109,14 @@ class SegmentedLog:
             corrupt: As for `batches`.
 
         Raises:
-            ConfigError: pyarrow is not installed, or `max_bytes` is not positive.
+            ConfigError, TypeError: pyarrow is not installed, or an argument cannot work.
             CorruptMessage: As for `batches`.
             OSError: A file cannot be read.
         """
         from odradek.arrow import record_batch
 
-        if max_bytes <= 0:
-            raise ConfigError(f"max_bytes must be positive (bytes), not {max_bytes}")
+        _check_range(start, until, corrupt)
+        _SIZE("max_bytes", max_bytes)
         decoded = self._decode(start, until, corrupt, max_bytes)
         return (record_batch(self.partition, columns, errors=corrupt == "raw") for columns in decoded)
 
@@ -132,6 +140,7 @@ class SegmentedLog:
         Args:
             advance: Called now and then with the number of bytes checked since the last call.
         """
+        _ADVANCE("advance", advance)
         checks = [kafka07.SegmentCheck(segment, advance or _ignore) for segment in self.segments]
         for check in checks:
             check.run()
@@ -148,6 +157,10 @@ class SegmentedLog:
             if one.end != following.start:
                 reason = f"ends at {one.end}, but the next segment starts at {following.start}"
                 yield Fault(one.path, one.end, reason)
+
+
+def _check_range(start: object, until: object, corrupt: object) -> None:
+    arguments.check_all(_RANGE, start=start, until=until, corrupt=corrupt)
 
 
 def _ignore(_: int) -> None:
@@ -168,14 +181,12 @@ def open(path: str | PathLike[str]) -> SegmentedLog:
         ConfigError: No such file or directory; or a directory without segments, or with a segment whose name is not a
             number (a broker refuses such a directory, too). For a directory of many logs, see `logs`.
     """
-    path = Path(path)
-    if path.is_dir():
-        return _open_directory(path)
-    if not path.is_file():
-        raise ConfigError(f"{path}: no such file or directory")
-    partition = _partition(path.absolute().parent)
-    start = int(path.stem) if _is_segment(path) else 0
-    return SegmentedLog(partition, (SegmentFile(path, partition, Position(start), path.stat().st_size),))
+    log: Path = _PATH("path", path)
+    if log.is_dir():
+        return _open_directory(log)
+    partition = _partition(log.absolute().parent)
+    start = int(log.stem) if _is_segment(log) else 0
+    return SegmentedLog(partition, (SegmentFile(log, partition, Position(start), log.stat().st_size),))
 
 
 def logs(path: str | PathLike[str]) -> list[SegmentedLog]:
@@ -187,8 +198,9 @@ def logs(path: str | PathLike[str]) -> list[SegmentedLog]:
     Raises:
         ConfigError: As for `open`; or there are no logs.
     """
-    inside = _logs_in(Path(path))
-    if not inside or _segments_in(Path(path)):
+    directory: Path = _PATH("path", path)
+    inside = _logs_in(directory)
+    if not inside or _segments_in(directory):
         return [open(path)]
     return sorted(map(_open_directory, inside), key=lambda log: log.partition)
 

@@ -13,6 +13,7 @@ from odradek.client.cluster import Cluster
 from odradek.client.options import Tuning
 from odradek.core.interfaces import BrokerClient
 from odradek.errors import BrokerError, RemoteProtocolError
+from odradek.io.drivers import brokers_url
 from odradek.io.gather import gather
 from odradek.io.kafka07.raw_fetch import read_raw
 from odradek.spark import options as option_module
@@ -97,7 +98,7 @@ class BrokerCatalog:
     async def _published(self, cluster: Cluster) -> list[TopicPartition]:
         """What live brokers have of what is to be read."""
         topics = self._options.topics
-        if self._where.url.startswith("kafka07://"):  # where nobody tells what is new
+        if self._where.url.startswith(brokers_url("")):  # without ZooKeeper, nothing reports new topics
             await cluster.driver.metadata.refresh()
         if topics.pattern:
             names = sorted(filter(topics.has, await cluster.topics()))

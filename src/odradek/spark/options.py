@@ -14,6 +14,7 @@ from typing import Any
 
 from odradek.client.connect import connect
 from odradek.errors import ConfigError, OdradekError, Unsupported
+from odradek.io.drivers import brokers_url, zookeeper_url
 from odradek.spark.admission import ReadLimits
 from odradek.spark.offsets import Positions, parse_assign, parse_positions, parse_time, parse_times
 from odradek.spark.option_map import OptionMap
@@ -305,7 +306,7 @@ def _protocol(text: str, option: str) -> str:
 
 
 def _zookeeper(text: str, option: str) -> ClusterOptions:
-    return _cluster(f"kafka07+zk://{text.strip()}", option)
+    return _cluster(zookeeper_url(text.strip()), option)
 
 
 def _brokers(text: str, option: str) -> ClusterOptions:
@@ -313,7 +314,7 @@ def _brokers(text: str, option: str) -> ClusterOptions:
     items = [re.sub(r"^([0-9]+):(?=[^:]+:[0-9]+$)", r"\1@", item.strip()) for item in text.split(",")]
     if any("@" not in item for item in items):
         raise ConfigError(f"option {option}={text[:80]!r}: must be id:host:port,...: rows name brokers by their ids")
-    return _cluster("kafka07://" + ",".join(items), option)
+    return _cluster(brokers_url(",".join(items)), option)
 
 
 def _cluster(url: str, option: str) -> ClusterOptions:

@@ -1,4 +1,4 @@
-"""Servers for tests, your own included: a real ZooKeeper, an embedded 0.7 broker, and a proxy that injects faults.
+"""Servers for tests, your own included: a cluster in memory, a real ZooKeeper, an embedded 0.7 broker, a faulty proxy.
 
 The names are imported when first used, because pytest loads the plugin of this package in every run of every project.
 """
@@ -10,15 +10,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from odradek.testing.kafka07 import Kafka07Broker
+    from odradek.testing.memory import MemoryCluster, StoredRecord
     from odradek.testing.proxy import FaultProxy, ProxyStatistics
     from odradek.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 
-__all__ = ["FaultProxy", "Kafka07Broker", "ProxyStatistics", "ZooKeeperEnsemble", "ZooKeeperServer"]
+__all__ = [
+    "FaultProxy",
+    "Kafka07Broker",
+    "MemoryCluster",
+    "ProxyStatistics",
+    "StoredRecord",
+    "ZooKeeperEnsemble",
+    "ZooKeeperServer",
+]
 
 _HOMES = {
     "FaultProxy": "proxy",
     "Kafka07Broker": "kafka07",
+    "MemoryCluster": "memory",
     "ProxyStatistics": "proxy",
+    "StoredRecord": "memory",
     "ZooKeeperEnsemble": "zookeeper",
     "ZooKeeperServer": "zookeeper",
 }

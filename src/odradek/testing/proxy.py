@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
+from odradek import arguments
 from odradek.errors import Closed
 
 __all__ = ["Direction", "FaultProxy", "ProxyStatistics"]
@@ -28,6 +29,13 @@ THROTTLE_STEPS = 20
 
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER on, zero seconds: closing sends RST."""
+
+
+_RULES = {
+    "target_host": arguments.text("a host"),
+    "target_port": arguments.port(),
+    "port": arguments.port(),
+}
 
 
 class ProxyStatistics(NamedTuple):
@@ -64,6 +72,7 @@ class FaultProxy:
     """
 
     def __init__(self, target_host: str, target_port: int, *, port: int = 0) -> None:
+        arguments.check_all(_RULES, target_host=target_host, target_port=target_port, port=port)
         self.host, self.port = "127.0.0.1", port
         self._target = (target_host, target_port)
         self._faults = _Faults()

@@ -21,6 +21,7 @@ from typing import Self, TypedDict, Unpack
 
 import anyio.to_thread
 
+from odradek import arguments
 from odradek.errors import SessionExpired, ZooKeeperError
 from odradek.io.zookeeper import Node
 from odradek.java import find_java
@@ -31,6 +32,20 @@ __all__ = ["ZooKeeperEnsemble", "ZooKeeperServer"]
 
 LOOPBACK = "127.0.0.1"
 START_SECONDS = 60.0
+
+_FILE = arguments.optional(arguments.path(exists=False))
+_MS = arguments.count(unit="milliseconds")
+_RULES = {
+    "version": arguments.text("a version"),
+    "port": arguments.port(),
+    "data_dir": _FILE,
+    "java": _FILE,
+    "jars": _FILE,
+    "tick_ms": _MS,
+    "session_ms": arguments.pair(_MS, _MS),
+    "heap": arguments.text("a size for -Xmx"),
+    "size": arguments.count(at_most=100),
+}
 """Limit for a server to serve: it takes 0.3 s on an idle machine, an ensemble 2 s."""
 
 STANDALONE = "org.apache.zookeeper.server.ZooKeeperServerMain"
@@ -114,6 +129,17 @@ class ZooKeeperServer(_Lifecycle):
         session_ms: tuple[int, int] = (500, 60_000),
         heap: str = "128m",
     ) -> None:
+        arguments.check_all(
+            _RULES,
+            version=version,
+            port=port,
+            data_dir=data_dir,
+            java=java,
+            jars=jars,
+            tick_ms=tick_ms,
+            session_ms=session_ms,
+            heap=heap,
+        )
         self.version = version
         self.host, self.port = LOOPBACK, port
         self.data_dir = Path(data_dir) if data_dir else None
@@ -350,6 +376,7 @@ class ZooKeeperEnsemble(_Lifecycle):
     """
 
     def __init__(self, size: int = 3, version: str = "3.9.5", **options: Unpack[ServerOptions]) -> None:
+        arguments.check_all(_RULES, size=size)
         self._peers = [_Peer(version, **options) for _ in range(size)]
         self._quorum_ports: list[socket.socket] = []
 

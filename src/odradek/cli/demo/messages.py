@@ -17,6 +17,7 @@ from odradek.cli.demo.display import DemoProcess, Display, Meter, Scene
 from odradek.cli.demo.process import ChildProcess
 from odradek.cli.demo.result import DemoResult
 from odradek.cli.demo.worker import WorkerTask
+from odradek.io.drivers import zookeeper_url
 
 __all__ = ["BROKERS", "TOPICS", "MessageDemo"]
 
@@ -72,7 +73,7 @@ class MessageDemo:
         Raises:
             ProcessFailed: A process failed; raised from `tasks`.
         """
-        self._url = f"kafka07+zk://{zookeeper}"
+        self._url = zookeeper_url(zookeeper)
         self.scene.processes["zookeeper"] = DemoProcess("zookeeper", f"at {zookeeper}")
         self.display.event(f"ZooKeeper serves at {zookeeper}")
         async with anyio.create_task_group() as watching:

@@ -26,7 +26,7 @@ def lag(file: str, fail_over: int | None, as_lines: bool) -> int:
     rows: list[list[object]] = []
     worst = 0
     for name in loaded.flows:
-        logs = view.outlook(loaded, name)
+        logs = view.backlog(loaded, name)
         total = sum(log.waiting for log in logs)
         worst = max(worst, total)
         if as_lines:

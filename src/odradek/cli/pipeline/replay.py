@@ -13,6 +13,7 @@ from odradek.cli.options import CLUSTER, JSON, QUIET, examples
 from odradek.cli.output import echo_json, progress
 from odradek.cli.pipeline.options import APPLY, BATCH, FILE, SINCE, UNTIL, load_flows, needs_extra
 from odradek.errors import ConfigError
+from odradek.io.drivers import zookeeper_url
 
 if TYPE_CHECKING:
     from odradek.pipeline.config import Pipeline
@@ -35,7 +36,7 @@ def _size(text: str) -> int:
     epilog=examples(
         "odradek pipeline replay pipeline.toml --topic orders-again",
         "odradek pipeline replay pipeline.toml --batch 3:9 --topic orders-again --rate 10m --apply",
-        "odradek pipeline replay pipeline.toml --flow orders --cluster kafka07+zk://other:2181 --apply",
+        f"odradek pipeline replay pipeline.toml --flow orders --cluster {zookeeper_url('other:2181')} --apply",
         "odradek pipeline replay pipeline.toml --dead --topic orders-retry --apply",
     )
 )

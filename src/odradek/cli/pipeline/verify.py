@@ -94,7 +94,7 @@ HEAD = [
 
 
 def _row(result: VerifyResult) -> list[object]:
-    counts = result.found
+    counts = result.counts
     return [
         result.flow, f"{result.batches} of {result.of} batches", counts.rows, counts.dead, counts.skipped, counts.size,
         result.gaps, counts.expired, f"{result.seconds:.1f}", result.compared,

@@ -28,7 +28,7 @@ from odradek.core.interfaces import ProtocolDriver
 from odradek.core.states import BROKER, BrokerEvent, BrokerState, CursorState
 from odradek.errors import OdradekError
 from odradek.io.notifier import Notifier
-from odradek.types import Broker, Position, StartPosition, TopicPartition
+from odradek.types import AtTime, Broker, Position, PositionSpec, StartPosition, TopicPartition
 
 __all__ = ["BrokerFetcher"]
 
@@ -206,14 +206,14 @@ class BrokerFetcher:
             if (broker := self._broker()) is not None:
                 due, wait = self.scheduler.next_to_resolve(anyio.current_time())
                 for cursor in due:
-                    await self._resolve_one(broker, cursor, cursor.start)
+                    if isinstance(cursor.start, int):
+                        self._on_resolved(broker, cursor, Position(cursor.start))
+                    else:
+                        await self._resolve_one(broker, cursor, cursor.start)
             if not due:
                 await self._resolve.wait(version, wait)
 
-    async def _resolve_one(self, broker: Broker, cursor: Cursor, start: StartPosition) -> None:
-        if isinstance(start, int):
-            self._on_resolved(broker, cursor, Position(start))
-            return
+    async def _resolve_one(self, broker: Broker, cursor: Cursor, start: PositionSpec | AtTime) -> None:
         control = self._host.driver.broker(broker, purpose="control")
         try:
             position = await control.resolve_position(cursor.partition, start)
@@ -229,8 +229,9 @@ class BrokerFetcher:
     def _on_resolved(self, broker: Broker, cursor: Cursor, position: Position) -> None:
         client = self._host.driver.broker(broker, purpose="fetch")
         cursor.resolved(position, client.decoder(cursor.partition, position, self._host.settings.decoder))
-        self._host.on_cursor_changed(cursor)
-        if cursor.quota is not None:
+        if cursor.at_end:
+            self._host.on_cursor_changed(cursor)
+        elif cursor.quota is not None:
             cursor.quota.scheduler.enqueue(cursor)
 
     def _on_not_resolved(self, cursor: Cursor, error: OdradekError) -> None:

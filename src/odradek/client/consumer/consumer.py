@@ -21,13 +21,13 @@ import anyio
 
 from odradek import arguments
 from odradek.client.consumer.base import PartitionReaderBase
-from odradek.client.consumer.each import HandlerPool
+from odradek.client.consumer.each import HANDLER, HandlerPool
 from odradek.client.consumer.fetch_settings import fetch_settings
 from odradek.client.consumer.fetcher import Fetcher
 from odradek.client.consumer.group_batches import GroupBatch, GroupStream, GroupTable
 from odradek.client.consumer.positions import resolve_positions
 from odradek.client.consumer.streams import ArrowTables, Batches
-from odradek.client.options import ConsumerOptions, HandlerArguments, Tuning
+from odradek.client.options import DRIVER, ConsumerOptions, HandlerArguments, Tuning
 from odradek.core.fetch.cursor import Cursor
 from odradek.core.fetch.progress import PartitionProgress
 from odradek.core.interfaces import Assignment, Membership, ProtocolDriver, Subscription
@@ -75,6 +75,7 @@ class Consumer(PartitionReaderBase):
         **options: Unpack[ConsumerOptions],
     ) -> None:
         chosen: ConsumerOptions = arguments.resolve(ConsumerOptions, options)
+        DRIVER("driver", driver)
         start, reset, streams = chosen["start"], chosen["reset"], chosen["streams"]
         settings = fetch_settings(
             chosen["tuning"] or Tuning(),
@@ -496,8 +497,8 @@ class Consumer(PartitionReaderBase):
 
 
 _TOPIC = arguments.text("a topic name")
-_STREAMS = arguments.mapping(_TOPIC, arguments.count(at_most=1000), "a mapping of topics to numbers of streams")
-_HANDLER = arguments.function("a coroutine function that takes a record")
+_STREAMS = arguments.mapping(_TOPIC, arguments.count(at_most=10_000), "a mapping of topics to numbers of streams")
+_HANDLER = arguments.function(HANDLER)
 
 
 def _streams_by_topic(topics: object, streams: int) -> Mapping[str, int] | None:

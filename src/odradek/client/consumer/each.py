@@ -26,7 +26,9 @@ from odradek.errors import ConfigError, OdradekError, Unsupported
 from odradek.io.notifier import Notifier
 from odradek.types import Record, TopicPartition
 
-__all__ = ["HandlerPool"]
+__all__ = ["HANDLER", "HandlerPool"]
+
+HANDLER = "a coroutine function that takes a record"
 
 log = logging.getLogger("odradek.each")
 
@@ -185,6 +187,10 @@ class HandlerPool:
         if self._options["key"] is None and batch.columns.keys is None:
             raise Unsupported("each(order='key')", "records with keys (Kafka 0.8 and later), or key=lambda record: ...")
         keys = [record.key if self._options["key"] is None else self._options["key"](record) for record in records]
+        try:
+            set(keys)
+        except TypeError as error:
+            raise TypeError(f"key must return something hashable: {error}") from None
         return [batch.partition if key is None else ("key", key) for key in keys]
 
     async def _work(self) -> None:
@@ -248,6 +254,8 @@ class HandlerPool:
         """Call the handler. Returns its error."""
         try:
             await self._handle(job.record)
+        except TypeError as error:
+            return error if _is_raised_below(error) else TypeError(f"handle must be {HANDLER}: {error}")
         except Exception as error:
             return error
         except anyio.get_cancelled_exc_class() as cancelled:
@@ -278,6 +286,12 @@ class HandlerPool:
         name = getattr(self._handle, "__qualname__", repr(self._handle))
         seconds = anyio.current_time() - job.started_at
         return f"handler {name} has been running for {seconds:.1f} s on {job.record.partition}@{job.record.position}"
+
+
+def _is_raised_below(error: Exception) -> bool:
+    """Return True if the function that caught the error called the one that raised it: the error is not about the call
+    itself."""
+    return error.__traceback__ is not None and error.__traceback__.tb_next is not None
 
 
 def is_cancelled() -> bool:

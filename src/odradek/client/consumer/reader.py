@@ -24,7 +24,7 @@ from odradek.client.consumer.fetch_settings import fetch_settings
 from odradek.client.consumer.fetcher import Fetcher
 from odradek.client.consumer.positions import resolve_positions
 from odradek.client.consumer.streams import ArrowTables, Batches, Stream
-from odradek.client.options import ReaderOptions, StartPositions, Tuning
+from odradek.client.options import DRIVER, ReaderOptions, StartPositions, Tuning
 from odradek.client.options import partition as partition_rule
 from odradek.client.options import start_position as start_position_rule
 from odradek.core.fetch.cursor import Cursor, ExactPosition
@@ -64,6 +64,7 @@ class Reader(PartitionReaderBase):
     @with_options(ReaderOptions)
     def __init__(self, driver: ProtocolDriver, topics: Topics, **options: Unpack[ReaderOptions]) -> None:
         chosen = resolve(ReaderOptions, options)
+        DRIVER("driver", driver)
         self._names, self._exact = _chosen_topics(topics)
         self._start = _PositionByPartition("start", chosen["start"], EARLIEST)
         self._until = None if chosen["until"] is None else _PositionByPartition("until", chosen["until"], LATEST)

@@ -26,7 +26,7 @@ __all__ = ["ArrowTables", "Batches", "Stream"]
 B = TypeVar("B", bound=Batch)
 T = TypeVar("T")
 
-YIELD_EVERY_ROWS = 256
+YIELD_EVERY_ROWS = 1024
 """A task that takes this many rows lets others run, and can be cancelled. A checkpoint takes 2.5 us, and a step of the
 event loop as much again: more than everything else about a small batch."""
 

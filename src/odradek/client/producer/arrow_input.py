@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
+from odradek import arguments
 from odradek.core.interfaces import ProducerRecord
 from odradek.engine import PackedBytes
 from odradek.errors import ConfigError
@@ -77,7 +78,7 @@ def _column(data: Data, name: str | None, role: str) -> pa.ChunkedArray[Any]:
         title = f"column {name!r}"
     elif isinstance(data, pa.Array | pa.ChunkedArray):
         if name is not None:
-            raise ConfigError(f"{role}={name!r} names a column, and an array has none: send a table")
+            raise ConfigError(f"{role}={arguments.shown(name)} names a column, and an array has none: send a table")
         column, title = data, "the array"
     else:
         raise TypeError(f"data must be a pyarrow Table, RecordBatch, Array or ChunkedArray, not {type(data).__name__}")
@@ -91,7 +92,9 @@ def _name(names: list[str], name: str | None, role: str) -> str:
         name = names[0] if len(names) == 1 else "value"
     if names.count(name) != 1:
         count = "more than one" if name in names else "no"
-        raise ConfigError(f"there is {count} column {name!r}, but {', '.join(names) or 'none'}: set {role}=...")
+        raise ConfigError(
+            f"there is {count} column {arguments.shown(name)}, but {', '.join(names) or 'none'}: set {role}=..."
+        )
     return name
 
 

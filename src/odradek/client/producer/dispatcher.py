@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
+from threading import get_ident
 
 import anyio
 
@@ -19,7 +20,7 @@ from odradek.core.interfaces import ProducerRecord, ProtocolDriver, RoutingTable
 from odradek.core.produce.accumulator import Accumulator
 from odradek.core.produce.batch import AccumulatorLimits, Effects, FlushWaiter, ProduceBatch, TopicQueues, as_record
 from odradek.core.produce.partitioners import Partitioner
-from odradek.errors import Closed, DeliveryError, NotWritten, OdradekError
+from odradek.errors import Closed, DeliveryError, NotWritten, OdradekError, UsageError
 from odradek.io.transport import on_asyncio
 from odradek.types import TopicPartition
 
@@ -56,6 +57,8 @@ class Dispatcher:
         )
         self.senders: dict[int, Sender] = {}
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.thread = 0
+        """The thread in which it was started."""
         self.threads: anyio.CapacityLimiter
         """For compression: as many as there are cores."""
         self._driver, self._limits, self._options = driver, limits, options
@@ -69,6 +72,7 @@ class Dispatcher:
         if self.closed_reason is not NOT_STARTED:
             raise Closed("this producer was already closed; create a new one")
         self.loop = asyncio.get_running_loop() if on_asyncio() else None
+        self.thread = get_ident()
         self.threads = anyio.CapacityLimiter(os.cpu_count() or 1)
         await self._background.start()
         self.apply(self.accumulator.route(self._driver.metadata.table))
@@ -89,9 +93,14 @@ class Dispatcher:
                 await self._background.stop()
 
     def check_open(self) -> None:
-        """Raise why no records are accepted, if so."""
+        """Raise why no records are accepted, if so: Closed, or UsageError in another thread."""
         if self.closed_reason is not None:
             raise Closed(str(self.closed_reason)) from self.closed_reason.__cause__
+        if get_ident() != self.thread:
+            raise UsageError(
+                "this producer was used in another thread than that of its `async with` block: call it there, for "
+                "example through loop.call_soon_threadsafe or anyio.from_thread"
+            )
 
     def spawn(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
         """Start a background task (see `SenderHost`)."""

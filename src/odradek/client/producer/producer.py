@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
 
@@ -21,7 +22,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from odradek import arguments
-from odradek.client.options import ProducerOptions, Tuning
+from odradek.client.options import DRIVER, HEADERS, TIMESTAMP, ProducerOptions, Tuning
 from odradek.client.producer.dispatcher import Dispatcher
 from odradek.client.producer.results import Ack, Acks, BufferWaiter, Failed, Failures, PendingSend, undelivered
 from odradek.client.producer.sender import SenderOptions
@@ -44,6 +45,11 @@ YIELD_EVERY_ROWS = 512
 
 ACKS = {"all": -1, 1: 1, 0: 0}
 """The option `acks` as the number on the wire."""
+
+MAX_PARTITION = (1 << 31) - 1
+"""Partitions are signed 32-bit numbers on the wire."""
+
+_TOPIC = arguments.instance(str, "a str")
 
 Row = bytes | tuple[bytes | None, bytes] | ProducerRecord
 """Argument type of `send_many`: a value, a (key, value) pair, or a whole record."""
@@ -85,7 +91,7 @@ class Producer:
     @arguments.with_options(ProducerOptions)
     def __init__(self, driver: ProtocolDriver, **options: Unpack[ProducerOptions]) -> None:
         resolved: Any = arguments.resolve(ProducerOptions, options)
-        self._configure(driver, **resolved)
+        self._configure(DRIVER("driver", driver), **resolved)
 
     def _configure(
         self,
@@ -301,8 +307,10 @@ class Producer:
     async def _send_runs(
         self, topic: str, runs: Iterable[Sequence[Row]], partition: TopicPartition | int | None
     ) -> Acks:
-        pending = PendingSend(self._dispatcher.loop)
+        self._dispatcher.check_open()
+        _TOPIC("topic", topic)
         where = None if partition is None else self._partition(topic, partition)
+        pending = PendingSend(self._dispatcher.loop)
         try:
             for run in runs:
                 await self._append_rows(topic, run, where, pending)
@@ -373,15 +381,21 @@ class Producer:
     ) -> tuple[TopicQueues, int, bytes | ProducerRecord, TopicPartition | None]:
         """Check everything that can be wrong with a record before it is accepted. Return its topic, its size, the
         record, and its explicit partition."""
-        if self._dispatcher.closed_reason is not None:
+        if self._dispatcher.closed_reason is not None or get_ident() != self._dispatcher.thread:
             self._dispatcher.check_open()
         if not (value is None or isinstance(value, bytes)) or not (key is None or isinstance(key, bytes)):
             raise TypeError(f"value and key must be bytes or None, not {_kind(value)} and {_kind(key)}")
-        topic = self._topics.get(name) or self._new_topic(name)
+        try:
+            topic = self._topics.get(name) or self._new_topic(name)
+        except TypeError:
+            _TOPIC("topic", name)  # one that cannot be a key
+            raise
         record: bytes | ProducerRecord
         if key is None and not headers and timestamp is None and type(value) is bytes:
             record, size = value, self._record_overhead + len(value)
         else:
+            if headers or timestamp is not None:
+                headers, timestamp = HEADERS("headers", headers), TIMESTAMP("timestamp", timestamp)
             record = ProducerRecord(value, key, headers, timestamp)
             size = self._record_size(record)
         if size > self._unchecked_size or headers or timestamp is not None or value is None:
@@ -394,10 +408,10 @@ class Producer:
             partition = TopicPartition(topic, partition)
         if not isinstance(partition, TopicPartition):
             allowed = "a TopicPartition" if self._driver.numbers_by_broker else "a TopicPartition or a number"
-            raise TypeError(f"partition must be {allowed} of this cluster, not {partition!r}: see Cluster.partitions()")
+            arguments.wrong_type("partition", partition, f"{allowed} of this cluster (see Cluster.partitions())")
         if not (type(partition.partition) is int and type(partition.broker) is int):
-            raise TypeError(f"partition and broker of {partition!r} must be numbers")
-        if partition.topic != topic or partition.partition < 0:
+            raise TypeError(f"partition and broker of {arguments.shown(partition)} must be numbers")
+        if partition.topic != topic or not 0 <= partition.partition <= MAX_PARTITION:
             raise ConfigError(f"partition {partition} is not one of topic {topic}")
         return partition
 
@@ -410,8 +424,7 @@ class Producer:
         self._driver.validate_record(topic.name, record, limit)
 
     def _new_topic(self, name: str) -> TopicQueues:
-        if not isinstance(name, str):
-            raise TypeError(f"topic must be a str, not {_kind(name)}")
+        _TOPIC("topic", name)
         self._driver.validate_record(name, ProducerRecord(b""), self._max_message_bytes)
         return self._dispatcher.add_topic(name, self._compression_by_topic.get(name, self._compression))
 
@@ -440,6 +453,8 @@ def _runs(rows: Iterable[Row]) -> Iterator[Sequence[Row]]:
     if isinstance(rows, list):
         yield rows
         return
+    if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
+        arguments.wrong_type("rows", rows, "an iterable of bytes, (key, value) pairs or ProducerRecords")
     source, error = iter(rows), None
     while error is None:
         run: list[Row] = []
@@ -460,9 +475,9 @@ def _fields(row: Row) -> tuple[bytes | None, bytes | None, Sequence[tuple[str, b
         return row
     if isinstance(row, tuple) and len(row) == 2:
         return row[1], row[0], (), None
-    if isinstance(row, bytes):
-        return row, None, (), None
-    raise TypeError(f"a row is bytes, a (key, value) pair or a ProducerRecord, not {_kind(row)}")
+    if not isinstance(row, bytes):
+        arguments.wrong_type("a row of rows", row, "bytes, a (key, value) pair or a ProducerRecord")
+    return row, None, (), None
 
 
 def _copy_error(failed: Failed) -> OdradekError:

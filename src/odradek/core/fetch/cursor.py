@@ -34,6 +34,8 @@ T = TypeVar("T")
 CORRUPT_ROW_BYTES = 640
 """Memory of the CorruptMessage of a row handed over raw: the object, its attributes and texts."""
 
+_AT_END = (CursorState.ENDED, CursorState.FAILED)
+
 MIN_OBSERVED_BYTES = 1024
 """A few bytes say nothing about what the next megabyte will expand to."""
 
@@ -72,17 +74,15 @@ class CursorFetch(PartitionFetch):
 class BufferedColumns:
     """Columns whose rows before `start` are delivered. Their memory is held until the last row is."""
 
-    __slots__ = ("columns", "memory", "start")
+    __slots__ = ("columns", "memory", "start", "stop")
 
     def __init__(self, columns: Columns, start: int = 0) -> None:
-        self.columns, self.start = columns, start
-        self.memory = (
-            columns.payload_bytes + columns.row_bytes * len(columns.values) + CORRUPT_ROW_BYTES * len(columns.corrupt)
-        )
+        self.columns, self.start, self.stop = columns, start, len(columns.values)
+        self.memory = columns.payload_bytes + columns.row_bytes * self.stop + CORRUPT_ROW_BYTES * len(columns.corrupt)
 
     @property
     def rows(self) -> int:
-        return len(self.columns.values) - self.start
+        return self.stop - self.start
 
     def rows_within(self, max_bytes: int) -> int:
         """Return how many rows have payloads of at most `max_bytes` together; at least 1."""
@@ -198,7 +198,7 @@ class Cursor:
     @property
     def at_end(self) -> bool:
         """True if nothing more will be fetched of it, unless it is sought."""
-        return self.state in (CursorState.ENDED, CursorState.FAILED)
+        return self.state in _AT_END
 
     @property
     def finished(self) -> bool:
@@ -253,7 +253,9 @@ class Cursor:
 
     def update_active(self) -> int:
         """Find out whether anything may still come of it. Return by how much the number of active partitions grows."""
-        change = (self.assigned and not self.finished) - self.active
+        state = self.state
+        over = state is CursorState.UNASSIGNED or (state in _AT_END and not self.rows and self.error is None)
+        change = (not over) - self.active
         if change:
             self.active = not self.active
             if self.quota is not None:
@@ -441,10 +443,9 @@ class Cursor:
             self._hold(0, tail - self._tail)
 
     def _enqueue(self, columns: Columns, used: int, now: float) -> None:
-        rows = len(columns.values)
-        if not rows:
-            return
         buffered = BufferedColumns(columns)
+        if not (rows := buffered.stop):
+            return
         if not self.rows:
             self.first_row_at = now
         self.queue.append(buffered)
@@ -461,7 +462,7 @@ class Cursor:
         if self._skip and stop:
             start = self._already_delivered(columns)
             self._skip = 0
-        if self.until is not None:
+        if self.until is not None and columns.positions[-1] >= self.until:
             stop = bisect_left(columns.positions, self.until)
             inner = columns.inner_indexes or ()
             while stop < len(inner) and columns.positions[stop] == self.until and inner[stop] < self._until_inner:
@@ -537,11 +538,11 @@ class Cursor:
 
     def _pop_rows(self, max_records: int | None) -> Columns:
         first = self.queue[0]
-        stop = len(first.columns.values) if max_records is None else first.start + min(max_records, first.rows)
+        stop = first.stop if max_records is None else first.start + min(max_records, first.rows)
         columns = first.columns.slice(first.start, stop)
         self.rows -= stop - first.start
         first.start = stop
-        if not first.rows:
+        if stop == first.stop:
             self.queue.popleft()
             self._hold(-first.memory)
         return columns

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -89,16 +89,16 @@ def offset_path(group: str, partition: TopicPartition) -> str:
     return f"{GROUPS}/{group}/offsets/{partition.topic}/{partition.name}"
 
 
-def check_group(group: str) -> str:
+def check_group(group: str, what: str = "group name") -> str:
     """Return the name, or raise ConfigError: it becomes one element of a path, with the rules of ZooKeeper's servers
     (PathUtils.validatePath), which refuse all of it otherwise."""
     if not isinstance(group, str) or not group:
-        raise ConfigError(f"group name {group!r}: must be text, and not empty")
+        raise ConfigError(f"{what} {group!r}: must be text, and not empty")
     if group in (".", "..") or "/" in group:
-        raise ConfigError(f"group name {group!r}: must not be '.' or '..', nor contain '/'")
+        raise ConfigError(f"{what} {group!r}: must not be '.' or '..', nor contain '/'")
     if illegal := _NOT_IN_PATHS.search(group):
         where = f"U+{ord(illegal[0]):04X} at index {illegal.start()}"
-        raise ConfigError(f"group name {group!r}: {where} is not allowed in the name of a ZooKeeper node")
+        raise ConfigError(f"{what} {group!r}: {where} is not allowed in the name of a ZooKeeper node")
     return group
 
 
@@ -241,33 +241,46 @@ def _wildcard(path: str, text: str, match: re.Match[str]) -> WildcardRegistratio
     marker, digits, raw = match.groups()
     if not _is_streams(count := int(digits)):
         raise _malformed(path, text, "a number of streams")
-    if has_nested_repeats(raw):
-        raise _malformed(path, text, "a filter that can be matched in bounded time (a repeated group repeats inside)")
     try:
-        return WildcardRegistration(TopicFilter.of(raw, exclude=marker == "!"), count)
+        topics = TopicFilter.of(raw, exclude=marker == "!")
     except ConfigError as e:
         raise _malformed(path, text, f"usable ({e})") from None
+    if has_nested_repeats(topics.pattern.pattern):
+        raise _malformed(path, text, "a filter that can be matched in bounded time (a repeated group is ambiguous)")
+    return WildcardRegistration(topics, count)
 
 
 def has_nested_repeats(pattern: str) -> bool:
-    """Return True if a repeated group contains a repeat, as in `(a+)+`: matching that can take exponential time.
+    """Return True if a repeated group contains a repeat or an alternative that begins like another, as in `(a+)+` and
+    `(a|a)*`: matching that can take exponential time.
 
     Members match each other's filters in their event loops, so such a filter of another member must not be matched.
     """
-    groups = [False]  # for each open group: whether it contains a repeat
-    unread = _SKIPPED.sub("", pattern)
+    groups: list[tuple[bool, list[str]]] = [(False, [""])]  # open groups: contains a repeat; its alternatives so far
+    unread = _SKIPPED.sub(".", pattern.replace("(?:", "("))
     for i, character in enumerate(unread):
-        repeated = unread[i + 1 : i + 2] in ("*", "+", "{")
+        repeat, alternatives = groups[-1]
         if character == "(":
-            groups.append(False)
+            groups.append((False, [""]))
         elif character == ")" and len(groups) > 1:
-            inside = groups.pop()
-            if inside and repeated:
+            ambiguous = repeat or _begin_alike(alternatives)
+            if ambiguous and unread[i + 1 : i + 2] in ("*", "+", "{"):
                 return True
-            groups[-1] |= inside
-        elif character in "*+{":
-            groups[-1] = True
+            groups.pop()
+            groups[-1] = groups[-1][0] or ambiguous, [*groups[-1][1][:-1], groups[-1][1][-1] + "."]
+        elif character == "|":
+            alternatives.append("")
+        elif character in "*+?{":
+            groups[-1] = True, alternatives
+        else:
+            alternatives[-1] += character
     return False
+
+
+def _begin_alike(alternatives: Sequence[str]) -> bool:
+    """Return True unless the first character tells which of several alternatives it is."""
+    first = [text[:1] for text in alternatives]
+    return len(first) > 1 and ("." in first or len(set(first)) < len(first))
 
 
 # ---- helpers ------------------------------------------------------------------------------------------------
@@ -275,7 +288,7 @@ def has_nested_repeats(pattern: str) -> bool:
 # Beyond U+FFFF a Java string has surrogates, which ZooKeeper refuses as well.
 _NOT_IN_PATHS = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 _JAVA_BLANKS = "".join(map(chr, range(33)))  # removed by String.trim
-# Escaped characters and character classes: they repeat nothing.
+# Escaped characters and character classes: they repeat nothing, and stand for one character.
 _SKIPPED = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 _DECIMAL = re.compile(r"[0-9]{1,10}")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")

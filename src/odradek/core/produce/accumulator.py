@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
 
-from odradek import engine
+from odradek import arguments, engine
 from odradek.core.interfaces import PartitionResult, ProducerRecord, RefusalPolicy, RoutingTable
 from odradek.core.produce.batch import (
     PACKED_OVERHEAD_BYTES,
@@ -217,9 +217,12 @@ class Accumulator:
         index = self._partitioner(topic.name, key, count)
         if index is None:
             return None
-        if not 0 <= index < count:
-            raise ConfigError(f"the partitioner chose {index} of {count} partitions of {topic.name}")
-        return topic.choices[index]
+        try:
+            if index >= 0:
+                return topic.choices[index]
+        except (IndexError, TypeError):
+            pass
+        raise ConfigError(f"the partitioner chose {arguments.shown(index)} of {count} partitions of {topic.name}")
 
     def _queue(self, topic: TopicQueues, partition: TopicPartition) -> PartitionQueue:
         queue = topic.queues.get(partition)

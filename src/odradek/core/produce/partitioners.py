@@ -16,7 +16,17 @@ from struct import iter_unpack
 from typing import Protocol
 from zlib import crc32
 
+from odradek import arguments
+
 __all__ = ["JavaHash", "KeyHash", "Partitioner", "RandomPartitioner", "RoundRobin", "java_string_hash"]
+
+
+_RULES = {
+    "topic": arguments.instance(str, "a str"),
+    "key": arguments.optional(arguments.binary()),
+    "count": arguments.count(),
+}
+_RANDRANGE = arguments.function("a callable count -> index, such as random.Random().randrange")
 
 
 class Partitioner(Protocol):
@@ -38,7 +48,11 @@ class KeyHash:
     keyless_is_sticky = True
 
     def __call__(self, topic: str, key: bytes | None, count: int) -> int | None:
-        return None if key is None else crc32(key) % count
+        try:
+            return None if key is None else crc32(key) % count
+        except (TypeError, ZeroDivisionError):
+            _check(topic, key, count)
+            raise
 
 
 class JavaHash:
@@ -53,17 +67,25 @@ class JavaHash:
     keyless_is_sticky = True
 
     def __call__(self, topic: str, key: bytes | None, count: int) -> int | None:
-        return None if key is None else abs(java_string_hash(key.decode("utf-8", "replace"))) % count
+        try:
+            return None if key is None else abs(java_string_hash(key.decode("utf-8", "replace"))) % count
+        except (AttributeError, TypeError, ZeroDivisionError):
+            _check(topic, key, count)
+            raise
 
 
 class RandomPartitioner:
     """A uniformly random partition for each record, whatever its key: even spread, small batches."""
 
     def __init__(self, randrange: Callable[[int], int]) -> None:
-        self._randrange = randrange
+        self._randrange: Callable[[int], int] = _RANDRANGE("randrange", randrange)
 
     def __call__(self, topic: str, key: bytes | None, count: int) -> int | None:
-        return self._randrange(count)
+        try:
+            return self._randrange(count)
+        except Exception:  # `randrange` is the user's
+            _check(topic, key, count)
+            raise
 
 
 class RoundRobin:
@@ -73,9 +95,18 @@ class RoundRobin:
         self._next: defaultdict[str, int] = defaultdict(int)
 
     def __call__(self, topic: str, key: bytes | None, count: int) -> int | None:
-        index = self._next[topic]
-        self._next[topic] = index + 1
-        return index % count
+        try:
+            index = self._next[topic]
+            self._next[topic] = index + 1
+            return index % count
+        except (TypeError, ZeroDivisionError):
+            _check(topic, key, count)
+            raise
+
+
+def _check(topic: object, key: object, count: object) -> None:
+    """Say which argument a partitioner failed on: they are not checked before, once per record."""
+    arguments.check_all(_RULES, topic=topic, key=key, count=count)
 
 
 def java_string_hash(text: str) -> int:

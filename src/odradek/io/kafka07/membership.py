@@ -56,7 +56,6 @@ from odradek.errors import (
     ConnectionLost,
     DeadlineError,
     GroupError,
-    LocalProtocolError,
     NodeExists,
     NoNode,
     OdradekError,
@@ -65,9 +64,9 @@ from odradek.errors import (
     ZooKeeperError,
 )
 from odradek.io.gather import gather, gather_outcomes
+from odradek.io.kafka07.metadata import check_topic_name
 from odradek.io.zookeeper import NodeEvent, SessionEvent, SessionState, ZooKeeper
 from odradek.types import Position, TopicPartition
-from odradek.wire.kafka07.topic_names import check_topic
 
 __all__ = ["RebalanceOptions", "ZooKeeperMembership", "ZooKeeperOffsets"]
 
@@ -604,17 +603,9 @@ def registration_of(subscription: Subscription) -> Registration:
     return registration
 
 
-def check_topic_name(topic: str) -> None:
-    """Raise ConfigError for a topic that cannot exist."""
-    try:
-        check_topic(topic)
-    except (LocalProtocolError, AttributeError, TypeError) as error:
-        raise ConfigError(f"topic {topic!r}: {error}") from None
-
-
 def consumer_id_of(subscription: Subscription) -> str:
     """Return the id of the ids node: `consumer_id` replaces all but the group, as Scala's `consumerid` does."""
     group = subscription.group
     if subscription.consumer_id is not None:
-        return check_group(f"{group}_{subscription.consumer_id}")
+        return check_group(f"{group}_{subscription.consumer_id}", "consumer_id")
     return consumer_id(group, socket.gethostname(), time.time_ns() // 1_000_000, uuid.uuid4().hex[:8])

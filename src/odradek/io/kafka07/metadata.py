@@ -15,12 +15,13 @@ import anyio
 
 from odradek.core.kafka07.routing import BrokersChanged, Event, Kafka07RoutingTable, TopicChanged
 from odradek.core.kafka07.znodes import BROKERS, TOPICS, broker_id, parse_broker, parse_count, topic_path
-from odradek.errors import Closed, ConfigError, OdradekError, Unsupported, ZooKeeperError
+from odradek.errors import Closed, ConfigError, LocalProtocolError, OdradekError, Unsupported, ZooKeeperError
 from odradek.io.gather import gather, gather_outcomes
 from odradek.io.zookeeper import NodeEvent, SessionEvent, SessionState, ZooKeeper
 from odradek.types import Broker
+from odradek.wire.kafka07.topic_names import check_topic, is_legal_topic
 
-__all__ = ["StaticMetadata", "ZooKeeperMetadata", "broker_list"]
+__all__ = ["StaticMetadata", "ZooKeeperMetadata", "broker_list", "check_topic_name"]
 
 log = logging.getLogger("odradek.metadata")
 
@@ -110,9 +111,11 @@ class ZooKeeperMetadata(_CurrentTable):
             self._check()
 
     async def table_for_topic(self, name: str) -> Kafka07RoutingTable:
-        """Return a table that has looked up `name`. Raises ZooKeeper's error when the first read of it fails."""
+        """Return a table that has looked up `name`. Raises ZooKeeper's error when the first read of it fails, and
+        ConfigError for a name that no topic can have."""
         self._check()
         if not self._table.has_looked_up(name):
+            _check_readable(name)
             async with self._reading:
                 if not self._table.has_looked_up(name):
                     self._apply(await self._read_topic(name))
@@ -252,9 +255,11 @@ class StaticMetadata(_CurrentTable):
         self._fail(Closed(f"{self!r} was closed"))
 
     async def table_for_topic(self, name: str) -> Kafka07RoutingTable:
-        """Return a table that has looked up `name`. Raises the first broker's error when none answers."""
+        """Return a table that has looked up `name`. Raises the first broker's error when none answers, and ConfigError
+        for a name that no topic can have."""
         self._check()
         if not self._table.has_looked_up(name):
+            _check_readable(name)
             async with self._probing:
                 if not self._table.has_looked_up(name):
                     await self._ask(name)
@@ -308,3 +313,17 @@ def broker_list(addresses: Sequence[str]) -> list[Broker]:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 10
+
+
+def check_topic_name(name: str) -> None:
+    """Raise ConfigError for a topic that should not exist: see `check_topic`."""
+    try:
+        check_topic(name)
+    except LocalProtocolError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _check_readable(name: str) -> None:
+    """Raise ConfigError for a topic that no broker can have; one that it should not have may be read."""
+    if not is_legal_topic(name):
+        check_topic_name(name)

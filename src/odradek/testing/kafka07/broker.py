@@ -17,6 +17,7 @@ from typing import Self, TypeVar
 import anyio
 import anyio.to_thread
 
+from odradek import arguments
 from odradek.errors import Closed, ConfigError, DeadlineError, SessionExpired
 from odradek.testing.kafka07.broker_run import BrokerRun, Settings
 from odradek.testing.kafka07.config import BrokerConfig
@@ -28,6 +29,18 @@ T = TypeVar("T")
 
 SESSION_SECONDS = 30.0
 """Time limit for ending a session and for registering in the next one (s): neither ends while ZooKeeper is down."""
+
+
+_RULES = {
+    "log_dir": arguments.optional(arguments.path(exists=False)),
+    "broker_id": arguments.count(0, unit="a broker id"),
+    "host": arguments.text("a host", at_least=0),
+    "port": arguments.port(),
+    "zookeeper": arguments.optional(arguments.text("the address of a ZooKeeper")),
+    "config": arguments.optional(
+        arguments.mapping(arguments.text("a key"), arguments.text("a value", at_least=0), "a mapping of keys to texts")
+    ),
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,6 +91,9 @@ class Kafka07Broker:
         zookeeper: str | None = None,
         config: Mapping[str, str] | None = None,
     ) -> None:
+        arguments.check_all(
+            _RULES, log_dir=log_dir, broker_id=broker_id, host=host, port=port, zookeeper=zookeeper, config=config
+        )
         keys = BrokerConfig.parse(config or {})
         self.broker_id = broker_id if keys.broker_id is None else keys.broker_id
         self.host = host

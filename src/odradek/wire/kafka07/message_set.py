@@ -155,6 +155,7 @@ class MessageSetDecoder:
         self.skipped = 0
         """Messages left out so far (`corrupt="skip"`)."""
         self._error: OdradekError | None = None
+        self._fetch_position = position
         self.reset(position)
 
     def __repr__(self) -> str:
@@ -169,7 +170,7 @@ class MessageSetDecoder:
     @property
     def fetch_position(self) -> Position:
         """The start of the next fetch: after everything decoded, deferred, and the partial tail that is kept."""
-        return Position(self._at + self.deferred_bytes + self._tail_bytes)
+        return self._fetch_position
 
     @property
     def pending_bytes(self) -> int:
@@ -192,12 +193,13 @@ class MessageSetDecoder:
         """Take the next bytes, of a buffer that may be used again afterwards. Never raises; what is fed after an error
         is ignored."""
         if self._error is None:
-            if self.fetch_position + len(data) > MAX_POSITION:
+            if (end := self._fetch_position + len(data)) > MAX_POSITION:
                 self._error = RemoteProtocolError(
                     f"{self.partition}: the broker sent {len(data)} bytes from position {self.fetch_position} on: "
                     f"no log is longer than {MAX_POSITION}"
                 )
                 return
+            self._fetch_position = Position(end)
             self._feed(data)
 
     def decompress_deferred(self) -> None:
@@ -233,6 +235,7 @@ class MessageSetDecoder:
         self._drop_tail()
         self._drop_deferred()
         self._drop_decoded()
+        self._fetch_position = position
 
     def _drop_tail(self) -> None:
         self._head = bytearray()
@@ -262,6 +265,7 @@ class MessageSetDecoder:
                 self._decode(data, used)
         except (CorruptMessage, MessageTooLarge) as error:
             self._drop_tail()
+            self._fetch_position = Position(self._at + self.deferred_bytes)
             self._error = error.with_traceback(None)  # whose frames hold on to the buffer
 
     def _decode(self, data: memoryview, start: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from odradek.engine import Buffer
@@ -119,6 +120,7 @@ def _count(kind: int, parts: Sequence[object]) -> bytes:
     return struct.pack(">hh", kind, len(parts))
 
 
+@lru_cache(maxsize=1024)
 def _topic(topic: str) -> bytes:
     name = topic.encode()
     return struct.pack(">h", len(name)) + name

@@ -1,9 +1,9 @@
-"""Order-free checksums of rows: what makes two sets of rows comparable that are too large to lie side by side.
+"""Order-free checksums of rows, to compare two sets of rows that do not fit in memory.
 
-A log is divided into stretches. Each has a count and a sum, modulo 2^64, of one mixed number a row: of its position,
-its index in a wrapper, and the hash of its payload where that is kept. Rows count to the stretch in which they start,
-in whatever order they come. Python's own hash of bytes is used (SipHash, 64 bits), with the key that this process drew:
-two tallies are compared within one process and are never stored.
+A log is divided into slices. Each slice has a count and a sum, modulo 2^64, of one mixed number per row: of its
+position, its index in a wrapper, and the hash of its payload if that is kept. A row belongs to the slice in which it
+starts; the order of rows does not matter. The hash is Python's own hash of bytes (SipHash, 64 bits), with the random
+key of this process: checksums are compared within one process and never stored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["IDENTITY", "OUTSIDE", "ChecksumSum", "RowChecksums", "by_log", "log_
 Array: TypeAlias = "pa.Array[Any]"
 
 IDENTITY = ("topic", "broker", "partition", "offset", "index")
-"""Columns that say where a row stood in the log."""
+"""Columns that identify a row's position in the log."""
 
 OUTSIDE = -1
 
@@ -32,7 +32,7 @@ _ROUNDS = tuple(
     (pa.scalar(shift, _U64), pa.scalar(factor, _U64))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 )
-"""Of splitmix64: a change of one bit changes about half of what comes out."""
+"""The rounds of splitmix64: a change of one input bit changes about half of the output bits."""
 
 _MASK = (1 << 64) - 1
 
@@ -50,25 +50,25 @@ class ChecksumSum(NamedTuple):
 
 
 class RowChecksums:
-    """Counts and sums by stretch.
+    """Counts and sums by slice.
 
     Args:
-        starts: Where the stretches of each log begin, ascending; the last one has no end. It may grow, as long as no
-            row behind a new start has been counted.
-        payload: The payload is part of the sum.
+        starts: Starts of the slices of each log, ascending; the last one has no end. It may grow, as long as no row
+            after a new start has been counted.
+        payload: True if the payload is part of the sum.
     """
 
     def __init__(self, starts: Mapping[TopicPartition, Sequence[int]], *, payload: bool) -> None:
         self._starts = starts
         self.payload = payload
         self.sums: dict[tuple[TopicPartition, int], ChecksumSum] = {}
-        """By log and start of the stretch. Rows before all starts, and of other logs, are at `OUTSIDE`."""
+        """Sums by log and start of the slice. Rows before all starts, and of other logs, are at `OUTSIDE`."""
 
     def of(self, partition: TopicPartition, start: int) -> ChecksumSum:
         return self.sums.get((partition, start), ChecksumSum())
 
     def add_columns(self, partition: TopicPartition, columns: Columns) -> None:
-        """Rows as decoders make them: of one log, in order."""
+        """Add rows of a decoder: of one log, in order."""
         rows = len(columns.values)
         if not rows:
             return
@@ -78,14 +78,14 @@ class RowChecksums:
         self._add(partition, offsets, _mixed(offsets, indexes, hashes))
 
     def add_rows(self, rows: pa.RecordBatch | pa.Table) -> None:
-        """Rows as tables have them: the columns of `IDENTITY`, and `value` where the payload counts."""
+        """Add rows of a table: the columns of `IDENTITY`, and `value` if the payload counts."""
         for partition, part in by_log(rows):
             offsets = _chunk(part["offset"])
             hashes = _hashes(part["value"].to_pylist()) if self.payload else None
             self._add(partition, offsets, _mixed(offsets, _chunk(part["index"].cast(pa.int64())), hashes))
 
     def _add(self, partition: TopicPartition, offsets: Array, mixed: Array) -> None:
-        """Offsets ascend."""
+        """Add mixed numbers of rows with ascending offsets."""
         starts = self._starts.get(partition, ())
         data: Any = offsets.buffers()[1]
         positions = memoryview(data).cast("q")[offsets.offset : offsets.offset + len(offsets)]
@@ -100,8 +100,7 @@ class RowChecksums:
 
 
 def by_log(rows: pa.RecordBatch | pa.Table) -> Iterator[tuple[TopicPartition, pa.Table]]:
-    """Runs of rows of one log each, in the order of their offsets and indexes. Rows that lie together stay together; a
-    log may come more than once."""
+    """Yield runs of rows of one log each, sorted by offset and index. A log may come more than once."""
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
     stops = _stops(table)
     if len(stops) > 1 + table.num_rows // SHORT_RUN:
@@ -113,17 +112,17 @@ def by_log(rows: pa.RecordBatch | pa.Table) -> Iterator[tuple[TopicPartition, pa
 
 
 def log_of(rows: pa.Table) -> TopicPartition:
-    """The log of the first row."""
+    """Return the log of the first row."""
     topic, broker, partition = (rows[name][0].as_py() for name in IDENTITY[:3])
     return TopicPartition(topic, partition, -1 if broker is None else broker)
 
 
 SHORT_RUN = 64
-"""Rows. Shorter runs of one log than this on average are sorted together first."""
+"""Average length (rows) of runs of one log below which all rows are sorted first."""
 
 
 def _stops(table: pa.Table) -> list[int]:
-    """Where runs of one log end."""
+    """Return the ends of runs of one log."""
     rows = table.num_rows
     if not rows:
         return []
@@ -134,7 +133,7 @@ def _stops(table: pa.Table) -> list[int]:
             column = column.fill_null(-1)
         change = pc.not_equal(column.slice(1), column.slice(0, rows - 1))
         changes = change if changes is None else pc.or_(changes, change)
-    return [*(place.as_py() + 1 for place in pc.indices_nonzero(changes)), rows]
+    return [*(row.as_py() + 1 for row in pc.indices_nonzero(changes)), rows]
 
 
 def _ascends(part: pa.Table) -> bool:
@@ -148,7 +147,7 @@ def _ascends(part: pa.Table) -> bool:
 
 
 def _chunk(column: Any) -> Array:
-    """A column as one array."""
+    """Return a column as one array."""
     if not isinstance(column, pa.ChunkedArray):
         return column  # type: ignore[no-any-return]
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # type: ignore[return-value]
@@ -165,7 +164,7 @@ def _hashes(values: Iterable[bytes | None]) -> Array:
 
 
 def _mixed(offsets: Array, indexes: Array, hashes: Array | None) -> Array:
-    """One number a row; each of the three changes all of it."""
+    """Return one number per row; each input affects all of its bits."""
     mixed = _mix(offsets.view(pa.uint64()))
     mixed = _mix(pc.bit_wise_xor(mixed, indexes.view(pa.uint64())))
     if hashes is not None:
@@ -174,7 +173,7 @@ def _mixed(offsets: Array, indexes: Array, hashes: Array | None) -> Array:
 
 
 def _mix(numbers: Array) -> Array:
-    """splitmix64, on each number; sums and products wrap around."""
+    """Apply splitmix64 to each number; sums and products wrap around."""
     numbers = pc.add(numbers, _STEP)
     for shift, factor in _ROUNDS:
         numbers = pc.multiply(pc.bit_wise_xor(numbers, pc.shift_right(numbers, shift)), factor)

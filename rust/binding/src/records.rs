@@ -1,0 +1,98 @@
+//! `RecordBuilder`.
+
+use odradek_engine::{Batch, MessageRun, NO_LIMIT};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::buffers::Borrowed;
+use crate::{columns, raised, run};
+
+/// See `interface.RecordBuilder`.
+#[pyclass(module = "odradek.engine._compiled")]
+#[derive(Default)]
+pub struct RecordBuilder(odradek_engine::RecordBuilder);
+
+#[pymethods]
+impl RecordBuilder {
+    #[new]
+    fn new() -> Self {
+        Self::default()
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn decode_batch(
+        &mut self,
+        data: &Bound<'_, PyAny>,
+        start: isize,
+        stop: isize,
+        count: i64,
+        base_offset: i64,
+        last_delta: i64,
+        first_offset: i64,
+        timestamp: i64,
+        append_time: bool,
+    ) -> PyResult<(usize, i64, i64)> {
+        let borrowed = Borrowed::new(data)?;
+        let (bytes, start) = borrowed.up_to(start, stop)?;
+        let batch = Batch { count, base_offset, last_delta, first_offset, timestamp, append_time };
+        let rows = &mut self.0;
+        run(data.py(), bytes.len().saturating_sub(start), || rows.decode_batch(bytes, start, batch))
+    }
+
+    #[pyo3(signature = (data, start, stop, first_offset, max_entry = NO_LIMIT))]
+    fn decode_batches(
+        &mut self,
+        data: &Bound<'_, PyAny>,
+        start: isize,
+        stop: isize,
+        first_offset: i64,
+        max_entry: i64,
+    ) -> PyResult<(usize, i64)> {
+        let borrowed = Borrowed::new(data)?;
+        let (bytes, start) = borrowed.up_to(start, stop)?;
+        let rows = &mut self.0;
+        run(data.py(), bytes.len().saturating_sub(start), || rows.decode_batches(bytes, start, first_offset, max_entry))
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (data, start, stop, first_offset, shift = 0, append_time = None, max_entry = NO_LIMIT))]
+    fn decode_messages(
+        &mut self,
+        data: &Bound<'_, PyAny>,
+        start: isize,
+        stop: isize,
+        first_offset: i64,
+        shift: i64,
+        append_time: Option<i64>,
+        max_entry: i64,
+    ) -> PyResult<(usize, i64)> {
+        let borrowed = Borrowed::new(data)?;
+        let (bytes, start) = borrowed.up_to(start, stop)?;
+        let messages = MessageRun { first_offset, shift, append_time, max_entry };
+        let rows = &mut self.0;
+        run(data.py(), bytes.len().saturating_sub(start), || rows.decode_messages(bytes, start, messages))
+    }
+
+    fn append(&mut self, value: &Bound<'_, PyAny>, position: i64, next_position: i64) -> PyResult<()> {
+        self.0.push(Borrowed::new(value)?.as_slice(), position, next_position).map_err(raised)
+    }
+
+    fn take<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let taken = self.0.take();
+        let (timestamps, types) = taken.timestamps.unzip();
+        (
+            columns::nullable(py, taken.values)?,
+            columns::longs(py, taken.positions)?,
+            columns::longs(py, taken.next_positions)?,
+            taken.keys.map(|keys| columns::nullable(py, keys)).transpose()?,
+            taken.headers.map(|headers| columns::headers(py, headers)).transpose()?,
+            timestamps.map(|timestamps| columns::longs(py, timestamps)).transpose()?,
+            types.map(|types| columns::signed(py, types)).transpose()?,
+        )
+            .into_pyobject(py)
+    }
+}

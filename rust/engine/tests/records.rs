@@ -1,0 +1,99 @@
+//! Records of Kafka 0.8 and later: what is written is read again, and no bytes are worse than refused.
+
+#![allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used)] // a panic is how a test fails
+
+use odradek_engine::{
+    Batch, MessageRun, NO_LIMIT, NewRecord, NullableColumn, Offsets, RecordBuilder, crc32c, encode_message,
+    encode_record, encoded_message_bytes, encoded_record_bytes, packed, scan_messages,
+};
+use proptest::prelude::*;
+
+type Field = Option<Vec<u8>>;
+
+fn all(column: &NullableColumn) -> Vec<Field> {
+    let Offsets::Narrow(offsets) = &column.offsets else { panic!("wide") };
+    let strings = packed(offsets, &column.data).map(Result::unwrap).enumerate();
+    let valid = |row: usize| column.validity.as_ref().is_none_or(|validity| validity[row] != 0);
+    strings.map(|(row, string)| valid(row).then(|| string.to_vec())).collect()
+}
+
+fn records(rows: &[(Field, Field, i64)]) -> Vec<u8> {
+    let mut made = vec![];
+    for (index, (key, value, time)) in (0..).zip(rows) {
+        let record = NewRecord { key: key.as_deref(), value: value.as_deref(), timestamp: Some(*time) };
+        let headers = [(&b"name"[..], key.as_deref()), (b"", None)];
+        let headers = &headers[..usize::try_from(index % 3).unwrap()];
+        let before = made.len();
+        encode_record(record, index, 7, headers, &mut made).unwrap();
+        assert_eq!(encoded_record_bytes(record, index, 7, headers), Ok(made.len() - before));
+    }
+    made
+}
+
+fn batch(count: i64) -> Batch {
+    Batch { count, base_offset: 40, last_delta: 99, first_offset: 0, timestamp: 7, append_time: false }
+}
+
+#[test]
+fn crc32c_is_that_of_castagnoli() {
+    assert_eq!(crc32c(b"123456789", 0), 0xE306_9283);
+    assert_eq!(crc32c(b"6789", crc32c(b"12345", 0)), 0xE306_9283);
+}
+
+fn rows() -> impl Strategy<Value = Vec<(Field, Field, i64)>> {
+    let field = || proptest::option::of(proptest::collection::vec(any::<u8>(), 0..80));
+    proptest::collection::vec((field(), field(), any::<i64>()), 1..9)
+}
+
+proptest! {
+    #[test]
+    fn records_are_read_as_they_were_written(rows in rows()) {
+        let data = records(&rows);
+        let mut made = RecordBuilder::default();
+        let count = i64::try_from(rows.len()).unwrap();
+        prop_assert_eq!(made.decode_batch(&data, 0, batch(count)), Ok((data.len(), count, 40 + count)));
+        let columns = made.take();
+        let keys = columns.keys.map_or_else(|| vec![None; rows.len()], |keys| all(&keys));
+        prop_assert!(keys.iter().eq(rows.iter().map(|row| &row.0)));
+        prop_assert!(all(&columns.values).iter().eq(rows.iter().map(|row| &row.1)));
+        let (times, kinds) = columns.timestamps.unwrap();
+        prop_assert!(times.iter().eq(rows.iter().map(|row| &row.2)));
+        prop_assert_eq!(kinds, vec![0; rows.len()]);
+        prop_assert_eq!(columns.next_positions.last(), Some(&140));
+        prop_assert_eq!(columns.headers.is_some(), rows.len() > 1);
+    }
+
+    #[test]
+    fn messages_are_read_as_they_were_written(rows in rows(), magic in 0u8..2) {
+        let mut data = vec![];
+        for (offset, (key, value, time)) in (0..).zip(&rows) {
+            let record = NewRecord { key: key.as_deref(), value: value.as_deref(), timestamp: Some(*time) };
+            let before = data.len();
+            encode_message(record, magic, 0, offset, &mut data).unwrap();
+            prop_assert_eq!(encoded_message_bytes(record, magic), Ok(data.len() - before));
+        }
+        let last = i64::try_from(rows.len()).unwrap();
+        prop_assert_eq!(scan_messages(&data), (data.len(), rows.len(), last - 1));
+        let mut made = RecordBuilder::default();
+        let run = MessageRun { first_offset: 0, shift: 5, append_time: None, max_entry: NO_LIMIT };
+        prop_assert_eq!(made.decode_messages(&data, 0, run), Ok((data.len(), last + 5)));
+        let columns = made.take();
+        prop_assert!(all(&columns.values).iter().eq(rows.iter().map(|row| &row.1)));
+        prop_assert_eq!(columns.timestamps.is_some(), magic == 1);
+    }
+
+    #[test]
+    fn damage_stops_a_run_and_leaves_columns_of_one_length(rows in rows(), at: usize, to: u8, count in -1i64..12) {
+        let mut data = records(&rows);
+        let at = at % data.len();
+        data[at] = to;
+        let mut made = RecordBuilder::default();
+        made.push(b"first", 0, 1).unwrap();
+        let (end, number, _) = made.decode_batch(&data, 0, batch(count)).unwrap();
+        prop_assert!(end <= data.len() && number <= count.max(0));
+        prop_assert_eq!(made.len(), usize::try_from(number).unwrap() + 1);
+        let columns = made.take();
+        prop_assert_eq!(columns.positions.len(), columns.next_positions.len());
+        prop_assert_eq!(all(&columns.values).len(), columns.positions.len());
+    }
+}

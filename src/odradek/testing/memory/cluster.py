@@ -1,0 +1,245 @@
+"""`MemoryCluster`: what a test does to an in-memory cluster, and sees of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from odradek.client.cluster import Cluster
+from odradek.client.options import Tuning
+from odradek.core.backoff import Backoff
+from odradek.core.interfaces import ProducerRecord
+from odradek.core.produce.batch import as_record
+from odradek.errors import ConfigError, OdradekError
+from odradek.testing.memory.clock import MemoryClock
+from odradek.testing.memory.driver import MemoryDriver
+from odradek.testing.memory.faults import Operation, check_operation
+from odradek.testing.memory.log import MemoryLog, StoredRecord
+from odradek.testing.memory.state import ClusterState
+from odradek.types import Broker, Position, TopicPartition
+
+__all__ = ["MemoryCluster"]
+
+FIRST_PORT = 9092
+
+QUICK = Tuning(backoff=Backoff(first_s=0.001, max_s=0.02), fetch_idle=0.01)
+"""The tuning of clients that are not given one: nothing has to be waited for here."""
+
+
+class MemoryCluster:
+    """A whole cluster in memory, for unit tests: no server, no socket, no thread, no bytes.
+
+        cluster = MemoryCluster(topics={"orders": 3})
+        async with cluster.connect() as k:
+            async with k.producer() as out:
+                await out.send("orders", b"one", key=b"k")
+        assert [stored.value for stored in cluster.records("orders")] == [b"one"]
+
+    Clients are real: producers, consumers and readers run as they do against servers, and only the broker behind them
+    is replaced. Records have values, keys, headers and timestamps, each of which may be absent; positions are offsets.
+    Consumers of one group share its partitions, whichever client they belong to.
+
+    Everything else is a test's to decide: stop brokers, move leaders, let requests fail, delay or hold them. All
+    methods but those of clients are plain functions and take effect at once. Use them, and every client, in one thread.
+
+    Args:
+        topics: Number of partitions of each topic. Leaders are dealt out to the brokers in turn. No topic comes into
+            being by being used: see `create_topic`.
+        brokers: Number of brokers; their ids are 1, 2, ...
+
+    Raises:
+        ConfigError: A number that is not positive.
+    """
+
+    def __init__(self, topics: Mapping[str, int] | None = None, *, brokers: int = 1) -> None:
+        if brokers < 1:
+            raise ConfigError(f"brokers={brokers}: a cluster has at least one")
+        addresses = {n: Broker(n, f"memory-{n}", FIRST_PORT) for n in range(1, brokers + 1)}
+        self._state = ClusterState(addresses)
+        for topic, partitions in (topics or {}).items():
+            self.create_topic(topic, partitions)
+
+    def __repr__(self) -> str:
+        table = self._state.table
+        return f"<{type(self).__name__} {len(table.topics)} topics, {len(table.brokers)} live brokers>"
+
+    def connect(self, *, tuning: Tuning | None = None) -> Cluster:
+        """Return a client of this cluster, to be used as `async with`, like that of `odradek.connect`.
+
+        Args:
+            tuning: Time limits, and waits after failures; by default those are short.
+        """
+        tuning = tuning or QUICK
+        return Cluster(MemoryDriver(self._state, tuning), tuning)
+
+    @property
+    def clock(self) -> MemoryClock:
+        """Clock of the cluster, which a test can hold and advance."""
+        return self._state.clock
+
+    # ---- topics and records -----------------------------------------------------------------------------------
+
+    def create_topic(self, topic: str, partitions: int = 1) -> None:
+        """Create a topic. Raises ConfigError if it exists, or for fewer than one partition."""
+        if partitions < 1:
+            raise ConfigError(f"topic {topic!r}: {partitions} partitions: it needs at least one")
+        if topic in self._state.table.topics:
+            raise ConfigError(f"topic {topic!r} exists")
+        brokers = sorted(self._state.brokers)
+        self._state.set_topic(topic, {number: brokers[number % len(brokers)] for number in range(partitions)})
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic with all its records. Raises ConfigError if it does not exist."""
+        self._partitions(topic)
+        self._state.set_topic(topic, None)
+
+    def append(
+        self, topic: str, records: Iterable[bytes | ProducerRecord], *, partition: int = 0
+    ) -> list[StoredRecord]:
+        """Store records, without a client and without any fault, and return them as they are stored.
+
+        Args:
+            topic: The topic.
+            records: Each a value, or a ProducerRecord.
+            partition: Number of the partition that gets all of them; keys do not matter.
+
+        Raises:
+            ConfigError: There is no such partition.
+        """
+        log = self._log(TopicPartition(topic, partition))
+        stored = log.append([as_record(record) for record in records], self._state.now_ms())
+        self._state.changed.notify()
+        return stored
+
+    def records(self, topic: str) -> list[StoredRecord]:
+        """Return everything that a topic stores, by partition and offset. Raises ConfigError if it does not exist."""
+        return [stored for partition in self._partitions(topic) for stored in self._state.logs[partition].records]
+
+    def log(self, partition: TopicPartition) -> list[StoredRecord]:
+        """Return what one partition stores, by offset. Raises ConfigError if it does not exist."""
+        return list(self._log(partition).records)
+
+    def delete_records(self, partition: TopicPartition, before: int) -> None:
+        """Delete the records of a partition whose offset is lower than `before`, as retention does."""
+        self._log(partition).delete_before(before)
+        self._state.changed.notify()
+
+    # ---- brokers ----------------------------------------------------------------------------------------------
+
+    def stop_broker(self, broker: int) -> None:
+        """Stop a broker: its connections are lost, and its partitions cannot be used until it starts again or they are
+        moved to another one. Nothing that it stores is lost."""
+        self._state.stop_broker(self._broker(broker))
+
+    def start_broker(self, broker: int) -> None:
+        """Start a stopped broker; it leads what it led before, as far as that was not moved."""
+        self._state.start_broker(self._broker(broker))
+
+    def move_leader(self, partition: TopicPartition, broker: int) -> None:
+        """Let another broker lead a partition.
+
+        Clients are not told, unless the former leader is stopped: it answers NOT_LEADER_OR_FOLLOWER, on which they read
+        the metadata again.
+        """
+        self._log(partition)
+        self._state.set_leader(partition, self._broker(broker))
+
+    # ---- faults -----------------------------------------------------------------------------------------------
+
+    def fail(
+        self,
+        operation: Operation,
+        error: OdradekError,
+        times: int = 1,
+        *,
+        partition: TopicPartition | None = None,
+        broker: int | None = None,
+    ) -> None:
+        """Let the next requests of an operation fail, of any client; nothing of them is carried out.
+
+            cluster.fail("produce", BrokerError(5, "LEADER_NOT_AVAILABLE", retriable=True, refresh_metadata=True))
+            cluster.fail("fetch", ConnectionLost("memory-1:9092", "reset", sent=True), times=3, broker=1)
+
+        In answers to `produce`, `fetch` and `positions` a BrokerError is that of one partition. Any other error ends
+        the whole request and the connection it came over.
+
+        Args:
+            operation: `connect`, `metadata`, `produce`, `fetch`, `positions`, `join` or `commit`.
+            error: What the client gets. Its attributes (`retriable`, ...) decide what the client does.
+            times: How often.
+            partition: Only requests with this partition.
+            broker: Only requests to this broker.
+
+        Raises:
+            ConfigError: There is no such operation, partition or broker.
+        """
+        if partition is not None:
+            self._log(partition)
+        if broker is not None:
+            self._broker(broker)
+        self._state.faults.fail(operation, error, times, partition, broker)
+
+    def delay(self, operation: Operation, seconds: float) -> None:
+        """Let every request of an operation wait before it is served, on the cluster's clock (s); 0 ends it."""
+        check_operation(operation)
+        self._state.faults.delays[operation] = seconds
+
+    def hold(self, operation: Operation) -> None:
+        """Let the requests of an operation wait until `release`; their clients' time limits stay in force."""
+        check_operation(operation)
+        self._state.faults.held.add(operation)
+
+    def release(self, operation: Operation) -> None:
+        """Serve the requests of an operation that were held, and from now on all of them at once."""
+        check_operation(operation)
+        self._state.faults.held.discard(operation)
+        self._state.changed.notify()
+
+    def heal(self) -> None:
+        """End every fault: start all brokers, and forget what `fail`, `delay` and `hold` have asked for."""
+        self._state.faults.clear()
+        for broker in self._state.brokers:
+            self._state.start_broker(broker)
+
+    # ---- groups -----------------------------------------------------------------------------------------------
+
+    def committed(self, group: str) -> dict[TopicPartition, Position]:
+        """Return the stored positions of a group: where each partition continues. Empty if there is no such group."""
+        known = self._state.groups.get(group)
+        return {} if known is None else dict(known.committed)
+
+    def members(self, group: str) -> dict[str, frozenset[TopicPartition]]:
+        """Return the members of a group by consumer id, each with the partitions that it owns."""
+        known = self._state.groups.get(group)
+        return {} if known is None else {name: frozenset(member.owned) for name, member in known.sessions.items()}
+
+    def expire(self, group: str, consumer_id: str | None = None) -> None:
+        """End the session of a member, or of all members: they lose their partitions at once, can commit nothing more
+        of them, and join again.
+
+        Raises:
+            ConfigError: There is no such member.
+        """
+        known = self._state.groups.get(group)
+        sessions: Mapping[str, object] = {} if known is None else known.sessions
+        if consumer_id is not None and consumer_id not in sessions:
+            raise ConfigError(f"group {group!r} has no member {consumer_id!r}: it has {', '.join(sessions) or 'none'}")
+        for session in () if known is None else list(known.sessions.values()):
+            if consumer_id in (None, session.membership.consumer_id):
+                session.membership.expire()
+
+    # ---- checks -----------------------------------------------------------------------------------------------
+
+    def _broker(self, broker: int) -> int:
+        if broker not in self._state.brokers:
+            raise ConfigError(f"no broker {broker}: there are {', '.join(map(str, self._state.brokers))}")
+        return broker
+
+    def _partitions(self, topic: str) -> Sequence[TopicPartition]:
+        if topic not in self._state.table.topics:
+            raise ConfigError(f"no topic {topic!r}: create_topic() makes one")
+        return self._state.table.partitions(topic)
+
+    def _log(self, partition: TopicPartition) -> MemoryLog:
+        if (log := self._state.logs.get(partition)) is None:
+            raise ConfigError(f"no partition {partition}")
+        return log

@@ -1,0 +1,122 @@
+"""One client's driver of an in-memory cluster (`core.interfaces.ProtocolDriver`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
+
+from odradek.client.options import Tuning
+from odradek.core.interfaces import PartitionBatch, ProducerRecord, Subscription
+from odradek.errors import Closed, MessageTooLarge, OdradekError, Rejected
+from odradek.testing.memory.broker import MemoryBrokerClient
+from odradek.testing.memory.groups import MemoryMembership, MemoryOffsets
+from odradek.testing.memory.log import record_bytes
+from odradek.testing.memory.metadata import MemoryMetadata
+from odradek.testing.memory.state import ClusterState
+from odradek.types import Broker
+
+__all__ = ["MemoryDriver"]
+
+TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+class MemoryDriver:
+    """One client of an in-memory cluster.
+
+    Args:
+        state: The cluster.
+        tuning: Time limits and back-off.
+    """
+
+    name = "memory"
+    long_poll = True
+    compressions = frozenset({"none", "gzip", "snappy", "lz4", "zstd"})
+    numbers_by_broker = False
+
+    def __init__(self, state: ClusterState, tuning: Tuning) -> None:
+        self.metadata = MemoryMetadata(state, tuning.request_timeout)
+        self._state, self._tuning = state, tuning
+        self._clients: dict[tuple[Broker, str], MemoryBrokerClient] = {}
+        self._tasks: TaskGroup | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {len(self._clients)} connections>"
+
+    async def __aenter__(self) -> Self:
+        await self._state.serve("connect", self._tuning.connect_timeout)
+        self._tasks = await anyio.create_task_group().__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        tasks, self._tasks = self._tasks, None
+        self.metadata.is_open = False
+        self._state.changed.notify()
+        if tasks is not None:
+            tasks.cancel_scope.cancel()
+            await tasks.__aexit__(None, None, None)
+
+    def broker(self, broker: Broker, *, purpose: str) -> MemoryBrokerClient:
+        """Return the client of a broker: see `ProtocolDriver.broker`. Raises Closed outside the block."""
+        client = self._clients.get((broker, purpose))
+        if client is None:
+            if self._tasks is None:
+                raise Closed(f"{self!r}: use it in `async with`")
+            client = MemoryBrokerClient(broker, self._state, self._tuning.request_timeout, self._tuning.backoff)
+            self._clients[broker, purpose] = client
+            self._tasks.start_soon(client.run)
+        return client
+
+    # ---- the rules --------------------------------------------------------------------------------------------
+
+    def refusal_policy(self) -> MemoryRefusalPolicy:
+        """Return a policy that gives up nothing: an in-memory broker answers every request."""
+        return MemoryRefusalPolicy()
+
+    def validate_record(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
+        """Raise Rejected for a topic name or a size that cannot be: see ProtocolDriver."""
+        if not TOPIC_NAME.fullmatch(topic):
+            raise Rejected([record], f"topic {topic!r}: a name has 1 to 249 of the characters a-z A-Z 0-9 . _ -")
+        if (size := record_bytes(record)) > max_message_bytes:
+            too_large = MessageTooLarge(topic, -1, size, max_message_bytes, "max_message_bytes")
+            raise Rejected([record], str(too_large)) from too_large
+
+    def record_size(self, record: ProducerRecord) -> int:
+        """Return what a record counts towards limits (bytes)."""
+        return record_bytes(record)
+
+    # ---- groups -----------------------------------------------------------------------------------------------
+
+    def membership(self, subscription: Subscription) -> MemoryMembership:
+        """Return a member of a group, which has yet to join."""
+        return MemoryMembership(self._state, subscription, self._tuning.request_timeout, self._tuning.backoff)
+
+    def offsets(self, group: str) -> MemoryOffsets:
+        """Return the stored positions of a group."""
+        return MemoryOffsets(self._state, group, self._tuning.request_timeout)
+
+    async def groups(self) -> list[str]:
+        """Return the names of all groups, sorted. Cancellation: safe."""
+        await anyio.lowlevel.checkpoint()
+        return sorted(self._state.groups)
+
+
+class MemoryRefusalPolicy:
+    """The policy for brokers that never refuse by closing the connection (`core.interfaces.RefusalPolicy`)."""
+
+    def request_failed(
+        self, batches: Sequence[PartitionBatch], error: OdradekError, *, answered: bool
+    ) -> Sequence[PartitionBatch]:
+        """Give up no batch."""
+        return ()
+
+    def describe(self, batch: PartitionBatch) -> tuple[str, str]:
+        """Return no reason: none is ever needed."""
+        return "", ""

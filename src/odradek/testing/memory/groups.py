@@ -1,0 +1,284 @@
+"""Consumer groups of an in-memory cluster: their members, who owns what, and the stored positions.
+
+The partitions of each topic are dealt out to the streams of the members in turn, in the order in which the members
+joined. Members follow incrementally: each releases what it no longer is to have, and claims what is free.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.lowlevel
+
+from odradek.core.backoff import Backoff
+from odradek.core.interfaces import Assignment, RebalanceListener, Subscription
+from odradek.errors import ConfigError, GroupError, OdradekError, SessionExpired
+from odradek.types import Position, TopicPartition
+
+if TYPE_CHECKING:
+    from odradek.testing.memory.state import ClusterState
+
+__all__ = ["GroupSession", "MemoryGroup", "MemoryMembership", "MemoryOffsets"]
+
+JITTER = 0.5
+"""Instead of chance: see `broker`."""
+
+
+@dataclass(eq=False)
+class GroupSession:
+    """One member from joining to leaving or expiring. After that, nothing of it counts.
+
+    Args:
+        membership: The member.
+        owned: Its partitions; nobody else gets one of them before it has released it.
+    """
+
+    membership: MemoryMembership
+    owned: set[TopicPartition] = field(default_factory=set)
+    expired: bool = False
+
+
+class MemoryGroup:
+    """One group.
+
+    Args:
+        name: Its name.
+        changed: Called after every change.
+    """
+
+    def __init__(self, name: str, changed: Callable[[], None]) -> None:
+        self.name = name
+        self.committed: dict[TopicPartition, Position] = {}
+        self.sessions: dict[str, GroupSession] = {}
+        """The members, by id, in the order in which they joined."""
+        self.generation = 0
+        """Grows whenever a member joins or leaves."""
+        self._changed = changed
+        self._numbers = count(1)
+
+    def new_id(self) -> str:
+        """Return an id for a member that chose none."""
+        return f"{self.name}_{next(self._numbers)}"
+
+    def join(self, membership: MemoryMembership) -> GroupSession:
+        """Add a member."""
+        session = self.sessions[membership.consumer_id] = GroupSession(membership)
+        self._rebalance()
+        return session
+
+    def remove(self, session: GroupSession) -> None:
+        """Remove a member; its partitions are free."""
+        if self.sessions.get(session.membership.consumer_id) is session:
+            del self.sessions[session.membership.consumer_id]
+            session.expired = True
+            session.owned.clear()
+            self._rebalance()
+
+    def release(self, session: GroupSession, partitions: Collection[TopicPartition]) -> None:
+        """Free partitions of a member."""
+        session.owned.difference_update(partitions)
+        self._changed()
+
+    def _rebalance(self) -> None:
+        self.generation += 1
+        self._changed()
+
+    def target(
+        self, session: GroupSession, partitions: Mapping[str, Sequence[TopicPartition]]
+    ) -> dict[TopicPartition, int]:
+        """Return the partitions that a member is to have, each with the number of its stream.
+
+        Args:
+            session: The member.
+            partitions: Those of every topic.
+        """
+        target: dict[TopicPartition, int] = {}
+        for topic, numbers in partitions.items():
+            streams = [
+                (each, number)
+                for each in self.sessions.values()
+                for number in range(streams_of(each.membership.subscription, topic))
+            ]
+            if streams:
+                for index, partition in enumerate(numbers):
+                    owner, number = streams[index % len(streams)]
+                    if owner is session:
+                        target[partition] = number
+        return target
+
+    def owners(self, session: GroupSession, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
+        """Return the other members that own one of these partitions."""
+        return {
+            partition: consumer_id
+            for consumer_id, other in self.sessions.items()
+            if other is not session
+            for partition in other.owned.intersection(partitions)
+        }
+
+
+class MemoryMembership:
+    """A member of a group. Implements `core.interfaces.Membership`.
+
+    Args:
+        state: The cluster.
+        subscription: What it wants to consume.
+        timeout: How long one request may take (s).
+        backoff: Wait between attempts to join.
+    """
+
+    def __init__(self, state: ClusterState, subscription: Subscription, timeout: float, backoff: Backoff) -> None:
+        check_subscription(subscription)
+        self.subscription = subscription
+        self.problem = ""
+        self._state, self._timeout, self._backoff = state, timeout, backoff
+        self._group = group = state.group(subscription.group)
+        fixed = subscription.consumer_id
+        self.consumer_id = group.new_id() if fixed is None else f"{group.name}_{fixed}"
+        self._session: GroupSession | None = None
+        self._listener: RebalanceListener | None = None
+        self._assigned: set[TopicPartition] | None = None  # None: nothing yet in this session, not even no partitions
+
+    def __repr__(self) -> str:
+        owned = 0 if self._session is None else len(self._session.owned)
+        return f"<{type(self).__name__} {self.consumer_id} owns {owned} partitions>"
+
+    async def run(self, listener: RebalanceListener) -> None:
+        """Join, and call `listener`, until cancelled: see `Membership.run`."""
+        self._listener = listener
+        changed = self._state.changed
+        while True:
+            session = self._session or await self._join()
+            version = changed.version
+            if await self._follow(session, listener):
+                await changed.wait(version)
+
+    def expire(self) -> None:
+        """End the session, as a group does with a member that it has not heard of for too long."""
+        lost, self._assigned = frozenset(self._assigned or ()), None
+        session, self._session = self._session, None
+        if self._listener is not None and lost:
+            self._listener.lost(lost)  # first: it cancels a commit, which removing the session would wake
+        if session is not None:
+            self._group.remove(session)
+
+    async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Store positions of owned partitions: see `Membership.commit`.
+
+        Raises SessionExpired when the session has ended, GroupError for a partition that this member does not own.
+        """
+        session = self._session
+        await self._state.serve("commit", self._timeout, partitions=positions.keys())
+        if session is None or session.expired:
+            raise SessionExpired(f"the session of {self.consumer_id} has expired: nothing was committed")
+        if foreign := sorted(positions.keys() - session.owned):
+            raise GroupError(f"{foreign[0]} does not belong to {self.consumer_id}: nothing was committed")
+        self._group.committed.update(positions)
+
+    async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position | None]:
+        """Return the stored positions; None where none was ever stored."""
+        await anyio.lowlevel.checkpoint()
+        return {partition: self._group.committed.get(partition) for partition in partitions}
+
+    async def leave(self) -> None:
+        """Release everything and leave the group, at once."""
+        session, self._session, self._assigned = self._session, None, None
+        if session is not None:
+            self._group.remove(session)
+
+    # ---- joining and following --------------------------------------------------------------------------------
+
+    async def _join(self) -> GroupSession:
+        attempt = 0
+        while True:
+            try:
+                await self._state.serve("join", self._timeout)
+                break
+            except OdradekError as error:
+                if not error.retriable:
+                    raise
+                self.problem = str(error)
+            await anyio.sleep(self._backoff.delay(attempt, JITTER))
+            attempt += 1
+        changed = self._state.changed
+        while self.consumer_id in self._group.sessions:
+            self.problem = f"another member has the id {self.consumer_id}"
+            await changed.wait(changed.version)
+        self.problem = ""
+        self._session = session = self._group.join(self)
+        return session
+
+    async def _follow(self, session: GroupSession, listener: RebalanceListener) -> bool:
+        """Take one step towards what this member is to have. Return True if only a change can bring another one."""
+        target = self._target(session)
+        if surplus := session.owned - target.keys():
+            await listener.revoke(surplus)
+            if not session.expired:
+                self._assigned = (self._assigned or set()) - surplus
+                self._group.release(session, surplus)
+            return False
+        added = {partition: stream for partition, stream in target.items() if partition not in session.owned}
+        if not added and self._assigned is not None:
+            return True
+        if owners := self._group.owners(session, added):
+            partition, owner = next(iter(owners.items()))
+            self.problem = f"{len(owners)} partitions belong to other members ({partition} to {owner})"
+            return True
+        self.problem = ""
+        session.owned.update(added)
+        await self._assign(session, listener, added)
+        return False
+
+    async def _assign(
+        self, session: GroupSession, listener: RebalanceListener, added: Mapping[TopicPartition, int]
+    ) -> None:
+        committed = await self.committed(list(added))
+        if not session.expired:
+            self._assigned = (self._assigned or set()) | added.keys()
+            await listener.assign(Assignment(self._group.generation, added, committed))
+
+    def _target(self, session: GroupSession) -> dict[TopicPartition, int]:
+        table = self._state.table
+        return self._group.target(session, {topic: table.partitions(topic) for topic in sorted(table.topics)})
+
+
+class MemoryOffsets:
+    """The stored positions of a group. Implements `core.interfaces.OffsetStore`."""
+
+    def __init__(self, state: ClusterState, group: str, timeout: float) -> None:
+        self._state, self._group, self._timeout = state, state.group(group), timeout
+
+    async def fetch(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position | None]:
+        """Return the stored positions; None where none was ever stored. Cancellation: safe."""
+        await anyio.lowlevel.checkpoint()
+        return {partition: self._group.committed.get(partition) for partition in partitions}
+
+    async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Store positions, unfenced: see `OffsetStore.commit`."""
+        await self._state.serve("commit", self._timeout, partitions=positions.keys())
+        self._group.committed.update(positions)
+
+
+def check_subscription(subscription: Subscription) -> None:
+    """Raise ConfigError for a subscription that cannot work."""
+    chosen = [x for x in (subscription.topics, subscription.include, subscription.exclude) if x is not None]
+    if len(chosen) != 1:
+        raise ConfigError("a subscription needs exactly one of topics, include and exclude")
+    for pattern in (subscription.include, subscription.exclude):
+        try:
+            re.compile(pattern or "")
+        except re.error as error:
+            raise ConfigError(f"{pattern!r} is no regular expression: {error}") from error
+
+
+def streams_of(subscription: Subscription, topic: str) -> int:
+    """Return how many streams a member has for a topic: 0 if it does not consume it."""
+    if subscription.topics is not None:
+        return subscription.topics.get(topic, 0)
+    included = subscription.include is not None
+    pattern = subscription.include if included else subscription.exclude
+    return subscription.streams if (re.fullmatch(pattern or "", topic) is not None) is included else 0

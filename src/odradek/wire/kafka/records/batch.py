@@ -1,0 +1,134 @@
+"""Record batches: the format of magic 2, since 0.11 (specification 3.3)."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from odradek import engine
+from odradek.wire.compression import CompressionType
+from odradek.wire.kafka.records.compression import decompress
+
+__all__ = [
+    "HEADER_BYTES",
+    "LEAST_LENGTH",
+    "ROW_BYTES",
+    "BatchHeader",
+    "batch_header",
+    "body_of",
+    "control_type",
+    "damage_of",
+    "end_of_damaged",
+]
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_BYTES = _HEADER.size
+LEAST_LENGTH = HEADER_BYTES - 12
+"""The least a length field may say."""
+_CRC_AT, _CRC_FROM = 17, 21
+
+ROW_BYTES = 64
+"""What a record counts beyond its bytes in `max_decompressed_bytes`: about what its row in the columns takes."""
+
+_CODEC, _APPEND_TIME, _TRANSACTIONAL, _CONTROL, _DELETE_HORIZON = 7, 8, 16, 32, 64
+
+
+class BatchHeader(NamedTuple):
+    """The header of a record batch, field by field."""
+
+    base_offset: int
+    length: int
+    """Bytes behind this field."""
+    leader_epoch: int
+    magic: int
+    crc: int
+    """CRC-32C of everything behind it."""
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    """What timestamp deltas count from (ms); the delete horizon of a batch that has one."""
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record, also when that was compacted away."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """Where the next batch may start."""
+        return self.last_offset + 1
+
+    @property
+    def codec(self) -> int:
+        """A `CompressionType`, or a number that is none."""
+        return self.attributes & _CODEC
+
+    @property
+    def is_append_time(self) -> bool:
+        """True: the broker set the timestamp of all records, `max_timestamp`."""
+        return bool(self.attributes & _APPEND_TIME)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        """True: not for consumers; its record says how a transaction ended, or belongs to the brokers."""
+        return bool(self.attributes & _CONTROL)
+
+    @property
+    def delete_horizon(self) -> int | None:
+        """When compaction may remove the batch's tombstones or marker (ms), once that is decided."""
+        return self.base_timestamp if self.attributes & _DELETE_HORIZON else None
+
+
+def batch_header(entry: memoryview) -> BatchHeader:
+    """Return the header of the batch at the start of a buffer, which has `HEADER_BYTES` at least."""
+    return BatchHeader._make(_HEADER.unpack_from(entry))
+
+
+def damage_of(batch: BatchHeader, entry: memoryview) -> str:
+    """Return what is wrong with a whole batch, in words; "" when nothing is. Its records are not looked at."""
+    if engine.active.crc32c(entry[_CRC_FROM:]) != batch.crc:
+        return "CRC mismatch"
+    if batch.codec > CompressionType.ZSTD:
+        return f"unknown codec {batch.codec}"
+    if batch.last_offset_delta < 0 or not 0 <= batch.base_offset <= (1 << 63) - 2 - batch.last_offset_delta:
+        return f"offsets {batch.base_offset} to {batch.last_offset}, which cannot be"
+    if batch.record_count < 0:
+        return f"{batch.record_count} records"
+    return ""
+
+
+def end_of_damaged(batch: BatchHeader, position: int) -> int:
+    """Return where to continue behind a batch whose header may be wrong.
+
+    Its last offset counts only where the number of records agrees with it, as in every batch that was not compacted.
+    Otherwise the damage would decide how many good records behind it are lost; so it is one offset behind `position`.
+    """
+    if batch.base_offset >= 0 and batch.record_count > 0 and batch.last_offset_delta == batch.record_count - 1:
+        return batch.next_offset
+    return max(position, batch.base_offset) + 1
+
+
+def body_of(batch: BatchHeader, entry: memoryview, max_bytes: int) -> memoryview | bytes:
+    """Return the records of a batch, decompressed. Raises CompressionError."""
+    if not batch.codec:
+        return entry[HEADER_BYTES:]
+    room = max(0, max_bytes - ROW_BYTES * batch.record_count)
+    return decompress(batch.codec, entry[HEADER_BYTES:], room, magic=2)
+
+
+def control_type(batch: BatchHeader, body: memoryview | bytes) -> int | None:
+    """Return the type of the control record of a control batch: 0 abort, 1 commit; None: it cannot be read."""
+    records = engine.active.RecordBuilder()
+    records.decode_batch(body, 0, len(body), min(batch.record_count, 1), 0, batch.last_offset_delta, 0, 0, False)
+    keys = records.take()[3]
+    key = None if keys is None else keys[0]
+    return None if key is None or len(key) < 4 else int.from_bytes(key[2:4], "big", signed=True)

@@ -1,0 +1,30 @@
+"""Compression of records, with what depends on the message format (specification 3.4)."""
+
+from __future__ import annotations
+
+from odradek.wire import compression
+from odradek.wire.compression import CompressionError, CompressionType
+from odradek.wire.kafka.records import lz4
+
+__all__ = ["compress", "decompress"]
+
+
+def compress(codec: CompressionType, data: bytes, *, magic: int) -> bytes:
+    """Compress the body of a batch, or the entries inside a wrapper."""
+    if codec is CompressionType.LZ4:
+        return lz4.compress(data, hash_magic=magic == 0)
+    return compression.compress(codec, data)
+
+
+def decompress(codec: int, data: memoryview, max_bytes: int, *, magic: int) -> bytes:
+    """Undo `compress`, and what other writers do that Kafka's readers accept.
+
+    Raises:
+        CompressionError: The data is damaged, or its format is not one for this magic.
+        DecompressedTooLarge: It decompresses to more than `max_bytes`.
+    """
+    if codec == CompressionType.LZ4:
+        return lz4.decompress(data, max_bytes, check_header=magic != 0)
+    if codec > CompressionType.ZSTD or (codec == CompressionType.ZSTD and magic < 2):
+        raise CompressionError(f"codec {codec} in magic {magic}, which does not have it")
+    return compression.decompress(CompressionType(codec), data, max_bytes)

@@ -1,0 +1,115 @@
+"""Record sets for Produce, in any of the three formats (specification 3.2 to 3.4)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from odradek import engine
+from odradek.engine import Headers
+from odradek.errors import LocalProtocolError
+from odradek.types import NO_TIMESTAMP
+from odradek.wire.compression import CompressionType
+from odradek.wire.kafka.records.compression import compress
+
+__all__ = ["encode_batch", "encode_message_set"]
+
+_HEAD = struct.Struct(">qiib")  # up to the CRC
+_BODY = struct.Struct(">hiqqqhii")  # what the CRC covers, up to the records
+_NO_EPOCH = -1
+_TRANSACTIONAL, _CONTROL = 16, 32
+
+Strings = Sequence[bytes | None]
+
+
+def encode_batch(
+    values: Strings,
+    keys: Strings | None = None,
+    headers: Sequence[Headers] | None = None,
+    timestamps: Sequence[int] | None = None,
+    *,
+    compression: CompressionType = CompressionType.NONE,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    is_transactional: bool = False,
+    is_control: bool = False,
+    base_offset: int = 0,
+) -> bytes:
+    """Return one record batch of magic 2.
+
+    Args:
+        values: Lists or `PackedBytes`; None is a tombstone.
+        keys: As many, or None: no record has one.
+        headers: As many, or None: no record has any.
+        timestamps: In ms since the epoch; None: the records have none.
+        compression: How the records are compressed together.
+        producer_id: From InitProducerId; -1: not idempotent.
+        producer_epoch: From InitProducerId.
+        base_sequence: The sequence number of the first record.
+        is_transactional: Part of a transaction.
+        is_control: Records of the brokers themselves: markers.
+        base_offset: 0, unless a log is written.
+
+    Raises:
+        LocalProtocolError: There is no record, or the batch or a field of it is too large for the format.
+    """
+    _check_count(values)
+    base = timestamps[0] if timestamps else NO_TIMESTAMP
+    attributes = compression | (_TRANSACTIONAL if is_transactional else 0) | (_CONTROL if is_control else 0)
+    last = len(values) - 1
+    try:
+        records = engine.active.encode_records(values, keys, headers, timestamps, base)
+        body = compress(compression, records, magic=2) if compression else records
+        latest = max(timestamps) if timestamps else NO_TIMESTAMP
+        producer = producer_id, producer_epoch, base_sequence
+        fields = _BODY.pack(attributes, last, base, latest, *producer, len(values))
+        head = _HEAD.pack(base_offset, _HEAD.size - 12 + 4 + len(fields) + len(body), _NO_EPOCH, 2)
+    except (OverflowError, struct.error) as error:
+        raise _too_large(error) from None
+    crc = engine.active.crc32c(body, engine.active.crc32c(fields))
+    return b"".join((head, crc.to_bytes(4, "big"), fields, body))
+
+
+def encode_message_set(
+    values: Strings,
+    keys: Strings | None = None,
+    timestamps: Sequence[int] | None = None,
+    *,
+    magic: int = 1,
+    compression: CompressionType = CompressionType.NONE,
+) -> bytes:
+    """Return a message set of magic 0 (0.8 and 0.9) or 1 (0.10); compressed, it is one message around the others.
+
+    Args:
+        values: Lists or `PackedBytes`; None is a tombstone.
+        keys: As many, or None: no message has one.
+        timestamps: In ms since the epoch; None: the messages have none. Magic 0 has no field for them.
+        magic: 0 or 1.
+        compression: How the messages are compressed together; zstd needs magic 2.
+
+    Raises:
+        LocalProtocolError: There is no message, or the format does not have what is asked for.
+    """
+    _check_count(values)
+    if magic not in (0, 1) or compression is CompressionType.ZSTD or (timestamps is not None and not magic):
+        what = f"magic {magic} with codec {compression.name.lower()}{' and timestamps' if timestamps else ''}"
+        raise LocalProtocolError(f"there is no message set of {what}: use encode_batch, or leave them out")
+    try:
+        messages = engine.active.encode_messages(values, keys, timestamps, magic)
+        if not compression:
+            return messages
+        wrapped = [compress(compression, messages, magic=magic)]
+        latest = [max(timestamps)] if timestamps else None
+        return engine.active.encode_messages(wrapped, None, latest, magic, compression, len(values) - 1)
+    except OverflowError as error:
+        raise _too_large(error) from None
+
+
+def _check_count(values: Strings) -> None:
+    if not len(values):
+        raise LocalProtocolError("there is no batch without records: leave the partition out")
+
+
+def _too_large(error: Exception) -> LocalProtocolError:
+    return LocalProtocolError(f"a batch with a length, timestamp or number that has no field which fits: {error}")

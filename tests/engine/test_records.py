@@ -1,0 +1,166 @@
+"""Records of 0.8 and later: both engines do the same, function by function."""
+
+from __future__ import annotations
+
+import random
+from array import array
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odradek import engine as engines
+from odradek.engine import Engine, HeaderColumns, Headers, PackedBytes
+
+PURE, COMPILED = engines.engine("pure"), engines.engine("compiled")
+BOTH = (PURE, COMPILED)
+
+strings = st.none() | st.binary(max_size=150)
+numbers = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-70, 70)
+headers = st.lists(st.tuples(st.text(st.characters(codec="utf-8"), max_size=4), strings), max_size=3).map(tuple)
+rows = st.lists(st.tuples(strings, strings, headers, numbers), max_size=8)
+
+
+def plain(column: object) -> object:
+    return column.tolist() if isinstance(column, memoryview | PackedBytes | HeaderColumns) else column
+
+
+def outcome(function: object, *arguments: object) -> object:
+    try:
+        return function(*arguments)  # type: ignore[operator]
+    except (ValueError, OverflowError, TypeError) as error:
+        return type(error)
+
+
+def decoded(engine: Engine, data: bytes, start: int, stop: int, batch: tuple[int, int, int, int, int, bool]) -> object:
+    made = engine.RecordBuilder()
+    story = [
+        outcome(made.decode_batch, data, start, stop, *batch),
+        outcome(made.decode_messages, data, start, stop, batch[3], batch[1], None, 100),
+        outcome(made.decode_batches, data, start, stop, batch[3]),
+        outcome(made.decode_messages, memoryview(data), start, stop, 0, 0, batch[4]),
+    ]
+    made.append(memoryview(b"raw"), 4, 9)
+    story.append(outcome(made.decode_batch, memoryview(bytearray(data)), start, stop, *batch))
+    count = len(made)
+    return story, count, [plain(column) for column in made.take()], [plain(column) for column in made.take()]
+
+
+@settings(deadline=None)
+@given(rows=rows, base=numbers)
+def test_records_are_written_alike(rows: list[tuple[bytes | None, bytes | None, Headers, int]], base: int) -> None:
+    values, keys = [row[0] for row in rows], [row[1] for row in rows]
+    pairs, times = [row[2] for row in rows], [row[3] for row in rows]
+    one, other = (engine.encode_records(values, keys, pairs, times, base) for engine in BOTH)
+    assert one == other
+    assert PURE.encode_records(values) == COMPILED.encode_records(values)
+    for magic in (0, 1):
+        one, other = (engine.encode_messages(values, keys, times, magic, 8, 1 << 40) for engine in BOTH)
+        assert one == other
+        assert PURE.encode_messages(values, magic=magic) == COMPILED.encode_messages(values, magic=magic)
+
+
+@settings(deadline=None)
+@given(
+    rows=rows,
+    junk=st.binary(max_size=40),
+    at=st.integers(-1, 200),
+    start=st.integers(-1, 3),
+    short=st.integers(-1, 3),
+    batch=st.tuples(
+        st.integers(-1, 9),
+        st.integers(0, 5),
+        st.integers(-1, 9),
+        st.integers(0, 9),
+        numbers,
+        st.booleans(),
+    ),
+)
+def test_records_sound_or_not_are_read_alike(
+    rows: list[tuple[bytes | None, bytes | None, Headers, int]],
+    junk: bytes,
+    at: int,
+    start: int,
+    short: int,
+    batch: tuple[int, int, int, int, int, bool],
+) -> None:
+    values, keys, pairs, times = ([row[column] for row in rows] for column in range(4))
+    for data in (
+        PURE.encode_records(values, keys, pairs, times, batch[4]),  # type: ignore[arg-type]
+        PURE.encode_messages(values, keys, times, 1, 0, batch[3]),  # type: ignore[arg-type]
+        PURE.encode_messages(values, keys, None, 0),  # type: ignore[arg-type]
+    ):
+        changed = data if at < 0 else data[:at] + junk + data[at + len(junk) :]
+        one, other = (decoded(engine, changed, start, len(changed) - short, batch) for engine in BOTH)
+        assert one == other
+        assert PURE.scan_messages(changed) == COMPILED.scan_messages(changed)
+
+
+@pytest.mark.parametrize("number", [0, 63, 64, -64, -65, (1 << 31) - 1, -(1 << 31), (1 << 63) - 1, -(1 << 63)])
+def test_numbers_at_the_limits_of_their_types(engine: Engine, number: int) -> None:
+    data = engine.encode_records([b"x"], None, None, [number], 0)
+    made = engine.RecordBuilder()
+    assert made.decode_batch(data, 0, len(data), 1, 0, 0, 0, 0, False) == (len(data), 1, 1)
+    assert plain(made.take()[5]) == [number]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"\x80\x80\x80\x80\x80\x00" + bytes(20),  # a length of 6 bytes
+        b"\xfe\xff\xff\xff\x1f" + bytes(20),  # of more than 32 bits
+        b"\x1e\0" + b"\xff" * 10 + bytes(4),  # a time of more than 64 bits
+        b"\x0c\0\0\0\3\1\0",  # a key of -2 bytes
+        b"\x0c\0\0\0\1\3\0",  # a value of -2 bytes
+        b"\x0c\0\0\0\1\1\2",  # a header without a byte
+        b"\x10\0\0\0\1\1\2\1\1",  # a header without a name
+        b"\x0c\0\0\0\1\1\1",  # -1 headers
+        b"\x0a\0\0\0\1\1\0",  # a length that is too small
+        b"\x0e\0\0\0\1\1\0\0",  # and one that is too large
+        b"\1" + bytes(20),  # a negative length
+        b"\x0c\0\0\1\1\1\0",  # a negative offset
+        b"\x0c\0\0\4\1\1\0",  # an offset that is not of the batch
+    ],
+)
+def test_records_that_cannot_be_are_not_taken(engine: Engine, record: bytes) -> None:
+    good = engine.encode_records([b"x"])
+    made = engine.RecordBuilder()
+    data = good + record
+    assert made.decode_batch(data, 0, len(data), 2, 50, 1, 0, 0, False) == (len(good), 1, 51)
+    assert len(made) == 1
+
+
+def test_crc32c_is_that_of_castagnoli(engine: Engine) -> None:
+    assert engine.crc32c(b"123456789") == 0xE3069283
+    assert engine.crc32c(b"") == 0
+    assert engine.crc32c(bytes(32)) == 0x8A9136AA
+
+
+@pytest.mark.parametrize("size", [1, 191, 192, 193, 65535, 65536, 65537, 65536 + 100, 65536 + 5000, 200_000])
+def test_crc32c_goes_on_from_what_stands_before(size: int) -> None:
+    data = random.Random(size).randbytes(size)
+    whole = COMPILED.crc32c(data)
+    assert PURE.crc32c(data) == whole
+    for cut in {0, 1, size // 3, size - 1}:
+        for engine in BOTH:
+            assert engine.crc32c(memoryview(data)[cut:], engine.crc32c(data[:cut])) == whole
+
+
+def test_buffers_that_do_not_hold_what_is_asked_for_are_refused(engine: Engine) -> None:
+    made = engine.RecordBuilder()
+    for start, stop in ((-1, 2), (2, 1), (0, 4)):
+        with pytest.raises(ValueError, match=r"does not lie within 3 bytes"):
+            made.decode_batches(b"abc", start, stop, 0)
+        with pytest.raises(ValueError, match=r"does not lie within 3 bytes"):
+            made.decode_batch(b"abc", start, stop, 1, 0, 0, 0, 0, False)
+        with pytest.raises(ValueError, match=r"does not lie within 3 bytes"):
+            made.decode_messages(b"abc", start, stop, 0)
+
+
+def test_columns_of_times_may_be_views(engine: Engine) -> None:
+    times = memoryview(array("q", [5, 6]))
+    assert engine.encode_records([b"a", b"b"], None, None, times, 5) == engine.encode_records(
+        [b"a", b"b"], None, None, [5, 6], 5
+    )
+    with pytest.raises(OverflowError):
+        engine.encode_records([b"a"], None, None, [1 << 63], 0)

@@ -1,0 +1,211 @@
+"""Hostile bytes against the record formats of Kafka 0.8 to 4.x.
+
+    python tests/wire/kafka/records/fuzz.py --count 200000 --seed 7
+
+mutates valid record sets of every format, with their CRCs put right more often than not, so that the damage is met at
+every depth. Deterministic for a seed. Exit code 1 at the first input that breaks the rule of `fuzz_one`; it is printed
+in hexadecimal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import random
+import signal
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from zlib import crc32
+
+if __name__ == "__main__":  # as a script: the directory above `tests` is not in the path then
+    sys.path.insert(0, str(Path(__file__).parents[4]))
+
+from tests.wire.kafka.records.reading import read
+
+from odradek import engine as engines
+from odradek.core.interfaces import DecoderOptions
+from odradek.wire.compression import CompressionType
+from odradek.wire.kafka.records.encode import encode_batch, encode_message_set
+
+BOUND = 1 << 16
+MODES = [
+    DecoderOptions(max_message_bytes=BOUND, max_decompressed_bytes=BOUND, corrupt=how)
+    for how in ("fail", "skip", "raw")
+]
+HANG_S = 60
+ROW_BYTES = 1200
+"""What the pure engine takes for a record without key, value and headers, at most, several times over."""
+
+
+# ---- the rule -----------------------------------------------------------------------------------------------
+
+
+def fuzz_one(data: bytes) -> None:
+    """Whatever the bytes: nothing is raised; every split, deferred or not, and every engine read the same; positions
+    never move back."""
+    before = engines.active.NAME
+    seed = crc32(data)
+    cuts = sorted({seed % 7, seed % 31, seed % 257, seed % (len(data) + 1)})
+    start = seed % 3
+    try:
+        for options in MODES:
+            engines.use("pure")
+            expected = read(data, (), options, start)
+            assert expected.fetch_position >= expected.position >= start
+            assert all(row[0] >= start for row in expected.rows)
+            later = replace(options, defer=True)
+            assert read(data, cuts, options, start) == expected, f"{options.corrupt} depends on the split"
+            assert read(data, cuts, later, start) == expected, f"{options.corrupt} differs when it is deferred"
+            engines.use("compiled")
+            assert read(data, (), options, start) == expected, f"{options.corrupt} differs on the compiled engine"
+            assert read(data, cuts, later, start) == expected, f"{options.corrupt} differs on both accounts"
+    finally:
+        engines.use(before)
+
+
+def allocation_of(data: bytes) -> int:
+    """The most memory (bytes) that reading these bytes took at any moment, as far as Python knows."""
+    tracemalloc.start()
+    try:
+        fuzz_one(data)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def allocation_limit(data: bytes) -> int:
+    """A bound for what the input or the configured limit can become as rows of lists."""
+    return ROW_BYTES * max(len(data), BOUND) // 7
+
+
+# ---- material -----------------------------------------------------------------------------------------------
+
+VALUES = [b"one", None, b"three" * 20, b""]
+KEYS = [None, b"k", b"", b"key"]
+HEADERS = [(), (("name", b"value"), ("", None)), (), (("\N{SNOWMAN}", b""),)]
+TIMES = [1600000000000, 1600000000001, 1599999999999, -1]
+
+
+def material() -> list[bytes]:
+    """Valid record sets of every kind."""
+    sets = [
+        encode_batch(VALUES, KEYS, HEADERS, TIMES, compression=compression, base_offset=offset)
+        for compression in CompressionType
+        for offset in (0, 100)
+    ]
+    sets.append(encode_batch([b"x"], producer_id=7, producer_epoch=1, base_sequence=5, is_transactional=True))
+    marker = b"\0\0\0\0\0\0"
+    sets.append(encode_batch([marker], [marker[:4]], producer_id=7, producer_epoch=1, is_control=True, base_offset=9))
+    sets.append(encode_batch([bytes(2 * BOUND)], compression=CompressionType.ZSTD))
+    for magic in (0, 1):
+        times = TIMES if magic else None
+        for compression in list(CompressionType)[:4]:
+            sets.append(encode_message_set(VALUES, KEYS, times, magic=magic, compression=compression))
+        sets.append(encode_message_set([bytes(2 * BOUND)], magic=magic, compression=CompressionType.LZ4))
+    return [*sets, sets[0] + sets[3] + sets[-2], sets[1][:40], b""]
+
+
+NUMBERS = [-2, -1, 0, 1, 4, 13, 14, 48, 49, 127, 128, 255, 256, 32767, BOUND, (1 << 31) - 1, 1 << 31, (1 << 32) - 1]
+
+
+def overwrite(rng: random.Random, data: bytearray) -> None:
+    data[rng.randrange(len(data))] = rng.randrange(256)
+
+
+def flip(rng: random.Random, data: bytearray) -> None:
+    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+
+
+def number(rng: random.Random, data: bytearray) -> None:
+    at, size = rng.randrange(len(data)), rng.choice([1, 2, 4, 8])
+    data[at : at + size] = (rng.choice(NUMBERS) & ((1 << 8 * size) - 1)).to_bytes(size, "big")
+
+
+def remove(rng: random.Random, data: bytearray) -> None:
+    at = rng.randrange(len(data))
+    del data[at : at + rng.randrange(1, 12)]
+
+
+def double(rng: random.Random, data: bytearray) -> None:
+    at = rng.randrange(len(data))
+    data[at:at] = data[at : at + rng.randrange(1, 40)]
+
+
+def cut(rng: random.Random, data: bytearray) -> None:
+    del data[rng.randrange(len(data)) :]
+
+
+MUTATIONS: list[Callable[[random.Random, bytearray], None]] = [overwrite, flip, number, number, remove, double, cut]
+
+
+def mended(data: bytearray) -> None:
+    """Put length and CRC of the first entry right, as far as there is one."""
+    if len(data) < 62:
+        return
+    data[8:12] = (len(data) - 12).to_bytes(4, "big")
+    if data[16] == 2:
+        data[17:21] = engines.active.crc32c(bytes(data[21:])).to_bytes(4, "big")
+    else:
+        data[12:16] = crc32(data[16:]).to_bytes(4, "big")
+
+
+def hostile(rng: random.Random, valid: Sequence[bytes]) -> bytes:
+    """One input: valid bytes, mutated, their CRC perhaps put right, with others behind or in front of them."""
+    data = bytearray(rng.choice(valid))
+    for _ in range(rng.choice([0, 1, 1, 2, 4])):
+        if data:
+            rng.choice(MUTATIONS)(rng, data)
+    if rng.randrange(4):
+        mended(data)
+    match rng.randrange(4):
+        case 0:
+            data += rng.choice(valid)
+        case 1:
+            data[:0] = rng.choice(valid)
+    if data and not rng.randrange(4):
+        rng.choice(MUTATIONS)(rng, data)
+    return bytes(data)
+
+
+# ---- the script ---------------------------------------------------------------------------------------------
+
+
+def run(count: int, seed: int, alive: Callable[[], object] = lambda: None) -> int:
+    """Give the exit code. `alive` is called every thousand inputs."""
+    rng, valid = random.Random(seed), material()
+    began, largest, slowest = time.perf_counter(), 0, 0.0
+    for i in range(count):
+        if i % 1000 == 0:
+            alive()
+        data = hostile(rng, valid)
+        start = time.perf_counter()
+        try:
+            if i % 20 == 0:
+                took = allocation_of(data)
+                assert took <= allocation_limit(data), f"{took} bytes allocated"
+                largest = max(largest, took)
+            else:
+                fuzz_one(data)
+        except Exception as error:
+            sys.stderr.write(f"input {i} of seed {seed}: {type(error).__name__}: {error}\n{data.hex()}\n")
+            return 1
+        slowest = max(slowest, time.perf_counter() - start)
+    seconds = time.perf_counter() - began
+    sys.stdout.write(
+        f"{count} inputs, seed {seed}: 0 failures in {seconds:.0f} s; slowest {1000 * slowest:.0f} ms; "
+        f"most memory in a sample {largest} bytes, allowed {allocation_limit(b'')}\n"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=200_000, help="inputs (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=7, help="of the generator (default: %(default)s)")
+    options = parser.parse_args()
+    faulthandler.register(signal.SIGALRM, chain=True)
+    sys.exit(run(options.count, options.seed, lambda: signal.alarm(HANG_S)))
