@@ -125,10 +125,10 @@ def test_a_nonsensical_option_is_refused_when_the_object_is_made(
     maker: str, kind: type, data: st.DataObject, nonsense: object
 ) -> None:
     name = data.draw(st.sampled_from([*arguments.declared(kind), *["topics"] * (maker != "producer")]))
-    options = {"group": "g"} if maker == "consumer" else {}
-    options |= {} if maker == "producer" else {"topics": "t"}
+    keywords = {"group": "g"} if maker == "consumer" else {}
+    keywords |= {} if maker == "producer" else {"topics": "t"}
     try:
-        getattr(od.connect("kafka07+zk://127.0.0.1:1"), maker)(**{**options, name: nonsense})
+        getattr(od.connect("kafka07+zk://127.0.0.1:1"), maker)(**{**keywords, name: nonsense})
     except od.Closed:
         assert maker == "producer"  # which is made after its options were checked
     except Exception as error:

@@ -6,7 +6,7 @@ from tests.conformance.kafka.record_sets import Row, decoded_records, expected_r
 
 from .case import Record, difference
 
-VERDICTS = ("ensure_valid", "iterate", "record_check", "fields_error")
+OUTCOMES = ("ensure_valid", "iterate", "record_check", "fields_error")
 
 
 def check(record: Record) -> str | None:
@@ -15,7 +15,7 @@ def check(record: Record) -> str | None:
     if wrong is None and not record["batch_error"]:
         return _accepted(record, decoder.error, rows)
     if decoder.error is None:
-        return difference("verdict", "refused", f"accepted with {len(rows)} records")
+        return difference("outcome", "refused", f"accepted with {len(rows)} records")
     sound = expected_records(record["batches"][:wrong])
     known = expected_records(record["batches"][: len(record["batches"]) if wrong is None else wrong + 1])
     both = min(len(known), len(rows))  # how far into a damaged batch records are read is a matter of taste
@@ -25,7 +25,7 @@ def check(record: Record) -> str | None:
 
 
 def _is_damaged(batch: Record) -> bool:
-    return any(batch.get(verdict) for verdict in VERDICTS)
+    return any(batch.get(outcome) for outcome in OUTCOMES)
 
 
 def _accepted(record: Record, error: object, rows: list[Row]) -> str | None:

@@ -57,7 +57,7 @@ def fuzz_one(data: bytes) -> None:
             expected = read(data, (), options, start)
             assert expected.fetch_position >= expected.position >= start
             assert all(row[0] >= start for row in expected.rows)
-            later = replace(options, defer=True)
+            later = replace(options, defer_decompression=True)
             assert read(data, cuts, options, start) == expected, f"{options.corrupt} depends on the split"
             assert read(data, cuts, later, start) == expected, f"{options.corrupt} differs when it is deferred"
             engines.use("compiled")
@@ -142,7 +142,7 @@ def cut(rng: random.Random, data: bytearray) -> None:
 MUTATIONS: list[Callable[[random.Random, bytearray], None]] = [overwrite, flip, number, number, remove, double, cut]
 
 
-def mended(data: bytearray) -> None:
+def with_checksums(data: bytearray) -> None:
     """Put length and CRC of the first entry right, as far as there is one."""
     if len(data) < 62:
         return
@@ -160,7 +160,7 @@ def hostile(rng: random.Random, valid: Sequence[bytes]) -> bytes:
         if data:
             rng.choice(MUTATIONS)(rng, data)
     if rng.randrange(4):
-        mended(data)
+        with_checksums(data)
     match rng.randrange(4):
         case 0:
             data += rng.choice(valid)

@@ -29,7 +29,7 @@ class Reading(NamedTuple):
     fetch_position: int
 
 
-def pieces(data: bytes, cuts: Sequence[int]) -> list[memoryview]:
+def chunks(data: bytes, cuts: Sequence[int]) -> list[memoryview]:
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     return [memoryview(data[a:b]) for a, b in pairwise(edges)]
 
@@ -43,8 +43,8 @@ def read(
 ) -> Reading:
     decoder = RecordDecoder(PARTITION, Position(start), options)
     decoder.start_response(is_visible)
-    for piece in pieces(data, cuts):
-        decoder.feed(piece)
+    for chunk in chunks(data, cuts):
+        decoder.feed(chunk)
     decoder.decompress_deferred()
     assert decoder.deferred_bytes == 0
     columns = decoder.take()

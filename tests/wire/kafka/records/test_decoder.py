@@ -22,7 +22,11 @@ from odradek.wire.kafka.records.encode import encode_batch, encode_message_set
 
 pytestmark = pytest.mark.usefixtures("either_engine")
 
-SKIP, RAW, LATER = DecoderOptions(corrupt="skip"), DecoderOptions(corrupt="raw"), DecoderOptions(defer=True)
+SKIP, RAW, LATER = (
+    DecoderOptions(corrupt="skip"),
+    DecoderOptions(corrupt="raw"),
+    DecoderOptions(defer_decompression=True),
+)
 GZIP, LZ4, ZSTD = CompressionType.GZIP, CompressionType.LZ4, CompressionType.ZSTD
 
 
@@ -31,10 +35,10 @@ def batch(*values: bytes | None, base: int = 0, last_delta: int | None = None, *
     data = bytearray(encode_batch(values, base_offset=base, **options))  # type: ignore[arg-type]
     if last_delta is not None:
         data[23:27] = last_delta.to_bytes(4, "big")
-    return mended(data)
+    return with_checksums(data)
 
 
-def mended(data: bytearray) -> bytes:
+def with_checksums(data: bytearray) -> bytes:
     data[17:21] = engine.active.crc32c(bytes(data[21:])).to_bytes(4, "big")
     return bytes(data)
 
@@ -42,7 +46,7 @@ def mended(data: bytearray) -> bytes:
 def empty_batch(base: int, last_delta: int) -> bytes:
     data = bytearray(batch(b"x", base=base, last_delta=last_delta)[:61])
     data[8:12], data[57:61] = (49).to_bytes(4, "big"), bytes(4)
-    return mended(data)
+    return with_checksums(data)
 
 
 def marker(base: int, kind: int, producer_id: int) -> bytes:
@@ -188,7 +192,7 @@ def test_an_empty_control_batch_is_of_no_known_type() -> None:
 
     data = bytearray(empty_batch(4, 0))
     data[22] |= 32
-    assert read(mended(data), is_visible=shown).fetch_position == 5
+    assert read(with_checksums(data), is_visible=shown).fetch_position == 5
     assert seen == [-1]
 
 
@@ -203,7 +207,7 @@ def test_the_delete_horizon_of_a_batch_is_known() -> None:
     data = bytearray(batch(b"x", timestamps=[1234]))
     assert batch_header(memoryview(data)).delete_horizon is None
     data[22] |= 64
-    assert batch_header(memoryview(mended(data))).delete_horizon == 1234
+    assert batch_header(memoryview(with_checksums(data))).delete_horizon == 1234
 
 
 # ---- damage -------------------------------------------------------------------------------------------------
@@ -257,7 +261,7 @@ def test_damage_in_a_header_never_hides_the_batches_behind_it() -> None:
 def test_records_in_front_of_damage_inside_a_batch_are_delivered() -> None:
     data = bytearray(batch(b"aa", b"bb", b"cc", base=10))
     data[-5] = 0x7F  # the length of the last value
-    whole = mended(data)
+    whole = with_checksums(data)
     failed = read(whole, start=10)
     assert failed.error == (CorruptMessage, "t/3", 12, "entry at offset 10: record 3 of 3 is damaged or missing")
     assert ([row[0] for row in failed.rows], failed.position) == ([10, 11], 12)
@@ -269,7 +273,7 @@ def test_records_in_front_of_damage_inside_a_batch_are_delivered() -> None:
 def test_bytes_behind_the_last_record_are_damage() -> None:
     data = bytearray(batch(b"a", base=10) + b"more")
     data[8:12] = (len(data) - 12).to_bytes(4, "big")
-    reading = read(mended(data), options=SKIP, start=10)
+    reading = read(with_checksums(data), options=SKIP, start=10)
     assert reading.reports == [("t/3", 10, "entry at offset 10: 4 bytes behind 1 records")]
     assert (reading.next_positions, reading.fetch_position) == ([11], 11)
 
@@ -277,7 +281,7 @@ def test_bytes_behind_the_last_record_are_damage() -> None:
 @pytest.mark.parametrize(
     ("at", "change", "reason"),
     [
-        (22, 7, "unknown codec 7"),
+        (22, 7, "unknown compression 7"),
         (23, 0x80, "offsets 5 to -2147483643, which cannot be"),
         (57, 0x80, "-2147483647 records"),
     ],
@@ -285,7 +289,7 @@ def test_bytes_behind_the_last_record_are_damage() -> None:
 def test_headers_that_cannot_be_are_damage(at: int, change: int, reason: str) -> None:
     data = bytearray(batch(b"a", base=5))
     data[at] |= change
-    assert read(mended(data), start=5).error == (CorruptMessage, "t/3", 5, f"entry at offset 5: {reason}")
+    assert read(with_checksums(data), start=5).error == (CorruptMessage, "t/3", 5, f"entry at offset 5: {reason}")
 
 
 def test_a_damaged_message_inside_a_wrapper_is_one_row() -> None:
@@ -443,7 +447,7 @@ def test_the_compiled_engine_packs_columns() -> None:
 def test_names_of_headers_that_are_not_utf8_are_replaced_in_part() -> None:
     data = bytearray(batch(b"x", headers=[(("abc", b"v"),)]))
     data[data.index(b"abc") + 1] = 0xCB
-    assert read(mended(data)).rows[0][5] == (("a\N{REPLACEMENT CHARACTER}c", b"v"),)
+    assert read(with_checksums(data)).rows[0][5] == (("a\N{REPLACEMENT CHARACTER}c", b"v"),)
 
 
 def test_how_to_treat_damage_is_one_of_three() -> None:

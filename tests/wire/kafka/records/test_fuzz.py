@@ -14,7 +14,7 @@ def test_mutations_of_valid_record_sets_are_read_or_refused_alike(capsys: pytest
 def test_counts_and_lengths_that_cannot_be_cost_no_memory() -> None:
     data = bytearray(fuzz.material()[0])
     data[57:61] = (1 << 30).to_bytes(4, "big")
-    fuzz.mended(data)
+    fuzz.with_checksums(data)
     assert fuzz.allocation_of(bytes(data)) < 1 << 17
 
 

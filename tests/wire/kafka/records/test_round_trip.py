@@ -44,7 +44,7 @@ def test_record_batches(
     engines.use(engine)
     try:
         data = encode_batch(values, keys, pairs, timestamps, compression=compression, base_offset=base_offset)
-        reading = read(data + data[:30], cuts, DecoderOptions(defer=defer), start=base_offset)
+        reading = read(data + data[:30], cuts, DecoderOptions(defer_decompression=defer), start=base_offset)
     finally:
         engines.use(before)
     expected = [(base_offset + i, time, 0, key, value, pair) for i, (value, key, pair, time) in enumerate(rows)]
@@ -75,7 +75,7 @@ def test_message_sets(
     engines.use(engine)
     try:
         data = encode_message_set(values, keys, timestamps, magic=magic, compression=compression)
-        reading = read(data, cuts, DecoderOptions(defer=defer))
+        reading = read(data, cuts, DecoderOptions(defer_decompression=defer))
     finally:
         engines.use(before)
     expected = [
@@ -90,6 +90,6 @@ def test_any_bytes_are_read_or_refused_alike(data: bytes, cuts: list[int]) -> No
     readings = []
     for engine in ENGINES:
         engines.use(engine)
-        readings += [read(data), read(data, cuts), read(data, cuts, DecoderOptions(defer=True))]
+        readings += [read(data), read(data, cuts), read(data, cuts, DecoderOptions(defer_decompression=True))]
     engines.use(before)
     assert all(reading == readings[0] for reading in readings)

@@ -39,8 +39,8 @@ def rows(times: list[int], kind: int, headers: tuple[tuple[str, bytes | None], .
     ("name", "times", "kind", "headers"),
     [
         *((name, [-1] * 3, -1, ()) for name in ("magic0_none_base100", "magic0_gzip_base100")),
-        *((f"magic1_{codec}_base100", TIMES, 0, ()) for codec in ("none", "gzip", "snappy")),
-        *((f"magic2_{codec}_base100", TIMES, 0, HEADERS) for codec in ("none", "gzip", "lz4", "zstd")),
+        *((f"magic1_{compression}_base100", TIMES, 0, ()) for compression in ("none", "gzip", "snappy")),
+        *((f"magic2_{compression}_base100", TIMES, 0, HEADERS) for compression in ("none", "gzip", "lz4", "zstd")),
         ("magic2_none_logappend", [7777] * 3, 1, ()),
         ("magic2_txn_pid", TIMES, 0, ()),
         ("magic2_truncated_tail", TIMES, 0, HEADERS),
@@ -111,7 +111,7 @@ def test_the_corpus_has_no_difference_on_either_engine(kind: str, checker: objec
 
 
 def test_the_corpus_reads_the_same_in_any_split_and_when_deferred() -> None:
-    later = DecoderOptions(defer=True)
+    later = DecoderOptions(defer_decompression=True)
     with gzip.open(CORPUS / "records_shared.jsonl.gz", "rt", encoding="utf-8") as lines:
         for line in list(lines)[::7]:
             data = bytes.fromhex(json.loads(line)["hex"])

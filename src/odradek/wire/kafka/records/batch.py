@@ -30,7 +30,7 @@ _CRC_AT, _CRC_FROM = 17, 21
 ROW_BYTES = 64
 """What a record counts beyond its bytes in `max_decompressed_bytes`: about what its row in the columns takes."""
 
-_CODEC, _APPEND_TIME, _TRANSACTIONAL, _CONTROL, _DELETE_HORIZON = 7, 8, 16, 32, 64
+_COMPRESSION, _APPEND_TIME, _TRANSACTIONAL, _CONTROL, _DELETE_HORIZON = 7, 8, 16, 32, 64
 
 
 class BatchHeader(NamedTuple):
@@ -64,9 +64,9 @@ class BatchHeader(NamedTuple):
         return self.last_offset + 1
 
     @property
-    def codec(self) -> int:
+    def compression(self) -> int:
         """A `CompressionType`, or a number that is none."""
-        return self.attributes & _CODEC
+        return self.attributes & _COMPRESSION
 
     @property
     def is_append_time(self) -> bool:
@@ -97,8 +97,8 @@ def damage_of(batch: BatchHeader, entry: memoryview) -> str:
     """Return what is wrong with a whole batch, in words; "" when nothing is. Its records are not looked at."""
     if engine.active.crc32c(entry[_CRC_FROM:]) != batch.crc:
         return "CRC mismatch"
-    if batch.codec > CompressionType.ZSTD:
-        return f"unknown codec {batch.codec}"
+    if batch.compression > CompressionType.ZSTD:
+        return f"unknown compression {batch.compression}"
     if batch.last_offset_delta < 0 or not 0 <= batch.base_offset <= (1 << 63) - 2 - batch.last_offset_delta:
         return f"offsets {batch.base_offset} to {batch.last_offset}, which cannot be"
     if batch.record_count < 0:
@@ -119,10 +119,10 @@ def end_of_damaged(batch: BatchHeader, position: int) -> int:
 
 def body_of(batch: BatchHeader, entry: memoryview, max_bytes: int) -> memoryview | bytes:
     """Return the records of a batch, decompressed. Raises CompressionError."""
-    if not batch.codec:
+    if not batch.compression:
         return entry[HEADER_BYTES:]
     room = max(0, max_bytes - ROW_BYTES * batch.record_count)
-    return decompress(batch.codec, entry[HEADER_BYTES:], room, magic=2)
+    return decompress(batch.compression, entry[HEADER_BYTES:], room, magic=2)
 
 
 def control_type(batch: BatchHeader, body: memoryview | bytes) -> int | None:

@@ -9,22 +9,22 @@ from odradek.wire.kafka.records import lz4
 __all__ = ["compress", "decompress"]
 
 
-def compress(codec: CompressionType, data: bytes, *, magic: int) -> bytes:
+def compress(kind: CompressionType, data: bytes, *, magic: int) -> bytes:
     """Compress the body of a batch, or the entries inside a wrapper."""
-    if codec is CompressionType.LZ4:
+    if kind is CompressionType.LZ4:
         return lz4.compress(data, hash_magic=magic == 0)
-    return compression.compress(codec, data)
+    return compression.compress(kind, data)
 
 
-def decompress(codec: int, data: memoryview, max_bytes: int, *, magic: int) -> bytes:
+def decompress(kind: int, data: memoryview, max_bytes: int, *, magic: int) -> bytes:
     """Undo `compress`, and what other writers do that Kafka's readers accept.
 
     Raises:
         CompressionError: The data is damaged, or its format is not one for this magic.
         DecompressedTooLarge: It decompresses to more than `max_bytes`.
     """
-    if codec == CompressionType.LZ4:
+    if kind == CompressionType.LZ4:
         return lz4.decompress(data, max_bytes, check_header=magic != 0)
-    if codec > CompressionType.ZSTD or (codec == CompressionType.ZSTD and magic < 2):
-        raise CompressionError(f"codec {codec} in magic {magic}, which does not have it")
-    return compression.decompress(CompressionType(codec), data, max_bytes)
+    if kind > CompressionType.ZSTD or (kind == CompressionType.ZSTD and magic < 2):
+        raise CompressionError(f"compression {kind} in magic {magic}, which does not have it")
+    return compression.decompress(CompressionType(kind), data, max_bytes)

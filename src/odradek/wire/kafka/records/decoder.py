@@ -27,16 +27,16 @@ from odradek.wire.kafka.records.message_set import (
     HEAD_BYTES,
     LEAST_LENGTH,
     Wrapper,
-    codec_of,
+    compression_of,
     is_crc_right,
     message_damage,
     open_wrapper,
 )
 
-__all__ = ["IsVisible", "Options", "RecordDecoder"]
+__all__ = ["IsVisible", "RecordDecoder", "RecordDecoderOptions"]
 
 IsVisible = Callable[[BatchHeader, int | None], bool]
-"""Says whether the records of a batch are shown; called in order for each control batch and each batch of a
+"""Decides whether the records of a batch are shown; called in order for each control batch and each batch of a
 transaction. The batches between them are always shown. The second argument is the type of a control batch; None for a
 batch of data. What it returns for a control batch does not matter."""
 
@@ -48,8 +48,8 @@ _MAX_OFFSET = (1 << 63) - 1
 _HINT = 'corrupt="skip" continues behind it, corrupt="raw" hands over its bytes'
 
 
-class Options(Protocol):
-    """How to decode: `core.interfaces.DecoderOptions`, by shape."""
+class RecordDecoderOptions(Protocol):
+    """Options of decoding: `core.interfaces.DecoderOptions`, by shape."""
 
     @property
     def max_message_bytes(self) -> int: ...
@@ -61,7 +61,7 @@ class Options(Protocol):
     def corrupt(self) -> str: ...
 
     @property
-    def defer(self) -> bool: ...
+    def defer_decompression(self) -> bool: ...
 
 
 class _Answer(NamedTuple):
@@ -90,8 +90,8 @@ class RecordDecoder:
     its bytes are one row, named in `Columns.corrupt`. Records in front of the damage inside a batch are delivered. A
     length or a magic that cannot be is always an error, because nothing behind it can be found.
 
-    With `defer` compressed batches are left to `decompress_deferred`, which may run in a thread: from the first whole
-    one on, entries are kept as they are.
+    With `defer_decompression` compressed batches are left to `decompress_deferred`, which may run in a thread: from the
+    first whole one on, entries are kept as they are.
 
     Args:
         partition: Named in errors.
@@ -104,7 +104,7 @@ class RecordDecoder:
     _rows: engine.RecordBuilder
     _corrupt: dict[int, CorruptMessage]
 
-    def __init__(self, partition: TopicPartition, position: Position, options: Options) -> None:
+    def __init__(self, partition: TopicPartition, position: Position, options: RecordDecoderOptions) -> None:
         if options.corrupt not in ("fail", "skip", "raw"):
             raise ConfigError(f"corrupt={options.corrupt!r} is not one of fail, skip, raw")
         self.partition = partition
@@ -121,12 +121,12 @@ class RecordDecoder:
 
     @property
     def position(self) -> Position:
-        """Where the next record not yet taken starts: a reset or a new connection resumes from here."""
+        """Position of the next record not yet taken: a reset or a new connection resumes from here."""
         return Position(self._first if len(self._rows) else self._at)
 
     @property
     def fetch_position(self) -> Position:
-        """Where the next fetch starts: behind all whole entries that were fed, the deferred ones included."""
+        """Start of the next fetch: behind all whole entries that were fed, the deferred ones included."""
         return Position(max(self._at, self._deferred_end))
 
     @property
@@ -136,7 +136,7 @@ class RecordDecoder:
 
     @property
     def deferred_bytes(self) -> int:
-        """Bytes that wait for `decompress_deferred`. 0 unless `Options.defer`."""
+        """Bytes that wait for `decompress_deferred`. 0 unless `RecordDecoderOptions.defer_decompression`."""
         return self._deferred_bytes
 
     @property
@@ -169,7 +169,7 @@ class RecordDecoder:
             self._fail(error)
 
     def decompress_deferred(self) -> None:
-        """Decode what was deferred: the same rows, positions and errors as without `defer`.
+        """Decode what was deferred: the same rows, positions and errors as without `defer_decompression`.
 
         Bad bytes do not raise; see `error`. Pure: may run in a thread, as long as no other task uses the decoder.
         """
@@ -253,9 +253,9 @@ class RecordDecoder:
             self._tail = bytearray()
             return len(data)
         if size is not None:
-            piece = data[used : used + size - len(self._tail)]
-            self._tail += piece
-            used += len(piece)
+            chunk = data[used : used + size - len(self._tail)]
+            self._tail += chunk
+            used += len(chunk)
             if len(self._tail) == size:
                 entry, self._tail = memoryview(self._tail), bytearray()
                 self._add(entry)
@@ -294,7 +294,7 @@ class RecordDecoder:
 
     def _add(self, entry: memoryview) -> None:
         """Decode or defer a whole entry."""
-        if self._options.defer and (self._deferred or _is_compressed(entry)):
+        if self._options.defer_decompression and (self._deferred or _is_compressed(entry)):
             self._defer(entry)
         else:
             self._decode(entry, self._answer)
@@ -382,7 +382,7 @@ class RecordDecoder:
             timestamp,
             batch.is_append_time,
         )
-        self._decoded_bytes += len(body) if batch.codec else 0
+        self._decoded_bytes += len(body) if batch.compression else 0
         self._at = max(self._at, behind)
         if count < batch.record_count:
             return f"record {count + 1} of {batch.record_count} is damaged or missing"
@@ -446,7 +446,7 @@ class RecordDecoder:
 
 
 def _is_compressed(entry: memoryview) -> bool:
-    return bool(batch_header(entry).codec if entry[16] == 2 else codec_of(entry))
+    return bool(batch_header(entry).compression if entry[16] == 2 else compression_of(entry))
 
 
 def _end_of(entry: memoryview, position: int) -> tuple[int, bool]:

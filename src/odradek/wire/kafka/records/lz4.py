@@ -68,13 +68,13 @@ def decompress(data: memoryview, max_bytes: int, *, check_header: bool = True) -
         at += length + (4 if flags & _BLOCK_CHECKSUM else 0)
 
 
-def _plain(block: memoryview, room: int, largest: int, max_bytes: int) -> memoryview:
+def _plain(block: memoryview, free_bytes: int, largest: int, max_bytes: int) -> memoryview:
     # Each byte of a block stands for 255 at most, so that little input never makes a large buffer.
-    buffer = bytearray(min(room, 255 * len(block) + 64))
+    buffer = bytearray(min(free_bytes, 255 * len(block) + 64))
     try:
         return memoryview(buffer)[: cramjam.lz4.decompress_block_into(block, buffer)]
     except cramjam.DecompressionError as error:
-        if room < largest and room < 255 * len(block) + 64:
+        if free_bytes < largest and free_bytes < 255 * len(block) + 64:
             raise _too_large(max_bytes) from None
         raise CompressionError(f"bad lz4 data: {error}") from None
 

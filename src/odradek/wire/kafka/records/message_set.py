@@ -10,13 +10,13 @@ from odradek.wire.compression import CompressionError, DecompressedTooLarge
 from odradek.wire.kafka.records.batch import ROW_BYTES
 from odradek.wire.kafka.records.compression import decompress
 
-__all__ = ["HEAD_BYTES", "LEAST_LENGTH", "Wrapper", "codec_of", "is_crc_right", "message_damage", "open_wrapper"]
+__all__ = ["HEAD_BYTES", "LEAST_LENGTH", "Wrapper", "compression_of", "is_crc_right", "message_damage", "open_wrapper"]
 
 HEAD_BYTES = 17
 """Bytes of any entry up to and with its magic."""
 LEAST_LENGTH = 14
 """The least a length field may say."""
-_CODEC, _APPEND_TIME = 7, 8
+_COMPRESSION, _APPEND_TIME = 7, 8
 
 
 class Wrapper(NamedTuple):
@@ -24,14 +24,14 @@ class Wrapper(NamedTuple):
 
     data: bytes
     shift: int
-    """What must be added to their offsets."""
+    """Number to add to their offsets."""
     append_time: int | None
     """The timestamp of all of them, if the broker set it (ms)."""
 
 
-def codec_of(entry: memoryview) -> int:
-    """Return the codec of a message of magic 0 or 1: 0 for one that is not compressed."""
-    return entry[HEAD_BYTES] & _CODEC
+def compression_of(entry: memoryview) -> int:
+    """Return the compression of a message of magic 0 or 1: 0 for one that is not compressed."""
+    return entry[HEAD_BYTES] & _COMPRESSION
 
 
 def is_crc_right(entry: memoryview) -> bool:
@@ -47,7 +47,7 @@ def message_damage(entry: memoryview, what: str = "message") -> str:
         return "CRC mismatch"
     if not 0 <= int.from_bytes(entry[:8], "big", signed=True) < (1 << 63) - 1:
         return "an offset that cannot be"
-    return "" if codec_of(entry) else f"the fields of the {what} do not fill it"
+    return "" if compression_of(entry) else f"the fields of the {what} do not fill it"
 
 
 def open_wrapper(entry: memoryview, max_bytes: int) -> Wrapper:
@@ -60,7 +60,7 @@ def open_wrapper(entry: memoryview, max_bytes: int) -> Wrapper:
         CompressionError: The wrapper is damaged, or holds what it may not.
     """
     magic = entry[16]
-    data = decompress(codec_of(entry), _payload(entry), max_bytes, magic=magic)
+    data = decompress(compression_of(entry), _payload(entry), max_bytes, magic=magic)
     end, count, last = engine.active.scan_messages(data)
     if end < len(data) or not count:
         raise CompressionError(_wrong_inside(memoryview(data), end))
@@ -95,6 +95,6 @@ def _wrong_inside(data: memoryview, at: int) -> str:
     if len(data) - at > HEAD_BYTES:
         if data[at + 16] > 1:
             return f"a message of magic {data[at + 16]} inside a compressed one"
-        if codec_of(data[at:]):
+        if compression_of(data[at:]):
             return "a compressed message inside a compressed one"
     return "the messages inside a compressed one do not fill it"
