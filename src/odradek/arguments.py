@@ -79,9 +79,9 @@ def wrong_value(name: str, value: object, allowed: str) -> NoReturn:
     raise ConfigError(f"{name}={shown(value)}: must be {allowed}")
 
 
-def check_all(rules: Mapping[str, Rule], **given: object) -> None:
+def check_all(rules: Mapping[str, Rule], **values: object) -> None:
     """Check arguments, each by the rule of its name."""
-    for name, value in given.items():
+    for name, value in values.items():
         rules[name](name, value)
 
 
@@ -192,15 +192,15 @@ def path(*, exists: bool = True) -> Rule:
             wrong_type(name, value, "a path")
         if value == "":
             wrong_value(name, value, "a path")
-        found = Path(value)
+        path = Path(value)
         try:
             if exists:
-                found.stat()
+                path.stat()
         except FileNotFoundError:
             raise ConfigError(f"{name}={str(value)!r}: no such file or directory") from None
         except (OSError, ValueError) as error:  # such as too long a name, or one that no file can have
             raise ConfigError(f"{name}={shown(value)}: {error}") from None
-        return found
+        return path
 
     return check
 

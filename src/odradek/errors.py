@@ -1,4 +1,4 @@
-"""Everything odradek raises, in one tree.
+"""All exceptions that odradek raises, in one tree.
 
     OdradekError
         ConfigError (ValueError)          an option, URL or file that cannot work; says which and why
@@ -11,7 +11,7 @@
             LocalProtocolError            odradek was asked to write something the protocol has no bytes for
             RemoteProtocolError           the peer sent bytes that make no sense; the connection is closed
         CorruptMessage                    a message in a log that cannot be decoded, with partition and position
-        MessageTooLarge                   a message larger than the limit in force, on its way in or out
+        MessageTooLarge                   a message larger than the limit in force, when read or written
         BrokerError                       the broker answered with an error code
             OffsetOutOfRange              the position is not in the log
         TransportError
@@ -26,7 +26,7 @@
             Rejected                      one record will never be written, and is not
             NotWritten                    certainly not written; sending it again cannot duplicate it
             OutcomeUnknown                may or may not have been written
-            Undelivered                   what a producer's exit could not deliver in its budget
+            Undelivered                   records that a producer's exit could not deliver in time
 
 Every error answers the questions of its caller by attributes, so that no code compares classes or names:
 
@@ -139,8 +139,8 @@ class DeadlineError(OdradekError, TimeoutError):
 
     Args:
         what: What was waited for.
-        seconds: How long (s).
-        sent: True when the wait was for a request of which at least one byte may have reached the peer, so that it
+        seconds: Duration of the wait (s).
+        sent: True if the wait was for a request of which at least one byte may have reached the peer, so that it
             may have been applied.
     """
 

@@ -1,6 +1,6 @@
 """Values that every ring shares: partitions, positions, records and columns.
 
-**The batch is the unit.** The codec fills parallel columns (`Columns`); a `Batch` (`odradek.batch`) is those columns
+**The batch is the unit.** The engine fills parallel columns (`Columns`); a `Batch` (`odradek.batch`) is those columns
 plus the partition they came from; a `Record` exists only while the caller looks at it.
 """
 
@@ -134,9 +134,9 @@ class Record(NamedTuple):
 
     Attributes:
         value: The payload; None is a tombstone, which deletes its key from a compacted topic (0.8 and later).
-        key: What the producer's partitioner and log compaction go by, or None (0.8 and later).
+        key: Used by the producer's partitioner and by log compaction, or None (0.8 and later).
         headers: Names and values, in the producer's order (0.11 and later).
-        timestamp: Milliseconds since the epoch; None: there is none (0.10 and later).
+        timestamp: Milliseconds since the epoch; None: it has none (0.10 and later).
         timestamp_type: What the timestamp means; None: the message format has no timestamps.
         position: Where its log entry starts.
         next_position: Where to resume after it. Messages of one compressed 0.7 wrapper share the wrapper's `position`,
@@ -168,8 +168,8 @@ NO_TIMESTAMP = -1
 class Columns(NamedTuple):
     """Decoded messages: parallel sequences with one element per message.
 
-    None stands for a column that the era or this run of messages does not have (no keys; every inner index 0). The pure
-    engine makes lists; the compiled engine makes `PackedBytes`, `HeaderColumns` and memoryviews of integers, which
+    None stands for a column that the protocol or this run of messages does not have (no keys; every inner index 0). The
+    pure engine makes lists; the compiled engine makes `PackedBytes`, `HeaderColumns` and memoryviews of integers, which
     become Arrow arrays without another copy. Read any of them as a sequence.
     """
 
@@ -243,7 +243,7 @@ class Columns(NamedTuple):
 
 
 _ABSENT = (None, 0, 0, 0, None, (), NO_TIMESTAMP, NO_TIMESTAMP)
-"""What each column of `Columns` has in a row of a part that does not have the column."""
+"""Value of each column of `Columns` in a row of a part that does not have the column."""
 
 
 def _concat(parts: Sequence[Columns], column: int) -> list[Any] | None:

@@ -143,7 +143,7 @@ class LogDecoder(Protocol):
 
     @property
     def error(self) -> OdradekError | None:
-        """Set once decoding cannot go on (CorruptMessage, MessageTooLarge). Take what came before it first."""
+        """Set once decoding cannot continue (CorruptMessage, MessageTooLarge). Take what came before it first."""
         ...
 
     def feed(self, data: memoryview) -> None:

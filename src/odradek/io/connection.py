@@ -134,7 +134,7 @@ class Connection:
 
         Args:
             buffers: What is sent, contiguously; must not change before the result exists.
-            reply: Decodes the response; None when there is none: the result is then None, once all is written.
+            reply: Decodes the response; None if none is expected: the result is then None, once all bytes are written.
             deadline_s: Seconds from now to the result. When they pass, the connection is closed (a later response
                 could not be told from the next one), and the request fails with DeadlineError.
 
@@ -430,7 +430,7 @@ class Connection:
         self._lose(why)
 
     def _decode(self, data: memoryview) -> None:
-        """Feed what came to the responses it belongs to."""
+        """Feed received bytes to the responses they belong to."""
         transport = self._transport
         while data and self._transport is transport:  # a callback may close it
             if not self._awaiting:

@@ -11,7 +11,7 @@ from odradek.core.kafka.version_probe import (
     ProbeOutcome,
     Received,
     Silent,
-    probe_behind_sasl,
+    probe_after_sasl,
     probe_versions,
 )
 from odradek.core.kafka.versions import BrokerVersions
@@ -113,7 +113,7 @@ def test_a_silent_address_is_no_broker() -> None:
 
 
 def test_behind_sasl_only_api_versions_is_asked() -> None:
-    versions, probes = run(probe_behind_sasl("odradek", "1.0", {3: 4}), Received(0, MODERN))
+    versions, probes = run(probe_after_sasl("odradek", "1.0", {3: 4}), Received(0, MODERN))
     assert versions is not None and versions.offered == {3: (0, 12)}
     assert described(probes) == [(True, ["ApiVersionsRequest 3"])]
 
@@ -121,4 +121,4 @@ def test_behind_sasl_only_api_versions_is_asked() -> None:
 @pytest.mark.parametrize("outcome", [ConnectionClosed(), Silent()])
 def test_no_answer_behind_sasl_is_an_error(outcome: ProbeOutcome) -> None:
     with pytest.raises(Unsupported, match="SASL"):
-        run(probe_behind_sasl("odradek", "1.0"), outcome)
+        run(probe_after_sasl("odradek", "1.0"), outcome)

@@ -63,9 +63,9 @@ class PartitionReaderBase:
         return {partition: max(0, ends[partition] - positions[partition]) for partition in ends}
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Neither fetch nor deliver these partitions until `resume`; without arguments: all there are now.
+        """Neither fetch nor deliver these partitions until `resume`; without arguments: all current ones.
 
-        Raises ConfigError for a partition that is not read here.
+        Raises ConfigError for a partition that is not assigned to this reader or consumer.
         """
         chosen = self._chosen(partitions)
         self._take_back(*chosen)
@@ -85,7 +85,7 @@ class PartitionReaderBase:
         """Continue from `start`. Records read ahead are dropped, and so is an error the partition stopped with.
 
         Raises:
-            TypeError, ConfigError: `start` is not a position, or the partition is not read here.
+            TypeError, ConfigError: `start` is not a position, or the partition is not assigned.
         """
         self._fetcher.cursor(_PARTITION("partition", partition))
         start = _START_POSITION("start", start)

@@ -74,7 +74,7 @@ class FetcherHost(Protocol):
 
 
 class BrokerFetcher:
-    """One broker."""
+    """Fetch loops of one broker."""
 
     def __init__(self, broker_id: int, host: FetcherHost) -> None:
         self.broker_id = broker_id
@@ -93,7 +93,7 @@ class BrokerFetcher:
         self._host.spawn(self._resolve_loop)
 
     def on_table_changed(self) -> None:
-        """Look again whether the broker is there."""
+        """Check again whether the broker is registered."""
         self._work.notify()
         self._resolve.notify()
 
@@ -127,7 +127,7 @@ class BrokerFetcher:
                 await self._work.wait(version, wait)
 
     async def _fetch(self, broker: Broker, fetches: Sequence[CursorFetch], max_wait: float) -> None:
-        """Make one round trip, and handle what came of it."""
+        """Make one round trip, and handle its result."""
         client = self._host.driver.broker(broker, purpose="poll" if max_wait else "fetch")
         lost = False
         try:

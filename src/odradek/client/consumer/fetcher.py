@@ -54,17 +54,17 @@ class Fetcher(PartitionSet):
         on_resolved: Callable[[TopicPartition, Position], Awaitable[None]] | None = None,
     ) -> None:
         self.available = Notifier()
-        """Notified when there is something to take, or nothing will ever come."""
+        """Notified when records can be taken, or no more will come."""
         super().__init__(settings.limits, self.available.notify)
         self.driver, self.settings = driver, settings
         self.reports: deque[CorruptMessage] = deque(maxlen=MAX_REPORTS)
         self.decompress_slots: anyio.Semaphore
-        """One for each core; who has one finds a free thread in `threads`."""
+        """One slot per core; its holder finds a free thread in `threads`."""
         self.threads: anyio.CapacityLimiter
         self.failure: Exception | None = None
         """The error that ended a background task."""
         self.failure_seen = False
-        """The user's task got it."""
+        """True once it was raised in the user's task."""
         self._on_table, self._on_resolved = on_table, on_resolved
         self._tasks = ShieldedTaskGroup(self.fail)
         self._brokers: dict[int, BrokerFetcher] = {}
@@ -87,7 +87,7 @@ class Fetcher(PartitionSet):
         await self._tasks.stop()
 
     def close(self) -> None:
-        """Deliver nothing any more: a task that waits gets Closed."""
+        """Stop delivering: a waiting task gets Closed."""
         self._closed = True
         self.available.notify()
 
@@ -125,7 +125,7 @@ class Fetcher(PartitionSet):
             broker.scheduler.clear()
 
     def _assign_to_broker(self, cursor: Cursor, table: RoutingTable) -> None:
-        """Hand it to the loops of the broker that serves it; it stays with the last one while there is none."""
+        """Assign a cursor to the loops of its broker; it stays with the last one while no broker serves it."""
         if (leader := table.leader(cursor.partition)) is None:
             return
         if (broker := self._brokers.get(leader.id)) is None:

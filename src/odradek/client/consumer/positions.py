@@ -1,4 +1,4 @@
-"""Resolve positions: from a meaning (EARLIEST, LATEST, a time) to a place in the log, by the broker that serves it."""
+"""Resolve positions: from a meaning (EARLIEST, LATEST, a time) to an exact position, at the serving broker."""
 
 from __future__ import annotations
 

@@ -353,7 +353,7 @@ class Dispatcher:
             self.apply(self.accumulator.route(table))
 
     def _refresh_metadata(self) -> None:
-        """Have the routing table read again, in the background, unless that is going on."""
+        """Have the routing table read again, in the background, unless a read is under way."""
         if not self._refreshing:
             self._refreshing = True
             self.spawn(self._refresh)

@@ -134,7 +134,7 @@ class Producer:
         self._topics, self._record_overhead = accumulator.topics, accumulator.record_overhead
 
     async def __aenter__(self) -> Self:
-        """Start. Raises Closed the second time: a producer is used once."""
+        """Start. Raises Closed if the producer was started before: it cannot be reused."""
         await self._dispatcher.start()
         return self
 
@@ -351,7 +351,7 @@ class Producer:
     def _append_row(
         self, topic: str, row: Row, partition: TopicPartition | None, pending: PendingSend
     ) -> BufferWaiter | None:
-        """Append a row, or note why it is refused. Return what waits for space, if there is none."""
+        """Append a row, or note why it is refused. Return a waiter if there is no space for it."""
         fields = _fields(row)
         try:
             valid = self._validate(topic, *fields, partition)

@@ -425,7 +425,7 @@ class Cursor:
             self._skipped_before = decoder.skipped
             self._reports += decoder.take_reports()
         again = decoder.error is not None and had_tail and self._retried_at != decoder.position
-        if again:  # also what came out of the broken entry itself, a wrapper, will come again
+        if again:  # messages decoded from the broken entry itself, a wrapper, will be fetched again
             columns = columns.slice(0, bisect_left(columns.positions, decoder.position))
         used = received + self._tail - decoder.pending_bytes
         if columns.values:

@@ -33,7 +33,7 @@ class PartitionSet:
         self._ready: dict[int, deque[Cursor]] = {}
 
     def cursor(self, partition: TopicPartition) -> Cursor:
-        """Return its cursor. Raises ConfigError for a partition that is not read here."""
+        """Return its cursor. Raises ConfigError for a partition that is not assigned."""
         try:
             return self.cursors[partition]
         except KeyError:

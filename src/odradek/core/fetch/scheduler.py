@@ -235,7 +235,7 @@ class FetchScheduler:
             self.callbacks.available()
         return 0
 
-    # ---- what came of it ----
+    # ---- results ----
 
     def finish(self, fetch: CursorFetch, now: float, jitter: float, *, lost: bool = False) -> bool:
         """Accept the result of a fetch, and queue its cursor again. The caller looks for work next.

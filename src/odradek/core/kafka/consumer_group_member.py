@@ -90,7 +90,7 @@ class ConsumerGroupMember:
 
     Args:
         settings: How it takes part; session timeout and heartbeat interval are the coordinator's.
-        member_id: A UUID as text, made anew for each run; "" for coordinators that give ids (3.7 to 3.9).
+        member_id: A UUID as text, new for each run; "" for coordinators that assign ids (3.7 to 3.9).
         topics: What it subscribes to.
         regex: What it subscribes to, in the syntax of RE2; "" for none.
         server_assignor: The coordinator's assignor to use; None for its default.
@@ -139,7 +139,7 @@ class ConsumerGroupMember:
             self.topics, self.regex, self._heartbeat_at = topics, regex, 0.0
 
     def resolved(self, names: Mapping[bytes, str]) -> None:
-        """Take in the names of topics, as `ResolveTopics` asked. Those that are still missing are asked for again
+        """Apply the names of topics that `ResolveTopics` asked for. Those still missing are requested again
         with the next heartbeat's answer."""
         self._names.update(names)
         if self.state is _S.RESOLVING:
@@ -147,7 +147,7 @@ class ConsumerGroupMember:
             self._reconcile()
 
     def revoked(self) -> None:
-        """Take in that what the last `Revoke` named is given up and committed."""
+        """Continue after everything the last `Revoke` named is given up and committed."""
         if self.state is _S.REVOKING:
             self.owned -= self._revoking
             self._go(_E.REVOKED)
@@ -181,7 +181,7 @@ class ConsumerGroupMember:
         return self._retry_at if now < self._retry_at else self._heartbeat_at
 
     def receive(self, response: Response, now: float, backoff_s: float = 0.1) -> None:
-        """Take in the answer to the request that is out.
+        """Handle the response to the request in flight.
 
         Args:
             response: The answer.
@@ -205,7 +205,7 @@ class ConsumerGroupMember:
                 raise LocalProtocolError(f"{type(response).__name__} is no answer to {type(sent).__name__}")
 
     def connection_lost(self, now: float, backoff_s: float = 0.1) -> None:
-        """Take in that the request that is out has no answer. The next heartbeat says everything again."""
+        """Handle the loss of the request in flight. The next heartbeat repeats everything."""
         sent = self._take_in_flight()
         self._said.clear()
         if self.state is _S.LEAVING and _is_leaving(sent):
@@ -279,7 +279,7 @@ class ConsumerGroupMember:
     def _reconcile(self) -> None:
         """Take the next step towards the target: find names, give up, take."""
         if self._target is None or self.state is not _S.STABLE:
-            return  # a step is under way; the target is looked at again behind it
+            return  # a step is under way; the target is checked again after it
         unknown = frozenset(topic.topic_id for topic in self._target if topic.topic_id not in self._names)
         if unknown:
             self._go(_E.UNRESOLVED)

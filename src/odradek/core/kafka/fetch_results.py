@@ -16,13 +16,13 @@ NOT_AVAILABLE = -1
 class FetchStep(Enum):
     """Next step for a partition after a response."""
 
-    READ = "read its records and go on behind them"
-    READ_FROM_REPLICA = "read its records and go on at the preferred replica"
+    READ = "read its records and continue after them"
+    READ_FROM_REPLICA = "read its records and continue at the preferred replica"
     RETRY = "ask again after a back-off"
     REFRESH = "refresh the metadata, then ask again"
     BACK_TO_LEADER = "ask the leader: the replica does not have the offset"
     OUT_OF_RANGE = "reset by policy, or raise"
-    TRUNCATED = "the log was cut behind the position: seek to its end offset, or raise"
+    TRUNCATED = "the log was truncated before the position: seek to its end offset, or raise"
     RAISE = "report the error for this partition; its position does not move"
 
 

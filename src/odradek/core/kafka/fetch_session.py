@@ -71,7 +71,7 @@ class FetchPosition:
     """Position and limits for fetching one partition.
 
     Args:
-        offset: Of the first record wanted.
+        offset: Offset of the first record to fetch.
         max_bytes: Limit of this partition (bytes); the first batch may be larger.
         leader_epoch: The epoch of the leader as this client knows it; -1 fences nothing.
         last_fetched_epoch: The epoch of the last record read, to detect truncation; -1 where the broker cannot.
@@ -149,7 +149,7 @@ class FetchSession:
         return request
 
     def answered(self, response: FetchResponse) -> bool:
-        """Take in an answer. Return True when its partitions are to be read, False when they are to be asked again."""
+        """Apply a response. Return True if its partitions are valid, False if they must be requested again."""
         if response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
             self._after(FetchSessionEvent.FORGOTTEN)
             return False
@@ -164,7 +164,7 @@ class FetchSession:
         return True
 
     def connection_lost(self) -> None:
-        """Take in that a request has no answer: the broker may have counted it or not."""
+        """Handle a request without a response: the broker may or may not have counted it."""
         self._doubt()
 
     # ---- inside ----
@@ -178,7 +178,7 @@ class FetchSession:
             self.session_id, self.epoch = session_id, epoch
 
     def _fits(self, response: FetchResponse) -> bool:
-        """Say whether the answer has the partitions it must have: in a session, none that was not asked for; else
+        """Return True if the response has the partitions it must have: in a session, only requested ones; else
         all. A throttled full answer may be empty."""
         if self.state is FetchSessionState.OFF:
             return True

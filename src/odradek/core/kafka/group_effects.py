@@ -28,12 +28,12 @@ class GroupCoordinator:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a request and report its answer. One is out at a time.
+    """Send a request and report its response. At most one is in flight.
 
     Args:
-        request: What to send.
-        node: To whom, on a connection that carries nothing but the group's requests; None is any broker.
-        timeout_s: How long its answer may take (s); None is the usual time of a request.
+        request: The request.
+        node: The coordinator, on a connection that carries only the group's requests; None: any broker.
+        timeout_s: Time limit for the response (s); None: the usual limit of a request.
     """
 
     request: Request[Any]
@@ -43,15 +43,15 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """Stop fetching these partitions, finish what was handed out, commit (the token is still valid), then call
-    `revoked`. Partitions not named go on."""
+    """Stop fetching these partitions, finish delivered records, commit (the token is still valid), then call
+    `revoked`. Other partitions continue."""
 
     partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Read the committed offsets of these partitions and begin to fetch them. Partitions not named go on."""
+    """Read the committed offsets of these partitions and begin to fetch them. Other partitions continue."""
 
     partitions: frozenset[TopicPartition]
 

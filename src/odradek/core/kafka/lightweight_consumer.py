@@ -211,7 +211,7 @@ class LightweightConsumer:
         return self._lose(_E.LOST_CONNECTION)
 
     def offsets_wanted(self) -> tuple[Action, ...]:
-        """Send the consumed offsets; the fetchers go on."""
+        """Send the consumed offsets; the fetchers continue."""
         return self._after(_E.OFFSETS_WANTED)
 
     def stop_fetchers(self) -> tuple[Action, ...]:

@@ -1,8 +1,8 @@
 """One member of a classic consumer group, from the search for its coordinator to leaving (specification 5.2, 5.3).
 
 Under the eager protocol a member gives up everything before it joins again; under the cooperative one (KIP-429) it
-keeps all, gives up only what the new assignment lacks, and then joins once more so that others can have that.
-Heartbeats go out whenever the member has a generation and no other request is out.
+keeps all, gives up only what the new assignment lacks, and then joins again so that others can get the rest.
+Heartbeats are sent whenever the member has a generation and no other request is in flight.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = ["Member"]
 
 PROTOCOL_TYPE = "consumer"
 NO_GENERATION = -1
-JOIN_MARGIN_S = 5.0  # an answer to JoinGroup may take the rebalance timeout, and then some
+JOIN_MARGIN_S = 5.0  # a response to JoinGroup may take the rebalance timeout and a little longer
 
 _S, _E = ClassicMemberState, ClassicMemberEvent
 
@@ -57,9 +57,9 @@ class Member:
     """One member.
 
     Args:
-        settings: How it takes part.
-        assignors: Those it can do, the one it likes best first. It is cooperative when all of them are.
-        topics: What it subscribes to.
+        settings: Group, timeouts and rack.
+        assignors: The supported assignors, the preferred one first. It is cooperative if all of them are.
+        topics: The topics it subscribes to.
     """
 
     def __init__(self, settings: MemberSettings, assignors: Sequence[Assignor], topics: frozenset[str]) -> None:
@@ -94,7 +94,7 @@ class Member:
 
     @property
     def fence(self) -> GroupMetadata:
-        """The token that goes with commits: after the generation is lost, none is accepted."""
+        """The token sent with commits: brokers refuse it after the generation is lost."""
         return GroupMetadata(self.settings.group, self.generation, self.member_id, self.settings.instance_id)
 
     # ---- what happens outside ----
@@ -105,20 +105,20 @@ class Member:
         self.topics = topics
 
     def metadata_changed(self, topics: Topics) -> None:
-        """Take in how many partitions the topics have now. The leader lets the group join again when that differs
+        """Apply the current partition counts of topics. The leader lets the group join again if they differ
         from what it shared out."""
         if self._is_leader and self._partition_counts:
             now = {topic: len(topics.get(topic, ())) for topic in self._partition_counts}
             self._rejoin = self._rejoin or now != self._partition_counts
 
     def rejoin(self) -> None:
-        """Join again for a reason of the caller, as a commit that was answered with REBALANCE_IN_PROGRESS."""
+        """Join again for a reason of the caller, such as a commit refused with REBALANCE_IN_PROGRESS."""
         self._rejoin = True
 
     def fenced(self, token: GroupMetadata, code: int) -> None:
-        """Take in that a commit with this token was refused because the member or its generation is gone."""
+        """Handle a commit with this token that was refused because the member or its generation is gone."""
         if self.state in (_S.JOINING, _S.SYNCING):
-            return  # the request that is out will be refused in the same way
+            return  # the request in flight will be refused in the same way
         if (token.generation, token.member_id) == (self.generation, self.member_id) and self.state in ACTIVE:
             self._react(ErrorCode(code), "OffsetCommit", 0.0, 0.0)
 
@@ -135,7 +135,7 @@ class Member:
         self._go(_E.COMPUTED)
 
     def revoked(self) -> None:
-        """Take in that what the last `Revoke` named is given up and committed."""
+        """Continue after everything the last `Revoke` named is given up and committed."""
         if self.state is not _S.REVOKING:
             return  # lost or left meanwhile
         if not self.cooperative:
@@ -157,14 +157,14 @@ class Member:
     # ---- effects ----
 
     def poll(self, now: float) -> list[Effect]:
-        """Return what to do now, in this order."""
+        """Return the effects to carry out now, in this order."""
         if self._in_flight is None and now >= self._retry_at:
             self._next_step(now)
         effects, self._effects = self._effects, []
         return effects
 
     def tick(self, now: float) -> float | None:
-        """Return when to poll again at the latest; None when only an answer or a call can change anything."""
+        """Return when to poll again at the latest; None if only a response or a call can change anything."""
         if self._in_flight is not None or self.state in (_S.LEFT, _S.FAILED):
             return None
         if now < self._retry_at:
@@ -172,12 +172,12 @@ class Member:
         return self._heartbeat_at if self.generation != NO_GENERATION else None
 
     def receive(self, response: Response, now: float, backoff_s: float = 0.1) -> None:
-        """Take in the answer to the request that is out.
+        """Handle the response to the request in flight.
 
         Args:
-            response: The answer.
+            response: The response.
             now: The time (s).
-            backoff_s: How long to wait where the error asks for a wait (s); the caller adds its jitter.
+            backoff_s: How long to wait if the error asks for a wait (s); the caller adds its jitter.
         """
         sent = self._take_in_flight()
         if self.state in (_S.LEFT, _S.FAILED):
@@ -197,7 +197,7 @@ class Member:
                 raise LocalProtocolError(f"{type(response).__name__} is no answer to {type(sent).__name__}")
 
     def connection_lost(self, now: float, backoff_s: float = 0.1) -> None:
-        """Take in that the request that is out has no answer. The member keeps its id: within the session timeout
+        """Handle the loss of the request in flight. The member keeps its id: within the session timeout
         its place in the group is kept too."""
         sent = self._take_in_flight()
         if self.state is _S.LEAVING and isinstance(sent, LeaveGroupRequest):

@@ -121,7 +121,7 @@ class UniformChoice:
             self._filling[topic] = _Filling(self._draw(topic, available))
 
     def update_queues(self, topic: str, queued: Mapping[int, int]) -> None:
-        """Take in how many batches wait per partition: the longer its queue, the less often a partition is drawn."""
+        """Apply the number of batches waiting per partition: the longer its queue, the less often one is drawn."""
         longest = max(queued.values(), default=0)
         partitions = sorted(queued)
         self._weights[topic] = partitions, list(accumulate(longest + 1 - queued[p] for p in partitions))

@@ -155,7 +155,7 @@ class IdempotentProducer:
         return f"<IdempotentProducer {self.identity}, {len(self._partitions)} partitions>"
 
     def identify(self, producer_id: int, epoch: int) -> None:
-        """Take in the answer to InitProducerId (or to EndTxn of transactions v2): sequences begin at 0."""
+        """Apply the response to InitProducerId (or to EndTxn of transactions v2): sequences begin at 0."""
         self.identity = ProducerIdentity(producer_id, epoch)
         self._partitions = {where: state for where, state in self._partitions.items() if state.pending}
 

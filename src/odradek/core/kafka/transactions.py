@@ -55,7 +55,7 @@ class TransactionalProducerState(Enum):
     COMMITTING = "EndTxn says commit"
     ABORTING = "EndTxn says abort"
     FAILED = "the open transaction can only be aborted"
-    FATAL = "the producer cannot go on"
+    FATAL = "the producer cannot continue"
 
 
 class TransactionEvent(Enum):
@@ -106,7 +106,7 @@ class TransactionReaction(Enum):
     ABORT = "the transaction can only be aborted"
     NEW_EPOCH = "abort, then ask for a new epoch"
     FENCED = "another producer has the transactional id"
-    FATAL = "the producer cannot go on"
+    FATAL = "the producer cannot continue"
 
 
 REACTIONS: Mapping[int, TransactionReaction] = {
@@ -147,7 +147,7 @@ class Outgoing:
 
     Args:
         request: What to send.
-        destination: To whom.
+        destination: The broker to send it to.
         node_id: The broker id of the coordinator; -1 for any broker.
         transactions_v2: Whether versions of the second protocol may be chosen for it.
     """
@@ -205,7 +205,7 @@ class Transactions:
             self._contents.wanted[partition] = None
 
     def may_send(self, partition: TopicPartition) -> bool:
-        """Say whether batches for this partition may be sent now."""
+        """Return True if batches for this partition may be sent now."""
         return self.state in (_S.OPEN, _S.COMMITTING) and partition in self._contents.added
 
     def add_offsets(self, offsets: Mapping[TopicPartition, Offset], group: GroupMetadata) -> None:
@@ -235,7 +235,7 @@ class Transactions:
         self._contents.offsets.clear()
 
     def batch_failed(self, error: OdradekError, *, new_epoch: bool = False) -> None:
-        """Take in that a batch of the transaction failed for good, so that it can only be aborted.
+        """Handle a batch of the transaction that failed for good: the transaction can only be aborted.
 
         Args:
             error: Why.
@@ -244,7 +244,7 @@ class Transactions:
         self._fail(error, new_epoch=new_epoch)
 
     def fatal(self, error: OdradekError) -> None:
-        """Take in that the producer cannot go on."""
+        """Stop the producer with an error it cannot recover from."""
         self._go(_E.FATAL)
         self.error = error
 
@@ -256,7 +256,7 @@ class Transactions:
     # ---- what goes out ----
 
     def next_request(self, now: float) -> Outgoing | None:
-        """Return the request to send now; None when there is none, one is out, or a back-off is not over."""
+        """Return the request to send now; None if there is none, one is in flight, or a back-off is not over."""
         if self._in_flight is not None or now < self._retry_at:
             return None
         work = self._work()
@@ -271,7 +271,7 @@ class Transactions:
         return self._retry_at if now < self._retry_at and self._in_flight is None else None
 
     def receive(self, response: Response, now: float, backoff_s: float = 0.1) -> None:
-        """Take in the answer to the request that is out.
+        """Handle the response to the request in flight.
 
         Args:
             response: The answer.
@@ -284,7 +284,7 @@ class Transactions:
             self._react(sent, code, now, backoff_s)
 
     def connection_lost(self, now: float, backoff_s: float = 0.1) -> None:
-        """Take in that the request that is out has no answer: the coordinator may have moved."""
+        """Handle the loss of the request in flight: the coordinator may have moved."""
         self._react(self._take_in_flight(), ErrorCode.NETWORK_EXCEPTION, now, backoff_s)
 
     # ---- inside: requests ----
@@ -346,7 +346,7 @@ class Transactions:
     # ---- inside: answers ----
 
     def _read(self, sent: Outgoing, response: Response) -> int:
-        """Take in what an answer says. Return the error that needs a reaction, or 0."""
+        """Apply a response. Return the error that needs a reaction, or 0."""
         match response:
             case FindCoordinatorResponse():
                 return self._read_coordinator(sent, response)
@@ -380,7 +380,7 @@ class Transactions:
         return response.error_code
 
     def _read_partitions(self, response: AddPartitionsToTxnResponse) -> int:
-        """Take in each partition. Those with an error that passes are asked for again."""
+        """Apply the result of each partition. Those with a retriable error are requested again."""
         worst = 0
         for topic in response.results_by_topic_v3_and_below:
             for result in topic.results_by_partition:

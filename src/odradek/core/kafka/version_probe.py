@@ -23,7 +23,7 @@ from odradek.wire.kafka.messages.metadata import (
 )
 from odradek.wire.kafka.schema import Request, Response
 
-__all__ = ["ConnectionClosed", "Probe", "ProbeOutcome", "Received", "Silent", "probe_behind_sasl", "probe_versions"]
+__all__ = ["ConnectionClosed", "Probe", "ProbeOutcome", "Received", "Silent", "probe_after_sasl", "probe_versions"]
 
 FIRST_VERSION = 3  # of ApiVersions: the first with a client's name and features; 2.4 and later have it
 
@@ -44,7 +44,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """The first answer: to which of the requests, and what it says."""
+    """The first response, and the index of its request."""
 
     index: int
     response: Response
@@ -57,7 +57,7 @@ class ConnectionClosed:
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """No answer and no close within the deadline of a request."""
+    """No response and no close within the deadline of a request."""
 
 
 ProbeOutcome = Received | ConnectionClosed | Silent
@@ -67,7 +67,7 @@ ProbeFlow = Generator[Probe, ProbeOutcome, BrokerVersions]
 def probe_versions(
     software: str, software_version: str, topic: str | None, at_most: Mapping[int, int] | None = None
 ) -> ProbeFlow:
-    """Find out on a plaintext or TLS listener.
+    """Find the versions on a plaintext or TLS listener.
 
     Args:
         software: The client's name for the broker's log and metrics: letters, digits, `-` and `.`.
@@ -94,7 +94,7 @@ def probe_versions(
             raise Unsupported("this address", "a Kafka broker on a plaintext or TLS listener: nothing was answered")
 
 
-def probe_behind_sasl(software: str, software_version: str, at_most: Mapping[int, int] | None = None) -> ProbeFlow:
+def probe_after_sasl(software: str, software_version: str, at_most: Mapping[int, int] | None = None) -> ProbeFlow:
     """Find out on a listener with SASL, where nothing but ApiVersions may precede authentication.
 
     Raises:

@@ -108,7 +108,7 @@ def choose(api: AnyRequest, offered: VersionRange | None, supported: VersionRang
 
 
 def needs_client_wait(api: AnyRequest, version: int) -> bool:
-    """Say whether after a `throttle_time_ms` the client has to wait itself; else the broker has done so (KIP-219)."""
+    """Return True if the client itself has to wait after a `throttle_time_ms`; else the broker has waited (KIP-219)."""
     return version >= _CLIENT_WAITS_FROM.get(api.SPEC.key, 1)
 
 
@@ -173,7 +173,7 @@ class BrokerVersions:
         return choose(api, self.offered.get(key), _supported(api), at_most)
 
     def has(self, api: AnyRequest, version: int = 0) -> bool:
-        """Say whether the broker and this library both have the API, in this version or a later one."""
+        """Return True if the broker and this library both have the API, in this version or a later one."""
         offered, supported = self.offered.get(api.SPEC.key), _supported(api)
         limit = self._at_most.get(api.SPEC.key, supported.last)
         return offered is not None and max(offered.first, supported.first, version) <= min(offered.last, limit)

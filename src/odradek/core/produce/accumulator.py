@@ -12,8 +12,8 @@ outside is returned: `append` returns the brokers that became due, outcomes come
   unless `reorder`, which sends it at once.
 - A batch that may have been written keeps its records, its bytes and its partition until it has an outcome: it is
   never split or moved, and its time runs out only once no answer can come any more.
-- A batch that the era's `RefusalPolicy` isolates shares a request only with others like it, with nothing else in flight
-  to that broker.
+- A batch that the driver's `RefusalPolicy` isolates shares a request only with others like it, with nothing else in
+  flight to that broker.
 - Records of a partition that lost its broker go to the topic's other partitions, keyed ones by the new list, before
   newer ones there; records sent to an explicit partition wait for it.
 """
@@ -486,7 +486,7 @@ class Accumulator:
             self._reassign(queue)
 
     def _merge(self, queue: PartitionQueue, batches: list[ProduceBatch]) -> None:
-        """Queue batches by age. The open batch is closed: it must not go on growing before a newer one."""
+        """Queue batches by age. The open batch is closed: it must not keep growing ahead of a newer one."""
         if batches:
             for batch in batches:
                 batch.queued = True

@@ -49,7 +49,7 @@ def decode(cls: type[M], version: int, data: Buffer, start: int = 0) -> M:
 
 
 def decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]]:
-    """Return the function that decodes a message at a position, and also returns the position behind it.
+    """Return the function that decodes a message at a position, and also returns the position after it.
 
     It raises RemoteProtocolError. Fields that the version lacks get their defaults. What is not bytes is copied first.
 
@@ -71,13 +71,13 @@ def head_decoder(message: type[Message], cls: type[T], version: int) -> Callable
     """Return the function that decodes a struct of a message up to the content of its last field without a tag.
 
     It returns the struct, with that field's default, the length or count of the field (-1: null) and the position
-    behind that. It raises one of DECODE_ERRORS.
+    after that. It raises one of DECODE_ERRORS.
     """
     return DecoderSource(message, version).head(cls).compile()
 
 
 def tail_decoder(message: type[Message], cls: type[T], version: int) -> Callable[[Buffer, int, T], int]:
-    """Return the function that decodes the tagged fields of a struct of a message, and returns the position behind
+    """Return the function that decodes the tagged fields of a struct of a message, and returns the position after
     them. It raises one of DECODE_ERRORS."""
     return DecoderSource(message, version, "read(data, p, value)").tail(cls).compile()
 
@@ -115,8 +115,8 @@ def _where(failure: Failure) -> str:
     """Name the field and the byte; of a run, the first field that does not fit."""
     position: int = failure.variables["p"]
     for path, code in zip(failure.paths[:-1], failure.codes, strict=False):
-        behind = position + struct.calcsize(f">{code}")
-        if behind > failure.variables["end"]:
+        after = position + struct.calcsize(f">{code}")
+        if after > failure.variables["end"]:
             return f"{path} at byte {position}"
-        position = behind
+        position = after
     return f"{failure.paths[-1] or 'the message'} at byte {position}"

@@ -1,6 +1,6 @@
 """The source of generated decoders.
 
-Fields of fixed size that follow each other, and the length behind them, are read at once; arrays of structs are loops
+Fields of fixed size that follow each other, and the length after them, are read at once; arrays of structs are loops
 in the same function.
 """
 
@@ -55,10 +55,10 @@ def least_size(kind: Kind, version: int, flexible: bool) -> int:
 
 
 class DecoderSource:
-    """Writes the decoder of a message: `read(data, p)` returns the value and the position behind it.
+    """Writes the decoder of a message: `read(data, p)` returns the value and the position after it.
 
     In the function `p` is the position and `end` that of the end; `n` is a length or count as it came, `q` the
-    position behind a string; `t` is the number of tagged fields.
+    position after a string; `t` is the number of tagged fields.
     """
 
     def __init__(self, cls: type[Message], version: int, signature: str = "read(data, p)") -> None:
@@ -79,7 +79,7 @@ class DecoderSource:
         self.source.line("end = len(data)")
 
     def message(self, cls: type[Message]) -> Source:
-        """Write `read(data, p)`, which returns the message and the position behind it; `data` are bytes."""
+        """Write `read(data, p)`, which returns the message and the position after it; `data` are bytes."""
         self._text = "data[p:q].decode()"  # which is faster, and only bytes have it
         self.source.line("view = memoryview(data)")
         value = self._struct(cls)
@@ -89,7 +89,7 @@ class DecoderSource:
 
     def head(self, cls: type[Struct]) -> Source:
         """Write `read(data, p)` for the part of a struct before the content of its last plain field: it returns the
-        struct, that field's length or count (-1: null) and the position behind it. `data` may be any buffer."""
+        struct, that field's length or count (-1: null) and the position after it. `data` may be any buffer."""
         value = self._new(cls)
         *before, last = self._plain(cls)
         for field in before:
@@ -100,7 +100,7 @@ class DecoderSource:
         return self.source
 
     def tail(self, cls: type[Struct]) -> Source:
-        """Write `read(data, p, value)` for the tagged fields of a struct; it returns the position behind them."""
+        """Write `read(data, p, value)` for the tagged fields of a struct; it returns the position after them."""
         self._tags("value", self._tagged(cls))
         self.source.line("return p")
         return self.source

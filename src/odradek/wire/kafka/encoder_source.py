@@ -1,6 +1,6 @@
 """The source of generated encoders.
 
-Fields of fixed size that follow each other, and the length behind them, are written at once. The parts of a message are
+Fields of fixed size that follow each other, and the length after them, are written at once. The parts of a message are
 joined once, so that record bytes are copied once.
 """
 
@@ -179,7 +179,7 @@ class EncoderSource:
             self._flush()
 
     def _length(self, kind: Kind | None, length: str) -> None:
-        """Write what is not written yet, and a length or count behind it."""
+        """Write what is not written yet, and a length or count after it."""
         if not self._flexible or kind is PLAIN_STRING:
             self._run.append(Fixed(self.source.path, length, "h" if kind in STRINGS else "i"))
             self._flush()

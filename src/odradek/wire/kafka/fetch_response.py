@@ -1,7 +1,7 @@
 """The response to Fetch as it arrives: record bytes go to their sinks at once, without being copied or put together.
 
 Everything but the records is decoded in sections, each by one generated function: what precedes the topics, what
-precedes the partitions of a topic, what precedes the records of a partition, and the tagged fields behind each of them.
+precedes the partitions of a topic, what precedes the records of a partition, and the tagged fields after each of them.
 A section that is not complete waits until more bytes have come.
 """
 
@@ -29,7 +29,7 @@ from odradek.wire.kafka.schema import Nested
 
 __all__ = ["FetchResponseDecoder", "OpenSink", "RecordSink"]
 
-STEP_BYTES = 256  # an incomplete section is tried again with so many more bytes, or twice as many as it had
+STEP_BYTES = 256  # an incomplete section is tried again with this many more bytes, or twice as many as it had
 
 
 class RecordSink(Protocol):
@@ -94,7 +94,7 @@ class FetchResponseDecoder(FrameDecoder):
         self._held = bytearray()  # of a section that is not complete
         self._retry_at = 0  # how many bytes of it there must be for trying again
         self._next: Callable[[memoryview, int], int] = self._header
-        self._beyond = 0  # bytes of the frame behind those that a section is decoded from
+        self._beyond = 0  # bytes of the frame after those that a section is decoded from
         self._sink: RecordSink | None = None
         self._missing = 0  # record bytes of the current partition that have not come yet
         self._unopened = False  # none of them has come, and no sink was asked for
@@ -130,7 +130,7 @@ class FetchResponseDecoder(FrameDecoder):
             raise self._error("the bytes end too early")
 
     def _whole_partitions(self, part: memoryview, start: int) -> int:
-        """Take the partitions of a topic of which every byte is here, and return the position behind them."""
+        """Take the partitions of a topic of which every byte is here, and return the position after them."""
         read, read_end, flexible = self._sections.partition, self._sections.partition_end, self._sections.flexible
         left = self._partitions_left
         while left:
@@ -178,8 +178,8 @@ class FetchResponseDecoder(FrameDecoder):
         from its beginning with every byte."""
         stop = min(start + max(STEP_BYTES, len(self._held)), len(part))
         self._held += part[start:stop]
-        behind = len(part) - stop
-        self._beyond = self._left + behind
+        after = len(part) - stop
+        self._beyond = self._left + after
         if len(self._held) < self._retry_at and self._beyond:
             return stop
         section = memoryview(bytes(self._held))
@@ -190,9 +190,9 @@ class FetchResponseDecoder(FrameDecoder):
             self._retry_at = 2 * len(section)
             return stop
         self._held.clear()
-        self._left += behind  # what is left of the section's bytes is taken first, as if it came alone
+        self._left += after  # what is left of the section's bytes is taken first, as if it came alone
         self._take(section[used:])
-        self._left -= behind
+        self._left -= after
         return stop
 
     def _check(self, error: Exception, available: int) -> None:
@@ -215,7 +215,7 @@ class FetchResponseDecoder(FrameDecoder):
             f"FetchResponse version {self._version}: {path or 'the message'} before byte {byte}: {problem}"
         )
 
-    # ---- sections: each decodes from a position, notes what comes next, and returns the position behind -----
+    # ---- sections: each decodes from a position, notes what comes next, and returns the next position -----
 
     def _header(self, data: memoryview, start: int) -> int:
         header, end = self._sections.header(data, start)

@@ -110,7 +110,7 @@ def decode_response(cls: type[R], version: int, frame: Buffer) -> tuple[R, int]:
 
 def _refused_version(cls: type[R], frame: Buffer, start: int) -> R:
     """Decode the answer to a version of ApiVersions that the broker does not know: it comes in version 0 (KIP-511),
-    and from some servers with nothing sound behind the error code (specification 1.3)."""
+    and from some servers with nothing valid after the error code (specification 1.3)."""
     try:
         return decode(cls, 0, frame, start)
     except RemoteProtocolError:

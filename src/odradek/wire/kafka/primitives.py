@@ -53,7 +53,7 @@ class Unwritable(ValueError):
 
 
 def read_uvarint(data: Buffer, start: int) -> tuple[int, int]:
-    """Return an unsigned integer of at most 32 bits and the position behind it."""
+    """Return an unsigned integer of at most 32 bits and the position after it."""
     value = data[start]
     if value < 1 << 7:
         return value, start + 1
@@ -90,7 +90,7 @@ def long_string(size: int) -> bytes:
 
 
 def read_unknown_tags(data: Buffer, start: int) -> tuple[UnknownTags, int]:
-    """Read the tagged fields of a struct that declares none; also return the position behind them."""
+    """Read the tagged fields of a struct that declares none; also return the position after them."""
     count, position = read_uvarint(data, start)
     if count > (len(data) - position) // 2:
         raise count_error(count, len(data) - position)

@@ -27,7 +27,7 @@ class FrameDecoder:
 
     def __init__(self, max_bytes: int) -> None:
         self.done = False
-        """The frame is complete: no byte behind it belongs to it."""
+        """The frame is complete: no byte after it belongs to it."""
         self._max_bytes = max_bytes
         self._size = bytearray()
         self._left = 0  # bytes of the frame that have not come yet, once its size is known

@@ -86,7 +86,7 @@ class Balancer:
         return False
 
     def _can_change(self, member: str) -> bool:
-        """Say whether the member could get another partition, or another member one of its own."""
+        """Return True if the member could get another partition, or another member one of its own."""
         mine = self._state.assignment[member]
         most = sum(len(self._topics[topic]) for topic in self._wants[member])
         return len(mine) < most or any(len(self._subscribers[partition.topic]) > 1 for partition in mine)

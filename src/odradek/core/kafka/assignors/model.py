@@ -117,6 +117,6 @@ def all_partitions(topics: Topics, names: Iterable[str]) -> list[TopicPartition]
 
 
 def rack_aware(member_racks: Set[str], partition_racks: Collection[Set[str]]) -> bool:
-    """Say whether racks can decide anything: some are shared, and not every partition is in every rack."""
+    """Return True if racks make a difference: some are shared, and not every partition is in every rack."""
     everywhere: set[str] = set().union(*partition_racks)
     return not member_racks.isdisjoint(everywhere) and any(racks != everywhere for racks in partition_racks)

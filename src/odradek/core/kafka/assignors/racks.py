@@ -24,7 +24,7 @@ class Racks:
         self._members = Counter(self._racks.values())
 
     def far(self, member: str, partition: TopicPartition) -> bool:
-        """Say whether the member has a rack and no replica of the partition is in it."""
+        """Return True if the member has a rack and no replica of the partition is in it."""
         rack = self._racks.get(member)
         return rack is not None and rack not in self._topics[partition.topic][partition.partition]
 

@@ -92,7 +92,7 @@ def _claim_order(topic: str, member: GroupMember) -> tuple[int, bool, str]:
 
 
 def _is_disputed(partition: TopicPartition, claiming: Sequence[GroupMember]) -> bool:
-    """Say whether the two best claims are equally good: of one generation, by members that still want the topic."""
+    """Return True if the two best claims are equal: of one generation, by members that still want the topic."""
     return (
         len(claiming) > 1 and claiming[0].generation == claiming[1].generation and partition.topic in claiming[1].topics
     )

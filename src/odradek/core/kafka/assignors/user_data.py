@@ -43,7 +43,7 @@ def encode_generation(generation: int) -> bytes:
 
 
 def decode_generation(data: bytes | None) -> int:
-    """Decode cooperative-sticky user data; -1 where there is none."""
+    """Decode cooperative-sticky user data; -1 if there is none."""
     try:
         return decoder(CooperativeStickyUserData, 0)(data or b"", 0)[0].generation
     except RemoteProtocolError:
