@@ -104,7 +104,7 @@ def test_records_that_change(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
         again = "pipeline replay pipeline.toml --flow orders --dead --batch :1 --topic orders-retry --apply"
         assert run(again.split()) == 0
     out, said = capfd.readouterr()
-    assert "orders: 1 dead letters of 2 batches" in out and "1 confirmed in all, 0 of them now" in out
+    assert "orders: 1 dead letters of 2 batches" in out and "1 confirmed, 0 of them now" in out
     assert names["by_duckdb"] == [*((number, None) for number in range(20)), (20, "DE")]
     assert names["by_pyarrow"]["country"].to_pylist() == [*[None] * 20, "DE"]
     assert [row.country for row in names["by_spark"].orderBy("id").collect()][-1] == "FR"

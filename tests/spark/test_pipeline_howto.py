@@ -62,7 +62,7 @@ def test_the_page_runs_as_printed(
     (report,) = (tmp_path / "checkpoint" / "reports").glob("*.html")
     assert report.name in said["run"]
     assert re.search(r"^orders +1 +999 ", said["status"], re.MULTILINE)
-    assert said["lag"].splitlines()[-1].split() == ["orders", "in", "all", "0"]
+    assert said["lag"].splitlines()[-1].split() == ["orders", "total", "0"]
     (read,) = blocks("python")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
