@@ -1,6 +1,6 @@
 //! Records of Kafka 0.8 and later: what is written is read again, and no bytes are worse than refused.
 
-#![allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used)] // a panic is how a test fails
+#![allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)] // a panic is how a test fails
 
 use odradek_engine::{
     Batch, MessageRun, NO_LIMIT, NewRecord, NullableColumn, Offsets, RecordBuilder, crc32c, encode_message,
