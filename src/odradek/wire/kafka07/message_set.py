@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from io import BytesIO
-from typing import Protocol
 from zlib import crc32
 
 from odradek import engine
@@ -22,6 +21,7 @@ from odradek.errors import (
 )
 from odradek.types import Columns, Position, TopicPartition
 from odradek.wire.compression import CompressionType
+from odradek.wire.decoding import DecodingOptions
 from odradek.wire.kafka07.compression import compress
 from odradek.wire.kafka07.decompress import WrapperContents
 from odradek.wire.kafka07.entries import (
@@ -38,7 +38,7 @@ from odradek.wire.kafka07.entries import (
 MAX_REPORTS = 1000
 """Reports of skipped messages that a decoder keeps: a damaged log may have one every few bytes."""
 
-__all__ = ["MessageSetDecoder", "Options", "encode_set", "entry_bytes"]
+__all__ = ["DecodingOptions", "MessageSetDecoder", "encode_set", "entry_bytes"]
 
 MAX_POSITION = (1 << 63) - 1
 """The field is a signed i64."""
@@ -101,22 +101,6 @@ def _old_entry(value: bytes) -> bytes:
 # ---- decoding -----------------------------------------------------------------------------------------------
 
 
-class Options(Protocol):
-    """The options of a decoder: `core.interfaces.DecoderOptions`, by shape."""
-
-    @property
-    def max_message_bytes(self) -> int: ...
-
-    @property
-    def max_decompressed_bytes(self) -> int: ...
-
-    @property
-    def corrupt(self) -> str: ...
-
-    @property
-    def defer_decompression(self) -> bool: ...
-
-
 class MessageSetDecoder:
     """The bytes of one partition's log -> columns, incrementally. Implements `core.interfaces.Decoder`.
 
@@ -144,7 +128,7 @@ class MessageSetDecoder:
         options: Limits (bytes); what to do about damage: `fail`, `skip` or `raw`; and whether to defer.
     """
 
-    def __init__(self, partition: TopicPartition, position: Position, options: Options) -> None:
+    def __init__(self, partition: TopicPartition, position: Position, options: DecodingOptions) -> None:
         if options.corrupt not in ("fail", "skip", "raw"):
             raise ConfigError(f"corrupt={options.corrupt!r} is not one of fail, skip, raw")
         self.partition = partition

@@ -333,7 +333,10 @@ def test_messages_whose_fields_do_not_fit_are_damage() -> None:
     )
     assert reason(b"\0\1" + b"\xff" * 8) == "entry at offset 3: a compressed message whose value does not fill it"
     assert reason(b"\0\1" + b"\x7f" * 8) == f"entry at offset 3: a key of {0x7F7F7F7F} bytes in a message of 26"
-    assert reason(b"\0\4" + b"\xff" * 4 + bytes(4)) == "entry at offset 3: codec 4 in magic 0, which does not have it"
+    assert (
+        reason(b"\0\4" + b"\xff" * 4 + bytes(4))
+        == "entry at offset 3: compression 4 in magic 0, which does not have it"
+    )
     far = entry(0, (1 << 63) - 1, b"x", 0)
     assert read(far).error[-1] == f"entry at offset {(1 << 63) - 1}: an offset that cannot be"
     assert read(far, options=RAW).next_positions == [(1 << 63) - 1]

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from odradek import engine
 from odradek.errors import ConfigError, CorruptMessage, MessageTooLarge, OdradekError
 from odradek.types import Columns, Position, TopicPartition
 from odradek.wire.compression import CompressionError
+from odradek.wire.decoding import DecodingOptions
 from odradek.wire.kafka.records import batch as batches
 from odradek.wire.kafka.records.batch import (
     BatchHeader,
@@ -33,7 +34,7 @@ from odradek.wire.kafka.records.message_set import (
     open_wrapper,
 )
 
-__all__ = ["IsVisible", "RecordDecoder", "RecordDecoderOptions"]
+__all__ = ["DecodingOptions", "IsVisible", "RecordDecoder"]
 
 IsVisible = Callable[[BatchHeader, int | None], bool]
 """Decides whether the records of a batch are shown; called in order for each control batch and each batch of a
@@ -46,22 +47,6 @@ _FILLER = -1
 _MAX_OFFSET = (1 << 63) - 1
 
 _HINT = 'corrupt="skip" continues behind it, corrupt="raw" hands over its bytes'
-
-
-class RecordDecoderOptions(Protocol):
-    """Options of decoding: `core.interfaces.DecoderOptions`, by shape."""
-
-    @property
-    def max_message_bytes(self) -> int: ...
-
-    @property
-    def max_decompressed_bytes(self) -> int: ...
-
-    @property
-    def corrupt(self) -> str: ...
-
-    @property
-    def defer_decompression(self) -> bool: ...
 
 
 class _Answer(NamedTuple):
@@ -104,7 +89,7 @@ class RecordDecoder:
     _rows: engine.RecordBuilder
     _corrupt: dict[int, CorruptMessage]
 
-    def __init__(self, partition: TopicPartition, position: Position, options: RecordDecoderOptions) -> None:
+    def __init__(self, partition: TopicPartition, position: Position, options: DecodingOptions) -> None:
         if options.corrupt not in ("fail", "skip", "raw"):
             raise ConfigError(f"corrupt={options.corrupt!r} is not one of fail, skip, raw")
         self.partition = partition
@@ -136,7 +121,7 @@ class RecordDecoder:
 
     @property
     def deferred_bytes(self) -> int:
-        """Bytes that wait for `decompress_deferred`. 0 unless `RecordDecoderOptions.defer_decompression`."""
+        """Bytes that wait for `decompress_deferred`. 0 unless `DecodingOptions.defer_decompression`."""
         return self._deferred_bytes
 
     @property

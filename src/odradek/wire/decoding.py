@@ -1,0 +1,23 @@
+"""Options of decoding that every era's decoder takes."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+__all__ = ["DecodingOptions"]
+
+
+class DecodingOptions(Protocol):
+    """The options of a decoder: `core.interfaces.DecoderOptions`, by shape."""
+
+    @property
+    def max_message_bytes(self) -> int: ...
+
+    @property
+    def max_decompressed_bytes(self) -> int: ...
+
+    @property
+    def corrupt(self) -> str: ...
+
+    @property
+    def defer_decompression(self) -> bool: ...
