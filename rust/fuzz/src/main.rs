@@ -6,8 +6,8 @@
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use odradek_engine::{
-    Batch, ByteStrings, ColumnBuilder, Error, Limits, MessageRun, NO_LIMIT, NewRecord, Offsets, RecordBuilder, check_run,
-    encode_message, encode_record, encode_run, encoded_bytes, fit, packed, scan_messages,
+    Batch, ByteStrings, ColumnBuilder, Error, Limits, MessageRun, NO_LIMIT, NewRecord, Offsets, RecordBuilder,
+    check_run, encode_message, encode_record, encode_run, encoded_bytes, fit, packed, scan_messages,
 };
 
 #[derive(Arbitrary, Debug)]
