@@ -357,7 +357,9 @@ class Consumer(PartitionReaderBase):
         Raises:
             GroupError: Partitions still belong to others after `join_within`; says whose.
             DeadlineError: There is no assignment after `join_within`.
+            UsageError: This consumer was entered before.
         """
+        self._enter_once()
         self._membership_scope = anyio.CancelScope()
         self._committer = Committer(
             self._subscription.group, self._progress, self._membership.commit, self._reach_current
@@ -408,6 +410,9 @@ class Consumer(PartitionReaderBase):
         Cancellation while it runs: not by anyio's scopes and trio; a native `Task.cancel` ends the step it interrupts
         and is raised after the others. Partitions that are not released then are released in the background.
         """
+        if self._state in (ConsumerState.LEAVING, ConsumerState.CLOSED):  # left already, by a call of this method
+            await self._fetcher.__aexit__(kind, error, trace)
+            return
         errors: list[Exception] = []
         try:
             self._fetcher.close()
@@ -418,10 +423,14 @@ class Consumer(PartitionReaderBase):
             self._transition(ConsumerEvent.EXIT)
             await self._leave(errors)
         finally:
-            await self._fetcher.__aexit__(kind, error, trace)
-            self._stop_delivery(tuple(self._progress))  # of what was assigned before the membership noticed the exit
-            self._clear_assignment(tuple(self._progress), OwnershipEvent.RELEASE)
-            self._transition(ConsumerEvent.LEFT)
+            try:
+                await self._fetcher.__aexit__(kind, error, trace)
+            finally:
+                self._stop_delivery(
+                    tuple(self._progress)
+                )  # also of what was assigned during the exit
+                self._clear_assignment(tuple(self._progress), OwnershipEvent.RELEASE)
+                self._transition(ConsumerEvent.LEFT)
         if self._fetcher.failure is not None and not self._fetcher.failure_seen:
             errors.insert(0, self._fetcher.failure)
         if errors and kind is None:
