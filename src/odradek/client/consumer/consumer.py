@@ -341,9 +341,9 @@ class Consumer(PartitionReaderBase):
     def _transition(self, event: ConsumerEvent) -> None:
         self._state = CONSUMER.after(self._state, event)
 
-    def _reach_current(self) -> None:
+    def _record_progress(self) -> None:
         for stream in self._all_group_streams:
-            stream.reach()
+            stream.record_progress()
 
     @property
     def _all_group_streams(self) -> Sequence[GroupStream]:
@@ -362,7 +362,7 @@ class Consumer(PartitionReaderBase):
         self._enter_once()
         self._membership_scope = anyio.CancelScope()
         self._committer = Committer(
-            self._subscription.group, self._progress, self._membership.commit, self._reach_current
+            self._subscription.group, self._progress, self._membership.commit, self._record_progress
         )
         self._transition(ConsumerEvent.ENTER)
         await self._fetcher.__aenter__()
@@ -426,9 +426,7 @@ class Consumer(PartitionReaderBase):
             try:
                 await self._fetcher.__aexit__(kind, error, trace)
             finally:
-                self._stop_delivery(
-                    tuple(self._progress)
-                )  # also of what was assigned during the exit
+                self._stop_delivery(tuple(self._progress))  # also of what was assigned during the exit
                 self._clear_assignment(tuple(self._progress), OwnershipEvent.RELEASE)
                 self._transition(ConsumerEvent.LEFT)
         if self._fetcher.failure is not None and not self._fetcher.failure_seen:
