@@ -28,7 +28,7 @@ LEAST_LENGTH = HEADER_BYTES - 12
 _CRC_AT, _CRC_FROM = 17, 21
 
 ROW_BYTES = 64
-"""What a record counts beyond its bytes in `max_decompressed_bytes`: about what its row in the columns takes."""
+"""Bytes that a record counts beyond its own in `max_decompressed_bytes`: about those of its row in the columns."""
 
 _COMPRESSION, _APPEND_TIME, _TRANSACTIONAL, _CONTROL, _DELETE_HORIZON = 7, 8, 16, 32, 64
 
@@ -46,7 +46,7 @@ class BatchHeader(NamedTuple):
     attributes: int
     last_offset_delta: int
     base_timestamp: int
-    """What timestamp deltas count from (ms); the delete horizon of a batch that has one."""
+    """Start of the timestamp deltas (ms), or the delete horizon of a batch that has one."""
     max_timestamp: int
     producer_id: int
     producer_epoch: int
@@ -60,7 +60,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """Where the next batch may start."""
+        """First offset that the next batch may have."""
         return self.last_offset + 1
 
     @property
@@ -84,7 +84,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon(self) -> int | None:
-        """When compaction may remove the batch's tombstones or marker (ms), once that is decided."""
+        """Time from which on compaction may remove the batch's tombstones or marker (ms), once that is decided."""
         return self.base_timestamp if self.attributes & _DELETE_HORIZON else None
 
 
@@ -121,8 +121,8 @@ def body_of(batch: BatchHeader, entry: memoryview, max_bytes: int) -> memoryview
     """Return the records of a batch, decompressed. Raises CompressionError."""
     if not batch.compression:
         return entry[HEADER_BYTES:]
-    room = max(0, max_bytes - ROW_BYTES * batch.record_count)
-    return decompress(batch.compression, entry[HEADER_BYTES:], room, magic=2)
+    max_body = max(0, max_bytes - ROW_BYTES * batch.record_count)
+    return decompress(batch.compression, entry[HEADER_BYTES:], max_body, magic=2)
 
 
 def control_type(batch: BatchHeader, body: memoryview | bytes) -> int | None:
