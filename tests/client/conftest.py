@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -153,6 +154,10 @@ def values(part: PartitionBatch) -> list[bytes]:
     return [record.value or b"" for record in map(as_record, part.records)]
 
 
+BACKOFF_S = 0.002
+"""Of every broker after every loss."""
+
+
 class FakeBroker:
     """One broker: appends at once and answers at once, unless told otherwise."""
 
@@ -165,6 +170,8 @@ class FakeBroker:
         """While `connecting`: requests of which no byte has left."""
         self._arrived = anyio.Event()
         self.incarnation = 0
+        self.available_at = -math.inf
+        """Like a connection, it has a back-off after a loss."""
         self.holding = self.connecting = False
         self.down: OdradekError | None = None
         """Every request fails with this at once."""
@@ -238,6 +245,7 @@ class FakeBroker:
     def lose(self, error: OdradekError) -> None:
         pending, self.pending = self.pending, []
         self.incarnation += 1
+        self.available_at = self.driver.clock() + BACKOFF_S
         for request in pending:
             request.error = error
             request.end()
@@ -275,6 +283,7 @@ class FakeDriver:
         self.log: Log = defaultdict(list)
         self._brokers: dict[int, FakeBroker] = {}
         self.opened = self.closed = 0
+        self.clock: Callable[[], float] = anyio.current_time
 
     async def __aenter__(self) -> Self:
         self.opened += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -94,6 +95,7 @@ class LogBroker:
         self.errors: dict[TopicPartition, BrokerError] = {}
         self.fatal: Exception | None = None
         self.incarnation = 0
+        self.available_at = -math.inf
 
     def encode(self, batch: PartitionBatch, max_message_bytes: int) -> None:
         raise NotImplementedError

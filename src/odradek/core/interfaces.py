@@ -384,6 +384,15 @@ class BrokerClient(Protocol):
         """
         ...
 
+    @property
+    def available_at(self) -> float:
+        """The time of the event loop from which on a request is not delayed by the back-off after a lost connection or
+        a failed attempt to connect. In the past unless there is a back-off.
+
+        The one back-off per loss: callers that wait for it need none of their own.
+        """
+        ...
+
     def encode(self, batch: PartitionBatch, max_message_bytes: int) -> None:
         """Set `batch.encoded` to the bytes this broker takes, unless it is set already. Pure: may run in a thread.
 

@@ -440,6 +440,7 @@ class Accumulator:
             batch.last_error = error
             batch.may_be_written |= error.sent
         self._back_off = error.retriable and not answered
+        self._metadata_is_stale |= error.refresh_metadata
         self._note_fatal(error)
         refused = self._refusals.request_failed(batches, error, answered=answered)
         for batch in batches:
