@@ -115,12 +115,14 @@ class DecoderOptions:
         corrupt: `fail` ends the partition with CorruptMessage; `skip` leaves the message out and reports it;
             `raw` hands the undecoded entry over as a record named in `Columns.corrupt`.
         defer_decompression: Leave compressed messages to `LogDecoder.decompress_deferred`.
+        read_committed: Leave out records of transactions that were aborted; of no effect where there are none.
     """
 
     max_message_bytes: int = 4 << 20
     max_decompressed_bytes: int = 64 << 20
     corrupt: str = "fail"
     defer_decompression: bool = False
+    read_committed: bool = False
 
 
 class LogDecoder(Protocol):
