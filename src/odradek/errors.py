@@ -60,6 +60,7 @@ __all__ = [
     "GroupError",
     "InternalError",
     "LocalProtocolError",
+    "LogTruncated",
     "MessageTooLarge",
     "NoNode",
     "NodeExists",
@@ -257,6 +258,29 @@ class BrokerError(OdradekError):
 class OffsetOutOfRange(BrokerError):
     """The position is not in the log: it was deleted, or the log does not reach it. A new position has to be chosen,
     as the option `reset` says."""
+
+
+class LogTruncated(OffsetOutOfRange):
+    """Records that were read are no longer in the log: a leader without them was elected, and others may have taken
+    their offsets. Reading continues at the end of what both logs have, unless the option `reset` says to fail.
+
+    Args:
+        partition: `topic/partition` as text.
+        position: Where reading was.
+        end: The end of what the log still has of what was read.
+        leader_epoch: The epoch that ends there.
+    """
+
+    def __init__(self, partition: str, position: int, end: int, leader_epoch: int) -> None:
+        super().__init__(1, "LOG_TRUNCATED", f"{partition} at {position}")
+        self.args = (partition, position, end, leader_epoch)
+        self.partition, self.position, self.end, self.leader_epoch = partition, position, end, leader_epoch
+
+    def message(self) -> str:
+        return (
+            f"{self.partition}: the log was truncated to {self.end}, the end of leader epoch {self.leader_epoch}, after"
+            f" records up to {self.position} had been read"
+        )
 
 
 class TransportError(OdradekError):

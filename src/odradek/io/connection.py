@@ -221,10 +221,6 @@ class Connection:
         attempt to connect. In the past unless there is a back-off."""
         return self._retry_at
 
-    async def wait_until_available(self) -> None:
-        """Wait for the end of the back-off, if there is one. Cancellation: safe."""
-        await anyio.sleep_until(self._retry_at)
-
     def statistics(self) -> Statistics:
         return Statistics(
             self.state,

@@ -329,3 +329,22 @@ def test_every_batch_is_written_exactly_once_whatever_gets_lost(faults: list[tup
             code = broker.append(stamp)
         assert state.answered(stamp, code).step in (NextStep.DONE, NextStep.DUPLICATE)
     assert broker.records == sum(count for count, _ in faults)
+
+
+def test_a_refused_batch_is_divided_in_its_own_numbers() -> None:
+    state = ready()
+    first, second = state.stamp(A, 4), state.stamp(A, 2)
+    parts, restamped = state.divide(first, [3, 1])
+    assert [(part.base_sequence, part.count) for part in parts] == [(0, 3), (3, 1)]
+    assert restamped == {second: second}
+    assert state.is_first(parts[0])
+    assert state.divide(first, [4]) == ((), {})
+
+
+def test_batches_close_up_behind_one_that_loses_records() -> None:
+    state = ready()
+    first, second = state.stamp(A, 4), state.stamp(A, 2)
+    parts, restamped = state.divide(first, [1])
+    assert [(part.base_sequence, part.count) for part in parts] == [(0, 1)]
+    assert restamped[second].base_sequence == 1
+    assert state.stamp(A, 1).base_sequence == 3

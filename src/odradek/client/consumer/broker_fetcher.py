@@ -147,6 +147,8 @@ class BrokerFetcher:
             if max_wait:
                 self.scheduler.long_poll_finished()
         self._handle_response(fetches, lost)
+        if lost:  # together with what becomes due meanwhile
+            await anyio.sleep_until(client.available_at)
 
     def _handle_response(self, fetches: Sequence[CursorFetch], lost: bool) -> None:
         """Finish the fetches whose response is decoded; leave the others to threads first."""
