@@ -464,3 +464,22 @@ def test_batches_stay_in_order_and_single_while_connections_are_cut_and_batches_
             getattr(partition, event)()
     assert partition.written == sorted(set(partition.written))
     assert set(range(len(partition.stamps))) - partition.expired <= set(partition.written)
+
+
+def test_a_refused_batch_is_divided_in_its_own_numbers() -> None:
+    state = ready()
+    first, second = state.stamp(A, 4), state.stamp(A, 2)
+    parts, restamped = state.divide(first, [3, 1])
+    assert [(part.base_sequence, part.count) for part in parts] == [(0, 3), (3, 1)]
+    assert restamped == {second: second}
+    assert state.is_first(parts[0])
+    assert state.divide(first, [4]) == ((), {})
+
+
+def test_batches_close_up_behind_one_that_loses_records() -> None:
+    state = ready()
+    first, second = state.stamp(A, 4), state.stamp(A, 2)
+    parts, restamped = state.divide(first, [1])
+    assert [(part.base_sequence, part.count) for part in parts] == [(0, 1)]
+    assert restamped[second].base_sequence == 1
+    assert state.stamp(A, 1).base_sequence == 3

@@ -244,6 +244,27 @@ class IdempotentProducer:
         self._close_gap(state)
         return restamped
 
+    def divide(self, stamp: Stamp, counts: Sequence[int]) -> tuple[Sequence[Stamp], Mapping[Stamp, Stamp]]:
+        """Replace a batch that was refused, and so not written, by parts of it, which are sent before those behind it.
+
+        Args:
+            stamp: The stamp of the batch.
+            counts: Number of records in each part.
+
+        Returns:
+            The stamps of the parts; and old stamp -> new stamp of the batches behind it, which close up.
+        """
+        state = self._partitions.get(stamp.partition)
+        if state is None or stamp not in state.pending:
+            return (), {}
+        index, sequence = state.pending.index(stamp), stamp.base_sequence
+        before, later = state.pending[:index], state.pending[index + 1 :]
+        parts = []
+        for count in counts:
+            parts.append(Stamp(stamp.partition, state.producer, sequence, count))
+            sequence = next_sequence(sequence, count)
+        return parts, self._renumber(state, later, sequence, keep=[*before, *parts])
+
     # ---- inside ----
 
     def _decide(self, state: _Sequences, stamp: Stamp, code: int, offset: int, log_start_offset: int) -> Decision:
