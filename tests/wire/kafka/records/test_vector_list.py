@@ -28,7 +28,9 @@ def based(message_set: bytes, offset: int) -> bytes:
     return offset.to_bytes(8, "big") + message_set[8:]
 
 
-def wrapper(magic: int, compression: int, inner: bytes, offset: int, *, time: int = 1005, log_append: bool = False) -> bytes:
+def wrapper(
+    magic: int, compression: int, inner: bytes, offset: int, *, time: int = 1005, log_append: bool = False
+) -> bytes:
     attributes = compression | (8 if log_append else 0)
     times = None if magic == 0 else [time]
     return engines.active.encode_messages([inner], None, times, magic, attributes, offset)
