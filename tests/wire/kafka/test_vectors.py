@@ -100,7 +100,7 @@ def test_metadata_12_asks_for_topics_by_id() -> None:
     encoded = encode(request, 12)
     assert encoded == bytes.fromhex(f"02 {TOPIC_ID.hex()} 00 00 01 00 00")
     assert decode(MetadataRequest, 12, encoded) == request
-    with pytest.raises(LocalProtocolError, match=r"topics\[0\]\.name: null"):
+    with pytest.raises(LocalProtocolError, match=r"topics\[0\]\.name: null is not allowed"):
         encode(request, 9)
 
 
