@@ -17,10 +17,10 @@ from odradek.wire.kafka.schema import Request, Response, response_of
 __all__ = ["FirstAnswer", "ProbeRequest", "RawToken", "SaslRequest"]
 
 MAX_RESPONSE_BYTES = 1 << 20
-"""Maximum size of a response during the handshake (bytes)."""
+"""Maximum size of a response during the handshake."""
 
 MAX_SKIPPED_BYTES = 1 << 28
-"""Maximum size of a response that is skipped (bytes): Metadata of all topics may be large."""
+"""Maximum size of a response that is skipped: Metadata of all topics."""
 
 SIZE_ESTIMATE = 64
 
