@@ -42,6 +42,7 @@ from odradek.errors import (
     UsageError,
     ZooKeeperError,
 )
+from odradek.io.security import Security
 from odradek.types import (
     EARLIEST,
     LATEST,
@@ -101,6 +102,7 @@ __all__ = [
     "Rejected",
     "RemoteProtocolError",
     "RoundRobin",
+    "Security",
     "TopicPartition",
     "TransportError",
     "Tuning",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from odradek.core.interfaces import (
     DecoderOptions,
@@ -50,17 +50,17 @@ FETCH_ATTEMPTS = 3
 """Requests for one fetch: a broker may have forgotten a session, or count otherwise."""
 
 
-class TableSource:
-    """What broker clients need to know of the cluster; implemented by its metadata.
+class TableSource(Protocol):
+    """What broker clients need to know of the cluster; implemented by its metadata."""
 
-    Attributes:
-        kafka_table: The routing table now.
-    """
-
-    kafka_table: KafkaRoutingTable
+    @property
+    def kafka_table(self) -> KafkaRoutingTable:
+        """The routing table now."""
+        ...
 
     def leader_changed(self, partition: TopicPartition, answer: PartitionProduceResponse) -> None:
         """Take in that a broker names another leader (KIP-951)."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
