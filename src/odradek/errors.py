@@ -22,6 +22,7 @@
         AuthFailed                        the broker refused the credentials, or did not prove its own
         Fenced                            another producer or member took over this one's identity
         GroupError                        the consumer could not get or keep its partitions
+        ServerError                       a server that odradek.testing runs did not start or do what it was told
         DeliveryError
             Rejected                      one record will never be written, and is not
             NotWritten                    certainly not written; sending it again cannot duplicate it
@@ -72,6 +73,7 @@ __all__ = [
     "ProtocolError",
     "Rejected",
     "RemoteProtocolError",
+    "ServerError",
     "SessionExpired",
     "TransportError",
     "Undelivered",
@@ -357,6 +359,10 @@ class GroupError(OdradekError):
     """The consumer could not get or keep its partitions."""
 
     fatal = True
+
+
+class ServerError(OdradekError):
+    """A server that `odradek.testing` runs did not start, or did not do what it was told; shows the end of its log."""
 
 
 class AuthFailed(OdradekError):

@@ -236,7 +236,7 @@ class RequestQueue:
 
 
 class Reconnect:
-    """What a handshake yields to continue on another connection."""
+    """The step of a handshake that continues on another connection."""
 
 
 RECONNECT = Reconnect()

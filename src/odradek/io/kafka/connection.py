@@ -26,7 +26,7 @@ R = TypeVar("R", bound=Response)
 T = TypeVar("T")
 
 MAX_RESPONSE_BYTES = 1 << 28
-"""Most bytes of a response: brokers bound theirs by fetch limits, and Metadata of 100,000 partitions has 10 MB."""
+"""Maximum size of a response: brokers bound theirs by fetch limits, and Metadata of 100,000 partitions has 10 MB."""
 
 SIZE_ESTIMATE = 256
 

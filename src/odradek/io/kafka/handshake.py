@@ -79,7 +79,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What the handshake of one connection found out.
+    """The result of the handshake of one connection.
 
     Args:
         versions: What the broker offers on it.
@@ -91,7 +91,7 @@ class Session:
 
 
 class KnownVersions:
-    """What is known of the brokers of one cluster before they are asked, so that few have to be probed.
+    """Knowledge of the brokers of one cluster before they are asked, so that few have to be probed.
 
     Args:
         clock: The loop's clock (s).
@@ -123,7 +123,7 @@ class KnownVersions:
 
 
 class KafkaHandshake:
-    """Makes the handshakes of the connections to one broker.
+    """The handshakes of the connections to one broker.
 
     Args:
         host, port: The broker's address, for errors and for mechanisms that name the host.
@@ -239,7 +239,7 @@ class KafkaHandshake:
         mechanism = self._login.mechanism
         hint = "the broker's log says why" if versions.has_sasl_requests else "the user, password or mechanism is wrong"
         try:
-            with _step("sasl", self._address, hint):
+            with _step("sasl", self._address, hint, retriable=versions.has_sasl_requests):
                 exchange = self._login.begin(self._host)
                 flow = authenticate(mechanism, exchange, sasl_requests=versions.has_sasl_requests)
                 message = next(flow)
@@ -270,13 +270,17 @@ class KafkaHandshake:
 
 
 @contextmanager
-def _step(step: str, address: str, hint: str) -> Iterator[None]:
-    """Turn errors of the connection into one that names the step and the address."""
+def _step(step: str, address: str, hint: str, *, retriable: bool = True) -> Iterator[None]:
+    """Turn errors of the connection into one that names the step and the address.
+
+    Args:
+        retriable: False where closing the connection is how a broker refuses.
+    """
     try:
         yield
     except (ConnectionLost, DeadlineError, RemoteProtocolError, Unsupported) as error:
         unreachable = Unreachable(step, address, _reason(error))
-        unreachable.hint = hint
+        unreachable.hint, unreachable.retriable = error.hint or hint, retriable
         raise unreachable from error
 
 

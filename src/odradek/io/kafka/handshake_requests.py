@@ -17,10 +17,10 @@ from odradek.wire.kafka.schema import Request, Response, response_of
 __all__ = ["FirstAnswer", "ProbeRequest", "RawToken", "SaslRequest"]
 
 MAX_RESPONSE_BYTES = 1 << 20
-"""Most bytes of a response during the handshake."""
+"""Maximum size of a response during the handshake."""
 
 MAX_SKIPPED_BYTES = 1 << 28
-"""Most bytes of a response that is skipped: Metadata of all topics."""
+"""Maximum size of a response that is skipped: Metadata of all topics."""
 
 SIZE_ESTIMATE = 64
 

@@ -32,8 +32,9 @@ from odradek.errors import (
 )
 from odradek.io.connection import Connection, ConnectionOptions
 from odradek.io.kafka07.broker_client import BrokerClientOptions, Kafka07BrokerClient
-from odradek.io.kafka07.membership import RebalanceOptions, ZooKeeperMembership, ZooKeeperOffsets
+from odradek.io.kafka07.membership import RebalanceOptions, ZooKeeperMembership
 from odradek.io.kafka07.metadata import StaticMetadata, ZooKeeperMetadata, broker_list
+from odradek.io.kafka07.offsets import ZooKeeperOffsets
 from odradek.io.zookeeper import ZooKeeper
 from odradek.types import Broker, Position, TopicPartition
 from odradek.wire.kafka07.message_set import entry_bytes
