@@ -213,10 +213,10 @@ class ScriptedBroker:
 
     def position(self, where: TopicPartition, part: ListOffsetsPartition, version: int) -> ListOffsetsPartitionResponse:
         end = self.logs[where].end
-        found = {-1: end, -2: 0}.get(part.timestamp, -1)
+        offset = {-1: end, -2: 0}.get(part.timestamp, -1)
         if version:
-            return ListOffsetsPartitionResponse(partition_index=part.partition_index, offset=found)
-        offsets = (found,) if found >= 0 else ()
+            return ListOffsetsPartitionResponse(partition_index=part.partition_index, offset=offset)
+        offsets = (offset,) if offset >= 0 else ()
         return ListOffsetsPartitionResponse(partition_index=part.partition_index, old_style_offsets=offsets)
 
     def epochs(self, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
