@@ -12,6 +12,8 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from odradek.core.interfaces import Membership, OffsetStore, PartitionBatch, ProducerRecord, Subscription
+from odradek.core.kafka.partitioners import Murmur2
+from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import Closed, MessageTooLarge, OdradekError, Rejected, TransportError, Unsupported, UsageError
 from odradek.io.connection import ConnectionOptions
@@ -21,11 +23,13 @@ from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.kafka.connections import BrokerConnections
 from odradek.io.kafka.coordinators import Coordinators, CoordinatorType
 from odradek.io.kafka.metadata import KafkaMetadata, MetadataOptions
+from odradek.io.kafka.producer_sequences import KafkaProducerSequences
 from odradek.io.security import Security
 from odradek.io.tls import client_context
 from odradek.types import Broker
 from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataResponse
+from odradek.wire.kafka.messages.transactions import InitProducerIdRequest
 from odradek.wire.kafka.schema import Request, Response
 
 __all__ = ["AnsweringBrokerPolicy", "KafkaDriver", "KafkaOptions"]
@@ -149,7 +153,14 @@ class KafkaDriver:
             self.connections.close(client.broker, purpose)
         connection = self.connections.get(broker, purpose)
         settings = BrokerClientSettings(self._options.request_timeout_s, rack=self._options.rack or "")
-        client = KafkaBrokerClient(broker, connection, self.versions, self.metadata, settings)
+        client = KafkaBrokerClient(
+            broker,
+            connection,
+            versions=self.versions,
+            routing=self._routing,
+            on_leader=self.metadata.leader_changed,
+            settings=settings,
+        )
         self._clients[broker.id, purpose] = client
         return client
 
@@ -186,6 +197,9 @@ class KafkaDriver:
     ) -> MetadataResponse:
         return await self.connections.ask(broker, MetadataRequest, build)
 
+    def _routing(self) -> KafkaRoutingTable:
+        return self.metadata.table.state
+
     def versions(self) -> BrokerVersions:
         """Return the versions of the oldest broker met so far: what holds for the whole cluster."""
         oldest = self.connections.known.oldest()
@@ -205,6 +219,16 @@ class KafkaDriver:
     def refusal_policy(self) -> AnsweringBrokerPolicy:
         """Return a policy that gives up nothing: brokers say why they refuse a batch."""
         return AnsweringBrokerPolicy()
+
+    def producer_sequences(self) -> KafkaProducerSequences | None:
+        """Return what makes one producer idempotent (see `ProtocolDriver`): 0.11 and later."""
+        if not self.connections.known.all_have(lambda v: v.has_idempotence):
+            return None
+        return KafkaProducerSequences(lambda request: self.ask(InitProducerIdRequest, lambda versions: request))
+
+    def default_partitioner(self) -> Murmur2:
+        """Return the partitioner of producers that name none: that of Java's client."""
+        return Murmur2()
 
     def validate_record(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
         """Validate a record (see `ProtocolDriver`)."""

@@ -42,7 +42,7 @@ from odradek.wire.kafka.messages.metadata import ApiVersionsRequest
 __all__ = ["Identity", "KafkaHandshake", "KnownVersions", "Login", "Session"]
 
 RELEASE_MEMORY_S = 600.0
-"""How long it is remembered that a broker does not answer ApiVersions: it may be upgraded."""
+"""Time for which it is remembered that a broker does not answer ApiVersions: it may be upgraded."""
 
 FIRST_CORRELATION_ID = -(1 << 31)
 """Requests of a handshake have negative correlation ids, so that a late response is not taken for another."""
@@ -52,7 +52,7 @@ _CLOSED_HINT = "the listener may expect TLS or SASL: the scheme of the URL says 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """How this client names itself.
+    """The names of this client.
 
     Args:
         client_id: In every request; brokers show it in logs, metrics and quotas.

@@ -26,7 +26,7 @@ from odradek.errors import Closed, ConfigError, OdradekError, Unreachable
 from odradek.io.notifier import Notifier
 from odradek.types import Broker, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
-from odradek.wire.kafka.messages.data import PartitionProduceResponse
+from odradek.wire.kafka.messages.common import NodeEndpoint
 from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 __all__ = ["Ask", "KafkaMetadata", "MetadataOptions", "metadata_request"]
@@ -34,7 +34,7 @@ __all__ = ["Ask", "KafkaMetadata", "MetadataOptions", "metadata_request"]
 log = logging.getLogger("odradek.metadata")
 
 CREATION_CODES = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
-"""What is answered for a topic while it is created, and for one that does not exist."""
+"""Codes that are answered for a topic while it is created, and for one that does not exist."""
 
 Ask = Callable[[Broker, Callable[[BrokerVersions], MetadataRequest]], Awaitable[MetadataResponse]]
 """Function that sends a Metadata request, made for the versions of the broker. Raises OdradekError."""
@@ -164,15 +164,11 @@ class KafkaMetadata:
         """Read brokers and all known topics again. Cancellation: safe; the request goes on."""
         return await self._read()
 
-    @property
-    def kafka_table(self) -> KafkaRoutingTable:
-        """Everything that the cluster reported."""
-        return self._table.state
-
-    def leader_changed(self, partition: TopicPartition, answer: PartitionProduceResponse) -> None:
+    def leader_changed(
+        self, partition: TopicPartition, leader: int, leader_epoch: int, endpoints: Sequence[NodeEndpoint] = ()
+    ) -> None:
         """Apply the leader that a response names (KIP-951), if its address is known."""
-        leader = answer.current_leader
-        state, changed = self._table.state.hint(partition, leader.leader_id, leader.leader_epoch)
+        state, changed = self._table.state.hint(partition, leader, leader_epoch, endpoints)
         if changed:
             self._update(state)
 
