@@ -155,6 +155,7 @@ def _other_protocol(start: bytes) -> RemoteProtocolError | None:
         return None
     error = RemoteProtocolError(f"the peer speaks {name}")
     error.hint = f"use a URL with {'+ssl' if name == 'TLS' else 'the port of a broker'}"
+    error.retriable = False
     return error
 
 
