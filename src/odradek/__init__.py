@@ -43,6 +43,7 @@ from odradek.errors import (
     UsageError,
     ZooKeeperError,
 )
+from odradek.io.security import Security
 from odradek.types import (
     EARLIEST,
     LATEST,
@@ -103,6 +104,7 @@ __all__ = [
     "Rejected",
     "RemoteProtocolError",
     "RoundRobin",
+    "Security",
     "TopicPartition",
     "TransportError",
     "Tuning",

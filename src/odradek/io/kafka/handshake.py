@@ -36,6 +36,7 @@ from odradek.errors import (
 )
 from odradek.io.kafka.handshake_requests import ProbeRequest, RawToken, SaslRequest
 from odradek.io.requests import RECONNECT, Handshake
+from odradek.wire.kafka.messages.data import ProduceRequest
 from odradek.wire.kafka.messages.metadata import ApiVersionsRequest
 
 __all__ = ["Identity", "KafkaHandshake", "KnownVersions", "Login", "Session"]
@@ -101,6 +102,8 @@ class KnownVersions:
         self._clock = clock
         self.answers = False
         """A broker answered ApiVersions: others are not expected to be older."""
+        self.latest: dict[str, BrokerVersions] = {}
+        """Address -> what the broker offered on its latest connection."""
         self._releases: dict[str, tuple[float, BrokerVersions]] = {}
 
     def release(self, address: str) -> BrokerVersions | None:
@@ -110,11 +113,20 @@ class KnownVersions:
 
     def learn(self, address: str, versions: BrokerVersions) -> None:
         """Remember the outcome of a probe."""
+        self.latest[address] = versions
         if versions.release is None:
             self.answers = True
             self._releases.pop(address, None)
         else:
             self._releases[address] = self._clock() + RELEASE_MEMORY_S, versions
+
+    def all_have(self, feature: Callable[[BrokerVersions], bool]) -> bool:
+        """Return True if every broker that was asked has a feature; True, too, before any was."""
+        return all(map(feature, self.latest.values()))
+
+    def oldest(self) -> BrokerVersions | None:
+        """Return the versions of the oldest broker that was asked; None before any was."""
+        return min(self.latest.values(), key=lambda versions: versions.version(ProduceRequest), default=None)
 
     def forget(self, address: str) -> None:
         """Probe this broker the next time."""

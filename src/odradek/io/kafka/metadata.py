@@ -24,17 +24,14 @@ from odradek.core.kafka.routing_snapshot import RoutingSnapshot
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import Closed, ConfigError, OdradekError, Unreachable
 from odradek.io.notifier import Notifier
-from odradek.types import Broker, TopicPartition
+from odradek.types import Broker
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.common import NodeEndpoint
 from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
-__all__ = ["BOOTSTRAP_ID", "Ask", "KafkaMetadata", "MetadataOptions", "metadata_request"]
+__all__ = ["Ask", "KafkaMetadata", "MetadataOptions", "metadata_request"]
 
 log = logging.getLogger("odradek.metadata")
-
-BOOTSTRAP_ID = -1
-"""Stands for the unknown id of a broker that is known only by its address."""
 
 CREATION_CODES = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
 """What is answered for a topic while it is created, and for one that does not exist."""
@@ -149,7 +146,10 @@ class KafkaMetadata:
         return self._table
 
     async def all_topics(self) -> frozenset[str]:
-        """Return every topic but Kafka's own; new ones enter the table by themselves from now on. Cancellation: safe."""
+        """Return every topic but Kafka's own; from now on new ones enter the table by themselves.
+
+        Cancellation: safe.
+        """
         self._all_topics = True
         return (await self._read()).topics
 
@@ -166,12 +166,11 @@ class KafkaMetadata:
 
     def apply_hint(
         self, partition: TopicPartition, leader: int, leader_epoch: int, endpoints: Iterable[NodeEndpoint]
-    ) -> bool:
-        """Apply the leader that a response names (KIP-951). Return True if that was news, and the table has it now."""
+    ) -> None:
+        """Apply the leader that a response names (KIP-951), if its address is known."""
         state, changed = self._table.state.hint(partition, leader, leader_epoch, endpoints)
         if changed:
             self._update(state)
-        return changed
 
     # ---- reading ---------------------------------------------------------------------------------------------
 
