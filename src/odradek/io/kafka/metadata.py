@@ -24,7 +24,7 @@ from odradek.core.kafka.routing_snapshot import RoutingSnapshot
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import Closed, ConfigError, OdradekError, Unreachable
 from odradek.io.notifier import Notifier
-from odradek.types import Broker
+from odradek.types import Broker, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.common import NodeEndpoint
 from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
