@@ -40,7 +40,7 @@ class KafkaProducerSequences(BatchSequences):
         Brokers before 2.8 ask for a right of its own. Without it, the producer works as it does with brokers that know
         no idempotence: a batch whose outcome was in doubt may be in the log twice.
         """
-        response = await self._ask(InitProducerIdRequest(transaction_timeout_ms=NO_TIMEOUT_MS))
+        response = await self._ask(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=NO_TIMEOUT_MS))
         if response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             log.warning("this client may not write idempotently (IdempotentWrite): batches may be repeated")
             self.disable()
