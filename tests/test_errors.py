@@ -63,8 +63,8 @@ def test_every_error_is_below_the_root_and_named() -> None:
     assert all(issubclass(getattr(errors, name), errors.OdradekError) for name in kinds)
 
 
-def test_errors_of_zookeeper_nodes_are_not_among_the_front_names() -> None:
-    hidden = {"NoNode", "NodeExists", "BadVersion", "NotEmpty", "SessionExpired"}
+def test_errors_of_zookeeper_nodes_and_of_servers_for_tests_are_not_among_the_front_names() -> None:
+    hidden = {"NoNode", "NodeExists", "BadVersion", "NotEmpty", "SessionExpired", "ServerError"}
     assert set(errors.__all__) - set(odradek.__all__) == hidden
 
 

@@ -29,6 +29,7 @@ from odradek.core.interfaces import (
 from odradek.core.kafka07.refusal import ClosingBrokerPolicy
 from odradek.core.kafka07.routing import BrokersChanged, Kafka07RoutingTable, TopicChanged
 from odradek.core.produce.batch import as_record
+from odradek.core.produce.partitioners import KeyHash
 from odradek.errors import (
     Closed,
     ConnectionLost,
@@ -313,6 +314,12 @@ class FakeDriver:
 
     def refusal_policy(self) -> RefusalPolicy:
         return ClosingBrokerPolicy()
+
+    def producer_sequences(self) -> None:
+        return None
+
+    def default_partitioner(self) -> KeyHash:
+        return KeyHash()
 
     def validate_record(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
         if not topic or "/" in topic:

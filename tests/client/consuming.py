@@ -25,6 +25,7 @@ from odradek.core.interfaces import (
     Subscription,
 )
 from odradek.core.kafka07.routing import BrokersChanged, Kafka07RoutingTable, TopicChanged
+from odradek.core.produce.partitioners import Partitioner
 from odradek.errors import BrokerError, ConnectionLost, OdradekError, SessionExpired, Unreachable, Unsupported
 from odradek.io.notifier import Notifier
 from odradek.types import EARLIEST, AtTime, Broker, Position, PositionSpec, TopicPartition
@@ -338,6 +339,12 @@ class LogDriver:
     numbers_by_broker = True
 
     def refusal_policy(self) -> RefusalPolicy:
+        raise NotImplementedError
+
+    def producer_sequences(self) -> None:
+        raise NotImplementedError
+
+    def default_partitioner(self) -> Partitioner:
         raise NotImplementedError
 
     def validate_record(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:

@@ -33,6 +33,10 @@ log = logging.getLogger("odradek.fetch")
 MAX_REPORTS = 1000
 """Reports of corrupt messages kept for the user."""
 
+REFRESH_PAUSE_S = 1.0
+"""Shortest time between two refreshes of the metadata (s): while a broker is away every attempt asks for one, and in
+0.7 each reads every node again."""
+
 
 class Fetcher(PartitionSet):
     """Reader-ahead of partitions. An asynchronous context manager; inside it, add and remove partitions at any time.
@@ -69,7 +73,7 @@ class Fetcher(PartitionSet):
         self._tasks = ShieldedTaskGroup(self.fail)
         self._brokers: dict[int, BrokerFetcher] = {}
         self._skipping: WeakSet[Cursor] = WeakSet()
-        self._refreshing = False
+        self._refreshing = self._is_stale = False
         self._closed = True
 
     async def __aenter__(self) -> Self:
@@ -173,15 +177,24 @@ class Fetcher(PartitionSet):
             await self._on_resolved(partition, position)
 
     def refresh_metadata(self) -> None:
-        """Read the metadata again, unless that is under way."""
+        """Read the metadata again: at once, or a moment after the last time."""
+        self._is_stale = True
         if not self._refreshing:
             self._refreshing = True
             self.spawn(self._refresh_metadata)
 
     async def _refresh_metadata(self) -> None:
+        failed = False
         try:
-            await self.driver.metadata.refresh()
-        except OdradekError as error:  # the partition is retried, and asks again
-            log.warning("cannot refresh metadata: %s", error)
+            while self._is_stale:
+                self._is_stale = False
+                try:
+                    await self.driver.metadata.refresh()
+                    failed = False
+                except OdradekError as error:  # what failed is retried, and asks again
+                    if not failed:
+                        log.warning("cannot refresh metadata: %s", error)
+                    failed = True
+                await anyio.sleep(REFRESH_PAUSE_S)
         finally:
             self._refreshing = False

@@ -28,7 +28,7 @@ from odradek.client.producer.sender import SenderOptions
 from odradek.client.producer.validator import TOPIC, RecordValidator
 from odradek.core.interfaces import ProducerRecord, ProtocolDriver
 from odradek.core.produce.batch import RECORD_OVERHEAD_BYTES, AccumulatorLimits
-from odradek.core.produce.partitioners import KeyHash, Partitioner
+from odradek.core.produce.partitioners import Partitioner
 from odradek.errors import ConfigError, DeliveryError, OdradekError, Unsupported
 from odradek.types import KiB, TopicPartition
 
@@ -114,7 +114,7 @@ class Producer:
         )
         sending = SenderOptions(ACKS[acks], max_message_bytes, tuning.backoff)
         self._exit_within, self._puts = exit_within, 0
-        self._dispatcher = Dispatcher(driver, limits, sending, KeyHash() if partitioner is None else partitioner)
+        self._dispatcher = Dispatcher(driver, limits, sending, partitioner or driver.default_partitioner())
         self._accumulator = self._dispatcher.accumulator
         self._validator = RecordValidator(
             driver, self._dispatcher, max_message_bytes, buffer_bytes - RECORD_OVERHEAD_BYTES, compression, by_topic

@@ -1,4 +1,4 @@
-"""What can be wrong with a record before it is accepted."""
+"""Checks of records before they are accepted."""
 
 from __future__ import annotations
 

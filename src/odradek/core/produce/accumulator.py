@@ -12,6 +12,7 @@ outside is returned: `append` returns the brokers that became due, outcomes come
   unless `reorder`, which sends it at once.
 - A batch that may have been written keeps its records, its bytes and its partition until it has an outcome: it is
   never split or moved, and its time runs out only once no answer can come any more.
+- Where brokers recognise repeated batches (`ProducerSequences`), a batch gets its stamp when it is first taken.
 - A batch that the driver's `RefusalPolicy` isolates shares a request only with others like it, with nothing else in
   flight to that broker."""
 
@@ -21,7 +22,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from odradek import engine
-from odradek.core.interfaces import PartitionResult, ProducerRecord, RefusalPolicy, RoutingTable
+from odradek.core.interfaces import (
+    PartitionResult,
+    ProducerRecord,
+    ProducerSequences,
+    RefusalPolicy,
+    RoutingTable,
+)
 from odradek.core.produce.batch import (
     PACKED_OVERHEAD_BYTES,
     RECORD_OVERHEAD_BYTES,
@@ -36,7 +43,7 @@ from odradek.core.produce.partition_queue import PartitionQueue, TopicQueues
 from odradek.core.produce.partitioners import Partitioner
 from odradek.core.produce.router import Router
 from odradek.engine import PackedBytes
-from odradek.errors import NotWritten, OdradekError, OutcomeUnknown, Rejected
+from odradek.errors import MessageTooLarge, NotWritten, OdradekError, OutcomeUnknown, Rejected
 from odradek.types import TopicPartition
 
 __all__ = ["Accumulator"]
@@ -52,6 +59,7 @@ class Accumulator:
         record_size: Bytes of a record on the wire.
         table: Who serves what now.
         refusals: What a lost request says about its batches.
+        sequences: Identifies batches, if the producer is idempotent.
 
     Attributes:
         live: Every batch without an outcome.
@@ -68,15 +76,16 @@ class Accumulator:
         record_size: Callable[[ProducerRecord], int],
         table: RoutingTable,
         refusals: RefusalPolicy,
+        sequences: ProducerSequences | None = None,
     ) -> None:
         self.limits, self.table = limits, table
-        self.live = LiveBatches(limits, record_size)
-        self._router = Router(limits, partitioner, randrange, table, self.live)
+        self.live = LiveBatches(limits, record_size, sequences)
+        self._router = Router(limits, partitioner, randrange, table, self.live, sequences)
         self.topics: Mapping[str, TopicQueues] = self._router.topics
         self.record_overhead = self.live.record_overhead
         self._batch_bytes, self._buffer_bytes = limits.batch_bytes, limits.buffer_bytes
         self._due = self._router.due
-        self._refusals = refusals
+        self._refusals, self._sequences = refusals, sequences
         self._metadata_is_stale, self._back_off = False, 0
         self._fatal: OdradekError | None = None
 
@@ -248,11 +257,30 @@ class Accumulator:
         return self.effects()
 
     def _apply_result(self, batch: ProduceBatch, result: PartitionResult) -> None:
+        if self._sequences is not None:
+            result = self._sequences.resolve(batch, result)
         if result.error is None:
             batch.result = result
             self.live.finish(batch)
-        else:
+        elif batch.may_be_written or not self._divide(batch, result, result.error):
             self._refused_by_broker(batch, result.error)
+
+    def _divide(self, batch: ProduceBatch, result: PartitionResult, error: OdradekError) -> bool:
+        """Send parts of a batch that was refused as a whole: its halves if it was too large, or what is left without
+        the records that the broker objects to. Return False if there is nothing to divide."""
+        count = len(batch)
+        if isinstance(error, MessageTooLarge) and count > 1:
+            batch.queue.returned += self.live.replace(batch, (range(count // 2), range(count // 2, count)))
+            return True
+        bad = {row: why for row, why in result.record_errors.items() if 0 <= row < count}
+        if not bad or count < 2 or error.retriable:
+            return False
+        for row in sorted(bad):
+            refused = self.live.part(batch, batch.queue, [row])
+            refused.fail(Rejected, f"{error}: {bad[row]}" if bad[row] else str(error), error)
+            self.live.finish(refused)
+        batch.queue.returned += self.live.replace(batch, [[row for row in range(count) if row not in bad]])
+        return True
 
     def _refused_by_broker(self, batch: ProduceBatch, error: OdradekError) -> None:
         batch.last_error = error
@@ -316,9 +344,7 @@ class Accumulator:
         batch.request = None
         batch.queue.in_flight -= 1
         middle = len(batch) // 2
-        halves = [self.live.part(batch, batch.queue, rows) for rows in (range(middle), range(middle, len(batch)))]
-        self.live.forget(batch)
-        batch.queue.merge(halves)
+        batch.queue.merge(self.live.replace(batch, (range(middle), range(middle, len(batch)))))
         self._regroup(batch.queue)
 
     def reject(self, request: BrokerProduceRequest, batch: ProduceBatch, error: OdradekError) -> None:
@@ -346,6 +372,8 @@ class Accumulator:
             queue = batch.queue
             if queue.returned or queue.orphaned:
                 self._regroup(queue)
+            elif self._sequences is not None:
+                queue.offer()  # what could not be sent while others were in flight
 
     def _regroup(self, queue: PartitionQueue) -> None:
         """Queue batches again that came back, once nothing of their partition is in flight that may come back too."""

@@ -10,6 +10,7 @@ from collections import deque
 from math import inf
 from operator import attrgetter
 
+from odradek.core.interfaces import ProducerSequences
 from odradek.core.produce.batch import AccumulatorLimits, BrokerProduceRequest, ProduceBatch
 from odradek.core.produce.partition_queue import PartitionQueue
 
@@ -28,6 +29,7 @@ class BrokerQueue:
         broker: Its id.
         limits: Those of the accumulator.
         due: Brokers that became due: this one is added to them.
+        sequences: Identifies batches, if the producer is idempotent.
 
     Attributes:
         waiting: Batches that are not isolated. If it is empty, so is the queue; the reverse need not be true.
@@ -39,7 +41,13 @@ class BrokerQueue:
         ready: How many batches take no more records, so that they are due.
     """
 
-    def __init__(self, broker: int, limits: AccumulatorLimits, due: dict[int, None]) -> None:
+    def __init__(
+        self,
+        broker: int,
+        limits: AccumulatorLimits,
+        due: dict[int, None],
+        sequences: ProducerSequences | None = None,
+    ) -> None:
         self.broker = broker
         self.in_flight: list[BrokerProduceRequest] = []
         self.last_sent_at = -inf
@@ -47,7 +55,7 @@ class BrokerQueue:
         self.ready = 0
         self.waiting: deque[ProduceBatch] = deque()
         self.isolated: deque[ProduceBatch] = deque()
-        self._limits, self._due = limits, due
+        self._limits, self._due, self._sequences = limits, due, sequences
         self._in_order = True
 
     # ---- batches in ----------------------------------------------------------------------------------------
@@ -56,6 +64,8 @@ class BrokerQueue:
         """Take in that the first batch of a partition is another one, or takes no more records. None of the partition
         waits here while batches of it have yet to come back, unless `reorder`."""
         head = queue.batches[0] if queue.batches and (self._limits.reorder or not queue.returned) else None
+        if head is not None and self._sequences is not None and not self._sequences.may_send(head):
+            head = None
         if queue.candidate is not head and queue.candidate is not None:
             self.withdraw(queue)
         if head is None:
@@ -93,7 +103,8 @@ class BrokerQueue:
         if oldest is None or self._due_at(oldest) > now:
             return None
         self.last_sent_at = now
-        request = self._request(self._drain(), isolated=False)
+        batches = self._drain()
+        request = self._request(batches, isolated=False) if batches else None
         self.has_waiters = self.has_waiters and bool(self.waiting or self.isolated)
         return request
 
@@ -108,6 +119,8 @@ class BrokerQueue:
         return None if oldest is None else self._due_at(oldest)
 
     def _may_send(self) -> bool:
+        if self._sequences is not None and not self._sequences.ready:
+            return False
         in_flight = self.in_flight
         return not in_flight or (len(in_flight) < self._limits.in_flight and not in_flight[-1].isolated)
 
@@ -125,17 +138,28 @@ class BrokerQueue:
     def _drain(self) -> list[ProduceBatch]:
         """Remove and return the oldest batches, up to `request_bytes`, but at least one."""
         drained: list[ProduceBatch] = []
-        left, waiting = self._limits.request_bytes, self.waiting
+        left, waiting, sequences = self._limits.request_bytes, self.waiting, self._sequences
         while waiting and len(drained) < MAX_REQUEST_PARTITIONS:
             batch = waiting[0]
             if batch.broker_queue is self:
                 if batch.size > left and drained:
                     break
-                left -= batch.size
-                drained.append(batch)
-                batch.broker_queue = None
+                if sequences is None or self._has_stamp(batch, sequences):
+                    left -= batch.size
+                    drained.append(batch)
+                    batch.broker_queue = None
+                else:  # offered again when the batches of its partition that it waits for have an outcome
+                    self.withdraw(batch.queue)
             waiting.popleft()
         return drained
+
+    def _has_stamp(self, batch: ProduceBatch, sequences: ProducerSequences) -> bool:
+        """Return True if a batch may be sent, after giving it its stamp."""
+        if not sequences.may_send(batch):
+            return False
+        if batch.stamp is None:
+            sequences.assign(batch)
+        return True
 
     def _drain_isolated(self) -> list[ProduceBatch]:
         """Remove and return the oldest isolated batches that may share a request, up to `request_bytes`."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from odradek.core.interfaces import ProducerRecord
+from odradek.core.interfaces import ProducerRecord, ProducerSequences
 from odradek.core.produce.batch import AccumulatorLimits, FlushWaiter, ProduceBatch
 from odradek.core.produce.partition_queue import PartitionQueue
 from odradek.errors import NotWritten, OutcomeUnknown
@@ -18,6 +18,7 @@ class LiveBatches:
     Args:
         limits: Those of the accumulator.
         record_size: Bytes of a record on the wire.
+        sequences: Identifies batches, if the producer is idempotent.
 
     Attributes:
         batches: Oldest first, but for parts of divided batches.
@@ -27,12 +28,17 @@ class LiveBatches:
         record_overhead: Bytes on the wire of a record that is only a value, beyond that value.
     """
 
-    def __init__(self, limits: AccumulatorLimits, record_size: Callable[[ProducerRecord], int]) -> None:
+    def __init__(
+        self,
+        limits: AccumulatorLimits,
+        record_size: Callable[[ProducerRecord], int],
+        sequences: ProducerSequences | None,
+    ) -> None:
         self.batches: dict[ProduceBatch, None] = {}
         self.buffered_bytes = self.sequence = 0
         self.finished: list[ProduceBatch] = []
         self.record_overhead = record_size(ProducerRecord(b""))
-        self._deliver_within, self._record_size = limits.deliver_within, record_size
+        self._deliver_within, self._record_size, self._sequences = limits.deliver_within, record_size, sequences
         self._flushes: list[FlushWaiter] = []
 
     def __iter__(self) -> Iterator[ProduceBatch]:
@@ -65,6 +71,14 @@ class LiveBatches:
             flush.left += part.sequence <= flush.last
         return part
 
+    def replace(self, batch: ProduceBatch, parts: Iterable[Sequence[int]]) -> list[ProduceBatch]:
+        """Replace a batch that was not written by batches of these rows of it, and return them."""
+        made = [self.part(batch, batch.queue, rows) for rows in parts if rows]
+        if self._sequences is not None:
+            self._sequences.divide(batch, made)
+        self.forget(batch)
+        return made
+
     def _size_of(self, record: bytes | ProducerRecord) -> int:
         return self._record_size(record) if isinstance(record, ProducerRecord) else self.record_overhead + len(record)
 
@@ -80,6 +94,8 @@ class LiveBatches:
         """Remove a batch that is finished, or replaced by its parts."""
         del self.batches[batch]
         self.buffered_bytes -= batch.buffered_bytes
+        if batch.stamp is not None and self._sequences is not None:
+            self._sequences.release(batch, may_be_written=batch.may_be_written or batch.request is not None)
         queue = batch.queue
         if batch.queued or queue.open is batch:
             queue.remove(batch)

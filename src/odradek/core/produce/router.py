@@ -1,4 +1,4 @@
-"""Which partition a record goes to, and which broker a partition's batches go to, as routing tables come.
+"""Partitions for records, and brokers for partitions, as routing tables come.
 
 Records of a partition that lost its broker go to the topic's other partitions, keyed ones by the new list, before newer
 ones there; records sent to an explicit partition, and what may be written already, wait for it.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from odradek import arguments
-from odradek.core.interfaces import ProducerRecord, RoutingTable
+from odradek.core.interfaces import ProducerRecord, ProducerSequences, RoutingTable
 from odradek.core.produce.batch import AccumulatorLimits, ProduceBatch
 from odradek.core.produce.broker_queue import BrokerQueue
 from odradek.core.produce.live_batches import LiveBatches
@@ -30,6 +30,7 @@ class Router:
         randrange: Randomness, for records without preference.
         table: Who serves what now.
         live: All batches.
+        sequences: Identifies batches, if the producer is idempotent.
 
     Attributes:
         due: Brokers that became due since the accumulator took the last ones; a set in order.
@@ -43,13 +44,14 @@ class Router:
         randrange: Callable[[int], int],
         table: RoutingTable,
         live: LiveBatches,
+        sequences: ProducerSequences | None,
     ) -> None:
         self.table = table
         self.topics: dict[str, TopicQueues] = {}
         self.due: dict[int, None] = {}
         self.keyless_is_sticky: bool = getattr(partitioner, "keyless_is_sticky", False)
         self._limits, self._batch_bytes, self._live = limits, limits.batch_bytes, live
-        self._partitioner, self._randrange = partitioner, randrange
+        self._partitioner, self._randrange, self._sequences = partitioner, randrange, sequences
         self._brokers: dict[int, BrokerQueue] = {}
 
     # ---- records -------------------------------------------------------------------------------------------
@@ -116,7 +118,7 @@ class Router:
         """Return what waits for a broker."""
         queue = self._brokers.get(broker)
         if queue is None:
-            queue = self._brokers[broker] = BrokerQueue(broker, self._limits, self.due)
+            queue = self._brokers[broker] = BrokerQueue(broker, self._limits, self.due, self._sequences)
         return queue
 
     def route(self, table: RoutingTable) -> None:
