@@ -97,16 +97,20 @@ class BrokerQueue:
         """Return the next request if one is due; its batches are in flight from now on."""
         if not self._may_send():
             return None
+        waiting = self.waiting
         if self.isolated and self._oldest(self.isolated) is not None:
-            return None if self.in_flight else self._request(self._drain_isolated(), isolated=True)
-        oldest = self._oldest(self.waiting)
-        if oldest is None or self._due_at(oldest) > now:
-            return None
-        self.last_sent_at = now
-        batches = self._drain()
-        request = self._request(batches, isolated=False) if batches else None
+            if self.in_flight:
+                return None
+            waiting = self.isolated
+        else:
+            oldest = self._oldest(waiting)
+            if oldest is None or self._due_at(oldest) > now:
+                return None
+            self.last_sent_at = now
+        request = BrokerProduceRequest(self.broker, [], waiting is self.isolated)
+        self._fill(request, waiting)
         self.has_waiters = self.has_waiters and bool(self.waiting or self.isolated)
-        return request
+        return request if request.batches else None
 
     def next_due(self) -> float | None:
         """Return when `next_request` may have something (s) if nothing else happens before; None: only an answer can
@@ -135,23 +139,39 @@ class BrokerQueue:
             return created_at
         return max(created_at, min(created_at, self.last_sent_at) + latency)
 
-    def _drain(self) -> list[ProduceBatch]:
-        """Remove and return the oldest batches, up to `request_bytes`, but at least one."""
-        drained: list[ProduceBatch] = []
-        left, waiting, sequences = self._limits.request_bytes, self.waiting, self._sequences
-        while waiting and len(drained) < MAX_REQUEST_PARTITIONS:
+    def _fill(self, request: BrokerProduceRequest, waiting: deque[ProduceBatch]) -> None:
+        """Put the oldest batches that may share a request in flight, up to `request_bytes`, but at least one. The next
+        batches of their partitions wait from now on."""
+        batches, sequences = request.batches, self._sequences
+        most, left = MAX_REQUEST_PARTITIONS, self._limits.request_bytes
+        while waiting and len(batches) < most:
             batch = waiting[0]
             if batch.broker_queue is self:
-                if batch.size > left and drained:
+                most = min(most, batch.isolate_with) if batch.isolate_with else most
+                if batches and (batch.size > left or len(batches) >= most):
                     break
                 if sequences is None or self._has_stamp(batch, sequences):
                     left -= batch.size
-                    drained.append(batch)
+                    batches.append(batch)
                     batch.broker_queue = None
                 else:  # offered again when the batches of its partition that it waits for have an outcome
                     self.withdraw(batch.queue)
             waiting.popleft()
-        return drained
+        for batch in batches:
+            self.ready -= batch.ready
+            batch.queued, batch.ready, batch.request = False, False, request
+            batch.attempts += 1
+            request.compressed |= batch.encoded is None and batch.compression != "none"
+            queue = batch.queue
+            queue.batches.popleft()
+            queue.in_flight += 1
+            queue.candidate = None
+            if queue.open is batch:
+                queue.open = None
+            if queue.batches:
+                self.offer(queue)
+        if batches:
+            self.in_flight.append(request)
 
     def _has_stamp(self, batch: ProduceBatch, sequences: ProducerSequences) -> bool:
         """Return True if a batch may be sent, after giving it its stamp."""
@@ -174,26 +194,6 @@ class BrokerQueue:
             drained.append(batch)
             batch.broker_queue = None
         return drained
-
-    def _request(self, batches: list[ProduceBatch], *, isolated: bool) -> BrokerProduceRequest:
-        """Put drained batches in flight. The next batches of their partitions wait from now on."""
-        request = BrokerProduceRequest(self.broker, batches, isolated)
-        for batch in batches:
-            self.ready -= batch.ready
-            batch.queued, batch.ready, batch.request = False, False, request
-            batch.attempts += 1
-            if batch.encoded is None and batch.compression != "none":
-                request.compressed = True
-            queue = batch.queue
-            queue.batches.popleft()
-            queue.in_flight += 1
-            queue.candidate = None
-            if queue.open is batch:
-                queue.open = None
-            if queue.batches:
-                self.offer(queue)
-        self.in_flight.append(request)
-        return request
 
     def _oldest(self, waiting: deque[ProduceBatch]) -> ProduceBatch | None:
         """Return the first batch that was not withdrawn, after dropping those that were."""
