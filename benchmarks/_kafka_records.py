@@ -197,7 +197,7 @@ def library(compression: CompressionType, plain: bytes) -> tuple[bytes, Work, Wo
 
 def codec_cases(count: int) -> Iterator[Case]:
     times = [TIME] * count
-    plain = engine.active.encode_records(values(count, text=True), None, None, times, TIME)
+    plain = engine.active.encode_batch(values(count, text=True), None, None, times)[61:]
     for compression in (CompressionType.LZ4, CompressionType.SNAPPY, CompressionType.ZSTD):
         packed, pack, unpack = library(compression, plain)
         name, size = compression.name.lower(), len(plain)

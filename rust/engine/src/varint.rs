@@ -44,25 +44,44 @@ impl<'a> Cursor<'a> {
 
     #[inline]
     pub fn varint(&mut self) -> Option<i32> {
-        let (&first, rest) = self.rest.split_first()?;
-        if first < 0x80 {
-            self.rest = rest;
-            return Some(i32::from(first >> 1) ^ i32::from(first & 1).wrapping_neg());
+        match self.short() {
+            Some(number) => i32::try_from(unzigzag(number)).ok(),
+            None => {
+                let number = self.unsigned(5)?;
+                if number > u64::from(u32::MAX) {
+                    return None;
+                }
+                i32::try_from(unzigzag(number)).ok()
+            }
         }
-        let number = self.unsigned(5)?;
-        if number > u64::from(u32::MAX) {
-            return None;
-        }
-        i32::try_from(unzigzag(number)).ok()
     }
 
     #[inline]
     pub fn varlong(&mut self) -> Option<i64> {
-        self.unsigned(10).map(unzigzag)
+        match self.short() {
+            Some(number) => Some(unzigzag(number)),
+            None => self.unsigned(10).map(unzigzag),
+        }
+    }
+
+    /// A number of one or two bytes, as nearly all are; None for a longer one.
+    #[inline]
+    fn short(&mut self) -> Option<u64> {
+        match *self.rest {
+            [first, ref rest @ ..] if first < 0x80 => {
+                self.rest = rest;
+                Some(u64::from(first))
+            }
+            [first, second, ref rest @ ..] if second < 0x80 => {
+                self.rest = rest;
+                Some(u64::from(first & 0x7F) | u64::from(second) << 7)
+            }
+            _ => None,
+        }
     }
 
     /// A number of so many bytes at most.
-    #[inline]
+    #[inline(never)]
     fn unsigned(&mut self, most: usize) -> Option<u64> {
         let mut number = 0u64;
         for (index, &byte) in self.rest.iter().take(most).enumerate() {

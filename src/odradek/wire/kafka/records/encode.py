@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
+from functools import partial
 
 from odradek import engine
 from odradek.engine import Headers
 from odradek.errors import LocalProtocolError
-from odradek.types import NO_TIMESTAMP
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka.records.compression import compress
 
 __all__ = ["encode_batch", "encode_message_set"]
 
-_HEAD = struct.Struct(">qiib")  # up to the CRC
-_BODY = struct.Struct(">hiqqqhii")  # what the CRC covers, up to the records
-_NO_EPOCH = -1
 _TRANSACTIONAL, _CONTROL = 16, 32
 
 Strings = Sequence[bytes | None]
@@ -55,20 +51,13 @@ def encode_batch(
         LocalProtocolError: There is no record, or the batch or a field of it is too large for the format.
     """
     _check_count(values)
-    base = timestamps[0] if timestamps else NO_TIMESTAMP
     attributes = compression | (_TRANSACTIONAL if is_transactional else 0) | (_CONTROL if is_control else 0)
-    last = len(values) - 1
+    packer = partial(compress, compression, magic=2) if compression else None
+    producer = producer_id, producer_epoch, base_sequence
     try:
-        records = engine.active.encode_records(values, keys, headers, timestamps, base)
-        body = compress(compression, records, magic=2) if compression else records
-        latest = max(timestamps) if timestamps else NO_TIMESTAMP
-        producer = producer_id, producer_epoch, base_sequence
-        fields = _BODY.pack(attributes, last, base, latest, *producer, len(values))
-        head = _HEAD.pack(base_offset, _HEAD.size - 12 + 4 + len(fields) + len(body), _NO_EPOCH, 2)
-    except (OverflowError, struct.error) as error:
+        return engine.active.encode_batch(values, keys, headers, timestamps, attributes, base_offset, *producer, packer)
+    except OverflowError as error:
         raise _too_large(error) from None
-    crc = engine.active.crc32c(body, engine.active.crc32c(fields))
-    return b"".join((head, crc.to_bytes(4, "big"), fields, body))
 
 
 def encode_message_set(
