@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::encode_records::BATCH_HEADER_BYTES;
-use crate::records::{Fields, Headers, RecordBuilder, header};
+use crate::records::{Fields, RecordBuilder, header};
 use crate::varint::Cursor;
 
 /// Bytes of a record without key, value and headers.
@@ -16,24 +16,29 @@ struct Record<'a> {
 }
 
 /// The record at the start of a cursor; None for one that is damaged.
-#[inline]
+#[inline(always)] // its fields stay in registers
 fn record<'a>(from: &mut Cursor<'a>) -> Option<Record<'a>> {
     let len = usize::try_from(from.varint()?).ok()?;
-    let mut fields = Cursor::new(from.bytes(len)?);
+    let mut fields = from.part(len)?;
     fields.byte()?; // attributes, which mean nothing
     let (time_delta, offset_delta) = (fields.varlong()?, fields.varint()?);
     let (key, value) = (fields.string()?, fields.string()?);
+    let headers = if fields.rest() == [0] { &[] } else { checked_headers(fields)? };
+    Some(Record { time_delta, offset_delta, fields: Fields { value, key, headers } })
+}
+
+/// The headers that are the rest of a record, with their number in front; empty where there are none.
+#[inline(never)]
+fn checked_headers(mut fields: Cursor<'_>) -> Option<&[u8]> {
+    let headers = fields.rest();
     let count = usize::try_from(fields.varint()?).ok()?;
-    let headers = Headers { count, fields };
-    if count > 0 {
-        if count > fields.left() / 2 {
-            return None;
-        }
-        for _ in 0..count {
-            header(&mut fields)?;
-        }
+    if count > fields.rest().len() / 2 {
+        return None;
     }
-    (fields.left() == 0).then_some(Record { time_delta, offset_delta, fields: Fields { value, key, headers } })
+    for _ in 0..count {
+        header(&mut fields)?;
+    }
+    fields.rest().is_empty().then_some(if count > 0 { headers } else { &[] })
 }
 
 /// What the header of a batch of magic 2 says of its records.
@@ -90,15 +95,15 @@ impl RecordBuilder {
             behind = behind.max(position.saturating_add(1));
             if position >= batch.first_offset {
                 let time_delta = if batch.append_time { 0 } else { record.time_delta };
-                self.push_fields(&record.fields, position, batch.timestamp.wrapping_add(time_delta))?;
+                self.push_fields(record.fields, position, batch.timestamp.wrapping_add(time_delta))?;
             }
         }
         self.complete(i8::from(batch.append_time))?;
-        Ok((from.left(), count, behind))
+        Ok((from.rest().len(), count, behind))
     }
 
     /// A run of plain batches of magic 2: not compressed, not of a transaction, without damage. Gives the index behind
-    /// it, and the offset behind the last batch.
+    /// it, and the highest offset behind a batch.
     pub fn decode_batches(
         &mut self,
         data: &[u8],
@@ -132,7 +137,7 @@ impl RecordBuilder {
                 break;
             }
             at = end;
-            behind = batch.end();
+            behind = behind.max(batch.end());
         }
         Ok((at, behind))
     }
@@ -159,7 +164,7 @@ fn plain_batch(data: &[u8], at: usize, first_offset: i64, max_entry: i64) -> Opt
         return None;
     }
     let crc = u32::from_be_bytes(rest.array()?);
-    let covered = rest.bytes(rest.left())?;
+    let covered = rest.rest();
     let mut fields = Cursor::new(covered);
     let attributes = i16::from_be_bytes(fields.array()?);
     let last_delta = i64::from(i32::from_be_bytes(fields.array()?));

@@ -123,7 +123,7 @@ impl ByteStrings {
     }
 
     /// Append a string.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, value: &[u8]) -> Result<(), Error> {
         self.reserve(value.len())?;
         let end = self.data.len().checked_add(value.len()).ok_or(Error::Overflow)?;

@@ -1,7 +1,7 @@
 //! Message sets of magic 0 and 1 (specification 3.2).
 
 use crate::Error;
-use crate::records::{Fields, NO_HEADERS, NO_TYPE, NONE, RecordBuilder};
+use crate::records::{Fields, NO_TYPE, NONE, RecordBuilder};
 use crate::varint::Cursor;
 
 /// Bytes of a message of magic 0 without key and value.
@@ -41,7 +41,7 @@ impl RecordBuilder {
             at = end;
             if position >= run.first_offset {
                 let (timestamp, kind) = run.append_time.map_or((message.timestamp, message.kind), |time| (time, 1));
-                self.push_fields(&message.fields, position, timestamp)?;
+                self.push_fields(message.fields, position, timestamp)?;
                 self.complete(kind)?;
             }
         }
@@ -80,7 +80,7 @@ fn entry_at(data: &[u8], at: usize) -> Option<(Entry<'_>, usize)> {
     }
     let mut entry = Cursor::new(head.bytes(usize::try_from(length).ok()?)?);
     let crc = u32::from_be_bytes(entry.array()?);
-    let body = entry.bytes(entry.left())?;
+    let body = entry.rest();
     let (&magic, &attributes) = (body.first()?, body.get(1)?);
     if magic > 1 || attributes & 7 != 0 {
         return None;
@@ -102,8 +102,8 @@ impl<'a> Entry<'a> {
             (i64::from_be_bytes(fields.array()?), i8::from(attributes & 8 != 0))
         };
         let (key, value) = (fields.sized()?, fields.sized()?);
-        let good = fields.left() == 0 && crc32fast::hash(self.body) == self.crc;
-        good.then_some(Message { fields: Fields { value, key, headers: NO_HEADERS }, timestamp, kind })
+        let good = fields.rest().is_empty() && crc32fast::hash(self.body) == self.crc;
+        good.then_some(Message { fields: Fields { value, key, headers: &[] }, timestamp, kind })
     }
 }
 

@@ -66,9 +66,10 @@ impl HeaderStrings {
         Ok(HeaderStrings { offsets, names: ByteStrings::default(), values: NullableStrings::default() })
     }
 
-    fn push(&mut self, headers: Headers<'_>) -> Result<(), Error> {
-        let Headers { count, mut fields } = headers;
-        for _ in 0..count {
+    /// The headers of one more row: their number, and each of them, already checked; empty: there are none.
+    fn push(&mut self, headers: &[u8]) -> Result<(), Error> {
+        let mut fields = Cursor::new(headers);
+        for _ in 0..fields.varint().unwrap_or(0) {
             let Some((name, value)) = header(&mut fields) else { break };
             match String::from_utf8_lossy(name) {
                 std::borrow::Cow::Borrowed(_) => self.names.push(name)?,
@@ -90,24 +91,17 @@ impl HeaderStrings {
     }
 }
 
-/// One record's headers, already looked at.
-#[derive(Clone, Copy)]
-pub(crate) struct Headers<'a> {
-    pub count: usize,
-    pub fields: Cursor<'a>,
-}
-
-pub(crate) const NO_HEADERS: Headers<'static> = Headers { count: 0, fields: Cursor::EMPTY };
-
 pub(crate) fn header<'a>(fields: &mut Cursor<'a>) -> Option<(&'a [u8], Option<&'a [u8]>)> {
     Some((fields.string()??, fields.string()?))
 }
 
 /// What one record says, as every format has it.
+#[derive(Clone, Copy)]
 pub(crate) struct Fields<'a> {
     pub value: Option<&'a [u8]>,
     pub key: Option<&'a [u8]>,
-    pub headers: Headers<'a>,
+    /// See `HeaderStrings::push`.
+    pub headers: &'a [u8],
 }
 
 impl RecordBuilder {
@@ -126,7 +120,7 @@ impl RecordBuilder {
     /// A row that is no record.
     pub fn push(&mut self, value: &[u8], position: i64, next_position: i64) -> Result<(), Error> {
         self.all_or_none(|rows| {
-            rows.push_fields(&Fields { value: Some(value), key: None, headers: NO_HEADERS }, position, NONE)?;
+            rows.push_fields(Fields { value: Some(value), key: None, headers: &[] }, position, NONE)?;
             rows.complete(NO_TYPE)?;
             rows.resume_at(next_position);
             Ok(())
@@ -144,13 +138,13 @@ impl RecordBuilder {
     }
 
     /// Append a row; `complete` adds what it lacks.
-    #[inline]
-    pub(crate) fn push_fields(&mut self, fields: &Fields<'_>, position: i64, timestamp: i64) -> Result<(), Error> {
+    #[inline(always)]
+    pub(crate) fn push_fields(&mut self, fields: Fields<'_>, position: i64, timestamp: i64) -> Result<(), Error> {
         self.values.push(fields.value)?;
         if fields.key.is_some() || self.keys.is_some() {
             self.push_key(fields.key)?;
         }
-        if fields.headers.count > 0 || self.headers.is_some() {
+        if !fields.headers.is_empty() || self.headers.is_some() {
             self.push_headers(fields.headers)?;
         }
         reserve(&mut self.timestamps, 1)?;
@@ -160,7 +154,7 @@ impl RecordBuilder {
         Ok(())
     }
 
-    #[inline]
+    #[inline(never)]
     fn push_key(&mut self, key: Option<&[u8]>) -> Result<(), Error> {
         match &mut self.keys {
             Some(keys) => keys.push(key),
@@ -174,7 +168,7 @@ impl RecordBuilder {
     }
 
     #[inline(never)]
-    fn push_headers(&mut self, headers: Headers<'_>) -> Result<(), Error> {
+    fn push_headers(&mut self, headers: &[u8]) -> Result<(), Error> {
         match &mut self.headers {
             Some(all) => all.push(headers),
             None => {

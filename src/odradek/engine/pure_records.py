@@ -102,7 +102,7 @@ class ListRecordBuilder:
             if index != end or number != count:
                 self._truncate(rows)
                 break
-            start, behind = end, base_offset + last_delta + 1
+            start, behind = end, max(behind, base_offset + last_delta + 1)
         return start, behind
 
     def decode_messages(

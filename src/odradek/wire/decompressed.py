@@ -1,4 +1,4 @@
-"""What decompression shares: its errors, and a buffer whose size is known before anything is allocated."""
+"""Errors of decompression, and buffers whose size is known before anything is allocated."""
 
 from __future__ import annotations
 
