@@ -140,7 +140,7 @@ class RecordBuilder(Protocol):
             max_entry: Limit for a whole entry (bytes).
 
         Returns:
-            The index behind the last batch, and the highest offset behind a batch (a negative number when there was none).
+            The index behind the last batch, and the highest offset behind a batch (negative when there was none).
         """
         ...
 
