@@ -13,6 +13,7 @@ __all__ = [
     "HEADER_BYTES",
     "LEAST_LENGTH",
     "LEAST_RECORD",
+    "NO_EPOCH",
     "ROW_BYTES",
     "BatchHeader",
     "batch_header",
@@ -20,10 +21,14 @@ __all__ = [
     "control_type",
     "damage_of",
     "end_of_damaged",
+    "last_epoch",
 ]
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+_LENGTH, _EPOCH = struct.Struct(">8xi"), struct.Struct(">12xi")
 HEADER_BYTES = _HEADER.size
+NO_EPOCH = -1
+"""The leader epoch of what no leader has written yet."""
 LEAST_LENGTH = HEADER_BYTES - 12
 """The least a length field may say."""
 LEAST_RECORD = 7
@@ -94,6 +99,15 @@ class BatchHeader(NamedTuple):
 def batch_header(entry: memoryview) -> BatchHeader:
     """Return the header of the batch at the start of a buffer, which has `HEADER_BYTES` at least."""
     return BatchHeader._make(_HEADER.unpack_from(entry))
+
+
+def last_epoch(data: memoryview, start: int, end: int) -> int:
+    """Return the leader epoch of the last one of the whole batches in `data[start:end]`."""
+    last = start
+    while start < end:
+        last = start
+        start += 12 + _LENGTH.unpack_from(data, start)[0]
+    return int(_EPOCH.unpack_from(data, last)[0])
 
 
 def damage_of(batch: BatchHeader, entry: memoryview) -> str:

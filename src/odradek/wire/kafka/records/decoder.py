@@ -86,6 +86,11 @@ class RecordDecoder:
         return self._entries.decoded_bytes + self._deferred_bytes + len(self._tail)
 
     @property
+    def leader_epoch(self) -> int:
+        """The epoch of the leader that wrote the last batch decoded; -1 where there is none (magic 0 and 1)."""
+        return self._entries.leader_epoch
+
+    @property
     def deferred_bytes(self) -> int:
         """Bytes that wait for `decompress_deferred`. 0 unless `DecodingOptions.defer_decompression`."""
         return self._deferred_bytes
@@ -95,6 +100,11 @@ class RecordDecoder:
         """Bytes of the entry that is not complete. A response that is nothing else was asked for with too small a
         limit (Fetch 0 to 2)."""
         return len(self._tail)
+
+    @property
+    def partial_size(self) -> int:
+        """The size that the entry which is not complete will have (bytes); 0 if there is none, or it is not known."""
+        return 12 + int.from_bytes(self._tail[8:12], "big") if len(self._tail) >= 12 else 0
 
     @property
     def error(self) -> OdradekError | None:

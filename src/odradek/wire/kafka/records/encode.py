@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from functools import partial
 
@@ -11,8 +12,10 @@ from odradek.errors import LocalProtocolError
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka.records.compression import compress
 
-__all__ = ["encode_batch", "encode_message_set"]
+__all__ = ["encode_batch", "encode_message_set", "with_producer"]
 
+_CRC_AT, _PRODUCER_AT = 17, 43
+_PRODUCER = struct.Struct(">qhi")
 _TRANSACTIONAL, _CONTROL = 16, 32
 
 Strings = Sequence[bytes | None]
@@ -58,6 +61,17 @@ def encode_batch(
         return engine.active.encode_batch(values, keys, headers, timestamps, attributes, base_offset, *producer, packer)
     except OverflowError as error:
         raise _too_large(error) from None
+
+
+def with_producer(batch: bytes, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
+    """Return a record batch of magic 2 with another producer and sequence; itself if it has these already."""
+    producer = _PRODUCER.pack(producer_id, producer_epoch, base_sequence)
+    if batch[_PRODUCER_AT : _PRODUCER_AT + _PRODUCER.size] == producer:
+        return batch
+    head, fields = batch[:_CRC_AT], batch[_CRC_AT + 4 : _PRODUCER_AT] + producer
+    rest = memoryview(batch)[_PRODUCER_AT + _PRODUCER.size :]
+    crc = engine.active.crc32c(rest, engine.active.crc32c(fields))
+    return b"".join((head, crc.to_bytes(4, "big"), fields, rest))
 
 
 def encode_message_set(

@@ -11,12 +11,14 @@ from odradek.types import Columns, TopicPartition
 from odradek.wire.compression import CompressionError
 from odradek.wire.decoding import DecodingOptions
 from odradek.wire.kafka.records.batch import (
+    NO_EPOCH,
     BatchHeader,
     batch_header,
     body_of,
     control_type,
     damage_of,
     end_of_damaged,
+    last_epoch,
 )
 from odradek.wire.kafka.records.message_set import (
     HEAD_BYTES,
@@ -73,6 +75,8 @@ class EntryDecoder:
         self._first = position  # of the first row that is not taken
         self._rows = engine.active.RecordBuilder()
         self._corrupt: dict[int, CorruptMessage] = {}
+        self.leader_epoch = NO_EPOCH
+        """The epoch of the leader that wrote the last batch decoded; -1 where there is none (magic 0 and 1)."""
         self.decoded_bytes = 0
         """Bytes of the entries, and of what they decompressed to, whose rows are not taken."""
 
@@ -105,6 +109,8 @@ class EntryDecoder:
         end, behind = decode(data, start, len(data), fetch.first_offset, max_entry=self._options.max_message_bytes)
         self.decoded_bytes += end - start
         self.end = max(self.end, behind)
+        if end > start and data[start + 16] == 2:
+            self.leader_epoch = last_epoch(data, start, end)
         return end
 
     def corrupt_message(self, position: int, reason: str) -> CorruptMessage:
@@ -136,6 +142,7 @@ class EntryDecoder:
                 fetch,
             )
             return
+        self.leader_epoch = batch.leader_epoch
         if batch.is_transactional and not batch.is_control and not fetch.is_visible(batch, None):
             self.end = max(self.end, batch.next_offset)
             return
