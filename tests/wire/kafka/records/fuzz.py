@@ -185,7 +185,7 @@ def run(count: int, seed: int, alive: Callable[[], object] = lambda: None) -> in
         data = hostile(rng, valid)
         start = time.perf_counter()
         try:
-            if i % 20 == 0:
+            if i % 50 == 0:
                 took = allocation_of(data)
                 assert took <= allocation_limit(data), f"{took} bytes allocated"
                 largest = max(largest, took)
