@@ -12,6 +12,7 @@ import math
 import time
 from base64 import urlsafe_b64decode
 from collections.abc import Callable
+from random import random
 from secrets import token_urlsafe
 
 import anyio
@@ -20,6 +21,7 @@ from odradek.core.backoff import Backoff
 from odradek.core.kafka.sasl import Exchange, OAuthBearer, Plain, Scram
 from odradek.errors import AuthFailed, ConfigError, OdradekError, Unreachable
 from odradek.io.kafka.handshake import Login
+from odradek.io.notifier import Notifier
 from odradek.io.security import Security, TokenProvider
 
 __all__ = ["TokenSource", "login"]
@@ -49,10 +51,9 @@ class TokenSource:
     ) -> None:
         self._provider, self._timeout_s, self._backoff = provider, timeout_s, backoff or Backoff()
         self._clock = wall_clock
-        self._fetching = anyio.Lock()
-        self._fetched = anyio.Event()
+        self._fetching, self._fetched = anyio.Lock(), Notifier()
         self._token = ""
-        self._refresh_at = self._expires_at = -math.inf
+        self._refresh_at = self._expires_at = math.inf
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {'a token' if self._token else 'no token yet'}>"
@@ -74,12 +75,12 @@ class TokenSource:
             Unreachable: Step `sasl`: the provider failed, and there is no token that is still valid.
         """
         async with self._fetching:
-            if self._clock() < self._refresh_at:
+            if self._token and self._clock() < self._refresh_at < math.inf:
                 return
             try:
                 await self._fetch()
             except Exception as error:
-                if self._clock() < self._expires_at:
+                if self._token and self._clock() < self._expires_at < math.inf:
                     return
                 unreachable = Unreachable("sasl", address, f"no token: the provider raised {type(error).__name__}")
                 unreachable.hint = "the cause of this error says more"
@@ -89,17 +90,16 @@ class TokenSource:
         """Replace each token ahead of its expiry, until cancelled. A failure is logged once, and tried again."""
         failures = 0
         while True:
-            await self._fetched.wait()
-            if self._refresh_at == math.inf or (wait := self._refresh_at - self._clock()) > 0 and failures == 0:
-                await self._wait(wait if self._refresh_at < math.inf else math.inf)
-            failures = 0 if await self._try_fetch(failures) else failures + 1
-            if failures:
-                await anyio.sleep(self._backoff.delay(failures - 1, 0.5))
+            version, wait = self._fetched.version, self._refresh_at - self._clock()
+            if wait > 0:
+                await self._fetched.wait(version, wait)
+            elif await self._refresh(failures):
+                failures = 0
+            else:
+                await anyio.sleep(self._backoff.delay(failures, random()))
+                failures += 1
 
-    async def _wait(self, seconds: float) -> None:
-        await (anyio.sleep(seconds) if seconds < math.inf else anyio.sleep_forever())
-
-    async def _try_fetch(self, failures: int) -> bool:
+    async def _refresh(self, failures: int) -> bool:
         async with self._fetching:
             try:
                 await self._fetch()
@@ -117,11 +117,8 @@ class TokenSource:
             raise TypeError("a token provider returns a text, or a text and the time when it expires")
         now = self._clock()
         self._token, self._expires_at = token, expires_at
-        if expires_at == math.inf:
-            self._refresh_at = -math.inf  # fetched for every connection
-        else:
-            self._refresh_at = now + REFRESH_FRACTION * (expires_at - now)
-        self._fetched.set()
+        self._refresh_at = now + REFRESH_FRACTION * (expires_at - now)  # never, if it does not expire
+        self._fetched.notify()
 
 
 def expiry_of(token: str) -> float:

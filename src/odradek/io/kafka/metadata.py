@@ -29,15 +29,12 @@ from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.common import NodeEndpoint
 from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
-__all__ = ["BOOTSTRAP_ID", "Ask", "KafkaMetadata", "MetadataOptions", "metadata_request"]
+__all__ = ["Ask", "KafkaMetadata", "MetadataOptions", "metadata_request"]
 
 log = logging.getLogger("odradek.metadata")
 
-BOOTSTRAP_ID = -1
-"""Stands for the unknown id of a broker that is known only by its address."""
-
 CREATION_CODES = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
-"""What is answered for a topic while it is created, and for one that does not exist."""
+"""Codes that are answered for a topic while it is created, and for one that does not exist."""
 
 Ask = Callable[[Broker, Callable[[BrokerVersions], MetadataRequest]], Awaitable[MetadataResponse]]
 """Function that sends a Metadata request, made for the versions of the broker. Raises OdradekError."""
@@ -149,7 +146,10 @@ class KafkaMetadata:
         return self._table
 
     async def all_topics(self) -> frozenset[str]:
-        """Return every topic but Kafka's own; new ones enter the table by themselves from now on. Cancellation: safe."""
+        """Return every topic but Kafka's own; from now on new ones enter the table by themselves.
+
+        Cancellation: safe.
+        """
         self._all_topics = True
         return (await self._read()).topics
 
@@ -164,14 +164,13 @@ class KafkaMetadata:
         """Read brokers and all known topics again. Cancellation: safe; the request goes on."""
         return await self._read()
 
-    def apply_hint(
-        self, partition: TopicPartition, leader: int, leader_epoch: int, endpoints: Iterable[NodeEndpoint]
-    ) -> bool:
-        """Apply the leader that a response names (KIP-951). Return True if that was news, and the table has it now."""
+    def leader_changed(
+        self, partition: TopicPartition, leader: int, leader_epoch: int, endpoints: Sequence[NodeEndpoint] = ()
+    ) -> None:
+        """Apply the leader that a response names (KIP-951), if its address is known."""
         state, changed = self._table.state.hint(partition, leader, leader_epoch, endpoints)
         if changed:
             self._update(state)
-        return changed
 
     # ---- reading ---------------------------------------------------------------------------------------------
 

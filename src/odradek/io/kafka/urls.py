@@ -7,8 +7,9 @@ import re
 from odradek.errors import ConfigError
 from odradek.io.connection import ConnectionOptions
 from odradek.io.drivers import DriverOptions
+from odradek.io.kafka.connections import BOOTSTRAP_ID
 from odradek.io.kafka.driver import KafkaDriver, KafkaOptions
-from odradek.io.kafka.metadata import BOOTSTRAP_ID, MetadataOptions
+from odradek.io.kafka.metadata import MetadataOptions
 from odradek.io.security import Security
 from odradek.types import Broker
 
@@ -28,7 +29,7 @@ def make_driver(scheme: str, rest: str, options: DriverOptions) -> KafkaDriver:
     Raises ConfigError for a malformed URL, or options that contradict it; no message contains a secret.
     """
     if "@" in rest:
-        raise ConfigError(f"{scheme}:// has no user and no password: use Security(sasl_username=..., sasl_password=...)")
+        raise ConfigError(f"{scheme}:// has no user: use Security(sasl_username=..., sasl_password=...)")
     security = (options.security or Security()).with_environment()
     tls, sasl = "+ssl" in scheme, "+sasl" in scheme
     _check_use(scheme, options.security or Security(), tls, sasl)
@@ -47,11 +48,11 @@ def make_driver(scheme: str, rest: str, options: DriverOptions) -> KafkaDriver:
     )
 
 
-def _check_use(scheme: str, given: Security, tls: bool, sasl: bool) -> None:
+def _check_use(scheme: str, options: Security, tls: bool, sasl: bool) -> None:
     """Refuse options that the scheme does not use: what seems encrypted or authenticated must be."""
-    if given.sasl_mechanism is not None and not sasl:
-        raise ConfigError(f"sasl_mechanism={given.sasl_mechanism!r} has no effect with {scheme}://: use a URL with +sasl")
-    if (given.ssl_cafile or given.ssl_certfile or given.ssl_context) and not tls:
+    if options.sasl_mechanism is not None and not sasl:
+        raise ConfigError(f"options named sasl_ have no effect with {scheme}://: use a URL with +sasl")
+    if (options.ssl_cafile or options.ssl_certfile or options.ssl_context) and not tls:
         raise ConfigError(f"options named ssl_ have no effect with {scheme}://: use a URL with +ssl")
 
 
