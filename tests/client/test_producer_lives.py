@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.client.conftest import FakeDriver
 
@@ -109,7 +109,7 @@ async def cancelled_natively(life: Life, steps: int) -> None:
     [("asyncio", cancelled_natively), ("asyncio", cancelled_by_scope), ("trio", cancelled_by_scope)],
     ids=["asyncio natively", "asyncio", "trio"],
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=settings().max_examples * 3 // 5)
 @given(actions=ACTIONS, steps=st.integers(0, 60))
 def test_a_producer_cancelled_at_any_step_loses_and_leaks_nothing(
     backend: str, cancelled: Callable[[Life, int], Awaitable[None]], actions: list[str], steps: int
