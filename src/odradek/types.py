@@ -207,7 +207,9 @@ class Columns(NamedTuple):
         if start <= 0 and stop >= len(self.values):
             return self
         start, stop, _ = slice(max(start, 0), max(stop, 0)).indices(len(self.values))
-        corrupt = {row - start: error for row, error in self.corrupt.items() if start <= row < stop}
+        damaged = self.corrupt  # of which there may be many, as of the slices
+        rows = range(start, stop) if stop - start < len(damaged) else damaged
+        corrupt = {row - start: damaged[row] for row in rows if start <= row < stop and row in damaged}
         return self._map(itemgetter(slice(start, stop)), corrupt)
 
     def pick(self, rows: Sequence[int]) -> Columns:

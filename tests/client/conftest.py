@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -27,6 +28,7 @@ from odradek.core.interfaces import (
 from odradek.core.kafka07.refusal import ClosingBrokerPolicy
 from odradek.core.kafka07.routing import BrokersChanged, Kafka07RoutingTable, TopicChanged
 from odradek.core.produce.batch import as_record
+from odradek.core.produce.partitioners import KeyHash
 from odradek.errors import (
     Closed,
     ConnectionLost,
@@ -69,7 +71,7 @@ class FakeMetadata:
         self.failure = error
         self._wake()
 
-    async def table_for_topic(self, name: str) -> Kafka07RoutingTable:
+    async def table_for_topic(self, name: str, *, create: bool = False) -> Kafka07RoutingTable:
         self.asked.append(name)
         await anyio.lowlevel.checkpoint()
         if self.topic_errors:
@@ -152,6 +154,10 @@ def values(part: PartitionBatch) -> list[bytes]:
     return [record.value or b"" for record in map(as_record, part.records)]
 
 
+BACKOFF_S = 0.002
+"""Of every broker after every loss."""
+
+
 class FakeBroker:
     """One broker: appends at once and answers at once, unless told otherwise."""
 
@@ -164,6 +170,8 @@ class FakeBroker:
         """While `connecting`: requests of which no byte has left."""
         self._arrived = anyio.Event()
         self.incarnation = 0
+        self.available_at = -math.inf
+        """Like a connection, it has a back-off after a loss."""
         self.holding = self.connecting = False
         self.down: OdradekError | None = None
         """Every request fails with this at once."""
@@ -237,6 +245,7 @@ class FakeBroker:
     def lose(self, error: OdradekError) -> None:
         pending, self.pending = self.pending, []
         self.incarnation += 1
+        self.available_at = self.driver.clock() + BACKOFF_S
         for request in pending:
             request.error = error
             request.end()
@@ -274,6 +283,7 @@ class FakeDriver:
         self.log: Log = defaultdict(list)
         self._brokers: dict[int, FakeBroker] = {}
         self.opened = self.closed = 0
+        self.clock: Callable[[], float] = anyio.current_time
 
     async def __aenter__(self) -> Self:
         self.opened += 1
@@ -302,6 +312,12 @@ class FakeDriver:
 
     def refusal_policy(self) -> RefusalPolicy:
         return ClosingBrokerPolicy()
+
+    def producer_sequences(self) -> None:
+        return None
+
+    def default_partitioner(self) -> KeyHash:
+        return KeyHash()
 
     def validate_record(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
         if not topic or "/" in topic:

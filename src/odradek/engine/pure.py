@@ -10,7 +10,7 @@ from typing import Any
 from zlib import crc32
 
 from odradek.engine.interface import NO_LIMIT, Buffer
-from odradek.engine.pure_records import RecordBuilder, crc32c, encode_messages, encode_records, scan_messages
+from odradek.engine.pure_records import ListRecordBuilder, crc32c, encode_messages, encode_records, scan_messages
 
 __all__ = [
     "NAME",
@@ -178,7 +178,7 @@ class ListColumnBuilder:
         return taken
 
 
-PayloadBuilder, ColumnBuilder = ListPayloadBuilder, ListColumnBuilder
+PayloadBuilder, ColumnBuilder, RecordBuilder = ListPayloadBuilder, ListColumnBuilder, ListRecordBuilder
 
 
 def check_run(data: Buffer, start: int, stop: int, max_entry: int = NO_LIMIT) -> tuple[int, int]:

@@ -13,7 +13,7 @@ import cramjam
 from odradek.engine.interface import NO_LIMIT, Buffer
 from odradek.engine.packed import Headers
 
-__all__ = ["RecordBuilder", "crc32c", "encode_messages", "encode_records", "scan_messages"]
+__all__ = ["ListRecordBuilder", "crc32c", "encode_messages", "encode_records", "scan_messages"]
 
 # ---- CRC-32C ------------------------------------------------------------------------------------------------
 
@@ -166,8 +166,8 @@ _MIN_SIZE = 14
 _Row = tuple[bytes | None, bytes | None, int, int, Headers]
 
 
-class RecordBuilder:
-    """See `interface.RecordBuilder`."""
+class ListRecordBuilder:
+    """A `RecordBuilder` over lists."""
 
     __slots__ = ("_headers", "_keys", "_nexts", "_positions", "_times", "_types", "_values")
 
@@ -229,8 +229,8 @@ class RecordBuilder:
         if not 0 <= start <= stop <= len(data):
             raise ValueError(f"{start}:{stop} does not lie within {len(data)} bytes of data")
         behind = _MIN_OFFSET
-        while (found := _plain_batch(view, start, max_entry)) is not None:
-            end, count, base_offset, last_delta, timestamp, append_time = found
+        while (plain := _plain_batch(view, start, max_entry)) is not None:
+            end, count, base_offset, last_delta, timestamp, append_time = plain
             rows = len(self._values)
             body = start + BATCH.size
             index, number, _ = self.decode_batch(
@@ -254,8 +254,8 @@ class RecordBuilder:
     ) -> tuple[int, int]:
         body = _bytes(data, start, stop)
         at, behind = 0, _MIN_OFFSET
-        while (found := _message(body, at, max_entry)) is not None:
-            value, key, own, time, kind, end = found
+        while (message := _message(body, at, max_entry)) is not None:
+            value, key, own, time, kind, end = message
             offset = own + shift
             if not 0 <= offset < _MAX_OFFSET:
                 break

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import anyio
@@ -14,9 +16,12 @@ from odradek.errors import OdradekError
 
 __all__ = [
     "COALESCE_BYTES",
+    "RECONNECT",
     "Handshake",
     "InFlightRequest",
+    "Reconnect",
     "RequestEncoder",
+    "RequestQueue",
     "ResponseDecoder",
     "coalesce",
     "no_handshake",
@@ -174,11 +179,74 @@ class InFlightRequest(Generic[T]):
             raise bug
 
 
-Handshake = Generator[RequestEncoder[Any], Any, Any]
+class RequestQueue:
+    """Requests of one connection without a result: not sent; sent and awaiting a response; sent without one to come.
+
+    Each list is in order, oldest first.
+    """
+
+    def __init__(self) -> None:
+        self.queued: deque[InFlightRequest[Any]] = deque()
+        self.queued_bytes = 0
+        self.awaiting: deque[InFlightRequest[Any]] = deque()
+        self.writing: list[InFlightRequest[Any]] = []
+
+    def append(self, request: InFlightRequest[Any]) -> None:
+        """Queue a request."""
+        self.queued.append(request)
+        self.queued_bytes += request.size
+
+    def popleft(self) -> InFlightRequest[Any]:
+        """Return the request that is to be sent next."""
+        request = self.queued.popleft()
+        self.queued_bytes -= request.size
+        return request
+
+    def sent(self, request: InFlightRequest[Any]) -> Sequence[Buffer]:
+        """Note that a request is handed to the network, and return its bytes."""
+        request.sent = True
+        buffers, request.buffers = request.buffers, ()
+        (self.writing if request.reply is None else self.awaiting).append(request)
+        return buffers
+
+    def withdraw(self, request: InFlightRequest[Any]) -> bool:
+        """Remove a request that was not sent. Return False if it was."""
+        if request.sent or request not in self.queued:
+            return False
+        self.queued.remove(request)
+        self.queued_bytes -= request.size
+        return True
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.awaiting) + len(self.writing)
+
+    def outstanding(self) -> list[InFlightRequest[Any]]:
+        """Return all of them, oldest first."""
+        return sorted((*self.awaiting, *self.writing, *self.queued), key=attrgetter("number"))
+
+    def clear(self) -> list[InFlightRequest[Any]]:
+        """Remove all of them, and return them, oldest first."""
+        outstanding = self.outstanding()
+        self.awaiting.clear()
+        self.writing.clear()
+        self.queued.clear()
+        self.queued_bytes = 0
+        return outstanding
+
+
+class Reconnect:
+    """The value a handshake yields to continue on another connection."""
+
+
+RECONNECT = Reconnect()
+
+Handshake = Generator[RequestEncoder[Any] | Reconnect, Any, Any]
 """The requests that precede all others on a new connection.
 
 It yields requests and is sent their results, or is thrown their errors; it returns the session that later requests are
-encoded for. An error it raises fails the attempt to connect."""
+encoded for. An error it raises fails the attempt to connect. When it yields `RECONNECT`, also in answer to the error
+that its connection is lost, it continues on another connection, and nothing that is queued fails."""
 
 
 def no_handshake() -> Handshake:
@@ -187,7 +255,7 @@ def no_handshake() -> Handshake:
     yield
 
 
-def resume_handshake(handshake: Handshake, answered: InFlightRequest[Any] | None) -> RequestEncoder[Any]:
+def resume_handshake(handshake: Handshake, answered: InFlightRequest[Any] | None) -> RequestEncoder[Any] | Reconnect:
     """Pass the result of its last request to a handshake, or begin it, and return its next request.
 
     Raises StopIteration, with the session, when the handshake is complete.

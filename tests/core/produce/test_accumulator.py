@@ -827,6 +827,15 @@ def test_a_request_that_trying_again_cannot_help_is_not_retried() -> None:
     assert not bench.acc.live
 
 
+@pytest.mark.parametrize("error", [REFUSED, UNSENT, SILENT, STALE], ids=lambda error: type(error).__name__)
+def test_a_request_that_fails_as_a_whole_asks_for_metadata_if_its_error_says_so(error: OdradekError) -> None:
+    bench = Bench()
+    bench.put("a")
+    effects = bench.acc.retry(bench.next(), error)
+    assert effects.refresh_metadata is error.refresh_metadata
+    assert not bench.acc.effects().refresh_metadata  # once
+
+
 def test_bytes_once_encoded_are_kept_for_every_attempt() -> None:
     bench = Bench()
     bench.put("a")

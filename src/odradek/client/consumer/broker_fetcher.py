@@ -26,7 +26,8 @@ from odradek.core.fetch.read_ahead import ReadAheadBudget
 from odradek.core.fetch.scheduler import FetchScheduler, SchedulerCallbacks, StreamQuota
 from odradek.core.interfaces import ProtocolDriver
 from odradek.core.states import BROKER, BrokerEvent, BrokerState, CursorState
-from odradek.errors import OdradekError
+from odradek.errors import BrokerError, OdradekError
+from odradek.io.gather import gather_outcomes
 from odradek.io.notifier import Notifier
 from odradek.types import AtTime, Broker, Position, PositionSpec, StartPosition, TopicPartition
 
@@ -66,6 +67,10 @@ class FetcherHost(Protocol):
 
     async def on_position_resolved(self, partition: TopicPartition, position: Position) -> None:
         """The broker named a position; nothing is fetched before this returns."""
+        ...
+
+    def set_replica(self, cursor: Cursor, broker_id: int | None) -> None:
+        """Fetch a partition from this broker instead of its leader; None: from the leader."""
         ...
 
     def refresh_metadata(self) -> None:
@@ -133,12 +138,14 @@ class BrokerFetcher:
         try:
             await client.fetch(fetches, max_wait=max_wait)
         except OdradekError as error:
-            lost = error.retriable
+            lost = error.retriable and not isinstance(error, BrokerError)
             if self._transition(BrokerEvent.FAILED):
                 log.warning("broker %d at %s: %s; retrying", broker.id, broker.address, error)
-            if not lost:  # it ends these partitions
+            if not lost:  # it is the error of each of these partitions, which ends them or has them back off
                 for fetch in fetches:
                     fetch.error = error
+            elif error.refresh_metadata:  # perhaps another broker serves them now
+                self._host.refresh_metadata()
         else:
             reconnected = self.state is BrokerState.BACKING_OFF
             if self._transition(BrokerEvent.RESPONDED) and reconnected:
@@ -147,6 +154,8 @@ class BrokerFetcher:
             if max_wait:
                 self.scheduler.long_poll_finished()
         self._handle_response(fetches, lost)
+        if lost:  # together with what becomes due meanwhile
+            await anyio.sleep_until(client.available_at)
 
     def _handle_response(self, fetches: Sequence[CursorFetch], lost: bool) -> None:
         """Finish the fetches whose response is decoded; leave the others to threads first."""
@@ -186,6 +195,10 @@ class BrokerFetcher:
             if self.scheduler.finish(fetch, now, random(), lost=lost):
                 if fetch.error is not None and not lost:
                     self._on_partition_error(fetch.cursor, fetch.error)
+                if fetch.preferred_replica is not None:
+                    self._host.set_replica(fetch.cursor, fetch.preferred_replica)
+                elif lost or fetch.error is not None:
+                    self._host.set_replica(fetch.cursor, None)
                 self._host.on_cursor_changed(fetch.cursor)
 
     def _on_partition_error(self, cursor: Cursor, error: OdradekError) -> None:
@@ -205,26 +218,32 @@ class BrokerFetcher:
             wait = math.inf
             if (broker := self._broker()) is not None:
                 due, wait = self.scheduler.next_to_resolve(anyio.current_time())
-                for cursor in due:
-                    if isinstance(cursor.start, int):
-                        self._on_resolved(broker, cursor, Position(cursor.start))
-                    else:
-                        await self._resolve_one(broker, cursor, cursor.start)
+                await self._resolve_positions(broker, due)
             if not due:
                 await self._resolve.wait(version, wait)
 
-    async def _resolve_one(self, broker: Broker, cursor: Cursor, start: PositionSpec | AtTime) -> None:
-        control = self._host.driver.broker(broker, purpose="control")
-        try:
-            position = await control.resolve_position(cursor.partition, start)
-        except OdradekError as error:
-            if _is_waiting(cursor, start):
-                self._on_not_resolved(cursor, error)
+    async def _resolve_positions(self, broker: Broker, due: Sequence[Cursor]) -> None:
+        """Resolve positions, a bounded number of requests at a time, and begin to fetch from there."""
+        asked: list[tuple[Cursor, PositionSpec | AtTime]] = []
+        for cursor in due:
+            if isinstance(cursor.start, int):
+                self._on_resolved(broker, cursor, Position(cursor.start))
+            else:
+                asked.append((cursor, cursor.start))
+        if not asked:
             return
-        if _is_waiting(cursor, start):
-            await self._host.on_position_resolved(cursor.partition, position)
+        leader = self._host.driver.metadata.table.leader(cursor.partition) or broker  # a replica has no positions
+        control = self._host.driver.broker(leader, purpose="control")
+        outcomes = await gather_outcomes(lambda each: control.resolve_position(each[0].partition, each[1]), asked)
+        for (cursor, start), outcome in zip(asked, outcomes, strict=True):
+            if not _is_waiting(cursor, start):
+                continue
+            if isinstance(outcome, OdradekError):
+                self._on_not_resolved(cursor, outcome)
+                continue
+            await self._host.on_position_resolved(cursor.partition, outcome)
             if _is_waiting(cursor, start):
-                self._on_resolved(broker, cursor, position)
+                self._on_resolved(broker, cursor, outcome)
 
     def _on_resolved(self, broker: Broker, cursor: Cursor, position: Position) -> None:
         client = self._host.driver.broker(broker, purpose="fetch")
@@ -235,6 +254,8 @@ class BrokerFetcher:
             cursor.quota.scheduler.enqueue(cursor)
 
     def _on_not_resolved(self, cursor: Cursor, error: OdradekError) -> None:
+        if error.refresh_metadata:
+            self._host.refresh_metadata()
         if error.retriable:
             if not cursor.attempts:
                 log.warning("%s: cannot resolve %r: %s; retrying", cursor.partition, cursor.start, error)

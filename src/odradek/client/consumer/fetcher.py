@@ -33,6 +33,10 @@ log = logging.getLogger("odradek.fetch")
 MAX_REPORTS = 1000
 """Reports of corrupt messages kept for the user."""
 
+REFRESH_PAUSE_S = 1.0
+"""Shortest time between two refreshes of the metadata (s): while a broker is away every attempt asks for one, and in
+0.7 each reads every node again."""
+
 
 class Fetcher(PartitionSet):
     """Reader-ahead of partitions. An asynchronous context manager; inside it, add and remove partitions at any time.
@@ -69,7 +73,7 @@ class Fetcher(PartitionSet):
         self._tasks = ShieldedTaskGroup(self.fail)
         self._brokers: dict[int, BrokerFetcher] = {}
         self._skipping: WeakSet[Cursor] = WeakSet()
-        self._refreshing = False
+        self._refreshing = self._is_stale = False
         self._closed = True
 
     async def __aenter__(self) -> Self:
@@ -126,7 +130,8 @@ class Fetcher(PartitionSet):
 
     def _assign_to_broker(self, cursor: Cursor, table: RoutingTable) -> None:
         """Assign a cursor to the loops of its broker; it stays with the last one while no broker serves it."""
-        if (leader := table.leader(cursor.partition)) is None:
+        leader = None if cursor.replica is None else table.brokers.get(cursor.replica)
+        if leader is None and (leader := table.leader(cursor.partition)) is None:
             return
         if (broker := self._brokers.get(leader.id)) is None:
             broker = self._brokers[leader.id] = BrokerFetcher(leader.id, self)
@@ -139,6 +144,7 @@ class Fetcher(PartitionSet):
             if self._on_table is not None:
                 self._on_table(table)
             for cursor in self.cursors.values():
+                cursor.replica = None  # another one may be nearer now: its leader knows
                 self._assign_to_broker(cursor, table)
             for broker in self._brokers.values():
                 broker.on_table_changed()
@@ -172,16 +178,31 @@ class Fetcher(PartitionSet):
         if self._on_resolved is not None:
             await self._on_resolved(partition, position)
 
+    def set_replica(self, cursor: Cursor, broker_id: int | None) -> None:
+        """Fetch a partition from a replica that its leader prefers (KIP-392), or from its leader again."""
+        if cursor.assigned and cursor.replica != broker_id:
+            cursor.replica = broker_id
+            self._assign_to_broker(cursor, self.driver.metadata.table)
+
     def refresh_metadata(self) -> None:
-        """Read the metadata again, unless that is under way."""
+        """Read the metadata again: at once, or a moment after the last time."""
+        self._is_stale = True
         if not self._refreshing:
             self._refreshing = True
             self.spawn(self._refresh_metadata)
 
     async def _refresh_metadata(self) -> None:
+        failed = False
         try:
-            await self.driver.metadata.refresh()
-        except OdradekError as error:  # the partition is retried, and asks again
-            log.warning("cannot refresh metadata: %s", error)
+            while self._is_stale:
+                self._is_stale = False
+                try:
+                    await self.driver.metadata.refresh()
+                    failed = False
+                except OdradekError as error:  # what failed is retried, and asks again
+                    if not failed:
+                        log.warning("cannot refresh metadata: %s", error)
+                    failed = True
+                await anyio.sleep(REFRESH_PAUSE_S)
         finally:
             self._refreshing = False

@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from threading import get_ident
 
 import anyio
@@ -16,7 +17,7 @@ import anyio
 from odradek.client.producer.results import Ack, BufferWaiter, BufferWaiters, Failed, Failures, PendingSend
 from odradek.client.producer.sender import Sender, SenderOptions
 from odradek.client.tasks import ShieldedTaskGroup
-from odradek.core.interfaces import ProducerRecord, ProtocolDriver, RoutingTable
+from odradek.core.interfaces import ProducerRecord, ProducerSequences, ProtocolDriver, RoutingTable
 from odradek.core.produce.accumulator import Accumulator
 from odradek.core.produce.batch import AccumulatorLimits, Effects, FlushWaiter, ProduceBatch, TopicQueues, as_record
 from odradek.core.produce.partitioners import Partitioner
@@ -47,6 +48,9 @@ class Dispatcher:
         self.closed_reason: Exception | None = NOT_STARTED
         self.failure: Exception | None = None
         self.buffer_waiters = BufferWaiters()
+        self._sequences = None if limits.reorder or not options.acks < 0 else driver.producer_sequences()
+        if self._sequences is not None:
+            limits = replace(limits, in_flight=min(limits.in_flight, self._sequences.max_in_flight))
         self.accumulator = Accumulator(
             limits,
             partitioner,
@@ -54,6 +58,7 @@ class Dispatcher:
             driver.record_size,
             driver.metadata.table,
             driver.refusal_policy(),
+            self._sequences,
         )
         self.senders: dict[int, Sender] = {}
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -64,7 +69,7 @@ class Dispatcher:
         self._driver, self._limits, self._options = driver, limits, options
         self._clock = time.monotonic
         self._flushes: dict[FlushWaiter, anyio.Event] = {}
-        self._refreshing = False
+        self._refreshing = self._identifying = False
         self._background = ShieldedTaskGroup(self.fail)
 
     async def start(self) -> None:
@@ -78,6 +83,8 @@ class Dispatcher:
         self.apply(self.accumulator.route(self._driver.metadata.table))
         self.spawn(self._follow_table)
         self.spawn(self._expire)
+        if self._sequences is not None and not self._sequences.ready:
+            self._identify(self._sequences)
         self.closed_reason = None
 
     async def stop(self, within: float) -> None:
@@ -231,6 +238,8 @@ class Dispatcher:
                 self._end_flushes()
         if effects.refresh_metadata:
             self._refresh_metadata()
+        if self._sequences is not None and not self._sequences.ready:
+            self._identify(self._sequences)
         if effects.fatal is not None:
             self.fail(effects.fatal)
 
@@ -250,8 +259,9 @@ class Dispatcher:
         self.written += len(batch.records)
         result, topic = batch.result, batch.queue.topic
         for start, stop, send in batch.waiter_runs:
-            position = None if result is None else result.position
-            send.add_ack(Ack(batch.partition, position, stop - start, self._options.acks != 0, batch.may_be_written))
+            position, timestamp = (None, None) if result is None else (result.position, result.timestamp)
+            repeated = batch.may_be_written and batch.stamp is None
+            send.add_ack(Ack(batch.partition, position, stop - start, self._options.acks != 0, repeated, timestamp))
         if not topic.registered:
             topic.registered = True
             self._refresh_metadata()  # a list of brokers, unlike ZooKeeper, tells of new partitions only when asked
@@ -332,7 +342,7 @@ class Dispatcher:
         failures = 0
         while True:
             try:
-                table = await self._driver.metadata.table_for_topic(topic.name)
+                table = await self._driver.metadata.table_for_topic(topic.name, create=True)
                 break
             except Closed:
                 raise
@@ -351,6 +361,27 @@ class Dispatcher:
     def _update_table(self, table: RoutingTable) -> None:
         if table.version > self.accumulator.table.version:
             self.apply(self.accumulator.route(table))
+
+    def _identify(self, sequences: ProducerSequences) -> None:
+        """Have the producer get an identity, in the background, unless that is under way."""
+        if not self._identifying:
+            self._identifying = True
+            self.spawn(self._identify_producer, sequences)
+
+    async def _identify_producer(self, sequences: ProducerSequences) -> None:
+        """Ask for an identity until there is one; records wait, as long as they may."""
+        failures = 0
+        while not sequences.ready:
+            try:
+                await sequences.identify()
+            except OdradekError as error:
+                if not error.retriable:
+                    self.fail(error)
+                    return
+                await anyio.sleep(self._options.backoff.delay(failures, random.random()))
+                failures += 1
+        self._identifying = False
+        self._wake_senders(tuple(self.senders))
 
     def _refresh_metadata(self) -> None:
         """Have the routing table read again, in the background, unless a read is under way."""

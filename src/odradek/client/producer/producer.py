@@ -28,7 +28,7 @@ from odradek.client.producer.results import Ack, Acks, BufferWaiter, Failed, Fai
 from odradek.client.producer.sender import SenderOptions
 from odradek.core.interfaces import ProducerRecord, ProtocolDriver
 from odradek.core.produce.batch import RECORD_OVERHEAD_BYTES, AccumulatorLimits, TopicQueues, as_record
-from odradek.core.produce.partitioners import KeyHash, Partitioner
+from odradek.core.produce.partitioners import Partitioner
 from odradek.errors import ConfigError, DeliveryError, MessageTooLarge, OdradekError, Rejected, Unsupported
 from odradek.types import KiB, TopicPartition
 
@@ -129,7 +129,7 @@ class Producer:
         )
         sending = SenderOptions(ACKS[acks], max_message_bytes, tuning.backoff)
         self._exit_within = exit_within
-        self._dispatcher = Dispatcher(driver, limits, sending, KeyHash() if partitioner is None else partitioner)
+        self._dispatcher = Dispatcher(driver, limits, sending, partitioner or driver.default_partitioner())
         accumulator = self._dispatcher.accumulator
         self._topics, self._record_overhead = accumulator.topics, accumulator.record_overhead
 

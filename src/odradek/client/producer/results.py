@@ -44,7 +44,9 @@ class Ack(NamedTuple):
         records: How many.
         confirmed: The broker has acknowledged them; in 0.7: it has appended what it accepts, which is neither flushed
             to disk nor visible to consumers yet. False: they were handed to the network (`acks=0`).
-        repeated: An earlier attempt may have been applied as well, so they may be in the log twice.
+        repeated: An earlier attempt may have been applied as well, so they may be in the log twice. Never so where the
+            producer is idempotent.
+        timestamp: The time the broker gave them (ms since the epoch), if it did.
     """
 
     partition: TopicPartition
@@ -52,6 +54,7 @@ class Ack(NamedTuple):
     records: int
     confirmed: bool
     repeated: bool
+    timestamp: int | None = None
 
 
 class Failed(NamedTuple):

@@ -12,6 +12,7 @@ outside is returned: `append` returns the brokers that became due, outcomes come
   unless `reorder`, which sends it at once.
 - A batch that may have been written keeps its records, its bytes and its partition until it has an outcome: it is
   never split or moved, and its time runs out only once no answer can come any more.
+- Where brokers recognise repeated batches (`ProducerSequences`), a batch gets its stamp when it is first taken.
 - A batch that the driver's `RefusalPolicy` isolates shares a request only with others like it, with nothing else in
   flight to that broker.
 - Records of a partition that lost its broker go to the topic's other partitions, keyed ones by the new list, before
@@ -22,11 +23,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import attrgetter
 
 from odradek import arguments, engine
-from odradek.core.interfaces import PartitionResult, ProducerRecord, RefusalPolicy, RoutingTable
+from odradek.core.interfaces import (
+    PartitionResult,
+    ProducerRecord,
+    ProducerSequences,
+    RefusalPolicy,
+    RoutingTable,
+)
 from odradek.core.produce.batch import (
     PACKED_OVERHEAD_BYTES,
     RECORD_OVERHEAD_BYTES,
@@ -41,7 +48,7 @@ from odradek.core.produce.batch import (
 from odradek.core.produce.broker_queue import BrokerQueue
 from odradek.core.produce.partitioners import Partitioner
 from odradek.engine import PackedBytes
-from odradek.errors import ConfigError, NotWritten, OdradekError, OutcomeUnknown, Rejected
+from odradek.errors import ConfigError, MessageTooLarge, NotWritten, OdradekError, OutcomeUnknown, Rejected
 from odradek.types import TopicPartition
 
 __all__ = ["Accumulator"]
@@ -59,6 +66,7 @@ class Accumulator:
         record_size: Bytes of a record on the wire.
         table: Who serves what now.
         refusals: What a lost request says about its batches.
+        sequences: Identifies batches, if the producer is idempotent.
     """
 
     def __init__(
@@ -69,6 +77,7 @@ class Accumulator:
         record_size: Callable[[ProducerRecord], int],
         table: RoutingTable,
         refusals: RefusalPolicy,
+        sequences: ProducerSequences | None = None,
     ) -> None:
         self.limits, self.table = limits, table
         self.topics: dict[str, TopicQueues] = {}
@@ -78,7 +87,7 @@ class Accumulator:
         """Bytes on the wire of a record that is only a value, beyond that value."""
         self._keyless_is_sticky: bool = getattr(partitioner, "keyless_is_sticky", False)
         self._partitioner, self._randrange, self._record_size = partitioner, randrange, record_size
-        self._refusals = refusals
+        self._refusals, self._sequences = refusals, sequences
         self._brokers: dict[int, BrokerQueue] = {}
         self._flushes: list[FlushWaiter] = []
         self._sequence = 0
@@ -258,6 +267,8 @@ class Accumulator:
         broker, head, candidate = queue.broker_queue, None, queue.candidate
         if broker is not None and queue.batches and not (queue.returned and not self.limits.reorder):
             head = queue.batches[0]
+            if self._sequences is not None and not self._sequences.may_send(head):
+                head = None
         if candidate is not head and candidate is not None and candidate.broker_queue is not None:
             candidate.broker_queue.withdraw(candidate)
         queue.candidate = head
@@ -290,9 +301,25 @@ class Accumulator:
         if due is None or due > now:
             return None
         queue.last_sent_at = now
-        request = self._send(queue, broker, queue.drain(self.limits.request_bytes), isolated=False)
+        batches = queue.drain(self.limits.request_bytes)
+        if self._sequences is not None:
+            batches = self._in_sequence(batches, self._sequences)
+        request = self._send(queue, broker, batches, isolated=False) if batches else None
         queue.has_waiters = queue.has_waiters and not queue.empty
         return request
+
+    def _in_sequence(self, batches: list[ProduceBatch], sequences: ProducerSequences) -> list[ProduceBatch]:
+        """Return the batches that may be sent, with stamps. The others are offered again when the batches of their
+        partition that they wait for have an outcome."""
+        allowed = []
+        for batch in batches:
+            if not sequences.may_send(batch):
+                batch.queue.candidate = None
+                continue
+            if batch.stamp is None:
+                sequences.assign(batch)
+            allowed.append(batch)
+        return allowed
 
     def next_due(self, broker: int) -> float | None:
         """Return when `next_request` may have something (s) if nothing else happens before; None: only an answer can
@@ -309,6 +336,8 @@ class Accumulator:
         return tuple(self._broker(broker).in_flight)
 
     def _may_send(self, queue: BrokerQueue) -> bool:
+        if self._sequences is not None and not self._sequences.ready:
+            return False
         in_flight = queue.in_flight
         return len(in_flight) < self.limits.in_flight and not (in_flight and in_flight[-1].isolated)
 
@@ -343,16 +372,44 @@ class Accumulator:
         all others are finished."""
         self._remove_in_flight(request)
         for batch, result in zip(request.batches, results, strict=True):
-            error = result.error
             if batch.finished:
                 continue
-            if error is None:
+            if self._sequences is not None:
+                result = self._sequences.resolve(batch, result)
+            if result.error is None:
                 batch.result = result
                 self.finish(batch)
+            elif not batch.may_be_written and self._divide(batch, result, result.error):
+                pass
             else:
-                self._refused_by_broker(batch, error)
+                self._refused_by_broker(batch, result.error)
         self._return_all(request)
         return self.effects()
+
+    def _divide(self, batch: ProduceBatch, result: PartitionResult, error: OdradekError) -> bool:
+        """Send parts of a batch that was refused as a whole: its halves if it was too large, or what is left without
+        the records that the broker objects to. Return False if there is nothing to divide."""
+        count = len(batch)
+        if isinstance(error, MessageTooLarge) and count > 1:
+            batch.queue.returned += self._replace(batch, (range(count // 2), range(count // 2, count)))
+            return True
+        bad = {row: why for row, why in result.record_errors.items() if 0 <= row < count}
+        if not bad or count < 2 or error.retriable:
+            return False
+        for row in sorted(bad):
+            refused = self._part(batch, batch.queue, [row])
+            refused.fail(Rejected, f"{error}: {bad[row]}" if bad[row] else str(error), error)
+            self.finish(refused)
+        batch.queue.returned += self._replace(batch, [[row for row in range(count) if row not in bad]])
+        return True
+
+    def _replace(self, batch: ProduceBatch, parts: Iterable[Sequence[int]]) -> list[ProduceBatch]:
+        """Replace a batch that was not written by batches of these rows of it, and return them."""
+        made = [self._part(batch, batch.queue, rows) for rows in parts if rows]
+        if self._sequences is not None:
+            self._sequences.divide(batch, made)
+        self._forget(batch)
+        return made
 
     def _refused_by_broker(self, batch: ProduceBatch, error: OdradekError) -> None:
         batch.last_error = error
@@ -383,6 +440,7 @@ class Accumulator:
             batch.last_error = error
             batch.may_be_written |= error.sent
         self._back_off = error.retriable and not answered
+        self._metadata_is_stale |= error.refresh_metadata
         self._note_fatal(error)
         refused = self._refusals.request_failed(batches, error, answered=answered)
         for batch in batches:
@@ -416,9 +474,7 @@ class Accumulator:
         batch.request = None
         batch.queue.in_flight -= 1
         middle = len(batch) // 2
-        halves = [self._part(batch, batch.queue, rows) for rows in (range(middle), range(middle, len(batch)))]
-        self._forget(batch)
-        self._merge(batch.queue, halves)
+        self._merge(batch.queue, self._replace(batch, (range(middle), range(middle, len(batch)))))
         self._regroup(batch.queue)
 
     def reject(self, request: BrokerProduceRequest, batch: ProduceBatch, error: OdradekError) -> None:
@@ -451,6 +507,8 @@ class Accumulator:
         queue = batch.queue
         del self.live[batch]
         self.buffered_bytes -= batch.buffered_bytes
+        if batch.stamp is not None and self._sequences is not None:
+            self._sequences.release(batch, may_be_written=batch.may_be_written or batch.request is not None)
         if queue.open is batch:
             queue.open = None
         if batch.queued:
@@ -473,6 +531,8 @@ class Accumulator:
             queue = batch.queue
             if queue.returned or queue.orphaned:
                 self._regroup(queue)
+            elif self._sequences is not None:
+                self._offer(queue)  # what could not be sent while others were in flight
 
     def _regroup(self, queue: PartitionQueue) -> None:
         """Queue batches again that came back, once nothing of their partition is in flight that may come back too."""

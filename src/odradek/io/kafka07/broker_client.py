@@ -118,6 +118,11 @@ class Kafka07BrokerClient:
         """Incarnation of the connection: grows when it is replaced (see `BrokerClient`)."""
         return self.connection.incarnation
 
+    @property
+    def available_at(self) -> float:
+        """End of the back-off of the connection (see `BrokerClient`)."""
+        return self.connection.available_at
+
     def encode(self, batch: PartitionBatch, max_message_bytes: int) -> None:
         """Encode a batch (see `BrokerClient.encode`). Every 0.7 broker takes the same bytes."""
         if batch.encoded is None:

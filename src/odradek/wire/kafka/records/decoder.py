@@ -17,12 +17,14 @@ from odradek.wire.compression import CompressionError
 from odradek.wire.decoding import DecodingOptions
 from odradek.wire.kafka.records import batch as batches
 from odradek.wire.kafka.records.batch import (
+    NO_EPOCH,
     BatchHeader,
     batch_header,
     body_of,
     control_type,
     damage_of,
     end_of_damaged,
+    last_epoch,
 )
 from odradek.wire.kafka.records.message_set import (
     HEAD_BYTES,
@@ -131,6 +133,11 @@ class RecordDecoder:
         return len(self._tail)
 
     @property
+    def partial_size(self) -> int:
+        """The size that the entry which is not complete will have (bytes); 0 if there is none, or it is not known."""
+        return 12 + int.from_bytes(self._tail[8:12], "big") if len(self._tail) >= 12 else 0
+
+    @property
     def error(self) -> OdradekError | None:
         """Set once decoding cannot go on (CorruptMessage, MessageTooLarge). Take what came before it first."""
         return self._error
@@ -185,6 +192,8 @@ class RecordDecoder:
     def reset(self, position: Position) -> None:
         """Forget everything not taken, and the error, and continue from `position` (seek, new connection)."""
         self._at = self._first = int(position)  # behind everything decoded; where the first row that is not taken lies
+        self.leader_epoch = NO_EPOCH
+        """The epoch of the leader that wrote the last batch decoded; -1 where there is none (magic 0 and 1)."""
         self._answer = _Answer(self._at, _all_visible)
         self._error = None
         self._failed = False
@@ -315,6 +324,8 @@ class RecordDecoder:
         end, behind = decode(data, start, len(data), self._answer.first_offset, max_entry=self._max_entry)
         self._decoded_bytes += end - start
         self._at = max(self._at, behind)
+        if end > start and data[start + 16] == 2:
+            self.leader_epoch = last_epoch(data, start, end)
         return end
 
     def _decode_message(self, entry: memoryview, answer: _Answer) -> bool:
@@ -330,6 +341,7 @@ class RecordDecoder:
         if damage:
             self._add_damaged(entry, batch.base_offset, end_of_damaged(batch, self._at), damage, answer)
             return
+        self.leader_epoch = batch.leader_epoch
         if batch.is_transactional and not batch.is_control and not answer.is_visible(batch, None):
             self._at = max(self._at, batch.next_offset)
             return

@@ -12,10 +12,12 @@ from odradek.types import NO_TIMESTAMP
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka.records.compression import compress
 
-__all__ = ["encode_batch", "encode_message_set"]
+__all__ = ["encode_batch", "encode_message_set", "with_producer"]
 
 _HEAD = struct.Struct(">qiib")  # up to the CRC
 _BODY = struct.Struct(">hiqqqhii")  # what the CRC covers, up to the records
+_PRODUCER = struct.Struct(">qhi")
+_PRODUCER_AT = 43
 _NO_EPOCH = -1
 _TRANSACTIONAL, _CONTROL = 16, 32
 
@@ -69,6 +71,17 @@ def encode_batch(
         raise _too_large(error) from None
     crc = engine.active.crc32c(body, engine.active.crc32c(fields))
     return b"".join((head, crc.to_bytes(4, "big"), fields, body))
+
+
+def with_producer(batch: bytes, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
+    """Return a record batch of magic 2 with another producer and sequence; itself if it has these already."""
+    producer = _PRODUCER.pack(producer_id, producer_epoch, base_sequence)
+    if batch[_PRODUCER_AT : _PRODUCER_AT + _PRODUCER.size] == producer:
+        return batch
+    head, fields = batch[: _HEAD.size], batch[_HEAD.size + 4 : _PRODUCER_AT] + producer
+    rest = memoryview(batch)[_PRODUCER_AT + _PRODUCER.size :]
+    crc = engine.active.crc32c(rest, engine.active.crc32c(fields))
+    return b"".join((head, crc.to_bytes(4, "big"), fields, rest))
 
 
 def encode_message_set(
