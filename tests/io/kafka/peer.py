@@ -85,13 +85,15 @@ class Peer:
         data: bytes | None
         if self.raw is not None and (said := self.raw(frame)) is not None:
             assert isinstance(said, bytes)
-            return await self.send(stream, struct.pack(">i", len(said)) + said)
+            await self.send(stream, struct.pack(">i", len(said)) + said)
+            return
         header, request = decode_request(frame)
         version = header.request_api_version
         self.requests.append((request, version))
-        answer = self.answers.get(type(request), self.default)(request, version)
+        answer_of: Callable[[Any, int], Answer] = self.answers.get(type(request)) or self.default
+        answer = answer_of(request, version)
         if answer is None:
-            return None
+            return
         if isinstance(answer, Response):
             spoken = 0 if isinstance(answer, ApiVersionsResponse) and answer.error_code == 35 else version
             data = b"".join(encode_response(answer, spoken, header.correlation_id))
@@ -100,7 +102,6 @@ class Peer:
         else:
             raise ConnectionAbortedError
         await self.send(stream, data)
-        return None
 
     def default(self, request: Request[Any], version: int) -> Response:
         return APIS[request.SPEC.key].response()
