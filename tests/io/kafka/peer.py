@@ -57,6 +57,7 @@ class Peer:
         self.sent = 0
         self.group: TaskGroup | None = None
         self.capacity = 1 << 20
+        self._streams: list[ByteStream] = []
 
     def names(self) -> list[str]:
         return [f"{type(request).__name__.removesuffix('Request')} {version}" for request, version in self.requests]
@@ -69,8 +70,14 @@ class Peer:
         await anyio.lowlevel.checkpoint()
         return near
 
+    async def hang_up(self) -> None:
+        """Close every connection."""
+        while self._streams:
+            await self._streams.pop().aclose()
+
     async def serve(self, stream: ByteStream) -> None:
         buffer = b""
+        self._streams.append(stream)
         async with stream:
             try:
                 while True:
@@ -78,7 +85,7 @@ class Peer:
                     while len(buffer) >= 4 and len(buffer) >= (end := 4 + struct.unpack_from(">i", buffer)[0]):
                         frame, buffer = buffer[4:end], buffer[end:]
                         await self.reply(stream, frame)
-            except (anyio.EndOfStream, anyio.BrokenResourceError, ConnectionAbortedError):
+            except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, ConnectionAbortedError):
                 return
 
     async def reply(self, stream: ByteStream, frame: bytes) -> None:
