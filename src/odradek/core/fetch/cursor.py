@@ -126,6 +126,8 @@ class Cursor:
         """What its memory counts against; None until a broker that serves it is known."""
         self.fetch: CursorFetch | None = None
         """The fetch in flight."""
+        self.replica: int | None = None
+        """Id of the broker to fetch from instead of the leader."""
         self.in_ready_queue = False
         """It is queued for delivery."""
         self.has_more = False
