@@ -63,7 +63,7 @@ class LogMetadata:
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
 
-    async def table_for_topic(self, name: str) -> Kafka07RoutingTable:
+    async def table_for_topic(self, name: str, *, create: bool = False) -> Kafka07RoutingTable:
         await anyio.lowlevel.checkpoint()
         return self.table
 

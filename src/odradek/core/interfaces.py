@@ -311,8 +311,12 @@ class ClusterMetadata(Protocol):
     @property
     def table(self) -> RoutingTable: ...
 
-    async def table_for_topic(self, name: str) -> RoutingTable:
-        """A table that knows `name`: reads and watches it the first time, returns at once later."""
+    async def table_for_topic(self, name: str, *, create: bool = False) -> RoutingTable:
+        """A table that knows `name`: reads and watches it the first time, returns at once later.
+
+        Args:
+            create: Have the topic created if it does not exist, where asking for it makes brokers do so.
+        """
         ...
 
     async def all_topics(self) -> frozenset[str]:

@@ -217,12 +217,8 @@ def test_records_that_the_broker_objects_to_are_named() -> None:
 
 
 def test_the_leader_that_an_answer_names_is_passed_on() -> None:
-    heard: list[tuple[TopicPartition, int]] = []
-
-    def hear(where: TopicPartition, answer: PartitionProduceResponse) -> None:
-        heard.append((where, answer.current_leader.leader_id))
-
+    heard: list[tuple[Any, ...]] = []
     leader = LeaderIdAndEpoch(leader_id=2, leader_epoch=5)
-    read(answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, current_leader=leader), on_leader=hear)
-    read(answer(ErrorCode.NOT_LEADER_OR_FOLLOWER), on_leader=hear)
-    assert heard == [(WHERE, 2)]
+    read(answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, current_leader=leader), on_leader=lambda *named: heard.append(named))
+    read(answer(ErrorCode.NOT_LEADER_OR_FOLLOWER), on_leader=lambda *named: heard.append(named))
+    assert heard == [(WHERE, 2, 5, ())]

@@ -69,6 +69,10 @@ class FetcherHost(Protocol):
         """The broker named a position; nothing is fetched before this returns."""
         ...
 
+    def set_replica(self, cursor: Cursor, broker_id: int | None) -> None:
+        """Fetch a partition from this broker instead of its leader; None: from the leader."""
+        ...
+
     def refresh_metadata(self) -> None:
         """An error says that the routing table is out of date."""
         ...
@@ -191,6 +195,10 @@ class BrokerFetcher:
             if self.scheduler.finish(fetch, now, random(), lost=lost):
                 if fetch.error is not None and not lost:
                     self._on_partition_error(fetch.cursor, fetch.error)
+                if fetch.preferred_replica is not None:
+                    self._host.set_replica(fetch.cursor, fetch.preferred_replica)
+                elif lost or fetch.error is not None:
+                    self._host.set_replica(fetch.cursor, None)
                 self._host.on_cursor_changed(fetch.cursor)
 
     def _on_partition_error(self, cursor: Cursor, error: OdradekError) -> None:
@@ -224,7 +232,8 @@ class BrokerFetcher:
                 asked.append((cursor, cursor.start))
         if not asked:
             return
-        control = self._host.driver.broker(broker, purpose="control")
+        leader = self._host.driver.metadata.table.leader(cursor.partition) or broker  # a replica has no positions
+        control = self._host.driver.broker(leader, purpose="control")
         outcomes = await gather_outcomes(lambda each: control.resolve_position(each[0].partition, each[1]), asked)
         for (cursor, start), outcome in zip(asked, outcomes, strict=True):
             if not _is_waiting(cursor, start):

@@ -75,6 +75,7 @@ class Reader(PartitionReaderBase):
             corrupt=chosen["corrupt"],
             max_message_bytes=chosen["max_message_bytes"],
             reset=chosen["reset"],
+            isolation=chosen["isolation"],
             long_poll=driver.long_poll,
         )
         fetcher = Fetcher(driver, settings, on_table=self._add_new_partitions)

@@ -342,7 +342,7 @@ class Dispatcher:
         failures = 0
         while True:
             try:
-                table = await self._driver.metadata.table_for_topic(topic.name)
+                table = await self._driver.metadata.table_for_topic(topic.name, create=True)
                 break
             except Closed:
                 raise

@@ -21,7 +21,7 @@ from odradek.core.fetch.read_ahead import (
 from odradek.core.interfaces import LogDecoder, PartitionFetch
 from odradek.core.states import CURSOR, CursorEvent, CursorState
 from odradek.engine import PackedBytes
-from odradek.errors import CorruptMessage, OdradekError, OffsetOutOfRange
+from odradek.errors import CorruptMessage, LogTruncated, OdradekError, OffsetOutOfRange
 from odradek.types import Columns, Position, PositionSpec, StartPosition, TopicPartition
 
 if TYPE_CHECKING:
@@ -126,6 +126,8 @@ class Cursor:
         """What its memory counts against; None until a broker that serves it is known."""
         self.fetch: CursorFetch | None = None
         """The fetch in flight."""
+        self.replica: int | None = None
+        """Id of the broker to fetch from instead of the leader."""
         self.in_ready_queue = False
         """It is queued for delivery."""
         self.has_more = False
@@ -379,7 +381,9 @@ class Cursor:
             self._transition(CursorEvent.RECEIVE)  # the message boundary may still be there
         elif out_of_range and reset is not None:
             self._transition(CursorEvent.OUT_OF_RANGE)
-            self.start, self.decoder, self._skip = reset, None, 0  # resolved once everything queued is delivered
+            # Resolved once everything queued is delivered.
+            self.start = Position(error.end) if isinstance(error, LogTruncated) else reset
+            self.decoder, self._skip = None, 0
             self._hold(0, -self._tail)
         elif error.retriable:
             self._drop_tail()

@@ -37,21 +37,30 @@ class BatchSequences:
     def __init__(self, producer: IdempotentProducer) -> None:
         self.producer = producer
         self._batches: dict[Stamp, PartitionBatch] = {}
+        self._enabled = True
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.producer!r}, {len(self._batches)} batches without an outcome>"
 
     @property
     def ready(self) -> bool:
-        """True if the producer has an identity."""
-        return self.producer.identity is not None
+        """True if the producer has an identity, or does without."""
+        return self.producer.identity is not None or not self._enabled
+
+    def disable(self) -> None:
+        """Do without stamps from now on."""
+        self._enabled = False
 
     def may_send(self, batch: PartitionBatch) -> bool:
         """Return True if a batch may be sent now. One with a stamp always may: the accumulator keeps their order."""
-        return batch.stamp is not None or not self.ready or self.producer.can_send(batch.partition)
+        if batch.stamp is not None or not self.ready or not self._enabled:
+            return True
+        return self.producer.can_send(batch.partition)
 
     def assign(self, batch: PartitionBatch) -> None:
         """Set the stamp of a batch that is about to be sent for the first time."""
+        if not self._enabled:
+            return
         stamp = self.producer.stamp(batch.partition, len(batch.records))
         batch.stamp = stamp
         self._batches[stamp] = batch

@@ -21,7 +21,7 @@ from odradek.core.interfaces import (
 )
 from odradek.core.kafka.fetch_session import FetchRequestSettings, FetchSession
 from odradek.core.kafka.list_offsets import list_offsets_request, read_list_offsets
-from odradek.core.kafka.produce import bytes_for, encode_records, produce_request, read_produce
+from odradek.core.kafka.produce import OnLeader, bytes_for, encode_records, produce_request, read_produce
 from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import ConfigError, RemoteProtocolError
@@ -35,32 +35,18 @@ from odradek.wire.kafka.messages.data import (
     FetchRequest,
     FetchResponse,
     ListOffsetsRequest,
-    PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
 )
 from odradek.wire.kafka.schema import ZERO_UUID
 
-__all__ = ["BrokerClientSettings", "KafkaBrokerClient", "TableSource"]
+__all__ = ["BrokerClientSettings", "KafkaBrokerClient"]
 
 MAX_RESPONSE_BYTES = (1 << 31) - 1
 """Most bytes of a response to Fetch. What is kept of it is bounded per partition."""
 
 FETCH_ATTEMPTS = 3
 """Requests for one fetch: a broker may have forgotten a session, or count otherwise."""
-
-
-class TableSource:
-    """What broker clients need to know of the cluster; implemented by its metadata.
-
-    Attributes:
-        kafka_table: The routing table now.
-    """
-
-    kafka_table: KafkaRoutingTable
-
-    def leader_changed(self, partition: TopicPartition, answer: PartitionProduceResponse) -> None:
-        """Take in that a broker names another leader (KIP-951)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +71,8 @@ class KafkaBrokerClient:
         broker: The broker it sends requests to.
         connection: Connection to that broker; not shared with other purposes.
         versions: Returns what is known of the broker before its first connection: what the cluster's other brokers can.
-        source: The routing table.
+        routing: Returns the routing table.
+        on_leader: Told of leaders that responses name.
         settings: See `BrokerClientSettings`.
         clock: Seconds since the epoch: the timestamp of records that have none.
     """
@@ -94,13 +81,16 @@ class KafkaBrokerClient:
         self,
         broker: Broker,
         connection: KafkaConnection,
+        *,
         versions: Callable[[], BrokerVersions],
-        source: TableSource,
+        routing: Callable[[], KafkaRoutingTable],
+        on_leader: OnLeader,
         settings: BrokerClientSettings,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.broker, self.connection = broker, connection
-        self._cluster_versions, self._source, self._settings, self._clock = versions, source, settings, clock
+        self._cluster_versions, self._routing, self._on_leader = versions, routing, on_leader
+        self._settings, self._clock = settings, clock
         self._session = FetchSession()
         self._in_session = False
 
@@ -158,7 +148,7 @@ class KafkaBrokerClient:
                 acks=acks,
                 address=self.broker.address,
                 topic_ids=ids,
-                on_leader=self._source.leader_changed,
+                on_leader=self._on_leader,
             )
 
         # The broker waits for its replicas, and answers after that time at the latest.
@@ -190,7 +180,7 @@ class KafkaBrokerClient:
                         raise exchange.fail(response.error_code)
                 elif not session.answered(response):
                     continue
-                exchange.apply(response)
+                exchange.apply(response, self._on_leader)
                 return
             raise RemoteProtocolError(f"{self.broker.address}: no fetch session after {FETCH_ATTEMPTS} requests")
         except BaseException:
@@ -229,7 +219,7 @@ class KafkaBrokerClient:
         return await request
 
     def _known(self, fetches: Sequence[PartitionFetch]) -> Mapping[TopicPartition, KnownPartition]:
-        table = self._source.kafka_table
+        table = self._routing()
         known = {}
         for fetch in fetches:
             where = fetch.decoder.partition
@@ -240,7 +230,7 @@ class KafkaBrokerClient:
 
     def _topic_ids(self, topics: set[str]) -> Mapping[str, bytes]:
         """Return the ids of topics; none unless all are known."""
-        table = self._source.kafka_table.topics
+        table = self._routing().topics
         ids = {name: table[name].topic_id for name in topics if name in table}
         return ids if len(ids) == len(topics) and ZERO_UUID not in ids.values() else {}
 
@@ -279,10 +269,14 @@ class KafkaBrokerClient:
     async def _list_offsets(
         self, partition: TopicPartition, at: PositionSpec | AtTime, count: int
     ) -> Sequence[Position]:
-        known = self._source.kafka_table.partition(partition)
+        known = self._routing().partition(partition)
         epoch = -1 if known is None else known.leader_epoch
-        request = list_offsets_request(partition, at, count, leader_epoch=epoch, read_committed=False)
-        response = await self.connection.submit_built(ListOffsetsRequest, lambda versions: request)
+
+        def build(versions: BrokerVersions) -> ListOffsetsRequest:
+            most = 1 if versions.has_time_index else count
+            return list_offsets_request(partition, at, most, leader_epoch=epoch, read_committed=False)
+
+        response = await self.connection.submit_built(ListOffsetsRequest, build)
         return read_list_offsets(response, partition, f"{self.broker.address}: position {at!r} of {partition}")
 
 

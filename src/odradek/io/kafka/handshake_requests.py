@@ -154,6 +154,7 @@ def _other_protocol(start: bytes) -> RemoteProtocolError | None:
     if name is None:
         return None
     error = RemoteProtocolError(f"the peer speaks {name}")
+    error.retriable = False
     error.hint = f"use a URL with {'+ssl' if name == 'TLS' else 'the port of a broker'}"
     return error
 
