@@ -96,6 +96,18 @@ async def test_a_broker_of_a_known_cluster_is_asked_for_its_versions_only() -> N
     assert peer.names() == ["ApiVersions 3", "Metadata 0", "ApiVersions 3"]
 
 
+async def test_a_broker_that_does_not_answer_as_the_others_did_is_probed_the_next_time() -> None:
+    known = KnownVersions(anyio.current_time)
+    async with connection_to(Peer(), known=known) as connection:
+        await connection.negotiate()
+    old = of_release("0.8.2")
+    async with connection_to(old, known=known) as connection:
+        with pytest.raises(Unreachable):
+            await connection.negotiate()
+        assert old.names() == ["ApiVersions 3"]
+        assert (await connection.negotiate()).release == "0.8.2"
+
+
 async def test_the_client_names_itself() -> None:
     peer = Peer()
     async with connection_to(peer) as connection:
