@@ -344,6 +344,19 @@ async def test_a_session_is_renewed_on_the_live_connection_before_it_ends() -> N
         assert len(peer.connections) == 1
 
 
+async def test_a_session_is_not_renewed_twice_in_a_second_however_short_it_is() -> None:
+    now = 1000.0
+    peer = sasl_peer(lifetime_ms=100)
+    async with connection_to(peer, PLAIN, clock=lambda: now) as connection:
+        await connection.submit(MetadataRequest())
+        now += 1.0
+        await connection.submit(MetadataRequest())
+        assert peer.names()[4:] == ["Metadata 13"]
+        now += 0.2
+        await connection.submit(MetadataRequest())
+        assert peer.names()[5:] == ["SaslHandshake 1", "SaslAuthenticate 2", "Metadata 13"]
+
+
 async def test_a_refused_renewal_fails_what_waits_for_it() -> None:
     now = 1000.0
     peer = sasl_peer(lifetime_ms=60_000)

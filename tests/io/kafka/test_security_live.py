@@ -135,11 +135,11 @@ async def test_a_client_certificate_works_where_it_is_asked_for(demanding: Kafka
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "OAUTHBEARER"])
 async def test_connections_outlive_their_sessions(broker: KafkaBroker, mechanism: str) -> None:
-    """The broker ends a session after 3 s; tokens live for 4 s. Work goes on over the same connections for 8 s."""
+    """The broker ends a session after 3 s; tokens live for 8 s. Work goes on over the same connections for 8 s."""
     tokens: list[str] = []
 
     async def provide() -> str:
-        tokens.append(broker.token(USER, 4.0))
+        tokens.append(broker.token(USER, 8.0))
         return tokens[-1]
 
     bearer = od.Security(sasl_mechanism="OAUTHBEARER", sasl_token_provider=provide)

@@ -44,6 +44,9 @@ __all__ = ["Identity", "KafkaHandshake", "KnownVersions", "Login", "Session"]
 RELEASE_MEMORY_S = 600.0
 """Time for which it is remembered that a broker does not answer ApiVersions: it may be upgraded."""
 
+MIN_RENEWAL_S = 1.1
+"""Minimum time between two authentications on a connection: brokers refuse the second one within a second."""
+
 FIRST_CORRELATION_ID = -(1 << 31)
 """Requests of a handshake have negative correlation ids, so that a late response is not taken for another."""
 
@@ -278,7 +281,9 @@ class KafkaHandshake:
                         break
         except AuthFailed as error:
             raise self._explained(error) from error
-        return Session(versions, authenticate_again_at(self.clock(), lifetime_ms, self._random()))
+        now = self.clock()
+        renew_at = authenticate_again_at(now, lifetime_ms, self._random())
+        return Session(versions, None if renew_at is None else max(renew_at, now + MIN_RENEWAL_S))
 
     def _sasl_request(self, message: Outgoing, versions: BrokerVersions) -> RawToken | SaslRequest:
         if isinstance(message, bytes):
