@@ -86,13 +86,13 @@ async def test_a_name_that_no_topic_can_have_says_so(newest: KafkaBroker) -> Non
 async def test_a_coordinator_is_looked_up_once(broker: KafkaBroker) -> None:
     async with driver_of(broker) as driver:
         with anyio.fail_after(60):
-            found = await _coordinator(driver)
-        assert found.id == broker.broker_id
-        assert await driver.coordinators.find(CoordinatorType.GROUP, "g") is found
+            coordinator = await _coordinator(driver)
+        assert coordinator.id == broker.broker_id
+        assert await driver.coordinators.find(CoordinatorType.GROUP, "g") is coordinator
         connection = await driver.coordinator(CoordinatorType.GROUP, "g")
         assert (await connection.negotiate()).has_coordinator
         driver.coordinators.forget(CoordinatorType.GROUP, "g")
-        assert await driver.coordinators.find(CoordinatorType.GROUP, "g") == found
+        assert await driver.coordinators.find(CoordinatorType.GROUP, "g") == coordinator
         if broker.version == OLD:
             with pytest.raises(Unsupported, match=r"0\.11"):
                 await driver.coordinators.find(CoordinatorType.TRANSACTION, "t")
