@@ -95,6 +95,7 @@ class PartitionResult(NamedTuple):
         timestamp: The time the broker gave its records (ms since the epoch), if it did.
         log_start: The first position of the log, if the broker says so.
         record_errors: Row -> what is wrong with that record, if the broker refused the batch because of these alone.
+        stamp: The stamp with which the batch was sent.
     """
 
     partition: TopicPartition
@@ -103,6 +104,7 @@ class PartitionResult(NamedTuple):
     timestamp: int | None = None
     log_start: Position | None = None
     record_errors: Mapping[int, str] = {}
+    stamp: object | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ async def test_what_is_produced_is_fetched_on_every_release(release: str, topic_
 async def test_without_acknowledgement_a_result_comes_when_the_bytes_are_written(release: str) -> None:
     broker = ScriptedBroker(RELEASES[release])
     async with running(broker) as client:
-        assert await outcome(client, batch(b"a"), acks=0) == [(T0, None, None, None, None, {})]
+        assert await outcome(client, batch(b"a"), acks=0) == [(T0, None, None, None, None, {}, None)]
         assert (await client.produce([batch(b"b")], acks=-1))[0].position == 1
 
 

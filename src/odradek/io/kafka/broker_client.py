@@ -19,9 +19,11 @@ from odradek.core.interfaces import (
     PartitionResult,
     PendingResult,
 )
+from odradek.core.kafka.batch_sequences import stamp_of
 from odradek.core.kafka.fetch_session import FetchRequestSettings, FetchSession
 from odradek.core.kafka.list_offsets import list_offsets_request, read_list_offsets
 from odradek.core.kafka.produce import OnLeader, bytes_for, encode_records, produce_request, read_produce
+from odradek.core.kafka.producer_state import Stamp
 from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import ConfigError, RemoteProtocolError
@@ -127,8 +129,10 @@ class KafkaBrokerClient:
         """
         timeout_ms = int(self._settings.request_timeout_s * 1000)
         ids = self._topic_ids({batch.partition.topic for batch in batches})
+        stamps: list[Stamp | None] = []
 
         def build(versions: BrokerVersions) -> ProduceRequest:
+            stamps[:] = map(stamp_of, batches)
             limit, now = self._settings.max_message_bytes, self._now_ms()
             encoded = [(batch, bytes_for(batch, versions, limit, now)) for batch in batches]
             return produce_request(encoded, acks=acks, timeout_ms=timeout_ms, topic_ids=ids)
@@ -145,6 +149,7 @@ class KafkaBrokerClient:
             return read_produce(
                 response,
                 batches,
+                stamps=stamps,
                 acks=acks,
                 address=self.broker.address,
                 topic_ids=ids,
