@@ -236,7 +236,7 @@ class RequestQueue:
 
 
 class Reconnect:
-    """The step of a handshake that continues on another connection."""
+    """The value a handshake yields to continue on another connection."""
 
 
 RECONNECT = Reconnect()

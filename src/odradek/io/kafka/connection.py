@@ -35,7 +35,7 @@ Build = Callable[[BrokerVersions], Request[R]]
 
 
 class VersionLimits(NamedTuple):
-    """What is known of a request, and allows later versions of it: see `BrokerVersions.version`."""
+    """Knowledge of a request that allows later versions of it: see `BrokerVersions.version`."""
 
     topic_ids: bool = False
     transactions_v2: bool = False

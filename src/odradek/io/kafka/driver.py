@@ -13,6 +13,7 @@ from typing import Self, TypeVar
 
 from odradek.core.interfaces import Membership, OffsetStore, PartitionBatch, ProducerRecord, Subscription
 from odradek.core.kafka.partitioners import Murmur2
+from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import Closed, MessageTooLarge, OdradekError, Rejected, TransportError, Unsupported, UsageError
 from odradek.io.connection import ConnectionOptions
@@ -156,8 +157,8 @@ class KafkaDriver:
             broker,
             connection,
             versions=self.versions,
-            routing=lambda: self.metadata.table.state,
-            on_leader=self.metadata.apply_hint,
+            routing=self._routing,
+            on_leader=self.metadata.leader_changed,
             settings=settings,
         )
         self._clients[broker.id, purpose] = client
@@ -196,6 +197,9 @@ class KafkaDriver:
     ) -> MetadataResponse:
         return await self.connections.ask(broker, MetadataRequest, build)
 
+    def _routing(self) -> KafkaRoutingTable:
+        return self.metadata.table.state
+
     def versions(self) -> BrokerVersions:
         """Return the versions of the oldest broker met so far: what holds for the whole cluster."""
         oldest = self.connections.known.oldest()
@@ -217,13 +221,13 @@ class KafkaDriver:
         return AnsweringBrokerPolicy()
 
     def producer_sequences(self) -> KafkaProducerSequences | None:
-        """Return the identity of one producer, where every broker met so far recognises repeated batches."""
+        """Return what makes one producer idempotent (see `ProtocolDriver`): 0.11 and later."""
         if not self.connections.known.all_have(lambda v: v.has_idempotence):
             return None
         return KafkaProducerSequences(lambda request: self.ask(InitProducerIdRequest, lambda versions: request))
 
     def default_partitioner(self) -> Murmur2:
-        """Return the partitioner of Kafka's own producers."""
+        """Return the partitioner of producers that name none: that of Java's client."""
         return Murmur2()
 
     def validate_record(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:

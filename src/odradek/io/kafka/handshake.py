@@ -42,7 +42,7 @@ from odradek.wire.kafka.messages.metadata import ApiVersionsRequest
 __all__ = ["Identity", "KafkaHandshake", "KnownVersions", "Login", "Session"]
 
 RELEASE_MEMORY_S = 600.0
-"""How long it is remembered that a broker does not answer ApiVersions: it may be upgraded."""
+"""Time for which it is remembered that a broker does not answer ApiVersions: it may be upgraded."""
 
 FIRST_CORRELATION_ID = -(1 << 31)
 """Requests of a handshake have negative correlation ids, so that a late response is not taken for another."""
@@ -52,7 +52,7 @@ _CLOSED_HINT = "the listener may expect TLS or SASL: the scheme of the URL says 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """How this client names itself.
+    """The names of this client.
 
     Args:
         client_id: In every request; brokers show it in logs, metrics and quotas.
@@ -214,8 +214,17 @@ class KafkaHandshake:
                 versions: BrokerVersions = end.value
                 break
         if late:
-            yield ProbeRequest((), late, self._identity.client_id)
+            yield from self._skip(late)
         return versions
+
+    def _skip(self, late: Iterable[int]) -> Generator[Any, Any, None]:
+        """Wait for the answers that nothing needs. Where SASL is expected, the broker closes instead."""
+        try:
+            yield ProbeRequest((), late, self._identity.client_id)
+        except ConnectionLost as error:
+            refused = Unreachable("sasl", self._address, "the broker answers ApiVersions, and closes upon Metadata")
+            refused.hint, refused.retriable = "the listener expects SASL: use a URL with +sasl", False
+            raise refused from error
 
     def _perform(self, probe: Probe, late: Iterable[int]) -> Generator[Any, Any, tuple[ProbeOutcome, frozenset[int]]]:
         """Send the requests of a probe; return what happened first, and the answers that are still to come."""
@@ -292,8 +301,12 @@ def _step(step: str, address: str, hint: str, *, retriable: bool = True) -> Iter
         yield
     except (ConnectionLost, DeadlineError, RemoteProtocolError, Unsupported) as error:
         unreachable = Unreachable(step, address, _reason(error))
-        unreachable.hint, unreachable.retriable = error.hint or hint, retriable
+        unreachable.hint, unreachable.retriable = error.hint or hint, retriable and _may_pass(error)
         raise unreachable from error
+
+
+def _may_pass(error: OdradekError) -> bool:
+    return error.retriable or isinstance(error, Unsupported)  # a broker that restarts closes connections, too
 
 
 def _reason(error: OdradekError) -> str:

@@ -34,7 +34,7 @@ __all__ = ["Ask", "KafkaMetadata", "MetadataOptions", "metadata_request"]
 log = logging.getLogger("odradek.metadata")
 
 CREATION_CODES = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
-"""What is answered for a topic while it is created, and for one that does not exist."""
+"""Codes that are answered for a topic while it is created, and for one that does not exist."""
 
 Ask = Callable[[Broker, Callable[[BrokerVersions], MetadataRequest]], Awaitable[MetadataResponse]]
 """Function that sends a Metadata request, made for the versions of the broker. Raises OdradekError."""
@@ -164,8 +164,8 @@ class KafkaMetadata:
         """Read brokers and all known topics again. Cancellation: safe; the request goes on."""
         return await self._read()
 
-    def apply_hint(
-        self, partition: TopicPartition, leader: int, leader_epoch: int, endpoints: Iterable[NodeEndpoint]
+    def leader_changed(
+        self, partition: TopicPartition, leader: int, leader_epoch: int, endpoints: Sequence[NodeEndpoint] = ()
     ) -> None:
         """Apply the leader that a response names (KIP-951), if its address is known."""
         state, changed = self._table.state.hint(partition, leader, leader_epoch, endpoints)

@@ -48,11 +48,11 @@ def make_driver(scheme: str, rest: str, options: DriverOptions) -> KafkaDriver:
     )
 
 
-def _check_use(scheme: str, given: Security, tls: bool, sasl: bool) -> None:
+def _check_use(scheme: str, options: Security, tls: bool, sasl: bool) -> None:
     """Refuse options that the scheme does not use: what seems encrypted or authenticated must be."""
-    if given.sasl_mechanism is not None and not sasl:
+    if options.sasl_mechanism is not None and not sasl:
         raise ConfigError(f"options named sasl_ have no effect with {scheme}://: use a URL with +sasl")
-    if (given.ssl_cafile or given.ssl_certfile or given.ssl_context) and not tls:
+    if (options.ssl_cafile or options.ssl_certfile or options.ssl_context) and not tls:
         raise ConfigError(f"options named ssl_ have no effect with {scheme}://: use a URL with +ssl")
 
 

@@ -1,6 +1,6 @@
-"""Decoders of messages: one function for each message and version, made when it is first asked for.
+"""Decoders of messages: one function for each message and version, generated on first use.
 
-Every length and count is compared with the bytes that are left before anything is made of it.
+Every length and count is checked against the remaining bytes before anything is allocated for it.
 """
 
 from __future__ import annotations
@@ -37,21 +37,22 @@ _DECODERS: dict[tuple[type[Message], int], Callable[[Buffer, int], tuple[Any, in
 
 
 def decode(cls: type[M], version: int, data: Buffer, start: int = 0) -> M:
-    """Decode a message that ends where `data` ends.
+    """Decode a message that extends to the end of `data`.
 
     Raises:
-        RemoteProtocolError: The bytes are not this message in this version, or more of them follow.
+        RemoteProtocolError: The bytes are not a valid message of this version, or more bytes follow it.
     """
     value, end = decoder(cls, version)(data, start)
     if end != len(data):
-        raise RemoteProtocolError(f"{title(cls, version)}: {len(data) - end} bytes follow it at byte {end}")
+        raise RemoteProtocolError(f"{title(cls, version)}: {len(data) - end} unexpected bytes follow at byte {end}")
     return value
 
 
 def decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]]:
     """Return the function that decodes a message at a position, and also returns the position after it.
 
-    It raises RemoteProtocolError. Fields that the version lacks get their defaults. What is not bytes is copied first.
+    The function raises RemoteProtocolError. Fields that the version lacks get their defaults. A buffer that is not
+    `bytes` is copied first.
 
     Raises:
         ValueError: There is no such version.
@@ -63,7 +64,7 @@ def decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]
 
 
 def decoder_text(cls: type[Message], version: int) -> str:
-    """Return the text of the generated function."""
+    """Return the source of the generated function."""
     return DecoderSource(cls, version).message(cls).text
 
 
@@ -83,12 +84,12 @@ def tail_decoder(message: type[Message], cls: type[T], version: int) -> Callable
 
 
 def section_decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]]:
-    """Return a decoder that raises one of DECODE_ERRORS, so that the caller can tell where it was."""
+    """Return a decoder that raises one of DECODE_ERRORS: its caller knows the place to name."""
     return DecoderSource(cls, version).message(cls).compile()
 
 
 def problem_of(error: Exception) -> str:
-    """Say what one of DECODE_ERRORS means."""
+    """Return the text for one of DECODE_ERRORS."""
     if isinstance(error, Malformed):
         return str(error)
     return "not UTF-8" if isinstance(error, UnicodeDecodeError) else "the bytes end too early"
@@ -100,7 +101,7 @@ def _decoder(cls: type[Message], version: int) -> Callable[[Buffer, int], tuple[
     read: Callable[[bytes, int], tuple[Any, int]] = source.compile()
 
     def decode(data: Buffer, start: int) -> tuple[Any, int]:
-        data = bytes(data)  # no copy of what is bytes already
+        data = bytes(data)  # not a copy if it is bytes already
         try:
             return read(data, start)
         except DECODE_ERRORS as error:
@@ -112,7 +113,7 @@ def _decoder(cls: type[Message], version: int) -> Callable[[Buffer, int], tuple[
 
 
 def _where(failure: Failure) -> str:
-    """Name the field and the byte; of a run, the first field that does not fit."""
+    """Return the path of the field and the byte; for a run of fields, those of the first field that is cut off."""
     position: int = failure.variables["p"]
     for path, code in zip(failure.paths[:-1], failure.codes, strict=False):
         after = position + struct.calcsize(f">{code}")

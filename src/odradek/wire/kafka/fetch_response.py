@@ -267,7 +267,7 @@ class FetchResponseDecoder(FrameDecoder):
         return end
 
     def _nothing(self, data: memoryview, start: int) -> int:
-        raise Malformed(f"{len(data) - start + self._beyond} bytes follow it")
+        raise Malformed(f"{len(data) - start + self._beyond} unexpected bytes follow")
 
     # ---- what comes next ----------------------------------------------------------------------------------
 
