@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from odradek.testing import KafkaBroker
 
-__all__ = ["consume", "produce"]
+__all__ = ["consume", "produce", "write_transactions"]
 
 Row = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]], int | None]
 """Key, value, headers and timestamp."""
@@ -32,6 +32,11 @@ def consume(client: str, kafka: KafkaBroker, topic: str, count: int) -> list[tup
     """Return key, value, headers, timestamp and offset of the first records of partition 0."""
     rows: list[tuple[Any, ...]] = _run(client, "consume", kafka.bootstrap, kafka.version, topic, count)
     return rows
+
+
+def write_transactions(kafka: KafkaBroker, topic: str) -> None:
+    """Write to partition 0: one transaction that is committed, one that is aborted, a record without, one left open."""
+    _run("librdkafka", "transactions", kafka.bootstrap, kafka.version, topic)
 
 
 def _run(client: str, verb: str, *arguments: Any) -> Any:
@@ -113,11 +118,29 @@ def _librdkafka_consumes(bootstrap: str, version: str, topic: str, count: int) -
     return rows
 
 
+def _librdkafka_transactions(bootstrap: str, version: str, topic: str) -> None:
+    client: Any = importlib.import_module("confluent_kafka")
+    plain = client.Producer({"bootstrap.servers": bootstrap})
+    producer = client.Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
+    producer.init_transactions(TIMEOUT_S)
+    for name in ("committed", "aborted", "open"):
+        producer.begin_transaction()
+        producer.produce(topic, name.encode(), None, 0)
+        assert not producer.flush(TIMEOUT_S)
+        if name == "committed":
+            producer.commit_transaction(TIMEOUT_S)
+        if name == "aborted":
+            producer.abort_transaction(TIMEOUT_S)
+            plain.produce(topic, b"plain", None, 0)
+            assert not plain.flush(TIMEOUT_S)
+
+
 VERBS: dict[tuple[str, str], Callable[..., Any]] = {
     ("kafka-python", "produce"): _kafka_python_produces,
     ("kafka-python", "consume"): _kafka_python_consumes,
     ("librdkafka", "produce"): _librdkafka_produces,
     ("librdkafka", "consume"): _librdkafka_consumes,
+    ("librdkafka", "transactions"): _librdkafka_transactions,
 }
 
 if __name__ == "__main__":

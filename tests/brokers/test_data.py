@@ -250,6 +250,22 @@ async def test_another_client_reads_the_same_records(kafka: KafkaBroker, topic: 
         assert [row[3] for row in rows] == [record.timestamp for record in records]
 
 
+# ---- transactions -------------------------------------------------------------------------------------------
+
+
+async def test_committed_records_are_told_from_aborted_and_open_ones(kafka: KafkaBroker, topic: str) -> None:
+    async with connect(kafka) as cluster:
+        if not has(kafka, (0, 11)):
+            await send(cluster, topic, [(None, b"plain", (), None)])
+            assert [r.value for r in await read_all(cluster, topic, isolation="read_committed")] == [b"plain"]
+            return
+        foreign.write_transactions(kafka, topic)
+        everything = [record.value for record in await read_all(cluster, topic)]
+        committed = [record.value for record in await read_all(cluster, topic, isolation="read_committed")]
+    assert everything == [b"committed", b"aborted", b"plain", b"open"]
+    assert committed == [b"committed", b"plain"]
+
+
 # ---- failures -----------------------------------------------------------------------------------------------
 
 

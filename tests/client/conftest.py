@@ -253,7 +253,9 @@ class FakeBroker:
     async def fetch(self, fetches: Sequence[PartitionFetch], *, max_wait: float = 0.0, min_bytes: int = 1) -> None:
         raise NotImplementedError
 
-    async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
+    async def resolve_position(
+        self, partition: TopicPartition, at: PositionSpec | AtTime, *, read_committed: bool = False
+    ) -> Position:
         return (await self.positions(partition, at) or await self.positions(partition, EARLIEST))[0]
 
     async def positions(

@@ -444,9 +444,18 @@ class BrokerClient(Protocol):
         """
         ...
 
-    async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
+    async def resolve_position(
+        self, partition: TopicPartition, at: PositionSpec | AtTime, *, read_committed: bool = False
+    ) -> Position:
         """Return the position of `at`. Where a time has no position, the protocol decides: 0.7, which finds the newest
-        segment not after it, begins at EARLIEST."""
+        segment not after it, begins at EARLIEST.
+
+        Args:
+            partition: Which.
+            at: What to look for.
+            read_committed: LATEST is the end of what consumers of this isolation may read, where there are
+                transactions: `PartitionFetch.last_stable`.
+        """
         ...
 
     async def positions(

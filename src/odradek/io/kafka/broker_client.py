@@ -261,25 +261,28 @@ class KafkaBrokerClient:
             positions += await self._list_offsets(partition, EARLIEST, 1)
         return sorted(set(positions), reverse=True)[:count]
 
-    async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
+    async def resolve_position(
+        self, partition: TopicPartition, at: PositionSpec | AtTime, *, read_committed: bool = False
+    ) -> Position:
         """Return the position of `at`: of a time, the first record of that time or a later one, or else the end.
         Before 0.10.1 it is the newest file that is not younger, or else the beginning. Cancellation: safe.
         """
         otherwise = LATEST if self.versions.has_time_index else EARLIEST
         for each in (at, otherwise):
-            if positions := await self._list_offsets(partition, each, 1):
+            if positions := await self._list_offsets(partition, each, 1, read_committed=read_committed):
                 return positions[0]
         raise RemoteProtocolError(f"{partition}: broker {self.broker.id} returned no position for {otherwise!r}")
 
     async def _list_offsets(
-        self, partition: TopicPartition, at: PositionSpec | AtTime, count: int
+        self, partition: TopicPartition, at: PositionSpec | AtTime, count: int, *, read_committed: bool = False
     ) -> Sequence[Position]:
         known = self._routing().partition(partition)
         epoch = -1 if known is None else known.leader_epoch
 
         def build(versions: BrokerVersions) -> ListOffsetsRequest:
             most = 1 if versions.has_time_index else count
-            return list_offsets_request(partition, at, most, leader_epoch=epoch, read_committed=False)
+            committed = read_committed and versions.has_read_committed
+            return list_offsets_request(partition, at, most, leader_epoch=epoch, read_committed=committed)
 
         response = await self.connection.submit_built(ListOffsetsRequest, build)
         return read_list_offsets(response, partition, f"{self.broker.address}: position {at!r} of {partition}")
