@@ -41,7 +41,7 @@ class Sequences(BatchSequences):
 class Bench:
     """An accumulator of one partition, each record a batch unless said otherwise."""
 
-    def __init__(self, *, ready: bool = True, known: bool = True, batch_bytes: int = 11) -> None:
+    def __init__(self, *, ready: bool = True, known: bool = True, batch_bytes: int = 11, in_flight: int = 5) -> None:
         self.sequences = Sequences(IdempotentProducer())
         producer = self.sequences.producer
         if ready:
@@ -49,7 +49,7 @@ class Bench:
             if known:  # to the broker: all numbers were used once, and the next one is 0 again
                 producer.answered(producer.stamp(WHERE, 1 << 31), 0)
         table = Kafka07RoutingTable().apply(BrokersChanged({1: Broker(1, "b1", 9092)})).apply(TopicChanged("t", {1: 1}))
-        limits = AccumulatorLimits(10_000, batch_bytes, 1000, 5, 0.0, 30.0)
+        limits = AccumulatorLimits(10_000, batch_bytes, 1000, in_flight, 0.0, 30.0)
         self.finished: list[ProduceBatch] = []
         self.stamps: dict[int, object] = {}
         self.fatal: OdradekError | None = None
@@ -63,11 +63,11 @@ class Bench:
 
     def put(self, *values: str) -> None:
         for value in values:
-            self.acc.append(self.topic, value.encode(), 10 + len(value), 0.0, None)
+            self.acc.append(self.topic, 10 + len(value), value.encode(), None, None, 0.0)
 
     def send(self) -> list[BrokerProduceRequest]:
         requests = []
-        while (request := self.acc.next_request(1, 1.0)) is not None:
+        while (request := self.acc.broker_queue(1).next_request(1.0)) is not None:
             requests.append(request)
             self.stamps[id(request)] = request.batches[0].stamp
         return requests
@@ -118,14 +118,13 @@ def test_nothing_is_sent_before_the_producer_has_an_identity() -> None:
     bench = Bench(ready=False)
     bench.put("a")
     assert bench.send() == []
-    assert bench.acc.next_due(1) is None
+    assert bench.acc.broker_queue(1).next_due() is None
     bench.sequences.producer.identify(7, 0)
     assert sent(bench.send()) == [("a", 0, 0)]
 
 
 def test_no_more_than_five_batches_of_a_partition_are_in_flight() -> None:
-    bench = Bench()
-    bench.acc.limits = AccumulatorLimits(10_000, 11, 1000, 100, 0.0, 30.0)
+    bench = Bench(in_flight=100)
     bench.put(*"abcdefg")
     requests = bench.send()
     assert sent(requests) == [(text, 0, n) for n, text in enumerate("abcde")]
@@ -218,7 +217,7 @@ def test_until_the_broker_knows_the_producer_batches_go_one_by_one() -> None:
     (first,) = bench.send()
     bench.answer(first, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     (again,) = bench.send()
-    assert stamp(again).base_sequence == 0 and bench.acc.next_request(1, 9.0) is None
+    assert stamp(again).base_sequence == 0 and bench.send() == []
     bench.answer(again)
     assert sent(bench.send()) == [("b", 0, 1), ("c", 0, 2)]
 
@@ -243,7 +242,7 @@ def test_records_deleted_by_retention_restart_the_numbers() -> None:
     bench.put("a", "b")
     bench.answer(bench.send()[0], 0, 100)
     bench.put("c")
-    request = bench.acc.in_flight(1)[0]
+    request = bench.acc.broker_queue(1).in_flight[0]
     bench.answer(request, ErrorCode.UNKNOWN_PRODUCER_ID, log_start=500)
     assert sent(bench.send())[0] == ("b", 0, 0)
 
@@ -253,7 +252,7 @@ def test_a_batch_given_up_without_an_answer_leaves_a_gap_that_the_next_epoch_clo
     bench.put("a", "b")
     requests = bench.send()
     bench.apply(bench.acc.retry(requests[0], LOST))
-    bench.acc.time_out(requests[0].batches[0])
+    bench.acc.live.time_out(requests[0].batches[0])
     bench.put("c")
     assert bench.send() == []
     bench.answer(requests[1], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
@@ -269,7 +268,7 @@ def test_a_batch_given_up_before_it_was_written_leaves_no_gap() -> None:
     for request in bench.send():
         bench.apply(bench.acc.requeue(request))
     first = next(iter(bench.acc.live))
-    bench.acc.time_out(first)
+    bench.acc.live.time_out(first)
     assert isinstance(first.error, NotWritten)
     assert sent(bench.send()) == [("b", 0, 0)]
 
