@@ -278,6 +278,7 @@ class FakeDriver:
     long_poll = False
     compressions = frozenset({"none", "gzip"})
     numbers_by_broker = True
+    refuses_batches = False
 
     def __init__(self) -> None:
         self.metadata = FakeMetadata()

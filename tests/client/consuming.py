@@ -339,6 +339,7 @@ class LogDriver:
 
     compressions = frozenset({"none"})
     numbers_by_broker = True
+    refuses_batches = False
 
     def refusal_policy(self) -> RefusalPolicy:
         raise NotImplementedError

@@ -492,6 +492,10 @@ class ProtocolDriver(Protocol):
         fetch never delays a confirm. The same arguments give the same object while the address is the same."""
         ...
 
+    refuses_batches: bool
+    """True if a broker can refuse one batch and accept the next one of the partition; False: it closes the connection
+    (0.7), so that order is kept anyway."""
+
     @property
     def compressions(self) -> frozenset[str]:
         """Names of the compressions this cluster can store, `none` among them."""
