@@ -5,6 +5,7 @@ usage: python foreign.py CLIENT produce|consume < pickled arguments > pickled re
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import pickle
 import subprocess
@@ -54,13 +55,24 @@ def _run(client: str, verb: str, *arguments: Any) -> Any:
 # ---- kafka-python ---------------------------------------------------------------------------------------------
 
 
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+def _kafka_python_options(bootstrap: str, version: str) -> dict[str, Any]:
+    """It asks every broker for its versions, which old ones do not answer."""
+    release = _number(version)
+    return {"bootstrap_servers": bootstrap, **({"api_version": release[:3]} if release < (0, 10) else {})}
+
+
 def _kafka_python_produces(
     bootstrap: str, version: str, topic: str, rows: list[Row], compressions: Sequence[str]
 ) -> None:
     client: Any = importlib.import_module("kafka")
     for name in compressions:
         kind = None if name == "none" else name
-        producer = client.KafkaProducer(bootstrap_servers=bootstrap, compression_type=kind, linger_ms=20)
+        options = _kafka_python_options(bootstrap, version)
+        producer = client.KafkaProducer(**options, compression_type=kind, linger_ms=20)
         for key, value, headers, timestamp in rows:
             future = producer.send(topic, value, key, list(headers) or None, partition=0, timestamp_ms=timestamp)
         future.get(timeout=TIMEOUT_S)
@@ -69,7 +81,7 @@ def _kafka_python_produces(
 
 def _kafka_python_consumes(bootstrap: str, version: str, topic: str, count: int) -> list[tuple[Any, ...]]:
     client: Any = importlib.import_module("kafka")
-    consumer = client.KafkaConsumer(bootstrap_servers=bootstrap, consumer_timeout_ms=TIMEOUT_S * 1000)
+    consumer = client.KafkaConsumer(**_kafka_python_options(bootstrap, version), consumer_timeout_ms=TIMEOUT_S * 1000)
     partition = client.TopicPartition(topic, 0)
     consumer.assign([partition])
     consumer.seek(partition, 0)
@@ -85,7 +97,7 @@ def _kafka_python_consumes(bootstrap: str, version: str, topic: str, count: int)
 
 
 def _librdkafka_options(bootstrap: str, version: str) -> dict[str, Any]:
-    old = tuple(map(int, version.split("."))) < (0, 10)
+    old = _number(version) < (0, 10)
     fallback = {"api.version.request": False, "broker.version.fallback": version} if old else {}
     return {"bootstrap.servers": bootstrap, **fallback}
 
@@ -135,9 +147,45 @@ def _librdkafka_transactions(bootstrap: str, version: str, topic: str) -> None:
             assert not plain.flush(TIMEOUT_S)
 
 
+# ---- aiokafka -------------------------------------------------------------------------------------------------
+
+
+def _aiokafka_produces(bootstrap: str, version: str, topic: str, rows: list[Row], compressions: Sequence[str]) -> None:
+    client: Any = importlib.import_module("aiokafka")
+
+    async def produce(name: str) -> None:
+        kind = None if name == "none" else name
+        async with client.AIOKafkaProducer(bootstrap_servers=bootstrap, compression_type=kind) as producer:
+            for key, value, headers, timestamp in rows:
+                future = await producer.send(topic, value, key, 0, timestamp, headers=list(headers) or None)
+            await future
+
+    for name in compressions:
+        asyncio.run(produce(name))
+
+
+def _aiokafka_consumes(bootstrap: str, version: str, topic: str, count: int) -> list[tuple[Any, ...]]:
+    client: Any = importlib.import_module("aiokafka")
+
+    async def consume() -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = []
+        async with client.AIOKafkaConsumer(bootstrap_servers=bootstrap) as consumer:
+            partition = client.TopicPartition(topic, 0)
+            consumer.assign([partition])
+            consumer.seek(partition, 0)
+            while len(rows) < count:
+                r = await asyncio.wait_for(consumer.getone(), TIMEOUT_S)
+                rows.append((r.key, r.value, tuple(r.headers), r.timestamp, r.offset))
+        return rows
+
+    return asyncio.run(consume())
+
+
 VERBS: dict[tuple[str, str], Callable[..., Any]] = {
     ("kafka-python", "produce"): _kafka_python_produces,
     ("kafka-python", "consume"): _kafka_python_consumes,
+    ("aiokafka", "produce"): _aiokafka_produces,
+    ("aiokafka", "consume"): _aiokafka_consumes,
     ("librdkafka", "produce"): _librdkafka_produces,
     ("librdkafka", "consume"): _librdkafka_consumes,
     ("librdkafka", "transactions"): _librdkafka_transactions,

@@ -136,6 +136,6 @@ def _meaning(decision: Decision, result: PartitionResult) -> PartitionResult:
         return result._replace(error=Fenced("this producer", error.message()))
     own = broker_error(error.code, error.context)
     own.sent = error.sent
-    own.retriable, own.fatal = step in _AGAIN, step in (NextStep.FATAL, NextStep.ABORT)
+    own.retriable, own.fatal, own.fence = step in _AGAIN, step in (NextStep.FATAL, NextStep.ABORT), False
     own.refresh_metadata = error.refresh_metadata or step is NextStep.REFRESH
     return result._replace(error=own)

@@ -183,6 +183,7 @@ def _error(batch: PartitionBatch, code: int, context: str) -> OdradekError:
         return MessageTooLarge(str(batch.partition), -1, size, size - 1, "max.message.bytes of the topic")
     error = broker_error(code, context)
     error.sent = code in _MAY_BE_WRITTEN
+    error.fatal = error.fence = False  # it is about this batch; what ends a producer, `BatchSequences` decides
     if code in _TOO_LARGE:
         error.hint = "raise max.message.bytes of the topic"
     return error
