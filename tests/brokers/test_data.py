@@ -37,7 +37,7 @@ def shapes(kafka: KafkaBroker) -> list[Shape]:
     return [*plain, *tombstones]
 
 
-def codecs(kafka: KafkaBroker) -> list[str]:
+def compressions_of(kafka: KafkaBroker) -> list[str]:
     return ["none", "gzip", "snappy", "lz4", *(["zstd"] if has(kafka, (2, 1)) else [])]
 
 
@@ -69,11 +69,11 @@ def as_shape(record: od.Record, sent: Shape, kafka: KafkaBroker) -> Shape:
 async def test_every_shape_of_a_record_survives_with_every_compression(kafka: KafkaBroker, topic: str) -> None:
     wanted = shapes(kafka)
     async with connect(kafka) as cluster:
-        for compression in codecs(kafka):
+        for compression in compressions_of(kafka):
             acks = await send(cluster, topic, wanted, compression=compression)
             assert acks.written == len(wanted)
         records = await read_all(cluster, topic)
-        expected = wanted * len(codecs(kafka))
+        expected = wanted * len(compressions_of(kafka))
         assert [as_shape(r, s, kafka) for r, s in zip(records, expected, strict=True)] == expected
         assert [record.position for record in records] == list(range(len(expected)))
 
@@ -232,7 +232,7 @@ def common(kafka: KafkaBroker, client: str) -> list[str]:
     """Compressions that the release and another client have; none if that client does not know the release."""
     if client == "aiokafka" and not has(kafka, (0, 11)):
         return []
-    return [compression for compression in codecs(kafka) if compression in CLIENTS[client]]
+    return [compression for compression in compressions_of(kafka) if compression in CLIENTS[client]]
 
 
 @pytest.mark.parametrize("client", CLIENTS)
