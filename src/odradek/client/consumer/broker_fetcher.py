@@ -24,7 +24,7 @@ from odradek.client.consumer.fetch_settings import FetchSettings
 from odradek.core.fetch.cursor import Cursor, CursorFetch
 from odradek.core.fetch.read_ahead import ReadAheadBudget
 from odradek.core.fetch.scheduler import FetchScheduler, SchedulerCallbacks, StreamQuota
-from odradek.core.interfaces import ProtocolDriver
+from odradek.core.interfaces import BrokerClient, ProtocolDriver
 from odradek.core.states import BROKER, BrokerEvent, BrokerState, CursorState
 from odradek.errors import BrokerError, OdradekError
 from odradek.io.gather import gather_outcomes
@@ -232,9 +232,9 @@ class BrokerFetcher:
                 asked.append((cursor, cursor.start))
         if not asked:
             return
-        leader = self._host.driver.metadata.table.leader(cursor.partition) or broker  # a replica has no positions
-        control = self._host.driver.broker(leader, purpose="control")
-        outcomes = await gather_outcomes(lambda each: control.resolve_position(each[0].partition, each[1]), asked)
+        outcomes = await gather_outcomes(
+            lambda each: self._control(broker, each[0]).resolve_position(each[0].partition, each[1]), asked
+        )
         for (cursor, start), outcome in zip(asked, outcomes, strict=True):
             if not _is_waiting(cursor, start):
                 continue
@@ -244,6 +244,11 @@ class BrokerFetcher:
             await self._host.on_position_resolved(cursor.partition, outcome)
             if _is_waiting(cursor, start):
                 self._on_resolved(broker, cursor, outcome)
+
+    def _control(self, broker: Broker, cursor: Cursor) -> BrokerClient:
+        """Return the client of the leader, because a replica has no positions; that of `broker` while none is known."""
+        leader = self._host.driver.metadata.table.leader(cursor.partition)
+        return self._host.driver.broker(leader or broker, purpose="control")
 
     def _on_resolved(self, broker: Broker, cursor: Cursor, position: Position) -> None:
         client = self._host.driver.broker(broker, purpose="fetch")

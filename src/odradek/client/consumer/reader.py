@@ -164,7 +164,8 @@ class Reader(PartitionReaderBase):
     ) -> dict[TopicPartition, ExactPosition]:
         """Resolve start positions to exact ones, concurrently."""
         wanted = {p: at for p, at in positions.items() if isinstance(at, PositionSpec | AtTime)}
-        resolved, errors = await resolve_positions(self._driver, wanted)
+        committed = self._fetcher.settings.decoder.read_committed
+        resolved, errors = await resolve_positions(self._driver, wanted, read_committed=committed)
         for error in errors.values():
             raise error
         for partition in wanted.keys() - resolved.keys():

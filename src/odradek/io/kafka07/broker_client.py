@@ -206,7 +206,9 @@ class Kafka07BrokerClient:
                 error.hint = "0.7 brokers close the connection on a topic or partition that cannot exist on them"
             raise error from None
 
-    async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
+    async def resolve_position(
+        self, partition: TopicPartition, at: PositionSpec | AtTime, *, read_committed: bool = False
+    ) -> Position:
         """Resolve a position (see `BrokerClient.resolve_position`). Cancellation: safe."""
         for each in (at, EARLIEST):  # no segment is as old as a time before the first one
             if positions := await self.positions(partition, each):
