@@ -1,6 +1,6 @@
 """The loops that fetch from one broker, and resolve positions at it.
 
-    next_fetch -> BrokerClient.fetch -> (decompress, in a thread where that takes long) -> finish -> next_fetch
+    next_fetch -> BrokerClient.fetch -> (decompress, in a thread where that takes long) -> complete -> next_fetch
 
 Two fetches are in flight at a time, each for partitions of its own, so that the broker works while its last response is
 decoded. What a response brought is queued, and the next fetch is sent, before the user's task runs. The decisions are
@@ -61,8 +61,12 @@ class FetcherHost(Protocol):
 
     def spawn(self, work: Callable[..., Awaitable[None]], *args: object) -> None: ...
 
-    def on_cursor_changed(self, cursor: Cursor) -> None:
-        """Handle a cursor that may have something to deliver, or be finished."""
+    def report_skipped(self, cursor: Cursor) -> None:
+        """Report what a cursor has left out."""
+        ...
+
+    def on_stopped(self, cursor: Cursor) -> None:
+        """Handle a cursor that ended or failed without a fetch."""
         ...
 
     async def on_position_resolved(self, partition: TopicPartition, position: Position) -> None:
@@ -185,11 +189,18 @@ class BrokerFetcher:
 
     def _finish(self, fetches: Iterable[CursorFetch], lost: bool) -> None:
         now = anyio.current_time()
+        reset, has_news = self._host.settings.policy.reset, False
         for fetch in fetches:
-            if self.scheduler.finish(fetch, now, random(), lost=lost):
+            cursor = fetch.cursor
+            if cursor.complete(fetch, now, reset, lost=lost):
+                self.scheduler.requeue(cursor, now, random())
                 if fetch.error is not None and not lost:
-                    self._on_partition_error(fetch.cursor, fetch.error)
-                self._host.on_cursor_changed(fetch.cursor)
+                    self._on_partition_error(cursor, fetch.error)
+                if cursor.skipped:
+                    self._host.report_skipped(cursor)
+                has_news |= cursor.in_ready_queue or cursor.at_end
+        if has_news:
+            self._host.available.notify()
 
     def _on_partition_error(self, cursor: Cursor, error: OdradekError) -> None:
         if cursor.state is CursorState.RESOLVING:
@@ -238,7 +249,7 @@ class BrokerFetcher:
         client = self._host.driver.broker(broker, purpose="fetch")
         cursor.resolved(position, client.decoder(cursor.partition, position, self._host.settings.decoder))
         if cursor.at_end:
-            self._host.on_cursor_changed(cursor)
+            self._host.on_stopped(cursor)
         elif cursor.quota is not None:
             cursor.quota.scheduler.enqueue(cursor)
 
@@ -251,7 +262,7 @@ class BrokerFetcher:
             self.scheduler.retry_resolving(cursor, anyio.current_time(), random())
         else:
             cursor.fail(error)
-            self._host.on_cursor_changed(cursor)
+            self._host.on_stopped(cursor)
 
 
 def _is_waiting(cursor: Cursor, start: StartPosition) -> bool:

@@ -15,7 +15,7 @@ import anyio.lowlevel
 from odradek.batch import Batch
 from odradek.client.consumer.fetcher import Fetcher
 from odradek.client.options import BATCHES, TABLES
-from odradek.core.fetch.cursor import ExactPosition
+from odradek.core.fetch.read_range import ExactPosition
 from odradek.types import Columns, Record, TopicPartition
 
 if TYPE_CHECKING:
