@@ -156,8 +156,7 @@ class Cursor(RowQueue):
     def exact_position(self) -> ExactPosition | None:
         """The position of the next record to deliver; None while it is being resolved. Does not touch the decoder,
         which a thread may be using."""
-        if self._queue:
-            first = self._queue[0]
+        if (first := self._first) is not None:
             inner = first.columns.inner_indexes
             return ExactPosition(Position(first.columns.positions[first.start]), inner[first.start] if inner else 0)
         if self.decoder is not None:
