@@ -1,8 +1,7 @@
 """One partition on its way from the decoder to the user: its state, its position, and a queue of decoded rows.
 
 Pure: the scheduler sends its fetches, their responses are passed to `complete`, the user's task takes its rows; all
-pass `now`. Everything that its state machine (`core.states.CURSOR`) depends on is written here alone. `update` brings
-what others count of it up to date, once for each thing that happens to it.
+pass `now`. Everything that its state machine (`core.states.CURSOR`) depends on is written here alone.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from odradek.core.fetch.read_ahead import ReadAheadBudget, bytes_to_request, expected_expansion
+from odradek.core.fetch.quota_member import QuotaMember
+from odradek.core.fetch.read_ahead import ReadAheadBudget
 from odradek.core.fetch.read_range import ExactPosition, ReadRange
-from odradek.core.fetch.row_queue import RowQueue
 from odradek.core.interfaces import LogDecoder, PartitionFetch
 from odradek.core.states import CURSOR, CursorEvent, CursorState
 from odradek.errors import CorruptMessage, OdradekError, OffsetOutOfRange
@@ -29,9 +28,6 @@ _AT_END = (CursorState.ENDED, CursorState.FAILED)
 _BLOCKED = (CursorState.RESOLVING, CursorState.OUT_OF_QUOTA, CursorState.PAUSED)
 
 _NO_REASONS: frozenset[str] = frozenset()
-
-MIN_OBSERVED_BYTES = 1024
-"""A few bytes say nothing about what the next megabyte will expand to."""
 
 
 class CursorFetch(PartitionFetch):
@@ -52,7 +48,7 @@ class CursorFetch(PartitionFetch):
         return self.cursor.fetch is self
 
 
-class Cursor(RowQueue):
+class Cursor(QuotaMember):
     """One partition.
 
     Args:
@@ -66,28 +62,18 @@ class Cursor(RowQueue):
 
     __slots__ = (
         "__weakref__",
-        "_budget",
-        "_counted_memory",
-        "_delivery",
-        "_has_more",
-        "_max_wanted",
         "_next",
-        "_own_expansion",
         "_range",
         "_reports",
         "_retried_at",
         "_skipped_before",
-        "_tail",
-        "active",
         "attempts",
         "decoder",
         "empty_responses",
         "error",
         "fetch",
-        "in_ready_queue",
         "partition",
         "pause_reasons",
-        "quota",
         "retry_at",
         "skipped",
         "start",
@@ -105,29 +91,19 @@ class Cursor(RowQueue):
         until_inner: int = 0,
         stream: int = 0,
     ) -> None:
+        super().__init__()
         self.partition = partition
         self.stream = stream
         self.state = CURSOR.start
         self.pause_reasons = _NO_REASONS
         """Why it is neither fetched nor delivered now: `user` (pause), `handlers` (they have enough of it)."""
-        self.quota: StreamQuota | None = None
-        """What its memory counts against; None until a broker that serves it is known."""
-        self.in_ready_queue = False
-        """It is queued for delivery."""
-        self.active = False
-        """Something may still come of it, so it has a share of the read-ahead."""
         self.skipped = 0
         """Corrupt messages left out since the last part without one."""
-        self._budget: ReadAheadBudget | None = None
-        self._delivery: deque[Cursor] | None = None  # where it is queued
-        self._has_more = False  # its last response was as long as it could be
         self._reports: Sequence[CorruptMessage] = ()
-        self._counted_memory = 0  # by its quota
         self._range = ReadRange(skip, until, until_inner)
         self._begin(start)
 
     def _begin(self, start: StartPosition) -> None:
-        self.drop_rows()
         self.start = start
         self.decoder: LogDecoder | None = None
         self.error: OdradekError | None = None
@@ -139,13 +115,9 @@ class Cursor(RowQueue):
         """Passing errors in a row."""
         self.retry_at = 0.0
         """When the back-off ends."""
-        self._tail = 0  # bytes of a partial message in the decoder
         self._skipped_before = 0
-        self._own_expansion: float | None = None
-        self._max_wanted: int | None = None
         self._next = Position(0)
         self._retried_at: Position | None = None
-        self._set_has_more(False)
 
     def _transition(self, event: CursorEvent) -> None:
         self.state = CURSOR.after(self.state, event)
@@ -187,99 +159,14 @@ class Cursor(RowQueue):
         """True if nothing more will be fetched of it, unless it is sought."""
         return self.state in _AT_END
 
-    # ---- what it counts for ----
-
-    @property
-    def held_bytes(self) -> int:
-        """The memory it holds. A partial message alone counts as nothing, so that its rest may always be fetched."""
-        return self.memory + int(self._tail * self.expansion) + 1 if self.rows else 0
-
-    @property
-    def expansion(self) -> float:
-        """Memory that one fetched byte is expected to become (bytes): by what was fetched of it, or before anything
-        was, of the partitions it shares its quota with."""
-        observed = self._own_expansion
-        if observed is None and self.quota is not None:
-            observed = self.quota.expansion
-        return expected_expansion(observed)
-
-    @property
-    def expansion_known(self) -> bool:
-        return self._own_expansion is not None or (self.quota is not None and self.quota.expansion is not None)
-
-    @property
-    def has_more(self) -> bool:
-        """True if its last response was as long as it could be."""
-        return self._has_more
-
-    def join(self, quota: StreamQuota | None) -> None:
-        """Count against another quota from now on."""
-        for each, sign in ((self.quota, -1), (quota, 1)):
-            if each is not None:
-                each.held += sign * self._counted_memory
-                each.deliverable += sign * self.in_ready_queue
-                each.with_more += sign * self._has_more
-                each.active += sign * self.active
-        self.quota = quota
+    # ---- what happens to it ----
 
     def update(self) -> bool:
-        """Bring up to date what others count, queue it for delivery if it has something, and wake those who wait for
-        memory it has released. Return whether it became active, or is not any more."""
-        quota, state = self.quota, self.state
+        """Bring up to date what others count of it: after everything that happens to it, once. Queue it for delivery if
+        it has something. Return whether it became active, or is not any more."""
         waits = self.rows > 0 or self.error is not None
-        active = state is not CursorState.UNASSIGNED and (waits or state not in _AT_END)
-        changed = active is not self.active
-        if changed:
-            self._set_active(active)
-        if quota is not None:
-            memory = self.memory + self._tail
-            quota.held += memory - self._counted_memory
-            self._counted_memory = memory
-        if waits and not self.in_ready_queue and not self.pause_reasons and state is not CursorState.UNASSIGNED:
-            self._queue_for_delivery()
-        if quota is not None and (quota.full or quota.pending_decompress):
-            quota.freed()
-        return changed
-
-    def _set_active(self, active: bool) -> None:
-        self.active = active
-        change = 1 if active else -1
-        if self._budget is not None:
-            self._budget.partitions += change
-        if self.quota is not None:
-            self.quota.active += change
-
-    def _queue_for_delivery(self) -> None:
-        assert self._delivery is not None
-        self._delivery.append(self)
-        self.in_ready_queue = True
-        if self.quota is not None:
-            self.quota.deliverable += 1
-
-    def popped(self) -> None:
-        """It was removed from the queue for delivery."""
-        self.in_ready_queue = False
-        if self.quota is not None:
-            self.quota.deliverable -= 1
-
-    def _set_has_more(self, value: bool) -> None:
-        if value is not self._has_more:
-            self._has_more = value
-            if self.quota is not None:
-                self.quota.with_more += 1 if value else -1
-
-    def wanted_bytes(self) -> int:
-        """Return how many bytes it may request, as far as its own share goes."""
-        budget, observed = self._budget, self._own_expansion
-        assert budget is not None
-        if observed is None:
-            shared = None if self.quota is None else self.quota.expansion
-            size = bytes_to_request(self.held_bytes, shared, budget.share, budget.limits)
-            return min(size, budget.limits.first_fetch_bytes)
-        size = bytes_to_request(self.held_bytes, observed, budget.share, budget.limits)
-        return size if self._max_wanted is None else min(size, max(self._max_wanted, budget.limits.min_bytes))
-
-    # ---- what happens to it ----
+        active = self.state is not CursorState.UNASSIGNED and (waits or self.state not in _AT_END)
+        return self._recount(active, waits and active and not self.pause_reasons)
 
     def assign(self, budget: ReadAheadBudget, delivery: deque[Cursor]) -> None:
         """Begin to read it.
@@ -300,6 +187,7 @@ class Cursor(RowQueue):
     def seek(self, start: StartPosition, skip: int = 0) -> None:
         """Forget everything and begin elsewhere. A fetch in flight no longer matters."""
         self._transition(CursorEvent.SEEK)
+        self._forget_fetches()
         self._range.restart(skip)
         self._begin(start)
 
@@ -475,13 +363,6 @@ class Cursor(RowQueue):
             self.fail(error)
             return
         self._tail = tail
-
-    def _observe_expansion(self, memory: int, used: int) -> None:
-        """Remember that so many bytes of the log became so much memory."""
-        if memory and used > 0:
-            self._own_expansion = memory / max(used, MIN_OBSERVED_BYTES)
-            if self.quota is not None:
-                self.quota.observe_expansion(self._own_expansion)
 
     def _end_if_reached(self, position: Position) -> bool:
         if not self._range.ends_at(position):
