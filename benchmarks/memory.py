@@ -32,10 +32,10 @@ from typing import Any, NamedTuple
 
 import anyio
 import psutil
-from compression import payloads
 
 from _common import Broker, broker
 from _results import Line, Results, results
+from engine import payloads
 from odradek import LATEST, Batch, GroupBatch, Reader, connect
 from odradek.types import EARLIEST, PACKED_ROW_BYTES, MiB
 

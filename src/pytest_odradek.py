@@ -1,4 +1,4 @@
-"""The pytest plugin: fixtures for code that talks to Kafka 0.7. Loaded by pytest through its entry point.
+"""The pytest plugin: fixtures for code that talks to Kafka. Loaded by pytest through its entry point.
 
 Everything is imported when a fixture is used, and the module stands beside the package: pytest loads it in every run of
 any project that has odradek installed.
@@ -14,9 +14,16 @@ from uuid import uuid4
 import pytest
 
 if TYPE_CHECKING:
-    from odradek.testing import FaultProxy, Kafka07Broker, ZooKeeperServer
+    from odradek.testing import FaultProxy, Kafka07Broker, KafkaBroker, ZooKeeperServer
 
-__all__ = ["odradek_chroot", "odradek_fault_proxy", "odradek_kafka07_broker", "odradek_zookeeper"]
+__all__ = [
+    "odradek_chroot",
+    "odradek_fault_proxy",
+    "odradek_kafka",
+    "odradek_kafka07_broker",
+    "odradek_kafka_broker",
+    "odradek_zookeeper",
+]
 
 
 @pytest.fixture(scope="session")
@@ -48,6 +55,26 @@ def odradek_kafka07_broker(odradek_chroot: str) -> Iterator[Callable[..., Kafka0
             return stack.enter_context(Kafka07Broker(zookeeper=odradek_chroot, **options))
 
         yield start
+
+
+@pytest.fixture(scope="session")
+def odradek_kafka() -> Iterator[KafkaBroker]:
+    """One real broker of the newest Kafka for the whole test session. Tests share it: do not stop it, and use topics
+    and groups of your own."""
+    from odradek.testing import KafkaBroker
+
+    with KafkaBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def odradek_kafka_broker() -> Iterator[Callable[..., KafkaBroker]]:
+    """A function: `odradek_kafka_broker("0.11.0.3")` is a running broker, stopped after this test. Takes what
+    KafkaBroker takes; each call makes a cluster of its own."""
+    from odradek.testing import KafkaBroker
+
+    with ExitStack() as stack:
+        yield lambda *args, **options: stack.enter_context(KafkaBroker(*args, **options))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What every test can use: the loop matrix, and both engines."""
+"""What every test can use: the loop matrix, both engines, and real brokers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from odradek import engine as engine_module
+from odradek.testing import KafkaBroker
+from odradek.testing.kafka.releases import MATRIX, OTHERS
 
 # Time limits of hypothesis say something about the machine's load, not about what is tested.
 settings.register_profile("odradek", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -20,6 +22,29 @@ BACKENDS = [
     pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"),
     pytest.param(("trio", {}), id="trio"),
 ]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--brokers",
+        choices=("matrix", "all"),
+        default="matrix",
+        help="releases of Kafka whose real brokers `any_kafka` starts: the matrix of every run, or all",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "any_kafka" in metafunc.fixturenames:
+        releases = [*MATRIX, *(OTHERS if metafunc.config.getoption("--brokers") == "all" else ())]
+        metafunc.parametrize("any_kafka", releases, ids=map("-".join, releases), indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def any_kafka(request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
+    """A running broker of each release in turn. Tests share it: use topics and groups of your own."""
+    version, mode = request.param
+    with KafkaBroker(version, mode=mode) as broker:
+        yield broker
 
 
 def pytest_configure() -> None:

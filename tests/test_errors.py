@@ -25,6 +25,7 @@ EXAMPLES: list[errors.OdradekError] = [
     broker_error(3, "fetch t/0"),
     broker_error(1, "fetch t/0"),
     errors.BrokerError(6, "NotLeaderForPartition", retriable=True, refresh_metadata=True, fence=True, fatal=True),
+    errors.LogTruncated("t/0", 9, 7, 3),
     errors.Unreachable("tcp", "b1:9092", "refused"),
     errors.ConnectionLost("b1:9092", "reset", True),
     errors.SessionExpired("gone"),
@@ -63,8 +64,8 @@ def test_every_error_is_below_the_root_and_named() -> None:
     assert all(issubclass(getattr(errors, name), errors.OdradekError) for name in kinds)
 
 
-def test_errors_of_zookeeper_nodes_are_not_among_the_front_names() -> None:
-    hidden = {"NoNode", "NodeExists", "BadVersion", "NotEmpty", "SessionExpired"}
+def test_errors_of_zookeeper_nodes_and_of_servers_for_tests_are_not_among_the_front_names() -> None:
+    hidden = {"NoNode", "NodeExists", "BadVersion", "NotEmpty", "SessionExpired", "ServerError"}
     assert set(errors.__all__) - set(odradek.__all__) == hidden
 
 

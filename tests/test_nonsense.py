@@ -18,7 +18,7 @@ from tests.client.consuming import LogDriver, tp
 import odradek as od
 from odradek import arguments, segments
 from odradek.client.options import ConsumerOptions, ProducerOptions, ReaderOptions
-from odradek.testing import FaultProxy, Kafka07Broker, ZooKeeperEnsemble, ZooKeeperServer
+from odradek.testing import FaultProxy, Kafka07Broker, KafkaBroker, ZooKeeperEnsemble, ZooKeeperServer
 from odradek.types import Columns
 from odradek.wire.kafka07.message_set import encode_set
 
@@ -80,6 +80,19 @@ VALUES: list[tuple[str, Callable[..., object], dict[str, object]]] = [
     ("FaultProxy", FaultProxy, {"target_host": "127.0.0.1", "target_port": 1, "port": 0}),
     ("Kafka07Broker", Kafka07Broker, {"log_dir": "log", "broker_id": 1, "host": "::1", "port": 0, "zookeeper": None}),
     ("Kafka07Broker", Kafka07Broker, {"log_dir": "log", "config": {}}),
+    (
+        "KafkaBroker",
+        KafkaBroker,
+        {
+            "version": "4.3.1",
+            "mode": None,
+            "broker_id": 1,
+            "config": None,
+            "zookeeper": None,
+            "java": None,
+            "heap": "256m",
+        },
+    ),
     (
         "ZooKeeperServer",
         ZooKeeperServer,

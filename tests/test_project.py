@@ -166,3 +166,18 @@ def test_the_supported_pythons_are_the_same_everywhere() -> None:
     assert project["requires-python"] == ">=3.11"
     for text in (README, (ROOT / "scripts/setup").read_text("utf-8"), (ROOT / "docs/tutorial.md").read_text("utf-8")):
         assert "Python 3.11 or newer" in text
+
+
+# ---- the tests' own index -----------------------------------------------------------------------------------
+
+
+def test_every_test_named_in_the_index_exists() -> None:
+    index = (ROOT / "tests/README.md").read_text("utf-8")
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", index)
+    assert len(named) > 50
+    missing = [
+        f"{file}::{test}"
+        for file, test in named
+        if not re.search(rf"^(async )?def {test}\(", (ROOT / "tests" / file).read_text("utf-8"), re.MULTILINE)
+    ]
+    assert missing == []

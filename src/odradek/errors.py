@@ -22,6 +22,7 @@
         AuthFailed                        the broker refused the credentials, or did not prove its own
         Fenced                            another producer or member took over this one's identity
         GroupError                        the consumer could not get or keep its partitions
+        ServerError                       a server that odradek.testing runs did not start or do what it was told
         DeliveryError
             Rejected                      one record will never be written, and is not
             NotWritten                    certainly not written; sending it again cannot duplicate it
@@ -60,6 +61,7 @@ __all__ = [
     "GroupError",
     "InternalError",
     "LocalProtocolError",
+    "LogTruncated",
     "MessageTooLarge",
     "NoNode",
     "NodeExists",
@@ -71,6 +73,7 @@ __all__ = [
     "ProtocolError",
     "Rejected",
     "RemoteProtocolError",
+    "ServerError",
     "SessionExpired",
     "TransportError",
     "Undelivered",
@@ -259,6 +262,29 @@ class OffsetOutOfRange(BrokerError):
     as the option `reset` says."""
 
 
+class LogTruncated(OffsetOutOfRange):
+    """Records that were read are no longer in the log: a leader without them was elected, and others may have taken
+    their offsets. Reading continues at the end of what both logs have, unless the option `reset` says to fail.
+
+    Args:
+        partition: `topic/partition` as text.
+        position: Where reading was.
+        end: The end of what the log still has of what was read.
+        leader_epoch: The epoch that ends there.
+    """
+
+    def __init__(self, partition: str, position: int, end: int, leader_epoch: int) -> None:
+        super().__init__(1, "LOG_TRUNCATED", f"{partition} at {position}")
+        self.args = (partition, position, end, leader_epoch)
+        self.partition, self.position, self.end, self.leader_epoch = partition, position, end, leader_epoch
+
+    def message(self) -> str:
+        return (
+            f"{self.partition}: the log was truncated to {self.end}, the end of leader epoch {self.leader_epoch}, after"
+            f" records up to {self.position} had been read"
+        )
+
+
 class TransportError(OdradekError):
     """The network, not the protocol."""
 
@@ -333,6 +359,10 @@ class GroupError(OdradekError):
     """The consumer could not get or keep its partitions."""
 
     fatal = True
+
+
+class ServerError(OdradekError):
+    """A server that `odradek.testing` runs did not start, or did not do what it was told; shows the end of its log."""
 
 
 class AuthFailed(OdradekError):

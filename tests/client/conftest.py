@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any, Self
 import anyio
 import pytest
 
+from odradek.client.producer.dispatcher import Dispatcher
 from odradek.core.interfaces import (
     DecoderOptions,
     LogDecoder,
@@ -27,6 +29,7 @@ from odradek.core.interfaces import (
 from odradek.core.kafka07.refusal import ClosingBrokerPolicy
 from odradek.core.kafka07.routing import BrokersChanged, Kafka07RoutingTable, TopicChanged
 from odradek.core.produce.batch import as_record
+from odradek.core.produce.partitioners import KeyHash
 from odradek.errors import (
     Closed,
     ConnectionLost,
@@ -69,7 +72,7 @@ class FakeMetadata:
         self.failure = error
         self._wake()
 
-    async def table_for_topic(self, name: str) -> Kafka07RoutingTable:
+    async def table_for_topic(self, name: str, *, create: bool = False) -> Kafka07RoutingTable:
         self.asked.append(name)
         await anyio.lowlevel.checkpoint()
         if self.topic_errors:
@@ -152,6 +155,10 @@ def values(part: PartitionBatch) -> list[bytes]:
     return [record.value or b"" for record in map(as_record, part.records)]
 
 
+BACKOFF_S = 0.002
+"""Of every broker after every loss, unless the test says otherwise."""
+
+
 class FakeBroker:
     """One broker: appends at once and answers at once, unless told otherwise."""
 
@@ -164,6 +171,8 @@ class FakeBroker:
         """While `connecting`: requests of which no byte has left."""
         self._arrived = anyio.Event()
         self.incarnation = 0
+        self.available_at = -math.inf
+        """Like a connection, it has a back-off after a loss."""
         self.holding = self.connecting = False
         self.down: OdradekError | None = None
         """Every request fails with this at once."""
@@ -237,6 +246,7 @@ class FakeBroker:
     def lose(self, error: OdradekError) -> None:
         pending, self.pending = self.pending, []
         self.incarnation += 1
+        self.available_at = self.driver.clock() + self.driver.backoff_s
         for request in pending:
             request.error = error
             request.end()
@@ -274,6 +284,8 @@ class FakeDriver:
         self.log: Log = defaultdict(list)
         self._brokers: dict[int, FakeBroker] = {}
         self.opened = self.closed = 0
+        self.clock: Callable[[], float] = anyio.current_time
+        self.backoff_s = BACKOFF_S
 
     async def __aenter__(self) -> Self:
         self.opened += 1
@@ -302,6 +314,12 @@ class FakeDriver:
 
     def refusal_policy(self) -> RefusalPolicy:
         return ClosingBrokerPolicy()
+
+    def producer_sequences(self) -> None:
+        return None
+
+    def default_partitioner(self) -> KeyHash:
+        return KeyHash()
 
     def validate_record(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
         if not topic or "/" in topic:
@@ -352,12 +370,18 @@ class Clock:
 
     now = 100.0
 
-    def monotonic(self) -> float:
+    def __call__(self) -> float:
         return self.now
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr("odradek.client.producer.dispatcher.time", clock)
+def clock(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = driver.clock = Clock()
+    started = Dispatcher.start
+
+    async def start(dispatcher: Dispatcher) -> None:
+        await started(dispatcher)
+        dispatcher.clock = clock
+
+    monkeypatch.setattr(Dispatcher, "start", start)
     return clock

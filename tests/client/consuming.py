@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -24,6 +25,7 @@ from odradek.core.interfaces import (
     Subscription,
 )
 from odradek.core.kafka07.routing import BrokersChanged, Kafka07RoutingTable, TopicChanged
+from odradek.core.produce.partitioners import Partitioner
 from odradek.errors import BrokerError, ConnectionLost, OdradekError, SessionExpired, Unreachable, Unsupported
 from odradek.io.notifier import Notifier
 from odradek.types import EARLIEST, AtTime, Broker, Position, PositionSpec, TopicPartition
@@ -61,7 +63,7 @@ class LogMetadata:
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
 
-    async def table_for_topic(self, name: str) -> Kafka07RoutingTable:
+    async def table_for_topic(self, name: str, *, create: bool = False) -> Kafka07RoutingTable:
         await anyio.lowlevel.checkpoint()
         return self.table
 
@@ -93,6 +95,7 @@ class LogBroker:
         self.errors: dict[TopicPartition, BrokerError] = {}
         self.fatal: Exception | None = None
         self.incarnation = 0
+        self.available_at = -math.inf
 
     def encode(self, batch: PartitionBatch, max_message_bytes: int) -> None:
         raise NotImplementedError
@@ -336,6 +339,12 @@ class LogDriver:
     numbers_by_broker = True
 
     def refusal_policy(self) -> RefusalPolicy:
+        raise NotImplementedError
+
+    def producer_sequences(self) -> None:
+        raise NotImplementedError
+
+    def default_partitioner(self) -> Partitioner:
         raise NotImplementedError
 
     def validate_record(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:

@@ -16,7 +16,7 @@ from odradek.client.consumer.consumer import Consumer
 from odradek.client.consumer.reader import Reader
 from odradek.client.options import Tuning
 from odradek.client.producer.producer import Producer
-from odradek.errors import ConfigError, Unreachable, Unsupported, UsageError, ZooKeeperError
+from odradek.errors import ConfigError, Unreachable, UsageError, ZooKeeperError
 from odradek.io.kafka07 import driver as driver_module
 from odradek.types import EARLIEST, LATEST, AtTime, Position, TopicPartition
 
@@ -108,13 +108,6 @@ async def test_a_malformed_url_does_not_give_its_password_away() -> None:
         with pytest.raises(ConfigError) as caught:
             connect(url)
         assert "secret" not in str(caught.value)
-
-
-async def test_kafka_urls_say_what_they_would_need() -> None:
-    with pytest.raises(
-        Unsupported, match=r"kafka:// is not supported here: it needs the protocols of Kafka 0\.8.*; 0\.7 is"
-    ):
-        connect("kafka://b1,b2")
 
 
 @pytest.mark.parametrize("made", [Producer, Consumer, Reader])

@@ -19,7 +19,8 @@ import pytest
 
 from odradek.core.interfaces import Assignment, Subscription
 from odradek.core.kafka07.znodes import broker_data
-from odradek.io.kafka07.membership import RebalanceOptions, ZooKeeperMembership, ZooKeeperOffsets
+from odradek.io.kafka07.membership import RebalanceOptions, ZooKeeperMembership
+from odradek.io.kafka07.offsets import ZooKeeperOffsets
 from odradek.io.zookeeper import ZooKeeper
 from odradek.testing import ZooKeeperServer
 from odradek.types import Position, TopicPartition

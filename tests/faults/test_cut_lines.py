@@ -214,6 +214,36 @@ async def test_a_connection_cut_at_every_byte_of_a_fetch_and_its_reply_loses_and
                 assert [record.value async for record in reader] == values, cut
 
 
+async def test_a_broker_that_sends_half_an_answer_and_then_nothing_is_left_after_the_time_limit(
+    broker: Kafka07Broker, proxy: FaultProxy
+) -> None:
+    """What had arrived is not fetched again, and nothing of it comes twice."""
+    impatient = od.Tuning(request_timeout=0.5, connect_timeout=0.5, backoff=od.Backoff(0.001, 2, 0.01))
+    values = [b"%05d" % n for n in range(2000)]
+    async with od.connect(f"kafka07://1@{broker.address}") as k, k.producer() as out:
+        (await out.send_many(PARTITION.topic, values, partition=PARTITION)).check()
+    proxy.throttle(20_000)
+    async with (
+        od.connect(f"kafka07://1@{proxy.address}", tuning=impatient) as k,
+        k.reader({PARTITION: od.EARLIEST}, until=od.LATEST) as reader,
+        anyio.create_task_group() as tasks,
+    ):
+        seen: list[bytes | None] = []
+
+        async def read() -> None:
+            seen.extend([record.value async for record in reader])
+
+        tasks.start_soon(read)
+        await until(lambda: proxy.statistics().server_bytes > 2_000)
+        made = proxy.statistics().connections
+        proxy.stall()
+        assert proxy.statistics().server_bytes < 30_000, "half an answer"
+        await until(lambda: proxy.statistics().connections > made)
+        proxy.heal()
+        proxy.cut()
+    assert seen == values
+
+
 async def test_a_group_consumer_cut_at_every_byte_of_a_fetch_reply_gets_everything_once(
     odradek_chroot: str, odradek_zookeeper: ZooKeeperServer, tuning: od.Tuning
 ) -> None:

@@ -28,7 +28,7 @@ from odradek.errors import (
 from odradek.io import connection as module
 from odradek.io import transport
 from odradek.io.connection import CONNECTION, Connection, ConnectionOptions, State
-from odradek.io.requests import COALESCE_BYTES, Handshake, InFlightRequest, coalesce
+from odradek.io.requests import COALESCE_BYTES, RECONNECT, Handshake, InFlightRequest, coalesce
 from odradek.io.tcp import memory_pair
 
 pytestmark = pytest.mark.anyio
@@ -777,7 +777,7 @@ async def test_a_loss_calls_back_in_order_whether_sent_or_not_and_what_is_submit
 async def test_a_deadline_calls_back_in_the_order_of_the_exchanges(net: Net) -> None:
     async with connected(net) as connection:
         called: list[str] = []
-        patient, late = ask(connection, b"a"), ask(connection, b"b", deadline_s=0.02)
+        patient, late = ask(connection, b"a"), ask(connection, b"b", deadline_s=0.5)
         patient.add_done_callback(lambda: called.append("patient"))
         late.add_done_callback(lambda: called.append("late"))
         assert await outcome(late) == (DeadlineError, True)
@@ -966,7 +966,7 @@ async def test_a_peer_that_is_silent_in_the_handshake_costs_the_connection(net: 
     options = ConnectionOptions(connect_timeout_s=0.02, backoff=Backoff(0, 1, 5))
     async with no_leak(), Connection("b", 1, connect=net.dial, handshake=hello, options=options) as connection:
         pending = connection.submit_request(Versioned(b"a"), deadline_s=30)
-        assert await outcome(pending) == (ConnectionLost, False)
+        assert await outcome(pending) == (DeadlineError, False)
 
 
 async def test_a_withdrawn_request_is_never_sent() -> None:
@@ -983,6 +983,186 @@ async def test_a_withdrawn_request_is_never_sent() -> None:
         assert [await outcome(begun), await outcome(kept)] == [b"1", b"2"]
         assert not withdrawn.done
     net.close()
+
+
+# ---- a handshake over several connections, one on a live connection, pauses, and connections out of use -----------
+
+
+async def shake(peer: ByteStream, version: bytes, answer: bytes = b"Y") -> None:
+    """Answer the two requests of `hello`."""
+    assert await peer.receive() == b"v?"
+    await peer.send(version)
+    assert await read(peer, 2) == b"v!"
+    await peer.send(answer)
+
+
+def hello_again() -> Handshake:
+    """Ask on a first connection, which is lost, and continue on a second one."""
+    try:
+        yield Hello(b"v?", Fixed(1))
+    except ConnectionLost:
+        yield RECONNECT
+    return int((yield Hello(b"v!", Fixed(1))))
+
+
+async def test_a_handshake_may_continue_on_another_connection_and_nothing_queued_fails(net: Net) -> None:
+    async with no_leak(), Connection("b", 1, connect=net.dial, handshake=hello_again) as connection:
+        pending = connection.submit_request(Versioned(b"a"), deadline_s=30)
+        async with await net.peers.receive() as first:
+            assert await first.receive() == b"v?"
+        second = await net.peers.receive()
+        assert await second.receive() == b"v!"
+        await second.send(b"7")
+        assert await read(second, 2) == b"7a"
+        await second.send(b"1")
+        assert await outcome(pending) == b"1"
+        assert connection.incarnation == 0
+
+
+async def test_a_handshake_that_wants_another_connection_fails_when_there_is_none(net: Net) -> None:
+    async with no_leak(), Connection("b", 1, connect=net.dial, handshake=hello_again, options=AT_ONCE) as connection:
+        pending = connection.submit_request(Versioned(b"a"), deadline_s=30)
+        async with await net.peers.receive() as peer:
+            assert await peer.receive() == b"v?"
+            net.refusal = Unreachable("tcp", "b:1", "refused")
+        assert await outcome(pending) == (Unreachable, False)
+        net.refusal = None
+        connection.submit_request(Versioned(b"b"), deadline_s=30)
+        assert await (await net.peers.receive()).receive() == b"v?"  # from the beginning
+
+
+async def test_a_handshake_without_an_answer_to_the_loss_of_its_connection_is_a_defect(net: Net) -> None:
+    def stubborn() -> Handshake:
+        try:
+            yield Hello(b"v?", Fixed(1))
+        except ConnectionLost:
+            yield Hello(b"v!", Fixed(1))
+
+    async with no_leak(), Connection("b", 1, connect=net.dial, handshake=stubborn, options=AT_ONCE) as connection:
+        pending = connection.submit_request(Versioned(b"a"), deadline_s=30)
+        async with await net.peers.receive() as peer:
+            await peer.receive()
+        assert await outcome(pending) == (InternalError, False)
+
+
+async def test_bytes_that_are_no_response_reach_the_handshake_as_an_error(net: Net) -> None:
+    def strict() -> Handshake:
+        try:
+            yield Hello(b"v?", Fixed(1, {b"X": RemoteProtocolError("X")}))
+        except RemoteProtocolError as error:
+            raise Unsupported("this peer", "another protocol") from error
+
+    async with no_leak(), Connection("b", 1, connect=net.dial, handshake=strict, options=AT_ONCE) as connection:
+        pending = connection.submit_request(Versioned(b"a"), deadline_s=30)
+        await (await net.peers.receive()).send(b"X")
+        assert await outcome(pending) == (Unsupported, False)
+
+
+async def test_a_second_handshake_on_a_live_connection_holds_requests_back(net: Net) -> None:
+    async with no_leak(), shaking(net) as connection:
+        assert not connection.renew_handshake(hello())  # there is no connection yet
+        before = connection.submit_request(Versioned(b"a"), deadline_s=30)
+        peer = await net.peers.receive()
+        await peer.send(b"2")
+        assert await read(peer, 4) == b"v?v!"
+        await peer.send(b"Y")
+        assert await read(peer, 2) == b"2a"
+        assert connection.renew_handshake(hello())
+        after = connection.submit_request(Versioned(b"b"), deadline_s=30)
+        assert await peer.receive() == b"v?"
+        await peer.send(b"13")
+        assert await outcome(before) == b"1"
+        assert await read(peer, 2) == b"v!"
+        await peer.send(b"Y")
+        assert await read(peer, 2) == b"3b"
+        await peer.send(b"2")
+        assert await outcome(after) == b"2"
+        assert connection.statistics().connects == 1
+
+
+async def test_a_second_handshake_that_is_refused_costs_the_connection(net: Net) -> None:
+    async with no_leak(), shaking(net) as connection:
+        first = connection.submit_request(Versioned(b"a"), deadline_s=30)
+        peer = await net.peers.receive()
+        await shake(peer, b"2")
+        assert await read(peer, 2) == b"2a"
+        await peer.send(b"1")
+        assert await outcome(first) == b"1"
+        assert connection.renew_handshake(hello())
+        second = connection.submit_request(Versioned(b"b"), deadline_s=30)
+        await shake(peer, b"2", b"N")
+        assert await outcome(second) == (Unsupported, False)
+        assert connection.statistics().losses == 1
+
+
+async def test_nothing_is_sent_during_a_pause_and_everything_after_it(net: Net) -> None:
+    async with connected(net) as connection:
+        connection.pause_sending(60)  # without a connection there is nothing to pause
+        first = ask(connection, b"a")
+        peer = await net.peers.receive()
+        await peer.send(b"1")
+        assert await outcome(first) == b"1"
+        assert await peer.receive() == b"a"
+        began = anyio.current_time()
+        connection.pause_sending(0.2)
+        connection.pause_sending(0.1)  # the longer one counts
+        assert connection.state is State.THROTTLED
+        second = ask(connection, b"b")
+        assert await peer.receive() == b"b"
+        assert anyio.current_time() - began >= 0.2
+        await peer.send(b"2")
+        assert await outcome(second) == b"2"
+
+
+async def test_a_pause_ends_with_its_connection(net: Net) -> None:
+    async with connected(net) as connection:
+        first = ask(connection, b"a")
+        peer = await net.peers.receive()
+        await peer.send(b"1")
+        assert await outcome(first) == b"1"
+        connection.pause_sending(3600)
+        await peer.aclose()
+        await wait_all_tasks_blocked()
+        second = ask(connection, b"b")
+        await (await net.peers.receive()).send(b"2")
+        assert await outcome(second) == b"2"
+
+
+async def test_a_connection_out_of_use_is_closed_and_the_next_request_opens_another(net: Net) -> None:
+    async with connected(net, ConnectionOptions(max_idle_s=0.05)) as connection:
+        for answer in (b"1", b"2"):
+            pending = ask(connection, b"a", deadline_s=0.5)
+            peer = await net.peers.receive()
+            await peer.send(answer)
+            assert await outcome(pending) == answer
+            assert await peer.receive() == b"a"
+            with pytest.raises(anyio.EndOfStream):
+                await peer.receive()
+        assert connection.statistics().losses == 0
+        assert connection.incarnation == 0
+
+
+async def test_a_connection_that_awaits_a_response_is_in_use(net: Net) -> None:
+    async with connected(net, ConnectionOptions(max_idle_s=0.01)) as connection:
+        pending = ask(connection, b"a")
+        peer = await net.peers.receive()
+        await anyio.sleep(0.05)
+        await peer.send(b"1")
+        assert await outcome(pending) == b"1"
+
+
+async def test_a_request_without_bytes_waits_for_the_handshake_only(net: Net) -> None:
+    class Nothing:
+        size = 0
+
+        def encode(self, session: object) -> tuple[list[bytes], None]:
+            return [], None
+
+    async with no_leak(), shaking(net) as connection:
+        pending: InFlightRequest[None] = connection.submit_request(Nothing(), deadline_s=30)
+        await shake(await net.peers.receive(), b"2")
+        assert await outcome(pending) is None
+        assert connection.session == 2
 
 
 # ---- closing -------------------------------------------------------------------------------------------------

@@ -92,6 +92,21 @@ async def test_racing_creators_of_the_same_parents_all_succeed(zookeeper: ZooKee
         assert await one.children("/a/b/c") == sorted(map(str, range(20)))
 
 
+async def test_only_a_change_of_a_folders_children_changes_its_number(zookeeper: ZooKeeperServer, chroot: str) -> None:
+    async with open_zookeeper(zookeeper, chroot) as zk:
+        assert await zk.last_child_change("/f") is None
+        await zk.create("/f/a", b"", parents=True)
+        changes = [await zk.last_child_change("/f")]
+        await zk.set("/f/a", b"x")
+        await zk.set("/f", b"x")
+        assert await zk.last_child_change("/f") == changes[0]
+        await zk.create("/f/b", b"")
+        changes.append(await zk.last_child_change("/f"))
+        await zk.delete("/f/b")
+        changes.append(await zk.last_child_change("/f"))
+        assert len(set(changes)) == 3
+
+
 async def test_ephemeral_nodes_end_with_their_session(zookeeper: ZooKeeperServer, chroot: str) -> None:
     async with open_zookeeper(zookeeper, chroot) as zk:
         await zk.create("/e", b"", ephemeral=True)

@@ -1,23 +1,29 @@
-"""Where ZooKeeper's jars come from: a directory, the cache, pyspark, Maven, plain HTTP."""
+"""Where jars come from: a directory, an installed pyspark, the cache, a Maven repository."""
 
 from __future__ import annotations
 
 import hashlib
+import subprocess
 import sys
-import threading
+import zipfile
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from odradek.errors import ConfigError
-from odradek.testing import jars
-from odradek.testing.jars import VERSIONS, zookeeper_jars
+from odradek.testing.jars import VERSIONS, maven_jars, zookeeper_jars
 
 VERSION = "3.3.6"
 FILES = ["log4j-1.2.17.jar", "zookeeper-3.3.6.jar"]
+POM = """\
+<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version><dependencies>{}</dependencies></project>
+"""
+DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>{}</dependency>"
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
@@ -26,49 +32,55 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A fresh user on a machine without Maven and pyspark."""
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """The cache of a fresh user on a machine whose only repository is a directory of the test."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("JGO_CONFIG_FILE", str(tmp_path / "jgo.conf"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.delenv(jars.REPOSITORY_VARIABLE, raising=False)
-    return tmp_path / "cache" / "odradek"
+    monkeypatch.setattr("odradek.testing.jars.importlib.util.find_spec", lambda name: None)  # no pyspark
+    maven_jars.cache_clear()
+    yield tmp_path / "cache" / "odradek" / "maven"
+    maven_jars.cache_clear()
+
+
+def publish(repository: Path, coordinate: str, *needs: str) -> Path:
+    """Put a jar and its list of dependencies into the repository; `needs` are coordinates with a scope."""
+    group, artifact, version = coordinate.split(":")
+    directory = repository / group.replace(".", "/") / artifact / version
+    directory.mkdir(parents=True)
+    jar = directory / f"{artifact}-{version}.jar"
+    with zipfile.ZipFile(jar, "w") as archive:
+        archive.writestr("content", coordinate)
+    jar.with_name(f"{jar.name}.sha1").write_text(hashlib.sha1(jar.read_bytes(), usedforsecurity=False).hexdigest())
+    dependencies = ""
+    for each in needs:
+        *names, scope = each.split(":")
+        dependencies += DEPENDENCY.format(*names, f"<scope>{scope}</scope>")
+    (directory / f"{artifact}-{version}.pom").write_text(POM.format(group, artifact, version, dependencies))
+    return jar
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    """A Maven repository with made-up jars of ZooKeeper 3.3.6."""
+def repository(tmp_path: Path) -> Iterator[Path]:
+    """A Maven repository with made-up jars of ZooKeeper 3.3.6, which jgo's settings name."""
     root = tmp_path / "repository"
     for coordinate in VERSIONS[VERSION]:
-        group, artifact, version = coordinate.split(":")
-        jar = root / group.replace(".", "/") / artifact / version / f"{artifact}-{version}.jar"
-        jar.parent.mkdir(parents=True)
-        jar.write_bytes(coordinate.encode())
-        digest = hashlib.sha1(jar.read_bytes(), usedforsecurity=False).hexdigest()
-        jar.with_name(f"{jar.name}.sha1").write_text(f"{digest}  {jar.name}\n")
-    return root
-
-
-class Server(ThreadingHTTPServer):
-    request_queue_size = 64
-
-
-@pytest.fixture
-def url(repository: Path) -> Iterator[str]:
-    with Server(("127.0.0.1", 0), partial(QuietHandler, directory=str(repository))) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        publish(root, coordinate)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(root))) as server:
+        thread = Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/"
+        (tmp_path / "jgo.conf").write_text(f"[repositories]\ncentral = http://127.0.0.1:{server.server_port}\n")
+        yield root
         server.shutdown()
         thread.join()
 
 
 def names(paths: list[Path]) -> list[str]:
-    return [path.name for path in paths]
+    return sorted(path.name for path in paths)
 
 
-def test_a_given_directory_is_the_only_place_looked_at(tmp_path: Path) -> None:
+def test_a_given_directory_is_the_only_one_looked_at(tmp_path: Path) -> None:
     (tmp_path / "b.jar").touch()
     (tmp_path / "a.jar").touch()
     assert names(zookeeper_jars("any version", tmp_path)) == ["a.jar", "b.jar"]
@@ -81,95 +93,63 @@ def test_an_unknown_version_names_the_known_ones() -> None:
         zookeeper_jars("9.9.9")
 
 
-def test_without_maven_they_are_downloaded_once_and_kept(
-    url: str, repository: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(jars.REPOSITORY_VARIABLE, url)
-    assert names(zookeeper_jars(VERSION)) == FILES
-    monkeypatch.setenv(jars.REPOSITORY_VARIABLE, "http://127.0.0.1:1/gone")
-    assert zookeeper_jars(VERSION) == [cache / "zookeeper-3.3.6" / name for name in FILES]
-    assert (cache / "zookeeper-3.3.6" / FILES[0]).read_text() == "log4j:log4j:1.2.17"
-    assert names(list(cache.iterdir())) == ["zookeeper-3.3.6"]
+def test_jars_are_downloaded_once_and_kept(repository: Path, cache: Path) -> None:
+    jars = zookeeper_jars(VERSION)
+    assert names(jars) == FILES
+    assert all(jar.is_relative_to(cache) for jar in jars)
+    for jar in repository.rglob("*.jar"):
+        jar.unlink()
+    maven_jars.cache_clear()
+    assert zookeeper_jars(VERSION) == jars
+    assert [path.name for path in cache.iterdir() if path.name.startswith(".")] == []
 
 
-def test_a_mirror_in_the_users_maven_settings_is_used(url: str, tmp_path: Path) -> None:
-    settings = tmp_path / "home" / ".m2" / "settings.xml"
-    settings.parent.mkdir(parents=True)
-    settings.write_text(
-        '<settings xmlns="http://maven.apache.org/SETTINGS/1.2.0"><mirrors>'
-        "<mirror><mirrorOf>other</mirrorOf><url>http://127.0.0.1:1/</url></mirror>"
-        "<mirror><mirrorOf>*,!central</mirrorOf><url>http://127.0.0.1:1/</url></mirror>"
-        f"<mirror><mirrorOf>other, central</mirrorOf><url> {url} </url></mirror>"
-        "</mirrors></settings>"
+def test_what_a_jar_needs_at_run_time_comes_with_it(repository: Path) -> None:
+    publish(repository, "a:needed:1", "a:deep:1:compile")
+    publish(repository, "a:deep:1")
+    publish(
+        repository, "a:main:1", "a:needed:1:runtime", "a:never:1:test", "a:given:1:provided", "javax.jms:jms:1:compile"
     )
-    assert names(zookeeper_jars(VERSION)) == FILES
+    assert names(list(maven_jars(("a:main:1",)))) == ["deep-1.jar", "main-1.jar", "needed-1.jar"]
 
 
-def test_processes_that_fill_the_cache_at_once_all_find_it_complete(
-    url: str, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(jars.REPOSITORY_VARIABLE, url)
-    commands: list[list[str]] = []
-    threads = [threading.Thread(target=lambda: commands.append(names(zookeeper_jars(VERSION)))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert commands == [FILES] * 8
-    assert names(list(cache.iterdir())) == ["zookeeper-3.3.6"]
+def test_processes_that_fill_the_cache_at_once_all_find_it_complete(repository: Path, cache: Path) -> None:
+    script = f"from odradek.testing.maven import download; print(*download({VERSIONS[VERSION]!r}, transitive=False))"
+    processes = [
+        subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    for process in processes:
+        output, errors = process.communicate()
+        assert [Path(path).name for path in reversed(output.split())] == FILES, errors
+    assert names(list(cache.rglob("*.jar"))) == FILES
 
 
-def test_a_damaged_download_is_an_error_and_is_not_kept(
-    url: str, repository: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(jars.REPOSITORY_VARIABLE, url)
-    jar = repository / "log4j" / "log4j" / "1.2.17" / "log4j-1.2.17.jar"
-    jar.write_bytes(b"something else")
-    with pytest.raises(ConfigError, match=r"cannot get log4j:log4j:1\.2\.17: no mvn on PATH; .*its SHA-1 is"):
+def test_a_damaged_download_is_an_error_and_is_not_kept(repository: Path, cache: Path) -> None:
+    next(repository.rglob("log4j-*.jar")).write_bytes(b"something else")
+    with pytest.raises(ConfigError, match=r"no jars of .*zookeeper:3\.3\.6, log4j:log4j:1\.2\.17: File is not a zip"):
         zookeeper_jars(VERSION)
-    assert list(cache.iterdir()) == []
+    assert list(cache.rglob("log4j*.jar")) == []
 
 
-def test_a_repository_without_checksums_will_do(url: str, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(jars.REPOSITORY_VARIABLE, url)
-    for checksum in repository.rglob("*.sha1"):
-        checksum.unlink()
-    assert names(zookeeper_jars(VERSION)) == FILES
-
-
-def test_a_jar_that_is_not_there_is_named_with_the_way_out(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(jars.REPOSITORY_VARIABLE, url)
-    with pytest.raises(ConfigError, match=r"zookeeper:3\.4\.14.*404.*ODRADEK_MAVEN_REPOSITORY"):
+def test_a_jar_that_is_not_there_is_named_with_the_way_out(repository: Path) -> None:
+    with pytest.raises(ConfigError, match=r"zookeeper:3\.4\.14.* not found .*mirror.*jgo\.conf.*copy that directory"):
         zookeeper_jars("3.4.14")
 
 
-def fake_maven(directory: Path, *lines: str) -> None:
-    mvn = directory / "mvn"
-    directory.mkdir()
-    mvn.write_text("\n".join(["#!/bin/sh -eu", *lines, ""]))
-    mvn.chmod(0o755)
+def test_without_a_network_the_error_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "jgo.conf").write_text("[repositories]\ncentral = http://127.0.0.1:1\n")
+    with pytest.raises(ConfigError, match=r"no jars of .*refused.* downloaded once, into .*connect to the"):
+        zookeeper_jars(VERSION)
 
 
-def test_maven_copies_them_when_it_is_there(tmp_path: Path) -> None:
-    """A stand-in that looks for one jar in the project it is given, and delivers."""
-    fake_maven(
-        tmp_path / "bin",
-        'read -r pom < pom.xml || test -n "$pom"',
-        'case "$pom" in *"<artifactId>zookeeper</artifactId><version>3.3.6</version>"*) ;; *) exit 1;; esac',
-        'case "$*" in *dependency:copy-dependencies*) ;; *) exit 1;; esac',
-        f'for last; do :; done; for name in {" ".join(FILES)}; do : > "${{last#*=}}/$name"; done',
-    )
-    assert names(zookeeper_jars(VERSION)) == FILES
-
-
-def test_when_maven_fails_the_download_is_tried_and_the_error_tells_both(
-    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_maven(tmp_path / "bin", "echo no such plugin", "exit 1")
-    monkeypatch.setenv(jars.REPOSITORY_VARIABLE, url)
-    assert names(zookeeper_jars(VERSION)) == FILES
-    with pytest.raises(ConfigError, match=r"mvn failed: no such plugin; http.*404"):
-        zookeeper_jars("3.4.14")
+def test_without_jgo_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "odradek.testing.maven", raising=False)
+    monkeypatch.delattr("odradek.testing.maven", raising=False)
+    monkeypatch.setitem(sys.modules, "jgo", None)
+    monkeypatch.setitem(sys.modules, "jgo.config", None)
+    with pytest.raises(ConfigError, match=r"pip install odradek\[testing\]"):
+        zookeeper_jars(VERSION)
 
 
 def test_an_installed_pyspark_has_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,6 +160,7 @@ def test_an_installed_pyspark_has_the_newest(tmp_path: Path, monkeypatch: pytest
     (directory.parent / "__init__.py").touch()
     for name in [*wanted, "curator-client-5.7.1", "zookeeper-3.9.3"]:
         (directory / f"{name}.jar").touch()
+    monkeypatch.undo()
     monkeypatch.delitem(sys.modules, "pyspark", raising=False)  # the one that another test may have imported
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     assert zookeeper_jars("3.9.5") == [directory / f"{name}.jar" for name in wanted]

@@ -318,10 +318,10 @@ def test_small_answers_are_not_held_back(broker: Kafka07Broker) -> None:
     """With Nagle's delay one waits until the answer before it is acknowledged: 40 ms on Linux."""
     with Talk(broker) as talk:
         talk.sync()
-        life = broker._life
-        assert life is not None
-        served = life.call(
-            lambda: [c._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for c in life.server.connections]
+        run = broker._current_run
+        assert run is not None
+        served = run.call(
+            lambda: [c._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for c in run.server.connections]
         )
     assert [bool(on) for on in served] == [True]
 

@@ -1,6 +1,6 @@
 """Hostile bytes against everything in ring 1 that reads bytes.
 
-    python tests/wire/fuzz.py --count 200000 --seed 7
+    python -m tests.wire.fuzz --count 200000 --seed 7
 
 mutates valid requests, responses and message sets, damaged ones with their CRCs put right included, so that the damage
 is met at every depth. Deterministic for a seed. Exit code 1 at the first input that breaks the rule of `fuzz_one`; it

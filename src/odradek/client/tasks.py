@@ -42,6 +42,7 @@ class ShieldedTaskGroup:
         self._owner: object = None  # the task that called `start`
         self._changed = Notifier()
         self._opened = self._ended = self._finished = False
+        self._left = True
         self._spawned: deque[tuple[Callable[..., Awaitable[None]], tuple[object, ...]]] = deque()
 
     async def start(self) -> None:
@@ -50,7 +51,7 @@ class ShieldedTaskGroup:
         Raises what opening raises. Cancellation: safe. In both cases no task is left, and the resource is closed.
         """
         self._error = None
-        self._opened = self._ended = self._finished = False
+        self._opened = self._ended = self._finished = self._left = False
         self._owner = _current_task()
         self._outer = anyio.create_task_group()
         await self._outer.__aenter__()
@@ -74,13 +75,16 @@ class ShieldedTaskGroup:
         self._changed.notify()
 
     async def stop(self) -> None:
-        """Cancel the tasks and close the resource. Cancellation: ignored; bounded by the tasks and the resource.
+        """Cancel the tasks and close the resource; do nothing if that has been done. Cancellation: ignored; bounded by
+        the tasks and the resource.
 
         Raises what the resource raised, while it was open or while it was closed.
 
         Raises:
             UsageError: Another task called `start`. The tasks are stopped and the resource is closed nevertheless.
         """
+        if self._left:
+            return
         if self._owner != _current_task():
             await self._stop_elsewhere()
         await self._leave()
@@ -88,6 +92,7 @@ class ShieldedTaskGroup:
             raise self._error
 
     async def _leave(self) -> None:
+        self._left = True
         self._end()
         # The group does not see the exception that leaves the user's block, so that it stays as it is.
         self._outer.cancel_scope.shield = True

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
+from odradek.core.produce.partitioners import Partitioner
 from odradek.errors import CorruptMessage, OdradekError
 from odradek.types import AtTime, Broker, Columns, Position, PositionSpec, TopicPartition
 
@@ -28,6 +29,7 @@ __all__ = [
     "PartitionResult",
     "PendingResult",
     "ProducerRecord",
+    "ProducerSequences",
     "ProtocolDriver",
     "RebalanceListener",
     "RefusalPolicy",
@@ -70,6 +72,7 @@ class PartitionBatch:
         isolate_with: The most batches that may share a request with it, itself included, while nothing else is in
             flight to that broker; 0: no restriction. Set by a `RefusalPolicy`, as is `refusals`.
         refusals: How often the broker closed the connection on this batch when it was alone.
+        stamp: What `ProducerSequences` identifies the batch with, on every attempt; None: nothing does.
     """
 
     partition: TopicPartition
@@ -78,6 +81,7 @@ class PartitionBatch:
     encoded: bytes | None = None
     isolate_with: int = 0
     refusals: int = 0
+    stamp: object | None = None
 
 
 class PartitionResult(NamedTuple):
@@ -89,12 +93,16 @@ class PartitionResult(NamedTuple):
             say what to do; `sent` says that it may have been appended nevertheless.
         position: Where its first record was appended, if the broker says so (0.7 does not).
         timestamp: The time the broker gave its records (ms since the epoch), if it did.
+        log_start: The first position of the log, if the broker says so.
+        record_errors: Row -> what is wrong with that record, if the broker refused the batch because of these alone.
     """
 
     partition: TopicPartition
     error: OdradekError | None = None
     position: Position | None = None
     timestamp: int | None = None
+    log_start: Position | None = None
+    record_errors: Mapping[int, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +115,14 @@ class DecoderOptions:
         corrupt: `fail` ends the partition with CorruptMessage; `skip` leaves the message out and reports it;
             `raw` hands the undecoded entry over as a record named in `Columns.corrupt`.
         defer_decompression: Leave compressed messages to `LogDecoder.decompress_deferred`.
+        read_committed: Leave out records of transactions that were aborted; of no effect where there are none.
     """
 
     max_message_bytes: int = 4 << 20
     max_decompressed_bytes: int = 64 << 20
     corrupt: str = "fail"
     defer_decompression: bool = False
+    read_committed: bool = False
 
 
 class LogDecoder(Protocol):
@@ -301,8 +311,12 @@ class ClusterMetadata(Protocol):
     @property
     def table(self) -> RoutingTable: ...
 
-    async def table_for_topic(self, name: str) -> RoutingTable:
-        """A table that knows `name`: reads and watches it the first time, returns at once later."""
+    async def table_for_topic(self, name: str, *, create: bool = False) -> RoutingTable:
+        """A table that knows `name`: reads and watches it the first time, returns at once later.
+
+        Args:
+            create: Have the topic created if it does not exist, where asking for it makes brokers do so.
+        """
         ...
 
     async def all_topics(self) -> frozenset[str]:
@@ -376,6 +390,15 @@ class BrokerClient(Protocol):
         """
         ...
 
+    @property
+    def available_at(self) -> float:
+        """The time of the event loop from which on a request is not delayed by the back-off after a lost connection or
+        a failed attempt to connect. In the past unless there is a back-off.
+
+        The one back-off per loss: callers that wait for it need none of their own.
+        """
+        ...
+
     def encode(self, batch: PartitionBatch, max_message_bytes: int) -> None:
         """Set `batch.encoded` to the bytes this broker takes, unless it is set already. Pure: may run in a thread.
 
@@ -385,8 +408,11 @@ class BrokerClient(Protocol):
         """
         ...
 
-    def produce(self, batches: Sequence[PartitionBatch], *, acks: int) -> PendingResult[Sequence[PartitionResult]]:
-        """Queue one produce request now, in call order; its result has one entry per batch, in order.
+    def produce(
+        self, batches: Sequence[PartitionBatch], *, acks: int
+    ) -> PendingResult[Sequence[PartitionResult] | None]:
+        """Queue one produce request now, in call order. Its result has one entry per batch, in order; None: all batches
+        were appended, and the broker says no more about them (0.7), or with `acks=0` nothing at all.
 
         Not a coroutine function: the order is decided when it is called, not when it is awaited. Dropping the result or
         cancelling a wait for it does not take the request back; `withdraw` does. Errors of the request as a whole (a
@@ -394,8 +420,8 @@ class BrokerClient(Protocol):
 
         Args:
             batches: Encoded by `encode`; those that are not are encoded now.
-            acks: -1: all replicas in sync have the records; 1: the leader has; 0: they are handed to the network, and
-                every partition's result is empty. 0.7 has one copy: -1 and 1 mean the same.
+            acks: -1: all replicas in sync have the records; 1: the leader has; 0: they are handed to the network.
+                0.7 has one copy: -1 and 1 mean the same.
 
         Raises:
             LocalProtocolError, Closed: Nothing was queued.
@@ -469,6 +495,14 @@ class ProtocolDriver(Protocol):
         """Return what decides about batches of lost requests. One for each producer."""
         ...
 
+    def producer_sequences(self) -> ProducerSequences | None:
+        """Return what makes one producer idempotent; None if its brokers would not notice that a batch is repeated."""
+        ...
+
+    def default_partitioner(self) -> Partitioner:
+        """Return the partitioner of a producer that names none: that of the cluster's own clients."""
+        ...
+
     def validate_record(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
         """Raise what makes this record impossible: Rejected (illegal topic name, MessageTooLarge as cause) or
         Unsupported (headers or timestamps where the protocol has none)."""
@@ -510,6 +544,52 @@ class RefusalPolicy(Protocol):
 
     def describe(self, batch: PartitionBatch) -> tuple[str, str]:
         """Return why a batch is given up, and a hint on what to do."""
+        ...
+
+
+class ProducerSequences(Protocol):
+    """The identity of one producer, and the numbers by which brokers recognise a batch that is sent again.
+
+    The numbers of a partition have no gap, so a batch keeps its stamp until it has an outcome.
+    """
+
+    max_in_flight: int
+    """The most batches of one partition that brokers remember."""
+
+    @property
+    def ready(self) -> bool:
+        """True if the producer has an identity; without one nothing can be sent."""
+        ...
+
+    async def identify(self) -> None:
+        """Get an identity from the cluster. Cancellation: safe.
+
+        Raises:
+            OdradekError: `retriable` tells whether trying again may help.
+        """
+        ...
+
+    def may_send(self, batch: PartitionBatch) -> bool:
+        """Return True if a batch may be sent now, as far as other batches of its partition are concerned."""
+        ...
+
+    def assign(self, batch: PartitionBatch) -> None:
+        """Set the `stamp` of a batch that is about to be sent for the first time. Only if it `may_send`."""
+        ...
+
+    def resolve(self, batch: PartitionBatch, result: PartitionResult) -> PartitionResult:
+        """Return what a result means for a batch with a stamp: whether it counts as written, or what to do instead.
+        Other batches of its partition may get another stamp by it."""
+        ...
+
+    def divide(self, batch: PartitionBatch, parts: Sequence[PartitionBatch]) -> None:
+        """Move the numbers of a batch that was refused, and so not written, to parts of it, which are sent instead.
+        Other batches of its partition may get another stamp by it."""
+        ...
+
+    def release(self, batch: PartitionBatch, *, may_be_written: bool) -> None:
+        """End a batch that will not be sent again. Does nothing if its result was resolved to an outcome. Other batches
+        of its partition may get another stamp by it."""
         ...
 
 

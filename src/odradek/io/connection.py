@@ -13,7 +13,8 @@ What holds, whatever the network does:
   afterwards is sent over a new connection. So all requests of one `incarnation` use one connection or none.
 * Cancelling one caller does not affect another: the response to a request without a waiter is read and dropped.
 * A callback may submit and close, even in the middle of a read: the state is consistent by then.
-* A request is encoded when it leaves the queue, after the handshake of its connection.
+* A request is encoded when it leaves the queue, after the handshake of its connection. A handshake may need several
+  connections; nothing that is queued fails in between.
 * A defect in a decoder, an encoder or a callback costs the requests on this connection and nothing else: they fail with
   an error that names it as the cause, and the next request opens a new connection.
 
@@ -28,10 +29,8 @@ import asyncio
 import copy
 import logging
 import math
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from operator import attrgetter
 from random import random
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -55,7 +54,9 @@ from odradek.io.requests import (
     COALESCE_BYTES,
     Handshake,
     InFlightRequest,
+    Reconnect,
     RequestEncoder,
+    RequestQueue,
     ResponseDecoder,
     no_handshake,
     resume_handshake,
@@ -97,26 +98,28 @@ class Connection:
         self.state = CONNECTION.start
         self.incarnation = 0
         """Grows whenever everything outstanding has failed: requests of one incarnation share one connection."""
+        self.session: Any = None
+        """What the last handshake returned."""
         self._connect, self._new_handshake = connect, handshake
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clock = anyio.current_time
-        # Outstanding: sent and awaiting a response; sent without a response to come; not sent. Each oldest first.
-        self._awaiting: deque[InFlightRequest[Any]] = deque()
-        self._writing: list[InFlightRequest[Any]] = []
-        self._queued: deque[InFlightRequest[Any]] = deque()
-        self._queued_bytes = 0
+        self._queue = RequestQueue()
         self._submitted = Notifier()
         self._transport: Transport | None = None
         self._handshake: Handshake | None = None  # while it lasts
         self._handshake_request: InFlightRequest[Any] | None = None  # its next request, not sent yet
-        self._session: Any = None
+        self._interrupted: Handshake | None = None  # one that continues on the next connection
         self._in_callback = False  # in a call of the transport: what is submitted now is sent together at its end
         self._scope: anyio.CancelScope | None = None  # around everything
         self._ended: anyio.Event | None = None
         self._group: TaskGroup | None = None
         self._next_deadline = math.inf
+        self._resume_at, self._used_at = -math.inf, 0.0
         self._deadline_scope: anyio.CancelScope | None = None  # around the sleep of the task that watches deadlines
-        self._attempts, self._retry_at = 0, -math.inf
+        self.available_at = -math.inf
+        """The time of the event loop from which on a request is not delayed by the back-off after a loss or a failed
+        attempt to connect. In the past unless there is a back-off."""
+        self._attempts = 0
         self._connected_at, self._received_any = 0.0, False
         self._refusal: Unreachable | None = None
         self._last_error = ""
@@ -125,7 +128,12 @@ class Connection:
     # ---- the caller's side -----------------------------------------------------------------------------------
 
     def submit(
-        self, buffers: Sequence[Buffer], reply: ResponseDecoder[T] | None, *, deadline_s: float
+        self,
+        buffers: Sequence[Buffer],
+        reply: ResponseDecoder[T] | None,
+        *,
+        deadline_s: float,
+        request: RequestEncoder[T] | None = None,
     ) -> InFlightRequest[T]:
         """Queue a request, after everything submitted before.
 
@@ -137,81 +145,79 @@ class Connection:
             reply: Decodes the response; None if none is expected: the result is then None, once all bytes are written.
             deadline_s: Seconds from now to the result. When they pass, the connection is closed (a later response
                 could not be told from the next one), and the request fails with DeadlineError.
+            request: Instead of `buffers` and `reply`: encoded when it leaves the queue, for the session of the
+                handshake.
 
         Raises:
             Closed: This connection was closed.
         """
-        return self._enqueue(buffers, reply, None, sum(map(len, buffers)), deadline_s)
-
-    def submit_request(self, request: RequestEncoder[T], *, deadline_s: float) -> InFlightRequest[T]:
-        """Queue a request that is encoded when it leaves the queue, for the session of the handshake. See `submit`."""
-        return self._enqueue((), None, request, request.size, deadline_s)
-
-    def _enqueue(
-        self,
-        buffers: Sequence[Buffer],
-        reply: ResponseDecoder[T] | None,
-        request: RequestEncoder[T] | None,
-        size: int,
-        deadline_s: float,
-    ) -> InFlightRequest[T]:
         if self.state is State.CLOSED:
             raise Closed(f"connection to {self.address} is closed")
         self._requests += 1
-        deadline = self._clock() + deadline_s
-        pending = InFlightRequest(self._requests, buffers, reply, request, size, deadline, deadline_s, self._loop)
-        self._queued.append(pending)
-        self._queued_bytes += size
+        self._used_at = now = self._clock()
+        deadline, queue = now + deadline_s, self._queue
+        size = request.size if request is not None else sum(map(len, buffers))
+        pending = InFlightRequest(
+            self._requests, buffers, reply, request, size, deadline, deadline_s, queue, self._loop
+        )
+        queue.queued.append(pending)
+        queue.queued_bytes += size
         if deadline < self._next_deadline:
             self._set_deadline(deadline)
-        if self._transport is not None:
-            self._flush(self._transport)
-        else:
+        if self._transport is None:
             self._submitted.notify()
+        elif queue.awaiting or queue.writing:  # many requests make few sends
+            if not self._in_callback:
+                self._transport.write_soon()
+        elif not self._in_callback:  # a caller waits for just this
+            self._transport.write()
         return pending
 
-    def _flush(self, transport: Transport) -> None:
-        """Have the queue written: at once when nothing is in flight, since then a caller waits for just this; else at
-        the end of this iteration of the loop, so that many requests make few sends."""
-        if self._in_callback:
-            return
-        if self._awaiting or self._writing:
-            transport.write_soon()
-        else:
-            transport.write()
+    def submit_request(self, request: RequestEncoder[T], *, deadline_s: float) -> InFlightRequest[T]:
+        """Queue a request that is encoded when it leaves the queue, for the session of the handshake. See `submit`."""
+        return self.submit((), None, deadline_s=deadline_s, request=request)
 
     def withdraw(self, request: InFlightRequest[Any]) -> bool:
         """Take a request back if none of its bytes has been handed to the socket: it is never sent, and never resolved.
 
         Return whether that was so.
         """
-        if request.sent or request not in self._queued:
+        return self._queue.withdraw(request)
+
+    def renew_handshake(self, handshake: Handshake) -> bool:
+        """Run another handshake on the live connection: nothing else is sent until it has returned another session.
+
+        Return False, and do nothing, unless there is a connection that is ready.
+
+        Args:
+            handshake: Not begun; it must not ask for another connection.
+        """
+        if self.state is not State.CONNECTED:
             return False
-        self._queued.remove(request)
-        self._queued_bytes -= request.size
+        self._move(Event.HANDSHAKE_DUE)
+        self._handshake = handshake
+        self._advance_handshake(handshake, None)
         return True
+
+    def pause_sending(self, seconds: float) -> None:
+        """Send nothing for so long, as the broker of this connection asked. It ends with the connection."""
+        if self.state is State.CONNECTED:
+            self._move(Event.THROTTLED)
+        if self.state is State.THROTTLED:
+            self._resume_at = max(self._resume_at, self._clock() + seconds)
+            self._set_deadline(min(self._next_deadline, self._resume_at))
 
     @property
     def queued_bytes(self) -> int:
         """Bytes submitted and not yet handed to the socket."""
-        return self._queued_bytes
-
-    @property
-    def available_at(self) -> float:
-        """The time of the event loop from which on a request is not delayed by the back-off after a loss or a failed
-        attempt to connect. In the past unless there is a back-off."""
-        return self._retry_at
-
-    async def wait_until_available(self) -> None:
-        """Wait for the end of the back-off, if there is one. Cancellation: safe."""
-        await anyio.sleep_until(self._retry_at)
+        return self._queue.queued_bytes
 
     def statistics(self) -> Statistics:
         return Statistics(
             self.state,
-            len(self._queued),
-            self._queued_bytes,
-            len(self._awaiting) + len(self._writing),
+            len(self._queue.queued),
+            self._queue.queued_bytes,
+            self._queue.in_flight,
             self._requests,
             self._sent_bytes,
             self._received_bytes,
@@ -285,11 +291,11 @@ class Connection:
 
     async def _keep_connected(self) -> None:
         while True:
-            while not self._queued:
+            while not self._queue.queued:
                 await self._submitted.wait(self._submitted.version)
             self._move(Event.REQUESTED)
-            await anyio.sleep_until(self._retry_at)
-            if not self._queued:  # their deadlines passed
+            await anyio.sleep_until(self.available_at)
+            if not self._queue.queued:  # their deadlines passed
                 self._move(Event.QUEUE_EMPTY)
                 continue
             self._move(Event.BACKOFF_OVER)
@@ -301,59 +307,102 @@ class Connection:
                 await self._serve(stream)
 
     def _on_connect_failed(self, error: Unreachable) -> None:
-        self._last_error, self._refusal = str(error), error
+        self._last_error, self._refusal, self._interrupted = str(error), error, None
         self._move(Event.CONNECT_FAILED)
         self._back_off()
         self._fail_outstanding(lambda pending: _copy(error, pending))
 
     async def _serve(self, stream: Transport | ByteStream) -> None:
         """Handshake, read and write until the transport is lost."""
-        self._refusal, self._session, self._received_any = None, None, False
+        self._refusal, self.session, self._received_any = None, None, False
         self._connects += 1
         self._connected_at = self._clock()
         self._move(Event.CONNECTED)
         transport = self._transport = StreamTransport(stream) if isinstance(stream, ByteStream) else stream
-        self._handshake = self._new_handshake()
-        self._advance_handshake(self._handshake, None)
+        handshake, self._interrupted = self._interrupted or self._new_handshake(), None
+        self._handshake = handshake
+        self._advance_handshake(handshake, None)
         await transport.run(self)
 
     def _detach(self) -> None:
         self._handshake = self._handshake_request = None
+        self._resume_at = -math.inf
         if self._transport is not None:
             self._transport.abort()
             self._transport = None
 
     def _back_off(self) -> None:
-        self._retry_at = self._clock() + self.options.backoff.delay(self._attempts, random())
+        self.available_at = self._clock() + self.options.backoff.delay(self._attempts, random())
         self._attempts += 1
 
     def _move(self, event: Event) -> None:
         if self.state is not State.CLOSED:  # a close overtakes waits that end in the same iteration of the loop
             self.state = CONNECTION.after(self.state, event)
 
+    # ---- the handshake ---------------------------------------------------------------------------------------
+
     def _advance_handshake(self, handshake: Handshake, answered: InFlightRequest[Any] | None) -> None:
         """Take the next step of the handshake: `answered` is its last request, which has its result."""
         if handshake is not self._handshake:
             return  # that connection is lost
         try:
-            request = resume_handshake(handshake, answered)
+            step = resume_handshake(handshake, answered)
         except StopIteration as end:
-            self._handshake, self._session = None, end.value
+            self._handshake, self.session = None, end.value
             self._move(Event.READY)
+            self._set_deadline(min(self._next_deadline, self._following_deadline()))
         except Exception as error:
-            failure = error if isinstance(error, OdradekError) else self._defect(error)
-            self._lose(str(failure), lambda pending: _copy(failure, pending))
+            self._fail_handshake(error)
             return
         else:
-            self._requests += 1
-            limit_s = self.options.connect_timeout_s
-            deadline = self._clock() + limit_s
-            pending = InFlightRequest(self._requests, (), None, request, request.size, deadline, limit_s, self._loop)
+            if isinstance(step, Reconnect):
+                self._reconnect(handshake)
+                return
+            self._queue_handshake_request(handshake, step)
+        if self._transport is not None and not self._in_callback:
+            self._transport.write()
+
+    def _queue_handshake_request(self, handshake: Handshake, request: RequestEncoder[Any]) -> None:
+        self._requests += 1
+        limit_s = self.options.connect_timeout_s
+        before = (earlier.deadline for earlier in self._queue.awaiting)  # of a live connection: answered first
+        deadline = max((self._clock(), *before)) + limit_s
+        pending = InFlightRequest(
+            self._requests, (), None, request, request.size, deadline, limit_s, self._queue, self._loop
+        )
+        pending.add_done_callback(partial(self._advance_handshake, handshake, pending))
+        if self._encode(pending):
+            # Awaited before it is sent: late answers to the request before it may be here already.
+            self._queue.awaiting.append(pending)
             self._handshake_request = pending
             self._set_deadline(min(deadline, self._next_deadline))
-            pending.add_done_callback(partial(self._advance_handshake, handshake, pending))
-        if self._transport is not None:
-            self._flush(self._transport)
+
+    def _interrupt_handshake(self, error: OdradekError) -> bool:
+        """Pass on to the handshake that its connection is lost. Return False if there is none."""
+        handshake, self._handshake = self._handshake, None
+        if handshake is None:
+            return False
+        try:
+            step = handshake.throw(error)
+        except Exception as failure:  # StopIteration, too: without a connection there is no session
+            self._fail_handshake(failure)
+        else:
+            if isinstance(step, Reconnect):
+                self._reconnect(handshake)
+            else:
+                self._fail_handshake(RuntimeError("a request of a handshake, and no connection to send it over"))
+        return True
+
+    def _fail_handshake(self, error: Exception) -> None:
+        failure = error if isinstance(error, OdradekError) else self._defect(error)
+        self._lose(str(failure), lambda pending: _copy(failure, pending))
+
+    def _reconnect(self, handshake: Handshake) -> None:
+        """Continue the handshake on another connection. Only its own request can be in flight."""
+        self._move(Event.LOST)
+        self._detach()
+        self._queue.awaiting.clear()
+        self._interrupted, self.available_at = handshake, -math.inf
 
     # ---- what the transport calls ----------------------------------------------------------------------------
 
@@ -363,51 +412,54 @@ class Connection:
             return self._handshake_to_send()
         burst: list[Buffer] = []
         size = 0
-        while self._queued and size < COALESCE_BYTES:
-            pending = self._queued.popleft()
-            self._queued_bytes -= pending.size
+        queue = self._queue
+        while queue.queued and size < COALESCE_BYTES:
+            pending = queue.queued.popleft()
+            queue.queued_bytes -= pending.size
             if pending.request is not None and not self._encode(pending):
                 continue
+            size += pending.size
             pending.sent = True
             burst += pending.buffers
-            size += pending.size
             pending.buffers = ()
-            (self._writing if pending.reply is None else self._awaiting).append(pending)
+            (queue.writing if pending.reply is None else queue.awaiting).append(pending)
         self._sent_bytes += size
-        return burst
+        return burst if len(burst) < 2 or sum(map(len, burst)) > COALESCE_BYTES else [b"".join(burst)]
 
     def _handshake_to_send(self) -> list[Buffer]:
         pending, self._handshake_request = self._handshake_request, None
-        if pending is None or not self._encode(pending):
+        if pending is None:
             return []
         pending.sent = True
         burst, pending.buffers = list(pending.buffers), ()
-        self._awaiting.append(pending)
         return burst
 
     def _encode(self, pending: InFlightRequest[Any]) -> bool:
-        """Encode a request for the session. Return False if it cannot be encoded: then it has failed, alone."""
+        """Encode a request for the session. Return False if nothing is to be sent: then it has its result, such as
+        the reason why it cannot be encoded."""
         assert pending.request is not None
+        failure: OdradekError | None = None
         try:
-            pending.buffers, pending.reply = pending.request.encode(self._session)
+            pending.buffers, pending.reply = pending.request.encode(self.session)
         except Exception as error:
             failure = error if isinstance(error, OdradekError) else self._defect(error)
             failure.sent = False
-            inside, self._in_callback = self._in_callback, True
-            self._resolve(pending, None, failure)
-            self._in_callback = inside
-            return False
-        pending.request = None
-        return True
+        if failure is None and (pending.buffers or pending.reply is not None):
+            pending.request = None
+            return True
+        inside, self._in_callback = self._in_callback, True
+        self._resolve(pending, None, failure)
+        self._in_callback = inside
+        return False
 
     def data_sent(self) -> None:
         """Resolve what has no response (TransportHandler)."""
-        written, self._writing = self._writing, []
+        written, self._queue.writing = self._queue.writing, []
         self._in_callback = True
         for pending in written:
             self._resolve(pending, None, None)
         self._in_callback = False
-        if self._queued and self._transport is not None:
+        if (self._queue.queued or self._handshake_request) and self._transport is not None:
             self._transport.write_soon()
 
     def data_received(self, data: memoryview) -> None:
@@ -420,22 +472,24 @@ class Connection:
         except Exception as error:
             self._received_any = False  # this was no response: back off before the next connection
             failure = error if isinstance(error, OdradekError) else self._defect(error)
-            self._lose_with(failure, self._awaiting[0] if self._awaiting else None)
+            if isinstance(failure, InternalError) or not self._interrupt_handshake(failure):
+                self._lose_with(failure, self._queue.awaiting[0] if self._queue.awaiting else None)
         self._in_callback = False
-        if (self._queued or self._handshake_request) and self._transport is not None:
+        if (self._queue.queued or self._handshake_request) and self._transport is not None:
             self._transport.write()
 
     def connection_lost(self, why: str) -> None:
         """Fail what is outstanding (TransportHandler)."""
-        self._lose(why)
+        if not self._interrupt_handshake(ConnectionLost(self.address, why, True)):
+            self._lose(why)
 
     def _decode(self, data: memoryview) -> None:
         """Feed received bytes to the responses they belong to."""
-        transport = self._transport
+        transport, awaiting = self._transport, self._queue.awaiting
         while data and self._transport is transport:  # a callback may close it
-            if not self._awaiting:
+            if not awaiting:
                 raise RemoteProtocolError(f"received {len(data)} bytes with no request outstanding")
-            pending = self._awaiting[0]
+            pending = awaiting[0]
             reply = pending.reply
             assert reply is not None  # requests without a response are never here
             data = data[reply.feed(data) :]
@@ -448,20 +502,20 @@ class Connection:
                 if isinstance(error, RemoteProtocolError):
                     raise
                 failed = error
-            self._awaiting.popleft()
+            awaiting.popleft()
             self._resolve(pending, value, failed)
 
     # ---- failures --------------------------------------------------------------------------------------------
 
     def _lose(self, why: str, error_of: Callable[[InFlightRequest[Any]], OdradekError] | None = None) -> None:
         """The transport is of no use any more: everything outstanding fails, with ConnectionLost by default."""
-        established = self.state is State.CONNECTED
+        established = self.state in (State.CONNECTED, State.THROTTLED)
         self._last_error = why
         self._losses += 1
         self._move(Event.LOST)
         self._detach()
         if established and (self._received_any or self._clock() - self._connected_at > self.options.backoff.max_s):
-            self._attempts, self._retry_at = 0, -math.inf
+            self._attempts, self.available_at = 0, -math.inf
         else:  # a peer that accepts and hangs up is as good as none
             self._back_off()
         self._fail_outstanding(error_of or (lambda pending: ConnectionLost(self.address, why, pending.sent)))
@@ -477,17 +531,10 @@ class Connection:
         self._lose(error.message(), error_of)
 
     def _fail_outstanding(self, error_of: Callable[[InFlightRequest[Any]], OdradekError]) -> None:
-        outstanding = self._outstanding()
-        self._awaiting.clear()
-        self._writing.clear()
-        self._queued.clear()
-        self._queued_bytes = 0
+        outstanding = self._queue.clear()
         self.incarnation += 1
         for pending in outstanding:
             self._resolve(pending, None, error_of(pending))
-
-    def _outstanding(self) -> list[InFlightRequest[Any]]:
-        return sorted((*self._awaiting, *self._writing, *self._queued), key=attrgetter("number"))
 
     def _resolve(self, pending: InFlightRequest[T], value: T | None, error: OdradekError | None) -> None:
         try:
@@ -523,20 +570,38 @@ class Connection:
             self._expire(self._clock())
 
     def _expire(self, now: float) -> None:
-        outstanding = self._outstanding()
-        late = {
-            pending: _caused(DeadlineError(self.address, pending.limit_s, pending.sent), self._refusal)
-            for pending in outstanding
-            if pending.deadline <= now
+        if self.state is State.THROTTLED and now >= self._resume_at:
+            self._move(Event.RESUMED)
+            if self._transport is not None:
+                self._transport.write()
+        outstanding = self._queue.outstanding()
+        if late := [pending for pending in outstanding if pending.deadline <= now]:
+            self._fail_late(late)
+        elif not outstanding and self.state is State.CONNECTED and now >= self._used_at + self.options.max_idle_s:
+            self._move(Event.UNUSED)
+            self._detach()
+        self._set_deadline(self._following_deadline())
+
+    def _following_deadline(self) -> float:
+        outstanding = self._queue.outstanding()
+        deadline = min((pending.deadline for pending in outstanding), default=math.inf)
+        if self.state is State.THROTTLED:
+            return min(deadline, self._resume_at)
+        idle = not outstanding and self.state is State.CONNECTED
+        return self._used_at + self.options.max_idle_s if idle else deadline
+
+    def _fail_late(self, late: Sequence[InFlightRequest[Any]]) -> None:
+        refusal, handshake = self._refusal, self._handshake
+        errors = {
+            pending: _caused(DeadlineError(self.address, pending.limit_s, pending.sent), refusal) for pending in late
         }
-        self._set_deadline(math.inf if late else min((each.deadline for each in outstanding), default=math.inf))
-        if not late:
+        if handshake is not None and any(pending.request is None and pending.sent for pending in late):
+            self._interrupt_handshake(errors[late[-1]])
             return
-        why = f"no answer within {next(iter(late)).limit_s:g} s"
-        refusal = self._refusal
+        why = f"no answer within {late[0].limit_s:g} s"
 
         def error_of(pending: InFlightRequest[Any]) -> OdradekError:
-            return late.get(pending) or _caused(ConnectionLost(self.address, why, pending.sent), refusal)
+            return errors.get(pending) or _caused(ConnectionLost(self.address, why, pending.sent), refusal)
 
         if self._transport is not None:
             self._lose(why, error_of)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -20,6 +21,7 @@ class State(Enum):
     CONNECTING = "connecting"
     HANDSHAKING = "handshaking"
     CONNECTED = "connected"
+    THROTTLED = "throttled"
     CLOSED = "closed"
 
 
@@ -32,6 +34,10 @@ class Event(Enum):
     CONNECTED = "connected"
     CONNECT_FAILED = "no connection"
     READY = "handshake complete"
+    HANDSHAKE_DUE = "another handshake is due"
+    THROTTLED = "the broker asked for a pause"
+    RESUMED = "the pause is over"
+    UNUSED = "unused for too long"
     LOST = "connection lost"
     CLOSE = "closed by this client"
 
@@ -47,6 +53,11 @@ CONNECTION: Machine[State, Event] = Machine(
         (State.CONNECTING, Event.CONNECT_FAILED): State.IDLE,
         (State.HANDSHAKING, Event.READY): State.CONNECTED,
         (State.HANDSHAKING, Event.LOST): State.IDLE,
+        (State.CONNECTED, Event.HANDSHAKE_DUE): State.HANDSHAKING,
+        (State.CONNECTED, Event.THROTTLED): State.THROTTLED,
+        (State.THROTTLED, Event.RESUMED): State.CONNECTED,
+        (State.THROTTLED, Event.LOST): State.IDLE,
+        (State.CONNECTED, Event.UNUSED): State.IDLE,
         (State.CONNECTED, Event.LOST): State.IDLE,
         **{(state, Event.CLOSE): State.CLOSED for state in State if state is not State.CLOSED},
     },
@@ -60,10 +71,12 @@ class ConnectionOptions:
     Args:
         connect_timeout_s: For look-up and connect together, and for each response of the handshake (s).
         backoff: Between attempts to connect.
+        max_idle_s: A connection that was not used for so long is closed; the next request opens another one (s).
     """
 
     connect_timeout_s: float = 5.0
     backoff: Backoff = field(default_factory=Backoff)
+    max_idle_s: float = math.inf
 
 
 class Statistics(NamedTuple):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import anyio
@@ -14,9 +16,12 @@ from odradek.errors import OdradekError
 
 __all__ = [
     "COALESCE_BYTES",
+    "RECONNECT",
     "Handshake",
     "InFlightRequest",
+    "Reconnect",
     "RequestEncoder",
+    "RequestQueue",
     "ResponseDecoder",
     "coalesce",
     "no_handshake",
@@ -80,6 +85,7 @@ class InFlightRequest(Generic[T]):
         size: Bytes it takes on the wire.
         deadline: When it fails, by the loop's clock (s).
         limit_s: Seconds from its submission to its deadline.
+        queue: That of its connection.
         loop: The running loop of asyncio, if known: waiting takes 3 us less with it.
     """
 
@@ -87,6 +93,7 @@ class InFlightRequest(Generic[T]):
         "_callbacks",
         "_error",
         "_loop",
+        "_queue",
         "_value",
         "buffers",
         "deadline",
@@ -108,11 +115,12 @@ class InFlightRequest(Generic[T]):
         size: int,
         deadline: float,
         limit_s: float,
+        queue: RequestQueue,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self.number, self.buffers, self.reply, self.request = number, buffers, reply, request
         self.size, self.deadline, self.limit_s = size, deadline, limit_s
-        self._loop = loop
+        self._queue, self._loop = queue, loop
         self.sent = False
         self.done = False
         self._callbacks: tuple[Callable[[], None], ...] = ()
@@ -154,6 +162,13 @@ class InFlightRequest(Generic[T]):
         else:
             self._callbacks = (*self._callbacks, callback)
 
+    def withdraw(self) -> bool:
+        """Take it back if none of its bytes has been handed to the socket: it is never sent, and never resolved.
+
+        Return whether that was so.
+        """
+        return self._queue.withdraw(self)
+
     def resolve(self, value: T | None, error: OdradekError | None) -> None:
         """Set the result; the first one counts. Only the connection calls this.
 
@@ -174,11 +189,56 @@ class InFlightRequest(Generic[T]):
             raise bug
 
 
-Handshake = Generator[RequestEncoder[Any], Any, Any]
+class RequestQueue:
+    """Requests of one connection without a result: not sent; sent and awaiting a response; sent without one to come.
+
+    Each list is in order, oldest first.
+    """
+
+    def __init__(self) -> None:
+        self.queued: deque[InFlightRequest[Any]] = deque()
+        self.queued_bytes = 0
+        self.awaiting: deque[InFlightRequest[Any]] = deque()
+        self.writing: list[InFlightRequest[Any]] = []
+
+    def withdraw(self, request: InFlightRequest[Any]) -> bool:
+        """Remove a request that was not sent. Return False if it was."""
+        if request.sent or request not in self.queued:
+            return False
+        self.queued.remove(request)
+        self.queued_bytes -= request.size
+        return True
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.awaiting) + len(self.writing)
+
+    def outstanding(self) -> list[InFlightRequest[Any]]:
+        """Return all of them, oldest first."""
+        return sorted((*self.awaiting, *self.writing, *self.queued), key=attrgetter("number"))
+
+    def clear(self) -> list[InFlightRequest[Any]]:
+        """Remove all of them, and return them, oldest first."""
+        outstanding = self.outstanding()
+        self.awaiting.clear()
+        self.writing.clear()
+        self.queued.clear()
+        self.queued_bytes = 0
+        return outstanding
+
+
+class Reconnect:
+    """The value a handshake yields to continue on another connection."""
+
+
+RECONNECT = Reconnect()
+
+Handshake = Generator[RequestEncoder[Any] | Reconnect, Any, Any]
 """The requests that precede all others on a new connection.
 
 It yields requests and is sent their results, or is thrown their errors; it returns the session that later requests are
-encoded for. An error it raises fails the attempt to connect."""
+encoded for. An error it raises fails the attempt to connect. When it yields `RECONNECT`, also in answer to the error
+that its connection is lost, it continues on another connection, and nothing that is queued fails."""
 
 
 def no_handshake() -> Handshake:
@@ -187,7 +247,7 @@ def no_handshake() -> Handshake:
     yield
 
 
-def resume_handshake(handshake: Handshake, answered: InFlightRequest[Any] | None) -> RequestEncoder[Any]:
+def resume_handshake(handshake: Handshake, answered: InFlightRequest[Any] | None) -> RequestEncoder[Any] | Reconnect:
     """Pass the result of its last request to a handshake, or begin it, and return its next request.
 
     Raises StopIteration, with the session, when the handshake is complete.

@@ -320,6 +320,12 @@ class ZooKeeper:
         watcher = self._node_changed if watch else None
         return await self._call("exists_async", path, watcher, repeat=True) is not None
 
+    async def last_child_change(self, path: str) -> int | None:
+        """Return the number of the transaction that last created or deleted a child of a node; None when the node does
+        not exist."""
+        stat = await self._call("exists_async", path, None, repeat=True)
+        return None if stat is None else int(stat.pzxid)
+
     async def create(
         self, path: str, data: bytes | None, *, ephemeral: bool = False, parents: bool = False, session: int = 0
     ) -> None:

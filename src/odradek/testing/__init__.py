@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from odradek.testing.kafka import KafkaBroker
     from odradek.testing.kafka07 import Kafka07Broker
     from odradek.testing.memory import MemoryCluster, StoredRecord
     from odradek.testing.proxy import FaultProxy, ProxyStatistics
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FaultProxy",
     "Kafka07Broker",
+    "KafkaBroker",
     "MemoryCluster",
     "ProxyStatistics",
     "StoredRecord",
@@ -27,6 +29,7 @@ __all__ = [
 _HOMES = {
     "FaultProxy": "proxy",
     "Kafka07Broker": "kafka07",
+    "KafkaBroker": "kafka",
     "MemoryCluster": "memory",
     "ProxyStatistics": "proxy",
     "StoredRecord": "memory",

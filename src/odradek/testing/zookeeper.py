@@ -6,32 +6,22 @@ POSIX only: processes are stopped and paused by signals.
 from __future__ import annotations
 
 import os
-import shutil
-import signal
 import socket
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TypedDict, Unpack
-
-import anyio.to_thread
+from typing import TypedDict, Unpack
 
 from odradek import arguments
 from odradek.errors import SessionExpired, ZooKeeperError
 from odradek.io.zookeeper import Node
 from odradek.java import find_java
 from odradek.testing.jars import zookeeper_jars
+from odradek.testing.process import LOOPBACK, START_SECONDS, Lifecycle, ServerProcess, reserve_port
 from odradek.testing.zookeeper_client import SyncZooKeeperClient, four_letters
 
 __all__ = ["ZooKeeperEnsemble", "ZooKeeperServer"]
-
-LOOPBACK = "127.0.0.1"
-START_SECONDS = 60.0
 
 _FILE = arguments.optional(arguments.path(exists=False))
 _MS = arguments.count(unit="milliseconds")
@@ -46,7 +36,6 @@ _RULES = {
     "heap": arguments.text("a size for -Xmx"),
     "size": arguments.count(at_most=100),
 }
-"""Limit for a server to serve: it takes 0.3 s on an idle machine, an ensemble 2 s."""
 
 STANDALONE = "org.apache.zookeeper.server.ZooKeeperServerMain"
 QUORUM = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -69,37 +58,7 @@ log4j.appender.stderr.layout.ConversionPattern=%d %p %c: %m%n
 """
 
 
-class _Lifecycle:
-    """`with` and `async with` for something with a blocking `start` and `stop`."""
-
-    def start(self) -> None:
-        raise NotImplementedError
-
-    def stop(self) -> None:
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    async def __aenter__(self) -> Self:
-        with anyio.CancelScope(shield=True):  # a start that was given up half-way would leave its process behind
-            await anyio.to_thread.run_sync(self.start)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(self.stop)
-
-
-class ZooKeeperServer(_Lifecycle):
+class ZooKeeperServer(ServerProcess):
     """One real ZooKeeper process on 127.0.0.1, for a `with` or `async with` block.
 
     Everything here blocks for as long as it takes (start and restart: 0.3 to 1 s; the rest: milliseconds); call it
@@ -116,6 +75,9 @@ class ZooKeeperServer(_Lifecycle):
         session_ms: Shortest and longest session time-out the server grants (ms).
         heap: Java's `-Xmx`.
     """
+
+    program = "zookeeper"
+    error = ZooKeeperError
 
     def __init__(
         self,
@@ -140,15 +102,13 @@ class ZooKeeperServer(_Lifecycle):
             session_ms=session_ms,
             heap=heap,
         )
+        super().__init__()
         self.version = version
         self.host, self.port = LOOPBACK, port
         self.data_dir = Path(data_dir) if data_dir else None
         self._java, self._jars = java, jars
         self._tick_ms, self._session_ms, self._heap = tick_ms, session_ms, heap
         self._reserved: socket.socket | None = None
-        self._scratch: Path | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._watchdog: subprocess.Popen[bytes] | None = None
 
     def __repr__(self) -> str:
         state = f"pid {self._process.pid}" if self._process else "down"
@@ -159,69 +119,19 @@ class ZooKeeperServer(_Lifecycle):
         """`host:port`, the same over all restarts."""
         return f"{LOOPBACK}:{self.port}"
 
-    @property
-    def running(self) -> bool:
-        if self._process is None:
-            return False
-        if self._process.poll() is None:
-            return True
-        self._dismiss_watchdog()
-        return False
-
     # ---- the process ----------------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Start it, on the port and the data it had before, and wait until it serves. Raises ZooKeeperError with the
-        end of its log when it dies instead."""
-        if self._process is not None:
-            raise ZooKeeperError(f"{self!r} is started already")
-        try:
-            self.launch()
-            self.wait_ready()
-        except BaseException:
-            self.stop()
-            raise
 
     def stop(self) -> None:
         """Stop it and remove its temporary directory. Idempotent."""
-        self.kill()
+        super().stop()
         if self._reserved is not None:
             self._reserved.close()
             self._reserved = None
-        scratch, self._scratch = self._scratch, None
-        if scratch is not None:
-            shutil.rmtree(scratch, ignore_errors=True)
-
-    def kill(self) -> None:
-        """SIGKILL: connections die, clients keep their sessions if they come back in time after `start`."""
-        self._dismiss_watchdog()  # before the server's pid is free for somebody else
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
-
-    def restart(self) -> None:
-        """`kill` and `start`."""
-        self.kill()
-        self.start()
-
-    def pause(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers; a half-open peer."""
-        self._running().send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """SIGCONT. The server expires the sessions that it did not hear of while it was paused."""
-        self._running().send_signal(signal.SIGCONT)
 
     def launch(self) -> None:
         """Start the process without waiting for it."""
         self.reserve()
-        command = self._command()
-        with self._log_path().open("ab") as output:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-            )
-        self._watchdog = _watch(self._process.pid, self._scratch)
+        super().launch()
 
     def wait_ready(self, timeout: float = START_SECONDS) -> None:
         """Wait until it serves: `srvr` names its mode. (`ruok` says imok long before, or without ever serving.)"""
@@ -235,15 +145,6 @@ class ZooKeeperServer(_Lifecycle):
         """`standalone`, `leader` or `follower`; empty while it does not serve (or not within `timeout` seconds)."""
         answer = four_letters(LOOPBACK, self.port, "srvr", timeout)
         return answer.partition("Mode: ")[2].partition("\n")[0].strip()
-
-    def log_tail(self, limit_bytes: int = 4000) -> str:
-        """The end of what it printed; empty after `stop`."""
-        if self._scratch is None:
-            return ""
-        try:
-            return self._log_path().read_bytes()[-limit_bytes:].decode("utf-8", "replace").strip()
-        except OSError:
-            return ""
 
     # ---- its nodes and sessions -----------------------------------------------------------------------------
 
@@ -291,20 +192,6 @@ class ZooKeeperServer(_Lifecycle):
         if self._reserved is None:
             self.port, self._reserved = reserve_port(self.port)
 
-    def _dismiss_watchdog(self) -> None:
-        watchdog, self._watchdog = self._watchdog, None
-        if watchdog is not None:
-            watchdog.kill()
-            watchdog.communicate()
-
-    def _directory(self) -> Path:
-        if self._scratch is None:
-            self._scratch = Path(tempfile.mkdtemp(prefix="odradek-zookeeper-"))
-        return self._scratch
-
-    def _log_path(self) -> Path:
-        return self._directory() / "zookeeper.log"
-
     def _command(self) -> Sequence[str]:
         directory = self._directory()
         (directory / "zoo.cfg").write_text("".join(f"{key}={value}\n" for key, value in self._config().items()))
@@ -331,11 +218,6 @@ class ZooKeeperServer(_Lifecycle):
             "admin.enableServer": "false",
             "4lw.commands.whitelist": "*",
         }
-
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            raise ZooKeeperError(f"{self!r} is not running")
-        return self._process
 
 
 class _Peer(ZooKeeperServer):
@@ -364,7 +246,7 @@ class ServerOptions(TypedDict, total=False):
     heap: str
 
 
-class ZooKeeperEnsemble(_Lifecycle):
+class ZooKeeperEnsemble(Lifecycle):
     """Several ZooKeepers that elect a leader, for a `with` or `async with` block.
 
     `servers` are ZooKeeperServer objects: kill, restart or pause one of them to see an ensemble cope.
@@ -430,34 +312,3 @@ class ZooKeeperEnsemble(_Lifecycle):
                     return server
             time.sleep(0.02)
         raise ZooKeeperError(f"no leader among {self.address}")
-
-
-def reserve_port(port: int = 0) -> tuple[int, socket.socket]:
-    """A port of 127.0.0.1 (0: any) and a socket that keeps it for us until it is closed.
-
-    Linux lets a server listen where another socket is bound, if both allow the reuse of addresses. Elsewhere the port
-    is only known to have been free a moment ago.
-    """
-    keeper = socket.socket()
-    try:
-        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        keeper.bind((LOOPBACK, port))
-        number: int = keeper.getsockname()[1]
-    except BaseException:
-        keeper.close()
-        raise
-    if sys.platform != "linux":
-        keeper.close()
-    return number, keeper
-
-
-def _watch(pid: int, scratch: Path | None) -> subprocess.Popen[bytes]:
-    """Kill the server and remove its directory when this process is gone: its end of the pipe closes then."""
-    script = 'read -r _; kill -9 "$1"; rm -rf "$2"'
-    return subprocess.Popen(
-        ["sh", "-c", script, "sh", str(pid), str(scratch or "")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )

@@ -13,7 +13,7 @@ from odradek.core.fetch.read_ahead import ReadAheadLimits
 from odradek.core.fetch.scheduler import FetchPolicy, FetchScheduler, SchedulerCallbacks
 from odradek.core.interfaces import DecoderOptions
 from odradek.core.states import CursorState
-from odradek.errors import BrokerError, CorruptMessage, OdradekError, OffsetOutOfRange
+from odradek.errors import BrokerError, CorruptMessage, LogTruncated, OdradekError, OffsetOutOfRange
 from odradek.types import EARLIEST, Position, StartPosition, TopicPartition
 from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
 
@@ -194,6 +194,17 @@ def test_a_partition_without_its_position_is_reset_or_fails_as_the_policy_says()
     resetting.finish(resetting.next()[0], error=error)
     assert resetting[0].state is CursorState.RESOLVING and resetting[0].start is EARLIEST
     assert resetting.scheduler.next_to_resolve(0.0)[0] == [resetting[0]]
+
+
+def test_a_truncated_log_is_read_on_from_its_end_or_fails_as_the_policy_says() -> None:
+    error = LogTruncated("t/0", 5, 3, 1)
+    failing = Bench()
+    failing.finish(failing.next()[0], error=error)
+    with pytest.raises(LogTruncated, match="truncated to 3"):
+        failing.set.take(None, None, 0.0, 0.0)
+    resetting = Bench(policy=FetchPolicy(POLICY.idle, POLICY.retry, reset=EARLIEST))
+    resetting.finish(resetting.next()[0], error=error)
+    assert resetting[0].state is CursorState.RESOLVING and resetting[0].start == 3
 
 
 def test_a_retriable_error_of_a_partition_is_retried_after_a_back_off() -> None:

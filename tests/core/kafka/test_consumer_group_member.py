@@ -49,12 +49,19 @@ class Driver:
         self.member = ConsumerGroupMember(settings, member_id, frozenset({"t"}), **fields)
         self.member.resolved({ID_T: "t"})
         self.now = 0.0
+        self.revokes: list[Revoke] = []
 
     def state(self) -> ConsumerGroupState:
         return self.member.state
 
     def poll(self) -> list[Effect]:
-        return self.member.poll(self.now)
+        effects = self.member.poll(self.now)
+        self.revokes += [effect for effect in effects if isinstance(effect, Revoke)]
+        return effects
+
+    def revoked(self) -> None:
+        """Report that what the last `Revoke` named is given up."""
+        self.member.revoked(self.revokes[-1])
 
     def sent(self, kind: type[Any] = ConsumerGroupHeartbeatRequest) -> Any:
         (effect,) = self.poll()
@@ -129,7 +136,7 @@ def test_partitions_are_given_up_before_others_are_taken() -> None:
     assert driver.state() is S.REVOKING and driver.member.owned == tp(0, 1)
     driver.now = 10
     assert driver.expect(beat(2)).topic_partitions is None  # not given up yet, so not said
-    driver.member.revoked()
+    driver.revoked()
     assign, send = driver.poll()
     assert assign == Assign(tp(2)) and isinstance(send, Send)
     assert isinstance(send.request, ConsumerGroupHeartbeatRequest)
@@ -141,7 +148,7 @@ def test_a_target_that_only_lacks_partitions_is_acknowledged_at_once() -> None:
     driver.now = 5
     driver.expect(target(1, epoch=2))
     driver.poll()
-    driver.member.revoked()
+    driver.revoked()
     assert driver.sent().topic_partitions == (TopicIdPartitions(topic_id=ID_T, partitions=(1,)),)
 
 
@@ -152,12 +159,12 @@ def test_a_target_that_changes_while_partitions_are_given_up_is_reached_behind_i
     driver.poll()
     driver.now = 10
     driver.expect(target(3, epoch=3))
-    driver.member.revoked()
+    driver.revoked()
     assert driver.member.owned == tp(1)
     revoke, send = driver.poll()
     assert revoke == Revoke(tp(1)) and isinstance(send, Send)
     driver.member.receive(beat(3), 10)
-    driver.member.revoked()
+    driver.revoked()
     assert driver.poll()[0] == Assign(tp(3))
 
 
@@ -168,6 +175,9 @@ def test_unknown_topic_ids_are_resolved_first() -> None:
     assert driver.poll() == [ResolveTopics(frozenset({ID_U}))]
     assert driver.state() is S.RESOLVING
     driver.member.resolved({})  # the metadata does not have it yet
+    assert driver.poll() == []
+    driver.now = 10
+    driver.expect(beat(2))
     assert driver.poll() == [ResolveTopics(frozenset({ID_U}))]
     driver.member.resolved({ID_U: "u"})
     assert driver.poll()[0] == Assign(tp(0, topic="u"))
@@ -320,14 +330,14 @@ def test_what_comes_late_changes_nothing() -> None:
     driver.sent(FindCoordinatorRequest)
     driver.member.leave()
     driver.member.receive(FindCoordinatorResponse(node_id=7), 0.0)
-    driver.member.revoked()
+    driver.member.revoked(Revoke(tp(0)))
     assert driver.state() is S.LEFT and driver.poll() == []
 
 
 def test_answers_that_fit_nothing_are_refused() -> None:
     driver = Driver()
-    with pytest.raises(LocalProtocolError, match="no request is out"):
+    with pytest.raises(LocalProtocolError, match="no request is in flight"):
         driver.member.receive(beat(), 0.0)
     driver.poll()
-    with pytest.raises(LocalProtocolError, match="HeartbeatResponse is no answer to FindCoordinatorRequest"):
+    with pytest.raises(LocalProtocolError, match="HeartbeatResponse is not a response to FindCoordinatorRequest"):
         driver.member.receive(HeartbeatResponse(), 0.0)

@@ -86,7 +86,8 @@ class Group:
         self.members: list[ConsumerGroupMember] = []
         self.consuming: list[set[TopicPartition]] = []
         self.out: dict[int, Request[Any]] = {}
-        self.revoking: set[int] = set()
+        self.revoking: dict[int, Revoke] = {}
+        self.lost: list[tuple[int, Revoke]] = []
 
     def add(self) -> None:
         name = f"uuid-{len(self.members)}"
@@ -98,8 +99,10 @@ class Group:
         index = self.random.randrange(len(self.members))
         member = self.members[index]
         if index in self.revoking and self.random.random() < 0.5:
-            self.revoking.discard(index)
-            member.revoked()
+            member.revoked(self.revoking.pop(index))
+        elif self.lost and self.random.random() < 0.1:
+            late, revoke = self.lost.pop()
+            self.members[late].revoked(revoke)  # the caller finishes what was lost meanwhile
         elif index in self.out:
             request = self.out.pop(index)
             if self.random.random() < 0.05:
@@ -129,10 +132,11 @@ class Group:
             case Revoke():
                 assert effect.partitions <= consuming
                 consuming -= effect.partitions
-                self.revoking.add(index)
+                self.revoking[index] = effect
             case Lost():
                 consuming -= effect.partitions
-                self.revoking.discard(index)
+                if index in self.revoking:
+                    self.lost.append((index, self.revoking.pop(index)))
             case ResolveTopics():
                 assert effect.topic_ids == {TOPIC_ID}
                 self.members[index].resolved({TOPIC_ID: "t"})

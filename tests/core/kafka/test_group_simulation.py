@@ -160,7 +160,7 @@ class Group:
                 consuming |= effect.partitions
             case Revoke():
                 consuming -= effect.partitions
-                member.revoked()
+                member.revoked(effect)
             case Lost():
                 consuming -= effect.partitions
             case Compute():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from odradek.core.kafka.assignors import CooperativeStickyAssignor, StickyAssignor, without_racks
 from odradek.core.kafka.consumer_group_member import ConsumerGroupMember, ConsumerGroupState
-from odradek.core.kafka.group_effects import Compute, Effect, Send
+from odradek.core.kafka.group_effects import Compute, Effect, Revoke, Send
 from odradek.core.kafka.member import Member
 from odradek.core.kafka.member_states import ClassicMemberState, MemberSettings
 from odradek.core.kafka.subscription import encode_assignment, encode_subscription
@@ -101,6 +101,7 @@ def test_a_member_survives_every_answer(steps: list[tuple[str, int]], cooperativ
     assignor = CooperativeStickyAssignor() if cooperative else StickyAssignor()
     member = Member(MemberSettings("g", instance_id="i" if static else None), [assignor], frozenset({"t"}))
     out: Request[Any] | None = None
+    revokes: list[Revoke] = []
     now = 0.0
     for step, code in steps:
         if step == "answer" and out is not None:
@@ -110,15 +111,17 @@ def test_a_member_survives_every_answer(steps: list[tuple[str, int]], cooperativ
             member.connection_lost(now)
             out = None
         elif step == "revoked":
-            member.revoked()
+            for revoke in revokes:
+                member.revoked(revoke)
         elif (
             step == "leave" and code == 0 and member.state not in (ClassicMemberState.LEFT, ClassicMemberState.LEAVING)
         ):
             member.leave(member_lists=True)
         elif step == "wait":
             now += 10
-            member.fenced(member.fence, code)
+            member.commit_refused(member.fence, code)
         effects = member.poll(now)
+        revokes += [effect for effect in effects if isinstance(effect, Revoke)]
         if any(isinstance(effect, Compute) for effect in effects):
             member.assign(TOPICS)
             effects += member.poll(now)
@@ -134,6 +137,7 @@ def test_a_member_survives_every_answer(steps: list[tuple[str, int]], cooperativ
 def test_a_consumer_group_member_survives_every_answer(steps: list[tuple[str, int]], static: bool) -> None:
     member = ConsumerGroupMember(MemberSettings("g", instance_id="i" if static else None), "uuid", frozenset({"t"}))
     out: Request[Any] | None = None
+    revokes: list[Revoke] = []
     now = 0.0
     for step, code in steps:
         if step == "answer" and out is not None:
@@ -144,14 +148,18 @@ def test_a_consumer_group_member_survives_every_answer(steps: list[tuple[str, in
             out = None
         elif step == "revoked":
             member.resolved({b"t" * 16: "t"})
-            member.revoked()
+            for revoke in revokes:
+                member.revoked(revoke)
         elif (
             step == "leave" and code == 0 and member.state not in (ConsumerGroupState.LEFT, ConsumerGroupState.LEAVING)
         ):
             member.leave()
         elif step == "wait":
             now += 10
-        sent = requests(member.poll(now))
+            member.commit_refused(member.fence, code)
+        effects = member.poll(now)
+        revokes += [effect for effect in effects if isinstance(effect, Revoke)]
+        sent = requests(effects)
         assert len(sent) + (out is not None) <= 1
         out = sent[0] if sent else out
         if member.state is ConsumerGroupState.FAILED:

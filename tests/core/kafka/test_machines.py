@@ -12,7 +12,7 @@ from odradek.core.kafka.fetch_session import SESSION, FetchSessionState
 from odradek.core.kafka.lightweight_consumer import LIGHTWEIGHT_CONSUMER, LightweightConsumerState
 from odradek.core.kafka.member_states import MEMBER, ClassicMemberState
 from odradek.core.kafka.share import SHARE_SESSION, ShareSessionState
-from odradek.core.kafka.transactions import TRANSACTION, TransactionalProducerState
+from odradek.core.kafka.transaction_states import TRANSACTION, TransactionalProducerState
 from odradek.core.states import Machine
 from odradek.errors import LocalProtocolError
 

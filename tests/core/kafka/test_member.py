@@ -52,13 +52,20 @@ class Driver:
     def __init__(self, *assignors: Assignor, **settings: Any) -> None:
         self.member = Member(MemberSettings("g", **settings), assignors or (RangeAssignor(),), frozenset({"t"}))
         self.now = 0.0
+        self.revokes: list[Revoke] = []
         self.effects: list[Effect] = []
 
     def state(self) -> ClassicMemberState:
         return self.member.state
 
     def poll(self) -> list[Effect]:
-        return self.member.poll(self.now)
+        effects = self.member.poll(self.now)
+        self.revokes += [effect for effect in effects if isinstance(effect, Revoke)]
+        return effects
+
+    def revoked(self) -> None:
+        """Report that what the last `Revoke` named is given up."""
+        self.member.revoked(self.revokes[-1])
 
     def sent(self, kind: type[Any]) -> Any:
         """The next effects: none but one request of this kind."""
@@ -175,7 +182,7 @@ def test_a_returning_static_leader_does_not_share_out() -> None:
     assert driver.sync(1).assignments == ()
     driver.poll()
     driver.member.metadata_changed(without_racks({"t": 50}))
-    assert driver.poll() == []  # what the partitions were, it does not know
+    assert driver.poll() == []  # how many there were when the group assigned, it does not know
 
 
 def test_the_member_id_that_the_coordinator_asks_for_is_taken_at_once() -> None:
@@ -218,7 +225,7 @@ def test_an_eager_member_gives_everything_up_before_it_joins_again() -> None:
     assert driver.member.fence.generation == 1  # commits are still accepted
     driver.heartbeat(27)  # said again while it gives up: nothing new
     assert driver.poll() == [] and driver.state() is S.REVOKING
-    driver.member.revoked()
+    driver.revoked()
     request = driver.join(2)
     assert request.member_id == "me" and owned(request) == frozenset()
     claims = StickyAssignor().claims([], -1, subscription(request).user_data)
@@ -240,7 +247,7 @@ def test_a_cooperative_member_keeps_what_it_has_and_gives_up_only_what_is_missin
     assert owned(request) == tp(0, 1) and subscription(request).generation_id == 1
     driver.sync(1, 2)
     assert driver.poll() == [Revoke(tp(0)), Assign(tp(2))]
-    driver.member.revoked()
+    driver.revoked()
     again = driver.join(3)  # so that the others can have it
     assert owned(again) == tp(1, 2)
     driver.sync(1, 2)
@@ -260,9 +267,9 @@ def test_a_new_subscription_is_a_reason_to_join_again() -> None:
     assert subscription(driver.sent(JoinGroupRequest)).topics == ("t", "u")
 
 
-def test_the_caller_can_have_it_join_again() -> None:
+def test_a_commit_refused_for_a_rebalance_makes_a_stable_member_join_again() -> None:
     driver = Driver().stable()
-    driver.member.rejoin()
+    driver.member.commit_refused(driver.member.fence, 27)
     driver.sent(JoinGroupRequest)
 
 
@@ -362,14 +369,14 @@ def test_a_lost_connection_keeps_the_member_id() -> None:
 
 def test_a_refused_commit_of_this_generation_loses_the_partitions() -> None:
     driver = Driver().stable(0)
-    driver.member.fenced(driver.member.fence, 25)
+    driver.member.commit_refused(driver.member.fence, 25)
     lost, _ = driver.poll()
     assert lost == Lost(tp(0))
 
 
 def test_a_refused_commit_of_an_older_generation_says_nothing_about_this_one() -> None:
     driver = Driver().stable(0)
-    driver.member.fenced(GroupMetadata("g", 0, "me"), 25)
+    driver.member.commit_refused(GroupMetadata("g", 0, "me"), 25)
     assert driver.poll() == [] and driver.member.owned == tp(0)
 
 
@@ -377,7 +384,7 @@ def test_a_refused_commit_while_joining_is_left_to_the_answer() -> None:
     driver = Driver(CooperativeStickyAssignor()).stable(0)
     driver.heartbeat(27)
     driver.sent(JoinGroupRequest)
-    driver.member.fenced(driver.member.fence, 22)
+    driver.member.commit_refused(driver.member.fence, 22)
     assert driver.state() is S.JOINING and driver.member.owned == tp(0)
 
 
@@ -406,10 +413,10 @@ def test_a_fenced_instance_stops_and_loses_everything() -> None:
 
 def test_answers_that_fit_nothing_are_refused() -> None:
     driver = Driver()
-    with pytest.raises(LocalProtocolError, match="no request is out"):
+    with pytest.raises(LocalProtocolError, match="no request is in flight"):
         driver.answer(HeartbeatResponse())
     driver.poll()
-    with pytest.raises(LocalProtocolError, match="OffsetCommitResponse is no answer to FindCoordinatorRequest"):
+    with pytest.raises(LocalProtocolError, match="OffsetCommitResponse is not a response to FindCoordinatorRequest"):
         driver.answer(OffsetCommitResponse())
 
 
@@ -471,9 +478,9 @@ def test_leaving_waits_for_the_answer_that_is_out() -> None:
 
 def test_leaving_while_joining_takes_the_id_that_the_answer_gives() -> None:
     driver = Driver().stable(0)
-    driver.member.rejoin()
+    driver.heartbeat(27)
     driver.poll()
-    driver.member.revoked()
+    driver.revoked()
     driver.sent(JoinGroupRequest)
     driver.member.leave(member_lists=True)
     driver.answer(JoinGroupResponse(member_id="renamed"))
@@ -496,7 +503,7 @@ def test_what_comes_late_changes_nothing() -> None:
     driver.sent(HeartbeatRequest)
     driver.member.leave(member_lists=True)
     driver.answer(HeartbeatResponse())
-    driver.member.revoked()
+    driver.member.revoked(Revoke(tp(0)))
     driver.member.assign(TOPICS)
-    driver.member.fenced(driver.member.fence, 25)
+    driver.member.commit_refused(driver.member.fence, 25)
     assert driver.state() is S.LEFT and driver.poll() == []

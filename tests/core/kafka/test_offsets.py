@@ -124,6 +124,12 @@ def test_committed_offsets_are_read_in_both_shapes() -> None:
     assert read_fetch(new, [A, B]) == {A: Committed(OffsetStep.DONE), B: Committed(OffsetStep.RETRY, None, 88)}
 
 
+def test_a_partition_missing_in_a_response_is_asked_for_again_and_others_are_ignored() -> None:
+    other = OffsetFetchResponsePartition(partition_index=7, committed_offset=3)
+    response = OffsetFetchResponse(topics=(OffsetFetchResponseTopic(name="t", partitions=(other,)),))
+    assert read_fetch(response, [A]) == {A: Committed(OffsetStep.RETRY)}
+
+
 @pytest.mark.parametrize(
     "response",
     [

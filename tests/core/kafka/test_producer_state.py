@@ -176,9 +176,20 @@ def test_after_the_last_epoch_a_new_id_is_needed() -> None:
     assert state.answered(stamp, 45).step is NextStep.REINITIALIZE
     assert state.answered(other, 45).step is NextStep.REINITIALIZE
     assert not state.can_send(A)
-    state.identify(4001, 0)
-    decision = state.answered(stamp, 45)
-    assert decision.restamped == {stamp: Stamp(A, ProducerIdentity(4001, 0), 0, 1)}
+    raised = ProducerIdentity(4001, 0)
+    assert state.identify(4001, 0) == {stamp: Stamp(A, raised, 0, 1), other: Stamp(B, raised, 0, 1)}
+    assert state.stamp(A, 1).base_sequence == 1
+    assert state.identify(4002, 0) == {}  # nothing waits for an id any more
+
+
+def test_a_new_id_leaves_batches_alone_that_their_broker_may_still_accept() -> None:
+    state = IdempotentProducer()
+    state.identify(4000, 0x7FFF)
+    stamp, other = state.stamp(A, 1), state.stamp(B, 1)
+    state.answered(stamp, 45)
+    assert other not in state.identify(4001, 0) and not state.can_send(B)
+    assert state.answered(other, 0, 5).step is NextStep.DONE
+    assert state.stamp(B, 1) == Stamp(B, ProducerIdentity(4001, 0), 0, 1)
 
 
 def test_records_removed_by_retention_restart_the_sequences() -> None:
@@ -257,7 +268,7 @@ def test_answers_about_batches_that_are_decided_change_nothing() -> None:
     stamp = state.stamp(A, 1)
     state.expire(stamp)
     state.expire(stamp)
-    assert state.answered(stamp, 45).step is NextStep.FAIL
+    assert state.answered(stamp, 45).step is NextStep.RETRY
     assert state.answered(Stamp(B, stamp.producer, 0, 1), 0).step is NextStep.DONE
     assert state.withdraw(stamp) == {}
 
@@ -288,6 +299,57 @@ def test_a_new_identity_starts_all_sequences_at_0() -> None:
 )
 def test_without_sequences_only_the_plain_rules_hold(code: int, count: int, step: NextStep) -> None:
     assert step_without_sequences(code, count) is step
+
+
+@pytest.mark.parametrize(
+    ("code", "step"),
+    [
+        (0, NextStep.DONE),
+        (46, NextStep.DUPLICATE),
+        (45, NextStep.RETRY),
+        (47, NextStep.RETRY),
+        (90, NextStep.RETRY),
+        (10, NextStep.RETRY),
+        (48, NextStep.RETRY),
+        (9999, NextStep.RETRY),
+    ],
+)
+def test_an_answer_to_an_attempt_with_an_old_stamp_only_counts_if_the_batch_was_written(
+    code: int, step: NextStep
+) -> None:
+    state = ready()
+    first, second = state.stamp(A, 1), state.stamp(A, 1)
+    restamped = state.answered(first, 45).restamped
+    decision = state.answered(second, code)  # it was on its way when the epoch was raised
+    assert decision.step is step and not decision.restamped
+    assert state.identity == ProducerIdentity(4000, 4)
+    assert state.is_first(restamped[first])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_batches_in_flight_across_the_last_sequence_keep_their_order(count: int) -> None:
+    state = ready()
+    state.answered(state.stamp(A, 2**31 - 2), 0, 0)
+    crossing, behind = state.stamp(A, count), state.stamp(A, 4)
+    assert (crossing.base_sequence, behind.base_sequence) == (2**31 - 2, (count - 2) % 2**31)
+    assert state.answered(crossing, 0, 2**31).step is NextStep.DONE
+    assert state.answered(behind, 7).step is NextStep.RETRY
+    assert state.answered(behind, 46).step is NextStep.DUPLICATE
+    assert state.stamp(A, 1).base_sequence == count + 2
+
+
+@pytest.mark.parametrize("outcome", ["written", "not written"])
+def test_a_batch_given_up_at_the_last_sequence_is_judged_by_the_ones_behind_it(outcome: str) -> None:
+    state = ready()
+    state.answered(state.stamp(A, 2**31 - 1), 0, 0)
+    lost, behind = state.stamp(A, 1), state.stamp(A, 1)
+    assert (lost.base_sequence, behind.base_sequence) == (2**31 - 1, 0)
+    state.expire(lost)
+    if outcome == "written":
+        state.answered(behind, 0, 2**31)
+        assert state.stamp(A, 1) == Stamp(A, ProducerIdentity(4000, 3), 1, 1)
+    else:
+        assert state.answered(behind, 45).restamped == {behind: Stamp(A, ProducerIdentity(4000, 4), 0, 1)}
 
 
 class FakeBroker:
@@ -329,3 +391,95 @@ def test_every_batch_is_written_exactly_once_whatever_gets_lost(faults: list[tup
             code = broker.append(stamp)
         assert state.answered(stamp, code).step in (NextStep.DONE, NextStep.DUPLICATE)
     assert broker.records == sum(count for count, _ in faults)
+
+
+class Partition:
+    """One partition, its broker, and a connection that is cut: requests and responses in order, until they are lost."""
+
+    def __init__(self) -> None:
+        self.state, self.broker = ready(), FakeBroker()
+        self.written: list[int] = []
+        self.stamps: list[Stamp] = []  # batch -> its present stamp
+        self.open: list[int] = []  # batches without an outcome, in order
+        self.requests: list[tuple[int, Stamp]] = []
+        self.responses: list[tuple[int, Stamp, int]] = []
+        self.expired: set[int] = set()
+
+    def send_new(self) -> None:
+        if self.state.can_send(A):
+            self.stamps.append(self.state.stamp(A, 1 + len(self.stamps) % 3))
+            self.open.append(len(self.stamps) - 1)
+            self.requests.append((self.open[-1], self.stamps[-1]))
+
+    def send_again(self) -> None:
+        out = {batch for batch, *_ in [*self.requests, *self.responses]}
+        for batch in self.open:
+            if batch not in out and self.state.is_first(self.stamps[batch]):
+                self.requests.append((batch, self.stamps[batch]))
+
+    def arrive(self) -> None:
+        if self.requests:
+            batch, stamp = self.requests.pop(0)
+            code = self.broker.append(stamp)
+            if not code:
+                self.written.append(batch)
+            self.responses.append((batch, stamp, code))
+
+    def respond(self) -> None:
+        if self.responses:
+            self.answered(*self.responses.pop(0))
+
+    def cut(self) -> None:
+        lost = [*((batch, stamp, 13) for batch, stamp, _ in self.responses), *((b, s, 13) for b, s in self.requests)]
+        self.requests, self.responses = [], []
+        for batch, stamp, code in lost:
+            self.answered(batch, stamp, code)
+
+    def answered(self, batch: int, stamp: Stamp, code: int) -> None:
+        if batch in self.expired:
+            return
+        decision = self.state.answered(stamp, code, offset=100)
+        assert decision.step in (NextStep.DONE, NextStep.DUPLICATE, NextStep.RETRY, NextStep.REFRESH), decision
+        for old, new in decision.restamped.items():
+            self.stamps[self.stamps.index(old)] = new
+        if decision.step in (NextStep.DONE, NextStep.DUPLICATE):
+            self.open.remove(batch)
+
+    def expire(self) -> None:
+        """Give up the oldest batch, unless it is in flight."""
+        out = {batch for batch, *_ in [*self.requests, *self.responses]}
+        if self.open and self.open[0] not in out:
+            batch = self.open.pop(0)
+            self.expired.add(batch)
+            self.state.expire(self.stamps[batch])
+
+
+@given(st.lists(st.sampled_from([*("send_new", "send_again", "arrive", "respond") * 3, "cut", "expire"]), max_size=120))
+def test_batches_stay_in_order_and_single_while_connections_are_cut_and_batches_expire(events: list[str]) -> None:
+    partition = Partition()
+    for event in events:
+        getattr(partition, event)()
+    while partition.open:
+        for event in ("send_again", "arrive", "respond"):
+            getattr(partition, event)()
+    assert partition.written == sorted(set(partition.written))
+    assert set(range(len(partition.stamps))) - partition.expired <= set(partition.written)
+
+
+def test_a_refused_batch_is_divided_in_its_own_numbers() -> None:
+    state = ready()
+    first, second = state.stamp(A, 4), state.stamp(A, 2)
+    parts, restamped = state.divide(first, [3, 1])
+    assert [(part.base_sequence, part.count) for part in parts] == [(0, 3), (3, 1)]
+    assert restamped == {second: second}
+    assert state.is_first(parts[0])
+    assert state.divide(first, [4]) == ((), {})
+
+
+def test_batches_close_up_behind_one_that_loses_records() -> None:
+    state = ready()
+    first, second = state.stamp(A, 4), state.stamp(A, 2)
+    parts, restamped = state.divide(first, [1])
+    assert [(part.base_sequence, part.count) for part in parts] == [(0, 1)]
+    assert restamped[second].base_sequence == 1
+    assert state.stamp(A, 1).base_sequence == 3

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from odradek.core.kafka.routing import KafkaBroker, KafkaRoutingTable
+from odradek.core.kafka.routing import BrokerEndpoint, KafkaRoutingTable
 from odradek.types import TopicPartition
 from odradek.wire.kafka.messages.common import NodeEndpoint
 from odradek.wire.kafka.messages.metadata import (
@@ -61,7 +61,7 @@ def table(*topics: MetadataResponseTopic) -> KafkaRoutingTable:
 
 def test_a_first_answer_says_who_leads() -> None:
     new, changes = KafkaRoutingTable().apply(answer(topic("orders", (1, 5), (2, 3))), None)
-    assert new.leader(ORDERS_0) == KafkaBroker(1, "b1", 9092, "r1")
+    assert new.leader(ORDERS_0) == BrokerEndpoint(1, "b1", 9092, "r1")
     assert changes.moved == {ORDERS_0, ORDERS_1}
     assert (new.cluster_id, new.controller_id) == ("c", 1)
     assert new.led_partitions("orders") == [0, 1]
@@ -154,7 +154,7 @@ def test_brokers_that_left_are_named() -> None:
 
 def test_an_answer_without_brokers_leaves_those_that_are_known() -> None:
     new, changes = table(topic("orders", (1, 5))).apply(answer(brokers=[]), [])
-    assert new.leader(ORDERS_0) == KafkaBroker(1, "b1", 9092, "r1") and not changes.brokers_gone
+    assert new.leader(ORDERS_0) == BrokerEndpoint(1, "b1", 9092, "r1") and not changes.brokers_gone
 
 
 def test_a_cluster_can_ask_to_begin_again() -> None:
@@ -174,7 +174,7 @@ def test_a_hint_can_name_a_new_broker() -> None:
     new, changed = table(topic("orders", (1, 5))).hint(
         ORDERS_0, 7, 6, [NodeEndpoint(node_id=7, host="b7", port=9, rack=None)]
     )
-    assert changed and new.leader(ORDERS_0) == KafkaBroker(7, "b7", 9, None)
+    assert changed and new.leader(ORDERS_0) == BrokerEndpoint(7, "b7", 9, None)
 
 
 @pytest.mark.parametrize(

@@ -94,9 +94,27 @@ def test_locks_run_out_unless_the_acknowledgement_is_on_its_way() -> None:
 
 
 @pytest.mark.parametrize(("first", "last"), [(5, 4), (0, 1 << 20), (0, 2**62)])
-def test_ranges_that_no_broker_lends_are_refused(first: int, last: int) -> None:
+def test_ranges_that_no_broker_acquires_are_refused(first: int, last: int) -> None:
+    acks = Acknowledgements(30.0)
     with pytest.raises(RemoteProtocolError, match="acquired records"):
-        Acknowledgements(30.0).acquire(acquired(first, last), [], now=0)
+        acks.acquire([*acquired(), *acquired(first, last)], [], now=0)
+    assert len(acks) == 0
+
+
+def test_all_ranges_together_are_bounded() -> None:
+    acks = holding()
+    ranges = [record for first in range(100, 1 << 40, 1 << 32) for record in acquired(first, first + (1 << 16))]
+    with pytest.raises(RemoteProtocolError, match="more than 1048576 acquired"):
+        acks.acquire(ranges, [], now=0)
+    assert len(acks) == 5
+
+
+def test_a_record_delivered_again_before_its_acknowledgement_is_answered_is_acquired_again() -> None:
+    acks = holding(10, 10)
+    acks.acknowledge(10, AckType.RELEASE)
+    acks.pop_batches()
+    assert acks.acquire(acquired(10, 10, count=2), [10], now=1) == [10]
+    assert acks.answered(0, now=1) == [] and acks.delivery_count(10) == 2
 
 
 def test_a_share_session_counts_its_epoch() -> None:

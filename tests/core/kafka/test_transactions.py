@@ -346,12 +346,12 @@ def test_there_is_nothing_to_abort_while_initializing(code: int) -> None:
 
 def test_answers_that_fit_nothing_are_refused() -> None:
     driver = Driver().initialized()
-    with pytest.raises(LocalProtocolError, match="no request is out"):
+    with pytest.raises(LocalProtocolError, match="no request is in flight"):
         driver.txn.receive(EndTxnResponse(), 0.0)
     driver.txn.begin(v2=False)
     driver.txn.add_partition(A)
     driver.out()
-    with pytest.raises(LocalProtocolError, match="HeartbeatResponse is no answer"):
+    with pytest.raises(LocalProtocolError, match="HeartbeatResponse is not a response"):
         driver.txn.receive(HeartbeatResponse(), 0.0)
 
 

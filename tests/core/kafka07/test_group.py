@@ -16,7 +16,8 @@ from odradek.core.kafka07.group import (
     event_after_attempt,
     plan,
 )
-from odradek.core.kafka07.znodes import Registration, StaticRegistration, TopicFilter, WildcardRegistration, thread_id
+from odradek.core.kafka07.topic_filter import TopicFilter
+from odradek.core.kafka07.znodes import Registration, StaticRegistration, WildcardRegistration, thread_id
 from odradek.types import TopicPartition
 
 

@@ -13,7 +13,7 @@ from odradek.client.options import partition as partition_rule
 from odradek.client.options import start_position as start_position_rule
 from odradek.core.fetch.read_range import ExactPosition
 from odradek.core.interfaces import ProtocolDriver
-from odradek.errors import CorruptMessage
+from odradek.errors import CorruptMessage, UsageError
 from odradek.types import LATEST, Position, StartPosition, TopicPartition
 
 __all__ = ["PartitionReaderBase"]
@@ -26,6 +26,14 @@ class PartitionReaderBase:
 
     def __init__(self, driver: ProtocolDriver, fetcher: Fetcher, streams: list[Stream[Any]]) -> None:
         self._driver, self._fetcher, self._all_streams = driver, fetcher, streams
+        self._entered = False
+
+    def _enter_once(self) -> None:
+        """Raise UsageError if the block was entered before."""
+        if self._entered:
+            name = type(self).__name__.lower()
+            raise UsageError(f"this {name} was entered before: make another {name} for another block")
+        self._entered = True
 
     @property
     def partitions(self) -> list[TopicPartition]:

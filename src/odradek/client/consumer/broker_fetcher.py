@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from random import random
 from typing import Protocol
@@ -71,6 +72,10 @@ class FetcherHost(Protocol):
 
     async def on_position_resolved(self, partition: TopicPartition, position: Position) -> None:
         """The broker named a position; nothing is fetched before this returns."""
+        ...
+
+    def set_replica(self, cursor: Cursor, broker_id: int | None) -> None:
+        """Fetch a partition from this broker instead of its leader; None: from the leader."""
         ...
 
     def refresh_metadata(self) -> None:
@@ -154,6 +159,8 @@ class BrokerFetcher:
             if max_wait:
                 self.scheduler.long_poll_finished()
         self._handle_response(fetches, lost)
+        if lost:  # together with what becomes due meanwhile
+            await anyio.sleep_until(client.available_at)
 
     def _handle_response(self, fetches: Sequence[CursorFetch], lost: bool) -> None:
         """Finish the fetches whose response is decoded; leave the others to threads first."""
@@ -196,6 +203,10 @@ class BrokerFetcher:
                 self.scheduler.requeue(cursor, now, random())
                 if fetch.error is not None and not lost:
                     self._on_partition_error(cursor, fetch.error)
+                if fetch.preferred_replica is not None:
+                    self._host.set_replica(cursor, fetch.preferred_replica)
+                elif lost or fetch.error is not None:
+                    self._host.set_replica(cursor, None)
                 if cursor.skipped:
                     self._host.report_skipped(cursor)
                 has_news |= cursor.in_ready_queue or cursor.at_end
@@ -233,8 +244,7 @@ class BrokerFetcher:
                 asked.append((cursor, cursor.start))
         if not asked:
             return
-        control = self._host.driver.broker(broker, purpose="control")
-        outcomes = await gather_outcomes(lambda each: control.resolve_position(each[0].partition, each[1]), asked)
+        outcomes = await gather_outcomes(partial(self._ask_leader, broker), asked)
         for (cursor, start), outcome in zip(asked, outcomes, strict=True):
             if not _is_waiting(cursor, start):
                 continue
@@ -244,6 +254,12 @@ class BrokerFetcher:
             await self._host.on_position_resolved(cursor.partition, outcome)
             if _is_waiting(cursor, start):
                 self._on_resolved(broker, cursor, outcome)
+
+    async def _ask_leader(self, broker: Broker, asked: tuple[Cursor, PositionSpec | AtTime]) -> Position:
+        """Resolve a position at the leader: `broker` may be a replica, which has no positions."""
+        driver, partition = self._host.driver, asked[0].partition
+        leader = driver.metadata.table.leader(partition) or broker
+        return await driver.broker(leader, purpose="control").resolve_position(partition, asked[1])
 
     def _on_resolved(self, broker: Broker, cursor: Cursor, position: Position) -> None:
         client = self._host.driver.broker(broker, purpose="fetch")

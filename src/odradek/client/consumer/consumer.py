@@ -21,6 +21,7 @@ import anyio
 
 from odradek import arguments
 from odradek.client.consumer.base import PartitionReaderBase
+from odradek.client.consumer.committer import Committer
 from odradek.client.consumer.each import HANDLER, HandlerPool
 from odradek.client.consumer.fetch_settings import fetch_settings
 from odradek.client.consumer.fetcher import Fetcher
@@ -83,6 +84,7 @@ class Consumer(PartitionReaderBase):
             corrupt=chosen["corrupt"],
             max_message_bytes=chosen["max_message_bytes"],
             reset=start if reset == "start" else reset,
+            isolation=chosen["isolation"],
             long_poll=driver.long_poll,
         )
         counts = _streams_by_topic(topics, streams)
@@ -97,11 +99,10 @@ class Consumer(PartitionReaderBase):
         self._assignment: Mapping[TopicPartition, int] = {}
         self._progress: dict[TopicPartition, PartitionProgress] = {}
         self._progress_changed = Notifier()
-        self._commit_scope: anyio.CancelScope | None = None
         self._membership_ended = Notifier()
         self._pools: list[HandlerPool] = []
         self._membership_scope: anyio.CancelScope
-        self._committing: anyio.Lock
+        self._committer: Committer
         self._membership: Membership = driver.membership(self._subscription)
         fetcher = Fetcher(driver, settings, on_resolved=self._on_position_resolved)
         self._stream = GroupStream(fetcher, self._deliver)
@@ -250,52 +251,13 @@ class Consumer(PartitionReaderBase):
         Cancellation: positions being stored may be stored or not; either is safe.
         """
         self._fetcher.check()
-        return await self._commit()
-
-    async def _commit(self, partitions: Collection[TopicPartition] | None = None) -> dict[TopicPartition, Position]:
-        """Store positions, of some partitions or of all."""
-        async with self._committing:
-            for stream in self._all_group_streams:
-                stream.reach()
-            chosen = self._progress.keys() if partitions is None else self._progress.keys() & set(partitions)
-            due = {p: at for p in chosen if (at := self._progress[p].to_commit) is not None}
-            if not due:
-                return {}
-            with anyio.CancelScope() as self._commit_scope:
-                await self._membership.commit(due)
-            if self._commit_scope.cancelled_caught:  # `lost` was called meanwhile
-                return {}
-            for partition in due.keys() & self._progress.keys():
-                self._progress[partition].committed = due[partition]
-            return due
-
-    async def _commit_quietly(self, when: str, partitions: Collection[TopicPartition]) -> None:
-        try:
-            await self._commit(partitions)
-        except OdradekError as error:
-            log.warning("%s: commit %s failed: %s", self._subscription.group, when, error)
-
-    async def _commit_periodically(self, every: float) -> None:
-        """Store the latest positions. One line in the log when that begins to fail, and one when it succeeds again."""
-        works = True
-        while True:
-            await anyio.sleep(every)
-            try:
-                await self._commit()
-            except OdradekError as error:
-                if works:
-                    log.warning("%s: commits fail: %s; retrying", self._subscription.group, error)
-                works = False
-            else:
-                if not works:
-                    log.warning("%s: commits are succeeding again", self._subscription.group)
-                works = True
+        return await self._committer.commit()
 
     async def _on_position_resolved(self, partition: TopicPartition, position: Position) -> None:
         """Continue the group at the position that the broker named (EARLIEST or LATEST, or out of range)."""
         if self._is_delivered(partition):
             self._progress[partition] = self._progress[partition].restart(position)
-            await self._commit_quietly("of a new position", [partition])
+            await self._committer.commit_or_log("of a new position", [partition])
 
     # ---- the group: core.interfaces.RebalanceListener -------------------------------------------------------
 
@@ -331,7 +293,7 @@ class Consumer(PartitionReaderBase):
             if not await self._wait_until_idle(partitions, 0.2 * self._revoke_within):
                 busy = [str(p) for p in partitions if p in self._progress and self._progress[p].in_hand]
                 log.warning("%s: rebalance continues without %s", self._subscription.group, ", ".join(busy))
-        await self._commit_quietly("before release", partitions)
+        await self._committer.commit_or_log("before release", partitions)
         self._clear_assignment(partitions, OwnershipEvent.RELEASE)
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
@@ -340,8 +302,7 @@ class Consumer(PartitionReaderBase):
         self._stop_delivery(partitions)
         for pool in self._pools:
             pool.cancel(partitions)
-        if self._commit_scope is not None:
-            self._commit_scope.cancel()
+        self._committer.abort()
         self._clear_assignment(partitions, OwnershipEvent.LOSE)
         self._progress_changed.notify()
 
@@ -381,6 +342,10 @@ class Consumer(PartitionReaderBase):
     def _transition(self, event: ConsumerEvent) -> None:
         self._state = CONSUMER.after(self._state, event)
 
+    def _record_progress(self) -> None:
+        for stream in self._all_group_streams:
+            stream.record_progress()
+
     @property
     def _all_group_streams(self) -> Sequence[GroupStream]:
         return (self._stream, *self.streams)
@@ -393,13 +358,18 @@ class Consumer(PartitionReaderBase):
         Raises:
             GroupError: Partitions still belong to others after `join_within`; says whose.
             DeadlineError: There is no assignment after `join_within`.
+            UsageError: This consumer was entered before.
         """
-        self._membership_scope, self._committing = anyio.CancelScope(), anyio.Lock()
+        self._enter_once()
+        self._membership_scope = anyio.CancelScope()
+        self._committer = Committer(
+            self._subscription.group, self._progress, self._membership.commit, self._record_progress
+        )
         self._transition(ConsumerEvent.ENTER)
         await self._fetcher.__aenter__()
         self._fetcher.spawn(self._run_membership)
         if self._commit_every is not None:
-            self._fetcher.spawn(self._commit_periodically, self._commit_every)
+            self._fetcher.spawn(self._committer.run, self._commit_every)
         try:
             await self._wait_until_joined()
         except BaseException as error:
@@ -441,6 +411,9 @@ class Consumer(PartitionReaderBase):
         Cancellation while it runs: not by anyio's scopes and trio; a native `Task.cancel` ends the step it interrupts
         and is raised after the others. Partitions that are not released then are released in the background.
         """
+        if self._state in (ConsumerState.LEAVING, ConsumerState.CLOSED):  # left already, by a call of this method
+            await self._fetcher.__aexit__(kind, error, trace)
+            return
         errors: list[Exception] = []
         try:
             self._fetcher.close()
@@ -451,10 +424,12 @@ class Consumer(PartitionReaderBase):
             self._transition(ConsumerEvent.EXIT)
             await self._leave(errors)
         finally:
-            await self._fetcher.__aexit__(kind, error, trace)
-            self._stop_delivery(tuple(self._progress))  # of what was assigned before the membership noticed the exit
-            self._clear_assignment(tuple(self._progress), OwnershipEvent.RELEASE)
-            self._transition(ConsumerEvent.LEFT)
+            try:
+                await self._fetcher.__aexit__(kind, error, trace)
+            finally:
+                self._stop_delivery(tuple(self._progress))  # also of what was assigned during the exit
+                self._clear_assignment(tuple(self._progress), OwnershipEvent.RELEASE)
+                self._transition(ConsumerEvent.LEFT)
         if self._fetcher.failure is not None and not self._fetcher.failure_seen:
             errors.insert(0, self._fetcher.failure)
         if errors and kind is None:
@@ -469,7 +444,7 @@ class Consumer(PartitionReaderBase):
         self._membership_scope.cancel()
         async with AsyncExitStack() as stack:  # every step, also when a native cancellation ends one of them
             stack.push_async_callback(self._step, errors, deadline, self._membership.leave)
-            stack.push_async_callback(self._step, errors, deadline, self._commit)
+            stack.push_async_callback(self._step, errors, deadline, self._committer.commit)
             await self._step(errors, deadline, self._await_membership)
         if anyio.current_time() >= deadline:
             errors.insert(

@@ -85,7 +85,7 @@ class HandlerPool:
         self._waiting: Counter[TopicPartition] = Counter()
         self._paused: set[TopicPartition] = set()
         self._high_water = 2 * options["parallel"]
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         self._dead_letter_producer: Any = None
         self._tasks: TaskGroup
 
@@ -142,7 +142,7 @@ class HandlerPool:
         except Exception as error:
             self._fail(error)
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         """End the pool with `error`, which is not raised as a group of exceptions."""
         self._failure = self._failure or error
         self._tasks.cancel_scope.cancel()
@@ -224,7 +224,9 @@ class HandlerPool:
             with anyio.CancelScope() as job.scope:
                 await self._call_with_retries(job)
                 job.span.done()
-        except Exception as error:
+        except (GeneratorExit, anyio.get_cancelled_exc_class()):
+            raise
+        except BaseException as error:  # also KeyboardInterrupt: raised from `run`, once, in the user's task
             self._fail(error)
         finally:
             self._running.discard(job)

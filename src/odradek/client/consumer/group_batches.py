@@ -77,7 +77,7 @@ class GroupStream(Stream[GroupBatch]):
             self.batch.done()
         super().finish_current()
 
-    def reach(self) -> None:
+    def record_progress(self) -> None:
         """Record how far iterating by record has got into its batch."""
         if self.batch is not None and self.last is not None:
             self.batch.span.reach(self.last.position)

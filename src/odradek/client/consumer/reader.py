@@ -48,7 +48,7 @@ _EXACT = arguments.mapping(_PARTITION, _START_POSITION, _TOPICS)
 
 
 class Reader(PartitionReaderBase):
-    """Reads partitions from a start, forever or until an end. Made by `Cluster.reader`; used as `async with`.
+    """Reads partitions from a start, forever or until an end. Made by `Cluster.reader`; used as `async with`, once.
 
     Iterate it for records, `batches()` for batches, or `arrow()` for Arrow tables. An error of one partition (corrupt
     message, message too large) is raised after the good records before it; iterating further continues with the other
@@ -76,6 +76,7 @@ class Reader(PartitionReaderBase):
             corrupt=chosen["corrupt"],
             max_message_bytes=chosen["max_message_bytes"],
             reset=chosen["reset"],
+            isolation=chosen["isolation"],
             long_poll=driver.long_poll,
         )
         fetcher = Fetcher(driver, settings, on_table=self._add_new_partitions)
@@ -84,7 +85,8 @@ class Reader(PartitionReaderBase):
 
     async def __aenter__(self) -> Self:
         """Look topics up and resolve start and end of every partition. Raises TransportError when a broker needed for
-        that does not respond."""
+        that does not respond, UsageError if this reader was entered before."""
+        self._enter_once()
         for name in self._names:
             await self._driver.metadata.table_for_topic(name)
         partitions = self._registered(self._driver.metadata.table)

@@ -13,7 +13,8 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from odradek.core.interfaces import ProducerRecord
-from odradek.core.produce.batch import RECORD_OVERHEAD_BYTES, TopicQueues
+from odradek.core.produce.batch import RECORD_OVERHEAD_BYTES
+from odradek.core.produce.partition_queue import TopicQueues
 from odradek.errors import DeliveryError, NotWritten, OdradekError, OutcomeUnknown, Rejected, Undelivered
 from odradek.io.requests import wake_waiter
 from odradek.types import Position, TopicPartition
@@ -44,7 +45,9 @@ class Ack(NamedTuple):
         records: How many.
         confirmed: The broker has acknowledged them; in 0.7: it has appended what it accepts, which is neither flushed
             to disk nor visible to consumers yet. False: they were handed to the network (`acks=0`).
-        repeated: An earlier attempt may have been applied as well, so they may be in the log twice.
+        repeated: An earlier attempt may have been applied as well, so they may be in the log twice. Never so where the
+            producer is idempotent.
+        timestamp: The time the broker gave them (ms since the epoch), if it did.
     """
 
     partition: TopicPartition
@@ -52,6 +55,7 @@ class Ack(NamedTuple):
     records: int
     confirmed: bool
     repeated: bool
+    timestamp: int | None = None
 
 
 class Failed(NamedTuple):

@@ -16,7 +16,7 @@ from odradek.core.fetch.read_ahead import ReadAheadBudget
 from odradek.core.fetch.read_range import ExactPosition, ReadRange
 from odradek.core.interfaces import LogDecoder, PartitionFetch
 from odradek.core.states import CURSOR, CursorEvent, CursorState
-from odradek.errors import CorruptMessage, OdradekError, OffsetOutOfRange
+from odradek.errors import CorruptMessage, LogTruncated, OdradekError, OffsetOutOfRange
 from odradek.types import Columns, Position, PositionSpec, StartPosition, TopicPartition
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class Cursor(QuotaMember):
         "fetch",
         "partition",
         "pause_reasons",
+        "replica",
         "retry_at",
         "skipped",
         "start",
@@ -97,6 +98,8 @@ class Cursor(QuotaMember):
         self.state = CURSOR.start
         self.pause_reasons = _NO_REASONS
         """Why it is neither fetched nor delivered now: `user` (pause), `handlers` (they have enough of it)."""
+        self.replica: int | None = None
+        """Id of the broker to fetch from instead of the leader."""
         self.skipped = 0
         """Corrupt messages left out since the last part without one."""
         self._reports: Sequence[CorruptMessage] = ()
@@ -302,7 +305,9 @@ class Cursor(QuotaMember):
             self._transition(CursorEvent.RECEIVE)  # the message boundary may still be there
         elif out_of_range and reset is not None:
             self._transition(CursorEvent.OUT_OF_RANGE)
-            self.start, self.decoder = reset, None  # resolved once everything queued is delivered
+            # Resolved once everything queued is delivered.
+            self.start = Position(error.end) if isinstance(error, LogTruncated) else reset
+            self.decoder = None
             self._range.skip = self._tail = 0
         elif error.retriable:
             self._drop_tail()

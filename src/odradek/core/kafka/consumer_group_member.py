@@ -1,8 +1,8 @@
-"""One member of a group under the protocol of KIP-848: the coordinator assigns, heartbeats carry everything.
+"""Member of a consumer group under the protocol of KIP-848, in which the coordinator assigns (specification 4.8).
 
-A heartbeat says what changed since the last one; its answer may hold a new target. The member gives up what the
-target lacks, takes what is new, and says so at once with the list of what it owns; only then does the coordinator
-hand to others what was given up (specification 4.8).
+Heartbeats carry everything. A request has what changed since the last one; a response may have a new target assignment.
+The member first gives up what the target lacks, then takes what is new, and after each step sends at once what it owns.
+Only then does the coordinator assign to other members what was given up.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.group_effects import Assign, Effect, Fail, GroupCoordinator, Lost, ResolveTopics, Revoke, Send
+from odradek.core.kafka.in_flight import InFlight
 from odradek.core.kafka.member_states import MemberSettings
 from odradek.core.kafka.transaction_requests import GroupMetadata
 from odradek.core.states import Machine
@@ -39,11 +40,11 @@ class ConsumerGroupState(Enum):
     """States of a member."""
 
     JOINING = "the next heartbeat joins, with epoch 0"
-    STABLE = "owns what the coordinator wants it to own"
-    RESOLVING = "the target names topics that are not known"
+    STABLE = "owns what it may own of its target"
+    RESOLVING = "the target has topic ids without a known name"
     REVOKING = "waits until partitions are given up"
     LEAVING = "the next heartbeat leaves"
-    LEFT = "done"
+    LEFT = "has left"
     FAILED = "stopped by an error"
 
 
@@ -51,14 +52,14 @@ class ConsumerGroupEvent(Enum):
     """Events of a member."""
 
     JOINED = "the coordinator gave an epoch"
-    UNRESOLVED = "target with unknown topics"
-    RESOLVED = "topics known"
-    REVOKE = "target lacks partitions"
+    UNRESOLVED = "target with unknown topic ids"
+    RESOLVED = "names requested"
+    REVOKE = "target lacks owned partitions"
     REVOKED = "partitions given up"
-    FENCED = "the epoch or the member is gone"
+    FENCED = "the coordinator does not know the epoch or the member"
     LEAVE = "leave"
-    LEFT = "left, or not worth waiting for"
-    FAIL = "an error that does not pass"
+    LEFT = "left, or without anything to leave"
+    FAIL = "a permanent error"
 
 
 _S, _E = ConsumerGroupState, ConsumerGroupEvent
@@ -89,10 +90,10 @@ class ConsumerGroupMember:
     """One member.
 
     Args:
-        settings: How it takes part; session timeout and heartbeat interval are the coordinator's.
+        settings: Group, rebalance timeout and rack. Session timeout and heartbeat interval are the coordinator's.
         member_id: A UUID as text, new for each run; "" for coordinators that assign ids (3.7 to 3.9).
-        topics: What it subscribes to.
-        regex: What it subscribes to, in the syntax of RE2; "" for none.
+        topics: The topics it subscribes to.
+        regex: Pattern of further topics, in the syntax of RE2; "" for none.
         server_assignor: The coordinator's assignor to use; None for its default.
     """
 
@@ -111,13 +112,14 @@ class ConsumerGroupMember:
         self.epoch = JOIN_EPOCH
         self.coordinator: GroupCoordinator | None = None
         self.owned: frozenset[TopicPartition] = frozenset()
-        self._revoking: frozenset[TopicPartition] = frozenset()
+        self._revoking: Revoke | None = None
         self._target: tuple[TopicIdPartitions, ...] | None = None
         self._names: dict[bytes, str] = {}
-        self._said: dict[str, object] = {}
+        self._sent: dict[str, object] = {}
+        self._had_regex = bool(regex)
         self._effects: list[Effect] = []
-        self._in_flight: Request[Any] | None = None
-        self._heartbeat_at = self._retry_at = 0.0
+        self._in_flight = InFlight[Request[Any]]()
+        self._heartbeat_at = 0.0
         self._interval_s = settings.heartbeat_interval_s
 
     def __repr__(self) -> str:
@@ -128,44 +130,66 @@ class ConsumerGroupMember:
 
     @property
     def fence(self) -> GroupMetadata:
-        """The token that goes with commits. After STALE_MEMBER_EPOCH a commit may be repeated with a newer one."""
+        """The token to send with commits. After STALE_MEMBER_EPOCH a commit may be repeated with a newer one."""
         return GroupMetadata(self.settings.group, self.epoch, self.member_id, self.settings.instance_id)
 
-    # ---- what happens outside ----
+    # ---- calls ----
 
     def subscribe(self, topics: frozenset[str], regex: str = "") -> None:
-        """Change the subscription; the next heartbeat says so, at once."""
+        """Change the subscription. The next heartbeat carries it, and is sent at once."""
         if (topics, regex) != (self.topics, self.regex):
             self.topics, self.regex, self._heartbeat_at = topics, regex, 0.0
+            self._had_regex = self._had_regex or bool(regex)
+
+    def commit_refused(self, token: GroupMetadata, code: int) -> None:
+        """Handle an error in a response to OffsetCommit: the next heartbeat is sent at once, if its response can have
+        the newer epoch or say that the member is gone.
+
+        Args:
+            token: The token that was sent. A refusal for an older epoch says nothing about this one.
+            code: The error. One that only the commit has to react to changes nothing here.
+        """
+        if self.state in _ACTIVE and code in _MOVED:
+            self.coordinator = None
+        elif token == self.fence and (code in _FENCING or code == ErrorCode.STALE_MEMBER_EPOCH):
+            self._heartbeat_at = 0.0
 
     def resolved(self, names: Mapping[bytes, str]) -> None:
-        """Apply the names of topics that `ResolveTopics` asked for. Those still missing are requested again
-        with the next heartbeat's answer."""
+        """Apply the names of topics that `ResolveTopics` requested. Topics that are still unknown wait until the
+        response to the next heartbeat; they are requested again then."""
         self._names.update(names)
         if self.state is _S.RESOLVING:
             self._go(_E.RESOLVED)
             self._reconcile()
 
-    def revoked(self) -> None:
-        """Continue after everything the last `Revoke` named is given up and committed."""
-        if self.state is _S.REVOKING:
-            self.owned -= self._revoking
+    def revoked(self, revoke: Revoke) -> None:
+        """Continue after the partitions of a `Revoke` were given up and committed.
+
+        Args:
+            revoke: The effect. If its partitions were lost meanwhile the call has no effect, even if another `Revoke`
+                is outstanding by now.
+        """
+        if revoke is self._revoking:
+            self._revoking = None
+            self.owned -= revoke.partitions
             self._go(_E.REVOKED)
-            self._heartbeat_at = 0.0  # says at once what is owned now
+            self._heartbeat_at = 0.0  # acknowledge at once
             self._reconcile()
 
     def leave(self) -> None:
-        """Leave the group, after everything was committed. A static member keeps its place for its restart."""
+        """Leave the group, after everything was committed. The partitions of a static member stay assigned to it until
+        it restarts or its session times out."""
         joined = self.epoch != JOIN_EPOCH and self.coordinator is not None
         self._go(_E.LEAVE)
+        self._revoking = None
         if self.state is _S.LEAVING and not joined:
             self._go(_E.LEFT)
 
     # ---- effects ----
 
     def poll(self, now: float) -> list[Effect]:
-        """Return what to do now, in this order."""
-        if self._in_flight is None and now >= self._retry_at and self.state not in (_S.LEFT, _S.FAILED):
+        """Return the effects to carry out now, in this order."""
+        if self._in_flight.can_send(now) and self.state not in (_S.LEFT, _S.FAILED):
             if self.coordinator is None:
                 self._send(FindCoordinatorRequest(key=self.settings.group))
             elif now >= self._heartbeat_at or self.state in (_S.JOINING, _S.LEAVING):
@@ -175,26 +199,27 @@ class ConsumerGroupMember:
         return effects
 
     def tick(self, now: float) -> float | None:
-        """Return when to poll again at the latest; None when only an answer or a call can change anything."""
-        if self._in_flight is not None or self.state in (_S.LEFT, _S.FAILED):
+        """Return when to call `poll` again at the latest; None if only a response or a call matters."""
+        if not self._in_flight.is_free or self.state in (_S.LEFT, _S.FAILED):
             return None
-        return self._retry_at if now < self._retry_at else self._heartbeat_at
+        retry_at = self._in_flight.wake_at(now)
+        return self._heartbeat_at if retry_at is None else retry_at
 
     def receive(self, response: Response, now: float, backoff_s: float = 0.1) -> None:
         """Handle the response to the request in flight.
 
         Args:
-            response: The answer.
+            response: The response.
             now: The time (s).
-            backoff_s: How long to wait where the error asks for a wait (s); the caller adds its jitter.
+            backoff_s: Back-off if the error is a passing one (s); the caller adds its jitter.
         """
-        sent = self._take_in_flight()
+        sent = self._in_flight.complete(self)
         if self.state in (_S.LEFT, _S.FAILED):
             return
         match response:
             case FindCoordinatorResponse():
                 if response.error_code and self.state is _S.LEAVING:
-                    self._go(_E.LEFT)  # without a coordinator there is nothing to leave
+                    self._go(_E.LEFT)  # the coordinator removes the member when its session times out
                 elif response.error_code:
                     self._react(ErrorCode(response.error_code), now, backoff_s)
                 else:
@@ -202,12 +227,12 @@ class ConsumerGroupMember:
             case ConsumerGroupHeartbeatResponse():
                 self._receive_heartbeat(sent, response, now, backoff_s)
             case _:
-                raise LocalProtocolError(f"{type(response).__name__} is no answer to {type(sent).__name__}")
+                raise LocalProtocolError(f"{type(response).__name__} is not a response to {type(sent).__name__}")
 
     def connection_lost(self, now: float, backoff_s: float = 0.1) -> None:
-        """Handle the loss of the request in flight. The next heartbeat repeats everything."""
-        sent = self._take_in_flight()
-        self._said.clear()
+        """Handle the loss of the request in flight. The next heartbeat has every field again."""
+        sent = self._in_flight.complete(self)
+        self._sent.clear()
         if self.state is _S.LEAVING and _is_leaving(sent):
             self._go(_E.LEFT)
         elif self.state not in (_S.LEFT, _S.FAILED):
@@ -216,8 +241,7 @@ class ConsumerGroupMember:
     # ---- inside: requests ----
 
     def _send(self, request: Request[Any], node: GroupCoordinator | None = None) -> None:
-        self._in_flight = request
-        self._effects.append(Send(request, node))
+        self._effects.append(Send(self._in_flight.send(request), node))
 
     def _heartbeat(self) -> ConsumerGroupHeartbeatRequest:
         if self.state is _S.LEAVING:
@@ -236,16 +260,16 @@ class ConsumerGroupMember:
             rack_id=self._if_new("rack", self.settings.rack),
             rebalance_timeout_ms=self._if_new("timeout", round(self.settings.rebalance_timeout_s * 1000)) or -1,
             subscribed_topic_names=self._if_new("topics", tuple(sorted(self.topics))),
-            subscribed_topic_regex=self._if_new("regex", self.regex or ("" if "regex" in self._said else None)),
+            subscribed_topic_regex=self._if_new("regex", self.regex if self._had_regex else None),
             server_assignor=self._if_new("assignor", self.server_assignor),
             topic_partitions=self._if_new("owned", self._owned_by_id()),
         )
 
     def _if_new(self, field: str, value: Any) -> Any:
-        """Return the value when the coordinator does not know it yet, else None for "unchanged"."""
-        if field in self._said and self._said[field] == value:
+        """Return the value if it differs from the one sent last, else None, which stands for "unchanged"."""
+        if field in self._sent and self._sent[field] == value:
             return None
-        self._said[field] = value
+        self._sent[field] = value
         return value
 
     def _owned_by_id(self) -> tuple[TopicIdPartitions, ...]:
@@ -255,7 +279,7 @@ class ConsumerGroupMember:
             topics.setdefault(ids[partition.topic], []).append(partition.partition)
         return tuple(TopicIdPartitions(topic_id=i, partitions=tuple(n)) for i, n in topics.items())
 
-    # ---- inside: answers ----
+    # ---- inside: responses ----
 
     def _receive_heartbeat(
         self, sent: Request[Any], response: ConsumerGroupHeartbeatResponse, now: float, backoff_s: float
@@ -268,32 +292,33 @@ class ConsumerGroupMember:
             self._react(ErrorCode(response.error_code), now, backoff_s, response.error_message)
             return
         self.member_id, self.epoch = response.member_id or self.member_id, response.member_epoch
-        self._interval_s = response.heartbeat_interval_ms / 1000
+        if response.heartbeat_interval_ms > 0:
+            self._interval_s = response.heartbeat_interval_ms / 1000
         self._heartbeat_at = min(self._heartbeat_at, now + self._interval_s)
         if self.state is _S.JOINING:
             self._go(_E.JOINED)
         if response.assignment is not None:
             self._target = response.assignment.topic_partitions
+        if self._target is not None and self.state is _S.STABLE:
+            unknown = frozenset(topic.topic_id for topic in self._target if topic.topic_id not in self._names)
+            if unknown:
+                self._go(_E.UNRESOLVED)
+                self._effects.append(ResolveTopics(unknown))
         self._reconcile()
 
     def _reconcile(self) -> None:
-        """Take the next step towards the target: find names, give up, take."""
+        """Take the next step towards the known part of the target: give up what it lacks, then take what is new."""
         if self._target is None or self.state is not _S.STABLE:
-            return  # a step is under way; the target is checked again after it
-        unknown = frozenset(topic.topic_id for topic in self._target if topic.topic_id not in self._names)
-        if unknown:
-            self._go(_E.UNRESOLVED)
-            self._effects.append(ResolveTopics(unknown))
-            return
+            return  # the step in progress ends with another call
         wanted = self._wanted()
         if self.owned - wanted:
-            self._revoking = self.owned - wanted
             self._go(_E.REVOKE)
-            self._effects.append(Revoke(self._revoking))
+            self._revoking = Revoke(self.owned - wanted)
+            self._effects.append(self._revoking)
         elif wanted - self.owned:
             self._effects.append(Assign(wanted - self.owned))
             self.owned = wanted
-            self._heartbeat_at = 0.0  # says at once what is owned now
+            self._heartbeat_at = 0.0  # acknowledge at once
 
     def _wanted(self) -> frozenset[TopicPartition]:
         names, target = self._names, self._target or ()
@@ -302,17 +327,17 @@ class ConsumerGroupMember:
         )
 
     def _react(self, error: ErrorCode, now: float, backoff_s: float, text: str | None = None) -> None:
-        self._said.clear()  # what the refused heartbeat said may have to be said again
+        self._sent.clear()  # the coordinator may not have read the refused heartbeat
         if error in _FENCING:
             if self.state is _S.JOINING:
-                self._retry_at = now + backoff_s  # nothing that could be wrong was said
-            self._lose()
+                self._in_flight.back_off(now, backoff_s)  # a heartbeat that joins cannot name a wrong epoch
+            self._drop()
             self._go(_E.FENCED)
             self._target, self.epoch = None, JOIN_EPOCH
         elif error in _MOVED:
             self._find_coordinator(now, backoff_s)
         elif error.retriable:
-            self._retry_at = now + backoff_s
+            self._in_flight.back_off(now, backoff_s)
         elif error == ErrorCode.UNSUPPORTED_VERSION:
             self._fail(Unsupported("the consumer group protocol of KIP-848", "a cluster with group.version 1 or later"))
         elif error in (ErrorCode.FENCED_INSTANCE_ID, ErrorCode.UNRELEASED_INSTANCE_ID):
@@ -323,24 +348,19 @@ class ConsumerGroupMember:
 
     def _find_coordinator(self, now: float, backoff_s: float) -> None:
         self.coordinator = None
-        self._retry_at = now + backoff_s
+        self._in_flight.back_off(now, backoff_s)
         self._heartbeat_at = 0.0
 
-    def _lose(self) -> None:
+    def _drop(self) -> None:
+        self._revoking = None
         if self.owned:
             self._effects.append(Lost(self.owned))
             self.owned = frozenset()
 
     def _fail(self, error: OdradekError) -> None:
-        self._lose()
+        self._drop()
         self._go(_E.FAIL)
         self._effects.append(Fail(error))
-
-    def _take_in_flight(self) -> Request[Any]:
-        if self._in_flight is None:
-            raise LocalProtocolError(f"{self!r}: an answer, but no request is out")
-        sent, self._in_flight = self._in_flight, None
-        return sent
 
     def _go(self, event: ConsumerGroupEvent) -> None:
         self.state = CONSUMER_GROUP_MEMBER.after(self.state, event)

@@ -1,8 +1,8 @@
 """Effects that group members, classic or of KIP-848, ask the calling code to carry out.
 
-A member never waits and sends nothing itself. `poll` returns effects; the caller carries them out and reports back:
-`receive` with a response, `connection_lost` without one, `revoked` when everything a `Revoke` asks for is done. Call
-`poll` again after each of these, and at the time that `tick` returns.
+A member does no IO. `poll` returns effects; the caller carries them out and reports back: `receive` with a response,
+`connection_lost` without one, `revoked` after a `Revoke` is carried out. Call `poll` again after each of these, and at
+the time that `tick` returns.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class GroupCoordinator:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a request and report its response. At most one is in flight.
+    """Send a request and report its response. At most one request is in flight.
 
     Args:
         request: The request.
-        node: The coordinator, on a connection that carries only the group's requests; None: any broker.
+        node: The coordinator, to be reached by a connection that carries only the group's requests; None: any broker.
         timeout_s: Time limit for the response (s); None: the usual limit of a request.
     """
 
@@ -43,8 +43,8 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """Stop fetching these partitions, finish delivered records, commit (the token is still valid), then call
-    `revoked`. Other partitions continue."""
+    """Stop fetching these partitions, finish delivered records, commit (the token is still valid), then pass this
+    object to `revoked`. Other partitions continue."""
 
     partitions: frozenset[TopicPartition]
 
@@ -58,28 +58,29 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Stop fetching these partitions at once; nothing of theirs can be committed, others may have them already."""
+    """Stop fetching these partitions at once. Their offsets can no longer be committed: other members may already
+    have the partitions."""
 
     partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """This member leads the group: get fresh metadata of these topics and call `assign`."""
+    """Get fresh metadata of these topics and call `assign`: this member leads the group."""
 
     topics: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class ResolveTopics:
-    """The assignment names topics by ids that are not known: get metadata by id and call `resolved`."""
+    """Get metadata of these topics, which the assignment has by id only, and call `resolved`."""
 
     topic_ids: frozenset[bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The member has stopped for good; everything it had is lost."""
+    """Report the error: the member has stopped for good. `Lost` precedes this if it had partitions."""
 
     error: OdradekError
 

@@ -10,7 +10,15 @@ from odradek.core.states import Machine
 from odradek.errors import ConfigError
 from odradek.wire.kafka.error_codes import ErrorCode
 
-__all__ = ["MEMBER", "REACTIONS", "ClassicMemberEvent", "ClassicMemberState", "MemberReaction", "MemberSettings"]
+__all__ = [
+    "ACTIVE",
+    "MEMBER",
+    "ClassicMemberEvent",
+    "ClassicMemberState",
+    "MemberReaction",
+    "MemberSettings",
+    "reaction_to",
+]
 
 
 class ClassicMemberState(Enum):
@@ -18,12 +26,12 @@ class ClassicMemberState(Enum):
 
     UNJOINED = "joins as soon as the coordinator is known"
     REVOKING = "waits until partitions are given up"
-    JOINING = "JoinGroup is out"
-    ASSIGNING = "leads, and waits for metadata to share out the partitions"
-    SYNCING = "SyncGroup is to be sent or out"
+    JOINING = "JoinGroup is in flight"
+    ASSIGNING = "leads the group, and waits for metadata to compute the assignment"
+    SYNCING = "SyncGroup is due or in flight"
     STABLE = "has its assignment"
-    LEAVING = "LeaveGroup is to be sent or out"
-    LEFT = "done"
+    LEAVING = "LeaveGroup is due or in flight"
+    LEFT = "has left"
     FAILED = "stopped by an error"
 
 
@@ -31,18 +39,18 @@ class ClassicMemberEvent(Enum):
     """Events of a member."""
 
     JOIN = "JoinGroup sent"
-    RETRY = "not accepted, to be tried again"
+    RETRY = "refused, to be tried again"
     LEAD = "joined as leader"
     FOLLOW = "joined as follower"
-    COMPUTED = "partitions shared out"
+    COMPUTED = "assignment computed"
     SYNCED = "assignment received"
-    REVOKE = "partitions to be given up"
+    REVOKE = "partitions to give up"
     REVOKED = "partitions given up"
     REJOIN = "the group or the subscription changed"
-    LOST = "the generation is gone"
+    LOST = "the coordinator does not know the generation or the member"
     LEAVE = "leave"
-    LEFT = "left, or not worth waiting for"
-    FAIL = "an error that does not pass"
+    LEFT = "left, or without anything to leave"
+    FAIL = "a permanent error"
 
 
 _S, _E = ClassicMemberState, ClassicMemberEvent
@@ -74,18 +82,16 @@ MEMBER: Machine[ClassicMemberState, ClassicMemberEvent] = Machine(
 class MemberReaction(Enum):
     """Reactions of a member to an error."""
 
-    RETRY = "send it again after a back-off"
-    FIND_COORDINATOR = "ask who the coordinator is, then send it again"
-    TAKE_ID = "join again at once with the id in the answer"
-    REJOIN = "join again, same id and generation"
+    RETRY = "send the request again after a back-off"
+    FIND_COORDINATOR = "find the coordinator, then send the request again"
+    REJOIN = "join again, with the same id"
     NEW_GENERATION = "everything is lost; join again with the same id"
     NEW_MEMBER = "everything is lost; join again without an id"
     FENCED = "another process has the instance id"
     FAIL = "stop"
 
 
-REACTIONS: Mapping[int, MemberReaction] = {
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: MemberReaction.RETRY,
+_REACTIONS: Mapping[int, MemberReaction] = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE: MemberReaction.FIND_COORDINATOR,
     ErrorCode.NOT_COORDINATOR: MemberReaction.FIND_COORDINATOR,
     ErrorCode.NETWORK_EXCEPTION: MemberReaction.FIND_COORDINATOR,
@@ -93,10 +99,15 @@ REACTIONS: Mapping[int, MemberReaction] = {
     ErrorCode.REBALANCE_IN_PROGRESS: MemberReaction.REJOIN,
     ErrorCode.ILLEGAL_GENERATION: MemberReaction.NEW_GENERATION,
     ErrorCode.UNKNOWN_MEMBER_ID: MemberReaction.NEW_MEMBER,
-    ErrorCode.MEMBER_ID_REQUIRED: MemberReaction.TAKE_ID,
     ErrorCode.FENCED_INSTANCE_ID: MemberReaction.FENCED,
 }
-"""Reactions to errors of coordinator requests; an error that is not listed stops the member (specification 5.3)."""
+
+
+def reaction_to(code: int) -> MemberReaction:
+    """Return the reaction to an error of a coordinator request (specification 5.3). Other errors that the error table
+    calls retriable are retried, such as COORDINATOR_LOAD_IN_PROGRESS; the rest stops the member."""
+    default = MemberReaction.RETRY if ErrorCode(code).retriable else MemberReaction.FAIL
+    return _REACTIONS.get(code, default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +117,7 @@ class MemberSettings:
     Args:
         group: The group's id.
         instance_id: The name of a static member: its partitions stay assigned to it while it restarts (KIP-345).
-        rack: Where it runs, for rack-aware assignors and brokers.
+        rack: The rack it runs in, for rack-aware assignors and brokers.
         session_timeout_s: The coordinator removes the member after this time without a heartbeat (s).
         rebalance_timeout_s: Maximum time for members to give up their partitions and join (s).
         heartbeat_interval_s: Time between heartbeats (s); at most a third of the session timeout.

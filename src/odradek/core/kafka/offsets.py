@@ -1,4 +1,4 @@
-"""Committing and fetching a group's offsets: requests, answers, and what errors mean (specification 5.3)."""
+"""Requests that commit and fetch the offsets of a group, and the meaning of their responses (specification 5.3)."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class OffsetStep(Enum):
 
     DONE = "committed, or fetched"
     RETRY = "send it again after a back-off"
-    FIND_COORDINATOR = "ask who the coordinator is, then send it again"
+    FIND_COORDINATOR = "find the coordinator, then send it again"
     REJOIN = "not committed; the member has to join again first"
-    REFRESH_EPOCH = "not committed; repeat with the epoch of the next heartbeat"
-    LOST = "not committed; the partitions belong to others now"
+    REFRESH_EPOCH = "not committed; repeat it with the epoch of the next heartbeat response"
+    LOST = "not committed; the member no longer owns the partitions"
     FENCED = "not committed; another process has the instance id"
     FAIL = "report the error"
 
@@ -61,12 +61,12 @@ _STEPS: Mapping[int, OffsetStep] = {
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Coordinator's answer for one partition.
+    """Result of one partition.
 
     Args:
-        step: What to do.
+        step: The next step.
         offset: The committed offset; None if nothing was committed.
-        error_code: The error that led to `step`.
+        error_code: The error that led to `step`; 0 if there was none, also if the response lacks the partition.
     """
 
     step: OffsetStep
@@ -75,7 +75,7 @@ class Committed:
 
 
 def step_of(code: int) -> OffsetStep:
-    """Return what an error means; retriable ones that are not special are tried again."""
+    """Return the next step after an error; retriable ones without a special meaning are retried."""
     return _STEPS.get(code, OffsetStep.RETRY if ErrorCode(code).retriable else OffsetStep.FAIL)
 
 
@@ -84,8 +84,8 @@ def commit_request(offsets: Mapping[TopicPartition, Offset], token: GroupMetadat
 
     Args:
         offsets: Offsets to commit.
-        token: Identity of the committer: `Member.fence` or `ConsumerGroupMember.fence` as it was when the partitions
-            were assigned. A group without members, whose partitions the user assigned, commits with the bare group.
+        token: Identity of the committer: `Member.fence` or `ConsumerGroupMember.fence`, taken while the member owns all
+            these partitions. A group without members, whose partitions the user assigned, commits with the bare group.
     """
     return OffsetCommitRequest(
         group_id=token.group,
@@ -146,11 +146,16 @@ def fetch_request(
 
 
 def read_fetch(response: OffsetFetchResponse, asked: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
-    """Return what is committed for each partition that was asked for. An error of the whole group counts for all."""
+    """Return the committed offset of each requested partition.
+
+    An error of the whole group applies to all of them. A partition that the response lacks is requested again:
+    treating it as one without a committed offset would reset its position.
+    """
     failed = next((group.error_code for group in response.groups if group.error_code), response.error_code)
     if failed:
         return dict.fromkeys(asked, Committed(step_of(failed), None, failed))
-    return dict(_fetched(response))
+    fetched = dict(_fetched(response))
+    return {partition: fetched.get(partition, Committed(OffsetStep.RETRY)) for partition in asked}
 
 
 def _fetched(response: OffsetFetchResponse) -> Iterator[tuple[TopicPartition, Committed]]:
@@ -164,7 +169,7 @@ def _fetched(response: OffsetFetchResponse) -> Iterator[tuple[TopicPartition, Co
 
 
 def _read(answer: OffsetFetchResponsePartition | OffsetFetchResponsePartitions) -> Committed:
-    # Version 0, which asks ZooKeeper, says "unknown partition" where nothing was committed.
+    # Version 0, for which the broker reads ZooKeeper, returns this error if nothing was committed.
     if answer.error_code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
         known = not answer.error_code and answer.committed_offset != NO_OFFSET
         offset = Offset(answer.committed_offset, answer.committed_leader_epoch, answer.metadata)

@@ -49,6 +49,8 @@ class Murmur2:
     Records without a key have no preference.
     """
 
+    keyless_is_sticky = True
+
     def __call__(self, topic: str, key: bytes | None, count: int) -> int | None:
         return None if key is None else positive(murmur2(key)) % count
 

@@ -1,8 +1,8 @@
-"""The idempotent producer: its id and epoch, a sequence per partition, and the meaning of Produce errors.
+"""State of an idempotent producer: its id and epoch, a sequence per partition, and the meaning of Produce errors.
 
-A batch gets its producer id, epoch and base sequence when it is first sent (a `Stamp`), and keeps them however often
-it is sent again: that lets a broker recognise it. The broker remembers five batches per partition, so no more than
-five may be in flight. Batches in flight are ordered; a new attempt must not overtake an older batch.
+A batch gets its producer id, epoch and base sequence when it is first sent (a `Stamp`), and every further attempt
+carries the same ones: that is how a broker recognizes a duplicate. The broker remembers five batches per partition, so
+at most five may be in flight. Batches in flight are ordered; a new attempt must not overtake an older batch.
 
 Source: specification 4.4 and 5.3; KIP-98, KIP-360; sequence arithmetic of section 3.3.
 """
@@ -40,7 +40,7 @@ def next_sequence(sequence: int, count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """The id that the cluster gave to a producer, and the epoch that tells its incarnations apart."""
+    """Id that the cluster gave to a producer, and the epoch that tells its incarnations apart."""
 
     producer_id: int
     epoch: int
@@ -72,10 +72,10 @@ class NextStep(Enum):
     """Next step for a batch after a response."""
 
     DONE = "written"
-    DUPLICATE = "written before, its offset is not known"
+    DUPLICATE = "written by an earlier attempt; the offset is unknown"
     RETRY = "send it again after a back-off"
     REFRESH = "refresh the metadata, then send it again"
-    SPLIT = "cut it in two and send both"
+    SPLIT = "split it in two and send both"
     FAIL = "report the error for its records"
     ABORT = "fail it; the transaction can only be aborted"
     REINITIALIZE = "get a new producer id, then send it again"
@@ -89,8 +89,8 @@ class Decision:
 
     Args:
         step: The next step.
-        restamped: Old stamp -> new stamp, for this batch and for others of the partition that must go with new
-            sequences from now on.
+        restamped: Old stamp -> new stamp, for this batch and others of its partition: every later attempt uses the
+            new one. A response to an attempt with the old stamp may still arrive; pass it to `answered` with that.
     """
 
     step: NextStep
@@ -109,7 +109,7 @@ _STEPS: Mapping[int, NextStep] = {
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: NextStep.ABORT,
     ErrorCode.TRANSACTION_ABORTABLE: NextStep.ABORT,
 }
-"""Steps for errors with a special meaning in Produce; for other errors their properties decide."""
+"""Steps for errors with a special meaning in Produce; the properties of all other errors decide."""
 
 
 def _step(code: int) -> NextStep:
@@ -119,7 +119,7 @@ def _step(code: int) -> NextStep:
 
 
 def step_without_sequences(code: int, count: int) -> NextStep:
-    """Return what an error means for a batch of a producer that is not idempotent."""
+    """Return the next step for a batch of a producer that is not idempotent."""
     step = _step(code)
     if step is NextStep.SPLIT:
         return NextStep.SPLIT if count > 1 else NextStep.FAIL
@@ -128,7 +128,8 @@ def step_without_sequences(code: int, count: int) -> NextStep:
 
 @dataclass(slots=True)
 class _Sequences:
-    """One partition. `pending` has every stamped batch without a known outcome, in order of sequence."""
+    """One partition. `pending` has every stamped batch without a known outcome, in order of sequence; `gap` is True
+    after one of them expired; `waits_for_id` is True after `REINITIALIZE`."""
 
     producer: ProducerIdentity
     following: int = 0
@@ -136,6 +137,7 @@ class _Sequences:
     acked_offset: int = -1
     pending: list[Stamp] = field(default_factory=list)
     gap: bool = False
+    waits_for_id: bool = False
 
 
 class IdempotentProducer:
@@ -154,10 +156,19 @@ class IdempotentProducer:
     def __repr__(self) -> str:
         return f"<IdempotentProducer {self.identity}, {len(self._partitions)} partitions>"
 
-    def identify(self, producer_id: int, epoch: int) -> None:
-        """Apply the response to InitProducerId (or to EndTxn of transactions v2): sequences begin at 0."""
-        self.identity = ProducerIdentity(producer_id, epoch)
+    def identify(self, producer_id: int, epoch: int) -> dict[Stamp, Stamp]:
+        """Apply the response to InitProducerId (or to EndTxn of transactions v2): sequences begin at 0.
+
+        Returns:
+            Old stamp -> new stamp of the batches for which `REINITIALIZE` was returned, and of those after them.
+        """
+        self.identity = identity = ProducerIdentity(producer_id, epoch)
         self._partitions = {where: state for where, state in self._partitions.items() if state.pending}
+        restamped: dict[Stamp, Stamp] = {}
+        for state in self._partitions.values():
+            if state.waits_for_id:
+                restamped |= self._restart(state, identity)
+        return restamped
 
     def can_send(self, partition: TopicPartition) -> bool:
         """Return True if a batch that was not sent before may be sent now."""
@@ -167,14 +178,13 @@ class IdempotentProducer:
         if state is None:
             return True
         if state.producer != self.identity or state.gap:
-            return not state.pending  # batches with the old epoch, or after the gap, must be decided first
+            return not state.pending  # batches with the old epoch, or after the gap, need their outcome first
         return len(state.pending) < MAX_IN_FLIGHT
 
     def stamp(self, partition: TopicPartition, count: int) -> Stamp:
-        """Return the stamp of a batch that is sent for the first time. Raises LocalProtocolError if it must not be sent
-        now."""
+        """Return the stamp of a batch that is sent for the first time. Raises LocalProtocolError unless `can_send`."""
         if self.identity is None or not self.can_send(partition):
-            raise LocalProtocolError(f"{partition}: no batch may be sent now: wait for a producer id or for answers")
+            raise LocalProtocolError(f"{partition}: no batch can be sent yet: wait for a producer id or for responses")
         state = self._partitions.get(partition)
         if state is None or state.producer != self.identity:
             state = self._partitions[partition] = _Sequences(self.identity)
@@ -184,30 +194,35 @@ class IdempotentProducer:
         return stamp
 
     def is_first(self, stamp: Stamp) -> bool:
-        """Return True if no older batch of the partition is undecided: a new attempt must wait until then."""
+        """Return True if every older batch of the partition has an outcome: a new attempt must wait until then."""
         state = self._partitions.get(stamp.partition)
         return state is not None and state.pending[:1] == [stamp]
 
     def answered(self, stamp: Stamp, code: int, offset: int = -1, log_start_offset: int = -1) -> Decision:
-        """Decide what a response means for a batch.
+        """Decide what to do with a batch after a response.
+
+        A batch that was restamped while this attempt was in flight is retried with its new stamp, whatever the error:
+        brokers refuse the old stamp, and only the response to the new one counts. Ignore the decision about a batch
+        that was given up.
 
         Args:
-            stamp: The stamp it was sent with.
+            stamp: The stamp with which this attempt was sent.
             code: The error code of its partition.
             offset: The offset of its first record, if it was written.
             log_start_offset: Where the broker's log begins; -1 if the response does not say.
         """
         state = self._partitions.get(stamp.partition)
         if state is None or stamp not in state.pending:
-            return Decision(_step(code))  # decided before: given up, or sent again with another stamp
+            written = _step(code) in (NextStep.DONE, NextStep.DUPLICATE)
+            return Decision(_step(code) if written else NextStep.RETRY)
         decision = self._decide(state, stamp, code, offset, log_start_offset)
         self._close_gap(state)
         return decision
 
     def expire(self, stamp: Stamp) -> None:
-        """Give up on a batch that may have been written: whether its sequences are used is not known.
+        """Give up on a batch that may or may not have been written: whether its sequences are used is unknown.
 
-        No further batch of the partition is stamped until the earlier ones are decided; a gap that then remains is
+        No other batch of the partition is stamped until all stamped ones have an outcome. A gap that then remains is
         closed by a higher epoch. If the producer is transactional, the caller aborts the transaction.
         """
         state = self._partitions.get(stamp.partition)
@@ -228,6 +243,27 @@ class IdempotentProducer:
         restamped = self._remove(state, stamp)
         self._close_gap(state)
         return restamped
+
+    def divide(self, stamp: Stamp, counts: Sequence[int]) -> tuple[Sequence[Stamp], Mapping[Stamp, Stamp]]:
+        """Replace a batch that was refused, and so not written, by parts of it, which are sent before those behind it.
+
+        Args:
+            stamp: The stamp of the batch.
+            counts: Number of records in each part.
+
+        Returns:
+            The stamps of the parts; and old stamp -> new stamp of the batches behind it, which close up.
+        """
+        state = self._partitions.get(stamp.partition)
+        if state is None or stamp not in state.pending:
+            return (), {}
+        index, sequence = state.pending.index(stamp), stamp.base_sequence
+        before, later = state.pending[:index], state.pending[index + 1 :]
+        parts = []
+        for count in counts:
+            parts.append(Stamp(stamp.partition, state.producer, sequence, count))
+            sequence = next_sequence(sequence, count)
+        return parts, self._renumber(state, later, sequence, keep=[*before, *parts])
 
     # ---- inside ----
 
@@ -267,9 +303,9 @@ class IdempotentProducer:
         return self._raise_epoch(state)
 
     def _unknown_producer(self, state: _Sequences, stamp: Stamp, log_start_offset: int) -> Decision:
-        """Decide why the broker has forgotten the producer: retention deleted its records, or data was lost."""
+        """Decide why the broker does not know the producer: retention deleted its records, or data was lost."""
         if log_start_offset < 0:
-            return Decision(NextStep.RETRY)  # another broker's response will say more
+            return Decision(NextStep.RETRY)  # this response does not say; a later one may
         if state.acked_offset < log_start_offset:
             return Decision(NextStep.RETRY, self._restart(state, state.producer))
         if self._transactional:
@@ -280,17 +316,18 @@ class IdempotentProducer:
         """Continue with a higher epoch, in which the sequences of this partition begin at 0 (KIP-360). Other partitions
         follow when none of their batches is in flight."""
         identity = self.identity
+        if identity is not None and state.producer == identity and identity.epoch >= LAST_EPOCH:
+            identity = self.identity = None
         if identity is None:
+            state.waits_for_id = True
             return Decision(NextStep.REINITIALIZE)
-        if state.producer == identity:  # else it was raised before, for another partition
-            if identity.epoch >= LAST_EPOCH:
-                self.identity = None
-                return Decision(NextStep.REINITIALIZE)
+        if state.producer == identity:  # else the epoch was raised before, for another partition
             identity = self.identity = ProducerIdentity(identity.producer_id, identity.epoch + 1)
         return Decision(NextStep.RETRY, self._restart(state, identity))
 
     def _restart(self, state: _Sequences, producer: ProducerIdentity) -> dict[Stamp, Stamp]:
         state.producer, state.acked, state.acked_offset, state.gap = producer, -1, -1, False
+        state.waits_for_id = False
         return self._renumber(state, state.pending, 0)
 
     def _remove(self, state: _Sequences, stamp: Stamp) -> dict[Stamp, Stamp]:
@@ -313,7 +350,7 @@ class IdempotentProducer:
         return restamped
 
     def _close_gap(self, state: _Sequences) -> None:
-        """Decide, once nothing is in flight, whether everything was written after all or the gap is real."""
+        """Once no batch is pending, decide whether all were written after all, or the gap is real."""
         if not state.gap or state.pending:
             return
         state.gap = False

@@ -2,53 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from odradek.wire.kafka.messages.data import AbortedTransaction
+from odradek.wire.kafka.records.batch import BatchHeader
+from odradek.wire.kafka.records.decoder import IsVisible
 
-__all__ = ["ABORT_MARKER", "COMMIT_MARKER", "BatchHeader", "visible_batches"]
+__all__ = ["ABORT_MARKER", "COMMIT_MARKER", "committed_only"]
 
 ABORT_MARKER = 0
 COMMIT_MARKER = 1
 
 
-@dataclass(frozen=True, slots=True)
-class BatchHeader:
-    """Fields of a batch header that the filter needs.
+def committed_only(aborted: Sequence[AbortedTransaction] | None) -> IsVisible:
+    """Return the filter that hides the records of aborted transactions, for one partition of one response.
+
+    Pass it to `RecordDecoder.start_response`, which calls it for the batches of transactions and the control batches of
+    the response, in order. It knows nothing but the response: the broker names every aborted transaction that has
+    records in it.
 
     Args:
-        last_offset: The offset of its last record, even if that was compacted away.
-        producer_id: -1 for none.
-        is_transactional: True inside a transaction.
-        control_type: The type of the control record of a control batch; None for a batch of data. Control batches of
-            unknown types have any other number.
+        aborted: `aborted_transactions` of the partition's response, in any order.
     """
-
-    last_offset: int
-    producer_id: int = -1
-    is_transactional: bool = False
-    control_type: int | None = None
-
-
-def visible_batches(
-    batches: Iterable[BatchHeader], aborted: Sequence[AbortedTransaction] | None, *, read_committed: bool
-) -> Iterator[bool]:
-    """Yield for each batch whether its records are visible. Positions advance past invisible batches, too.
-
-    Args:
-        batches: The batches of one partition of one response, in order.
-        aborted: The aborted transactions of the same response, in any order.
-        read_committed: False makes all data visible; control batches are never visible.
-    """
-    waiting = sorted(aborted or (), key=lambda entry: -entry.first_offset)  # the first at the end
+    waiting = sorted(aborted or (), key=lambda transaction: -transaction.first_offset)  # the first one at the end
     aborting: set[int] = set()
-    for batch in batches:
+
+    def is_visible(batch: BatchHeader, control_type: int | None) -> bool:
         while waiting and waiting[-1].first_offset <= batch.last_offset:
             aborting.add(waiting.pop().producer_id)
-        if batch.control_type is not None:
-            if batch.control_type == ABORT_MARKER:
-                aborting.discard(batch.producer_id)
-            yield False
-        else:
-            yield not (read_committed and batch.is_transactional and batch.producer_id in aborting)
+        if control_type is None:
+            return not (batch.is_transactional and batch.producer_id in aborting)
+        if control_type == ABORT_MARKER:
+            aborting.discard(batch.producer_id)
+        return False
+
+    return is_visible

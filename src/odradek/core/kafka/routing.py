@@ -20,7 +20,7 @@ from odradek.wire.kafka.messages.metadata import (
 )
 from odradek.wire.kafka.schema import ZERO_UUID
 
-__all__ = ["Changes", "KafkaBroker", "KafkaRoutingTable", "Partition", "Topic"]
+__all__ = ["BrokerEndpoint", "Changes", "KafkaRoutingTable", "Partition", "Topic"]
 
 NO_LEADER = -1
 NO_EPOCH = -1
@@ -31,7 +31,7 @@ _HARMLESS = frozenset({ErrorCode.NONE, ErrorCode.REPLICA_NOT_AVAILABLE})
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaBroker:
+class BrokerEndpoint:
     """One broker and its address for this client's listener."""
 
     node_id: int
@@ -111,7 +111,7 @@ class KafkaRoutingTable:
         controller_id: The controller, to which ZooKeeper clusters want admin requests sent; -1 unknown.
     """
 
-    brokers: Mapping[int, KafkaBroker] = field(default_factory=dict)
+    brokers: Mapping[int, BrokerEndpoint] = field(default_factory=dict)
     topics: Mapping[str, Topic] = field(default_factory=dict)
     cluster_id: str | None = None
     controller_id: int = -1
@@ -121,7 +121,7 @@ class KafkaRoutingTable:
         topic = self.topics.get(where.topic)
         return None if topic is None else topic.partitions.get(where.partition)
 
-    def leader(self, where: TopicPartition) -> KafkaBroker | None:
+    def leader(self, where: TopicPartition) -> BrokerEndpoint | None:
         """Return the broker that leads a partition, or None if none is known."""
         partition = self.partition(where)
         return None if partition is None else self.brokers.get(partition.leader)
@@ -165,7 +165,9 @@ class KafkaRoutingTable:
         topics = {} if asked is None else {name: t for name, t in self.topics.items() if name not in set(asked)}
         topics |= {topic.name: topic for topic in answered}
         # A broker that has just started may know no broker at all, not even itself (seen with 0.8.2).
-        brokers = {b.node_id: KafkaBroker(b.node_id, b.host, b.port, b.rack) for b in response.brokers} or self.brokers
+        brokers = {
+            b.node_id: BrokerEndpoint(b.node_id, b.host, b.port, b.rack) for b in response.brokers
+        } or self.brokers
         table = replace(
             self,
             brokers=MappingProxyType(brokers),
@@ -223,7 +225,7 @@ class KafkaRoutingTable:
             The table and whether it changed. It does when the epoch is newer and the broker's address is known.
         """
         partition = self.partition(where)
-        brokers = {**self.brokers, **{e.node_id: KafkaBroker(e.node_id, e.host, e.port, e.rack) for e in endpoints}}
+        brokers = {**self.brokers, **{e.node_id: BrokerEndpoint(e.node_id, e.host, e.port, e.rack) for e in endpoints}}
         if partition is None or leader_epoch <= partition.leader_epoch or leader not in brokers:
             return self, False
         topic = self.topics[where.topic]

@@ -1,8 +1,9 @@
-"""A member of a share group: the records it has acquired, and its acknowledgements (KIP-932).
+"""Records that a member of a share group has acquired, and its acknowledgements of them (KIP-932).
 
-The broker locks each delivered record for a time, the acquisition lock. The member accepts it (done), releases it (for
-another delivery), rejects it (never again) or renews the lock; the acknowledgement travels with the next ShareFetch or
-in a ShareAcknowledge. If the lock expires first, the broker delivers the record again, perhaps to another member.
+The broker locks each delivered record for a time, the acquisition lock. The member accepts the record (it is done),
+releases it (for another delivery), rejects it (never deliver it again) or renews the lock. The acknowledgement is
+part of the next ShareFetch or of a ShareAcknowledge. If the lock expires first, the broker delivers the record again,
+perhaps to another member.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = [
 ]
 
 
-MAX_RANGE = 1 << 20  # a broker locks at most group.share.partition.max.record.locks, 2000 by default
+MAX_ACQUIRED = 1 << 20  # per partition; brokers lock at most group.share.partition.max.record.locks, 2000 by default
 
 
 class AckType(IntEnum):
@@ -43,9 +44,9 @@ class AckType(IntEnum):
 class RecordState(Enum):
     """States of an acquired record."""
 
-    ACQUIRED = "acquired, not acknowledged yet"
-    WAITING = "acknowledged, not sent yet"
-    SENT = "acknowledgement sent, not answered yet"
+    ACQUIRED = "acquired, without an acknowledgement"
+    WAITING = "acknowledgement not sent yet"
+    SENT = "acknowledgement sent, without a response yet"
 
 
 @dataclass(slots=True)
@@ -53,7 +54,7 @@ class _Acquired:
     delivery_count: int
     locked_until: float
     state: RecordState = RecordState.ACQUIRED
-    said: AckType | None = None
+    acknowledgement: AckType | None = None
 
 
 @dataclass(slots=True)
@@ -61,7 +62,7 @@ class Acknowledgements:
     """The acquired records of one partition.
 
     Args:
-        lock_timeout_s: How long the broker locks a record (s), from its last response.
+        lock_timeout_s: How long the broker locks a record, from the response that delivers it or renews its lock (s).
     """
 
     lock_timeout_s: float
@@ -74,29 +75,40 @@ class Acknowledgements:
         """Add the acquired ranges of a response.
 
         Args:
-            ranges: First and last offset, and how often each was delivered, this time included.
-            present: The offsets that have a record; the others of the ranges are acknowledged as gaps.
+            ranges: First and last offset, and how often their records were delivered, this time included.
+            present: The offsets that have a record; the other ones of the ranges are acknowledged as gaps.
             now: The time of the response (s).
 
         Returns:
             The offsets to deliver, in order.
 
         Raises:
-            RemoteProtocolError: A range is longer than any broker locks.
+            RemoteProtocolError: A range ends before it begins, or more than `MAX_ACQUIRED` records would be acquired:
+                more than any broker locks. Nothing was added.
         """
         exists = set(present)
-        handed_out: list[int] = []
+        delivered: list[int] = []
+        ranges = list(ranges)
+        self._check(ranges)
         for acquired in ranges:
-            if not 0 <= acquired.last_offset - acquired.first_offset < MAX_RANGE:
-                raise RemoteProtocolError(f"acquired records {acquired.first_offset} to {acquired.last_offset}")
             for offset in range(acquired.first_offset, acquired.last_offset + 1):
                 record = _Acquired(acquired.delivery_count, now + self.lock_timeout_s)
                 self._records[offset] = record
                 if offset in exists:
-                    handed_out.append(offset)
+                    delivered.append(offset)
                 else:
-                    record.state, record.said = RecordState.WAITING, AckType.GAP
-        return handed_out
+                    record.state, record.acknowledgement = RecordState.WAITING, AckType.GAP
+        return delivered
+
+    def _check(self, ranges: Iterable[AcquiredRecords]) -> None:
+        total = len(self._records)
+        for acquired in ranges:
+            total += acquired.last_offset - acquired.first_offset + 1
+            if acquired.first_offset > acquired.last_offset or total > MAX_ACQUIRED:
+                raise RemoteProtocolError(
+                    f"acquired records {acquired.first_offset} to {acquired.last_offset}: the range is empty, or the "
+                    f"partition would have more than {MAX_ACQUIRED} acquired records"
+                )
 
     def delivery_count(self, offset: int) -> int:
         """Return how often the record was delivered, this time included. Raises LocalProtocolError if it is not
@@ -107,15 +119,18 @@ class Acknowledgements:
         """Acknowledge a record; until it is sent, a later acknowledgement replaces an earlier one.
 
         Raises:
-            LocalProtocolError: The record is not acquired (any more), or its acknowledgement has been sent.
+            LocalProtocolError: The record is not acquired, or no longer, or its acknowledgement has been sent.
         """
         record = self._get(offset)
         if record.state is RecordState.SENT:
             raise LocalProtocolError(f"offset {offset}: its acknowledgement has been sent")
-        record.state, record.said = RecordState.WAITING, kind
+        record.state, record.acknowledgement = RecordState.WAITING, kind
 
     def pop_batches(self) -> list[AcknowledgementBatch]:
-        """Return acknowledgements to send: runs of offsets, with one type for all or one each. They count as sent."""
+        """Return the acknowledgements to send, as runs of offsets, and mark them as sent.
+
+        A run has one type for all its records, or else one type for each.
+        """
         waiting = sorted(offset for offset, record in self._records.items() if record.state is RecordState.WAITING)
         runs: list[list[int]] = []
         for offset in waiting:
@@ -127,7 +142,7 @@ class Acknowledgements:
         return [self._batch(run) for run in runs]
 
     def _batch(self, run: list[int]) -> AcknowledgementBatch:
-        types = tuple(int(self._records[offset].said or 0) for offset in run)
+        types = tuple(int(self._records[offset].acknowledgement or 0) for offset in run)
         if len(set(types)) == 1:
             types = types[:1]
         return AcknowledgementBatch(first_offset=run[0], last_offset=run[-1], acknowledge_types=types)
@@ -140,13 +155,13 @@ class Acknowledgements:
             now: The time of the response (s).
 
         Returns:
-            The offsets whose acknowledgement was not accepted: the broker delivers those records again.
+            The offsets whose acknowledgement was refused: the broker delivers those records again.
         """
         sent = [offset for offset, record in self._records.items() if record.state is RecordState.SENT]
         for offset in sent:
             record = self._records[offset]
-            if not code and record.said is AckType.RENEW:
-                record.state, record.said = RecordState.ACQUIRED, None
+            if not code and record.acknowledgement is AckType.RENEW:
+                record.state, record.acknowledgement = RecordState.ACQUIRED, None
                 record.locked_until = now + self.lock_timeout_s
             else:
                 del self._records[offset]
@@ -172,7 +187,7 @@ class Acknowledgements:
             return self._records[offset]
         except KeyError:
             raise LocalProtocolError(
-                f"offset {offset} is not acquired: its lock expired or it is acknowledged"
+                f"offset {offset} is not acquired: its lock expired, or it was acknowledged before"
             ) from None
 
 
@@ -180,7 +195,7 @@ class ShareSessionState(Enum):
     """States of the session with one broker."""
 
     NEW = "epoch 0: the next request opens a session"
-    OPEN = "each request counts the epoch up"
+    OPEN = "each request has the next epoch"
     CLOSING = "epoch -1: the next request closes the session"
     CLOSED = "no further request"
 
@@ -188,8 +203,8 @@ class ShareSessionState(Enum):
 class ShareSessionEvent(Enum):
     """Events of the session with one broker."""
 
-    ANSWERED = "a request was answered"
-    LOST = "the session is gone, or no answer came"
+    ANSWERED = "a response arrived"
+    LOST = "the broker has no such session, or the connection was lost"
     CLOSE = "close"
 
 
@@ -239,5 +254,5 @@ class ShareSession:
         self.state, self.epoch = SHARE_SESSION.after(self.state, _E.LOST), 0
 
     def close(self) -> None:
-        """Let the next request close the session, which releases acquired records that are not acknowledged."""
+        """Close the session with the next request. That releases the acquired records without an acknowledgement."""
         self.state, self.epoch = SHARE_SESSION.after(self.state, _E.CLOSE), -1

@@ -1,4 +1,4 @@
-"""Contents of a transaction, and the requests made of them."""
+"""Contents of a transaction, and the requests that carry them."""
 
 from __future__ import annotations
 
@@ -53,11 +53,12 @@ class Contents:
 
     Args:
         wanted: Partitions not yet added at the coordinator.
-        added: Partitions that may be sent to.
+        added: Partitions to which records may be sent.
         offsets: Offsets that are not committed yet.
         group: The group of the offsets.
-        group_added: True when the coordinator knows of the group.
-        started: True when the coordinator may know of the transaction, so that it has to be ended there.
+        group_added: True once the coordinator has added the group.
+        started: True once the coordinator has the transaction, so that it must be ended there.
+        unanswered: The last request that adds partitions or a group, until its outcome is known.
     """
 
     wanted: dict[TopicPartition, None] = field(default_factory=dict)
@@ -66,6 +67,7 @@ class Contents:
     group: GroupMetadata | None = None
     group_added: bool = False
     started: bool = False
+    unanswered: AddPartitionsToTxnRequest | AddOffsetsToTxnRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""Transactions: which request comes next, and what an answer means (specification 4.4).
+"""Transactions of one producer: the next request, and the meaning of each response (specification 4.4).
 
-A `Transactions` never waits and sends nothing: `next_request` says what to send where, `receive` takes the answer.
-One request is out at a time. Both protocols are here: in the first, partitions and groups are added to the
-transaction by requests of their own (KIP-98); in the second, by producing to them, and EndTxn gives the epoch of the
-next transaction (KIP-890).
+`Transactions` does no IO: `next_request` returns a request and its destination, `receive` takes the response. At most
+one request is in flight. Both protocols are here: in the first, partitions and groups are added to the transaction by
+requests of their own (KIP-98); in the second, a Produce or TxnOffsetCommit request adds them, and the response to
+EndTxn has the epoch of the next transaction (KIP-890).
 """
 
 from __future__ import annotations
@@ -14,15 +14,25 @@ from enum import Enum
 from typing import Any
 
 from odradek.core.kafka.broker_errors import broker_error
+from odradek.core.kafka.in_flight import InFlight
 from odradek.core.kafka.producer_state import ProducerIdentity
 from odradek.core.kafka.transaction_requests import Contents, GroupMetadata, Offset, Requests
-from odradek.core.states import Machine
+from odradek.core.kafka.transaction_states import (
+    TRANSACTION,
+    TransactionalProducerState,
+    TransactionEvent,
+    TransactionReaction,
+    reaction_to,
+    worse_error,
+)
 from odradek.errors import Fenced, LocalProtocolError, OdradekError
 from odradek.types import TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from odradek.wire.kafka.messages.transactions import (
+    AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     EndTxnRequest,
     EndTxnResponse,
@@ -32,109 +42,15 @@ from odradek.wire.kafka.messages.transactions import (
 )
 from odradek.wire.kafka.schema import Request, Response
 
-__all__ = [
-    "TRANSACTION",
-    "Destination",
-    "Outgoing",
-    "TransactionEvent",
-    "TransactionReaction",
-    "TransactionalProducerState",
-    "Transactions",
-]
+__all__ = ["Destination", "Outgoing", "TransactionalProducerState", "Transactions"]
 
 RETRY_SOON_S = 0.02  # after CONCURRENT_TRANSACTIONS: the marker of the last transaction is still being written
 
-
-class TransactionalProducerState(Enum):
-    """States of a transactional producer."""
-
-    UNINITIALIZED = "has no producer id"
-    INITIALIZING = "asks for a producer id, or for a new epoch"
-    READY = "no transaction is open"
-    OPEN = "records and offsets can be added"
-    COMMITTING = "EndTxn says commit"
-    ABORTING = "EndTxn says abort"
-    FAILED = "the open transaction can only be aborted"
-    FATAL = "the producer cannot continue"
-
-
-class TransactionEvent(Enum):
-    """Events of a transactional producer."""
-
-    INITIALIZE = "initialize"
-    INITIALIZED = "producer id and epoch received"
-    BEGIN = "begin"
-    COMMIT = "commit"
-    ABORT = "abort"
-    ENDED = "the transaction ended"
-    EPOCH_WANTED = "ended, and needs a new epoch"
-    FAIL = "an error that aborting gets over"
-    FATAL = "fenced, not authorized, or out of step"
-
-
 _S, _E = TransactionalProducerState, TransactionEvent
-
-TRANSACTION: Machine[TransactionalProducerState, TransactionEvent] = Machine(
-    "transactional producer",
-    _S.UNINITIALIZED,
-    {
-        (_S.UNINITIALIZED, _E.INITIALIZE): _S.INITIALIZING,
-        (_S.INITIALIZING, _E.INITIALIZED): _S.READY,
-        (_S.READY, _E.BEGIN): _S.OPEN,
-        (_S.OPEN, _E.COMMIT): _S.COMMITTING,
-        (_S.OPEN, _E.ABORT): _S.ABORTING,
-        (_S.OPEN, _E.FAIL): _S.FAILED,
-        (_S.FAILED, _E.FAIL): _S.FAILED,
-        (_S.FAILED, _E.ABORT): _S.ABORTING,
-        (_S.COMMITTING, _E.ENDED): _S.READY,
-        (_S.COMMITTING, _E.FAIL): _S.FAILED,
-        (_S.ABORTING, _E.ENDED): _S.READY,
-        (_S.ABORTING, _E.EPOCH_WANTED): _S.INITIALIZING,
-        (_S.ABORTING, _E.FAIL): _S.ABORTING,
-        **{(state, _E.FATAL): _S.FATAL for state in _S},
-        (_S.FATAL, _E.FAIL): _S.FATAL,
-    },
-)
-
-
-class TransactionReaction(Enum):
-    """Reactions to an error of a transactional request."""
-
-    RETRY = "send it again after a back-off"
-    RETRY_SOON = "send it again after a moment"
-    FIND_COORDINATOR = "ask who the coordinator is, then send it again"
-    ABORT = "the transaction can only be aborted"
-    NEW_EPOCH = "abort, then ask for a new epoch"
-    FENCED = "another producer has the transactional id"
-    FATAL = "the producer cannot continue"
-
-
-REACTIONS: Mapping[int, TransactionReaction] = {
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: TransactionReaction.RETRY,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: TransactionReaction.RETRY,
-    ErrorCode.REQUEST_TIMED_OUT: TransactionReaction.RETRY,
-    ErrorCode.CONCURRENT_TRANSACTIONS: TransactionReaction.RETRY_SOON,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: TransactionReaction.FIND_COORDINATOR,
-    ErrorCode.NOT_COORDINATOR: TransactionReaction.FIND_COORDINATOR,
-    ErrorCode.NETWORK_EXCEPTION: TransactionReaction.FIND_COORDINATOR,
-    ErrorCode.TRANSACTION_ABORTABLE: TransactionReaction.ABORT,
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: TransactionReaction.ABORT,
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: TransactionReaction.ABORT,
-    ErrorCode.OPERATION_NOT_ATTEMPTED: TransactionReaction.ABORT,
-    ErrorCode.ILLEGAL_GENERATION: TransactionReaction.ABORT,
-    ErrorCode.UNKNOWN_MEMBER_ID: TransactionReaction.ABORT,
-    ErrorCode.FENCED_INSTANCE_ID: TransactionReaction.ABORT,
-    ErrorCode.STALE_MEMBER_EPOCH: TransactionReaction.ABORT,
-    ErrorCode.INVALID_PRODUCER_ID_MAPPING: TransactionReaction.NEW_EPOCH,
-    ErrorCode.UNKNOWN_PRODUCER_ID: TransactionReaction.NEW_EPOCH,
-    ErrorCode.INVALID_PRODUCER_EPOCH: TransactionReaction.FENCED,
-    ErrorCode.PRODUCER_FENCED: TransactionReaction.FENCED,
-}
-"""Reactions to errors; an error that is not listed is fatal: 48, 53, and unexpected ones."""
 
 
 class Destination(Enum):
-    """Destinations of a request."""
+    """Kinds of brokers that transactional requests go to."""
 
     ANY = "any broker"
     TRANSACTION_COORDINATOR = "the transaction coordinator"
@@ -159,12 +75,12 @@ class Outgoing:
 
 
 class Transactions:
-    """One transactional producer.
+    """The transactions of one producer.
 
     Args:
-        transactional_id: Its id; the cluster lets only one producer have it.
-        timeout_ms: After this the coordinator aborts an open transaction (ms).
-        has_epoch_bump: Whether the coordinator can raise the epoch of a producer that names its own (KIP-360).
+        transactional_id: Its id; the cluster accepts only the newest producer that uses it.
+        timeout_ms: The coordinator aborts a transaction that is open for longer (ms).
+        has_epoch_bump: True if the coordinator can raise the epoch of a producer that names its own (KIP-360).
     """
 
     def __init__(self, transactional_id: str, timeout_ms: int, *, has_epoch_bump: bool = True) -> None:
@@ -174,29 +90,28 @@ class Transactions:
         self.identity: ProducerIdentity | None = None
         self.error: OdradekError | None = None
         self.v2 = False
-        self._coordinators: dict[Destination, int] = {}
-        self._in_flight: Outgoing | None = None
-        self._retry_at = 0.0
+        self._coordinators: dict[tuple[str, int], int] = {}
+        self._in_flight = InFlight[Outgoing]()
         self._new_epoch = False
         self._contents = Contents()
 
     def __repr__(self) -> str:
         return f"<Transactions {self.transactional_id} {self.state.name} {self.identity}>"
 
-    # ---- what the user does ----
+    # ---- calls of the user ----
 
     def initialize(self) -> None:
-        """Ask for a producer id. What a former producer with this transactional id left open is aborted."""
+        """Request a producer id. The coordinator aborts what an earlier producer with this id left open."""
         self._go(_E.INITIALIZE)
 
     def begin(self, *, v2: bool) -> None:
-        """Open a transaction, under the second protocol where `BrokerVersions.has_transactions_v2` says so."""
+        """Open a transaction, under the second protocol if `BrokerVersions.has_transactions_v2` is True."""
         self._go(_E.BEGIN)
         self.v2 = v2
         self._clear()
 
     def add_partition(self, partition: TopicPartition) -> None:
-        """Make a partition part of the transaction, before the first record for it is sent."""
+        """Make a partition part of the transaction, before its first record is sent."""
         self._require_open()
         if self.v2:
             self._contents.added.add(partition)
@@ -211,25 +126,25 @@ class Transactions:
     def add_offsets(self, offsets: Mapping[TopicPartition, Offset], group: GroupMetadata) -> None:
         """Commit a group's offsets with the transaction. One group and one set of offsets at a time.
 
-        Where `BrokerVersions.has_group_fencing` is False, give the group's name alone.
+        If `BrokerVersions.has_group_fencing` is False, pass a `GroupMetadata` with the group's name alone.
 
         Raises:
             LocalProtocolError: No transaction is open, or the last offsets are still being sent.
         """
         self._require_open()
-        if self._contents.offsets:
+        contents = self._contents
+        if contents.offsets:
             raise LocalProtocolError(f"{self.transactional_id}: the offsets added before are still being sent")
-        if self._contents.group is not None and self._contents.group.group != group.group:
-            self._coordinators.pop(Destination.GROUP_COORDINATOR, None)
-            self._contents.group_added = False
-        self._contents.offsets, self._contents.group = dict(offsets), group
+        if contents.group is not None and contents.group.group != group.group:
+            contents.group_added = False
+        contents.offsets, contents.group = dict(offsets), group
 
     def commit(self) -> None:
-        """Begin to commit. Every batch of the transaction must have been acknowledged, and all offsets sent."""
+        """Begin to commit. Every batch of the transaction must have been acknowledged; offsets are sent first."""
         self._go(_E.COMMIT)
 
     def abort(self) -> None:
-        """Begin to abort. No batch of the transaction may be on its way any more."""
+        """Begin to abort. No batch of the transaction may be in flight."""
         self._go(_E.ABORT)
         self._contents.wanted.clear()
         self._contents.offsets.clear()
@@ -238,54 +153,54 @@ class Transactions:
         """Handle a batch of the transaction that failed for good: the transaction can only be aborted.
 
         Args:
-            error: Why.
+            error: Why it failed.
             new_epoch: True after errors with sequences: the next transaction then needs a new epoch.
         """
         self._fail(error, new_epoch=new_epoch)
 
     def fatal(self, error: OdradekError) -> None:
-        """Stop the producer with an error it cannot recover from."""
+        """Stop the producer with an error from which it cannot recover."""
         self._go(_E.FATAL)
         self.error = error
 
     @property
     def offsets_sent(self) -> bool:
-        """True when no added offsets wait for their answer."""
+        """True if no added offsets wait for their response."""
         return not self._contents.offsets
 
-    # ---- what goes out ----
+    # ---- requests and responses ----
 
     def next_request(self, now: float) -> Outgoing | None:
         """Return the request to send now; None if there is none, one is in flight, or a back-off is not over."""
-        if self._in_flight is not None or now < self._retry_at:
-            return None
-        work = self._work()
-        if work is None:
-            return None
-        destination, request = work
-        self._in_flight = self._addressed(destination, request)
-        return self._in_flight
+        work = self._work() if self._in_flight.can_send(now) else None
+        return None if work is None else self._in_flight.send(self._addressed(*work))
 
     def tick(self, now: float) -> float | None:
-        """Return when to ask for a request again: after a back-off; None when nothing waits for time to pass."""
-        return self._retry_at if now < self._retry_at and self._in_flight is None else None
+        """Return when to call `next_request` again: after a back-off; None if only a call or a response matters."""
+        return self._in_flight.wake_at(now)
 
     def receive(self, response: Response, now: float, backoff_s: float = 0.1) -> None:
         """Handle the response to the request in flight.
 
         Args:
-            response: The answer.
+            response: The response.
             now: The time (s).
-            backoff_s: How long to wait where the error asks for a wait (s); the caller adds its jitter.
+            backoff_s: Back-off if the error is a passing one (s); the caller adds its jitter.
         """
-        sent = self._take_in_flight()
+        sent = self._in_flight.complete(self)
+        if self.state is _S.FATAL:
+            return
         code = self._read(sent, response)
         if code:
             self._react(sent, code, now, backoff_s)
+        elif sent.request is self._contents.unanswered:
+            self._contents.unanswered = None
 
     def connection_lost(self, now: float, backoff_s: float = 0.1) -> None:
         """Handle the loss of the request in flight: the coordinator may have moved."""
-        self._react(self._take_in_flight(), ErrorCode.NETWORK_EXCEPTION, now, backoff_s)
+        sent = self._in_flight.complete(self)
+        if self.state is not _S.FATAL:
+            self._react(sent, ErrorCode.NETWORK_EXCEPTION, now, backoff_s)
 
     # ---- inside: requests ----
 
@@ -294,7 +209,7 @@ class Transactions:
             case _S.INITIALIZING:
                 return Destination.TRANSACTION_COORDINATOR, self._init_producer_id()
             case _S.ABORTING:
-                return self._end(committed=False)
+                return self._unanswered() or self._end(committed=False)
             case _S.OPEN | _S.COMMITTING:
                 return self._additions() or (self._end(committed=True) if self.state is _S.COMMITTING else None)
         return None
@@ -311,15 +226,31 @@ class Transactions:
             return Destination.GROUP_COORDINATOR, request
         return None
 
+    def _unanswered(self) -> tuple[Destination, Request[Any]] | None:
+        """Return the addition whose response was lost, if nothing else proves that the coordinator has the transaction.
+
+        Without EndTxn a transaction that the coordinator has would stay open until it times out, which fences the
+        producer. EndTxn for one that it does not have is an error. Repeating the addition decides between the two.
+        """
+        request = self._contents.unanswered
+        return None if request is None or self._contents.started else (Destination.TRANSACTION_COORDINATOR, request)
+
     def _addressed(self, destination: Destination, request: Request[Any]) -> Outgoing:
-        """Return the request, or the question who its coordinator is."""
-        node_id = self._coordinators.get(destination)
-        if node_id is not None:
-            return Outgoing(request, destination, node_id, self.v2)
-        key, key_type = self.transactional_id, 1
-        if destination is Destination.GROUP_COORDINATOR and self._contents.group is not None:
-            key, key_type = self._contents.group.group, 0
-        return Outgoing(FindCoordinatorRequest(key=key, key_type=key_type), Destination.ANY)
+        """Address the request to its coordinator, or return FindCoordinator if that is not known."""
+        key, key_type = self._coordinator_key(destination)
+        node_id = self._coordinators.get((key, key_type))
+        if node_id is None:
+            return Outgoing(FindCoordinatorRequest(key=key, key_type=key_type), Destination.ANY)
+        if isinstance(request, AddPartitionsToTxnRequest | AddOffsetsToTxnRequest):
+            self._contents.unanswered = request
+        return Outgoing(request, destination, node_id, self.v2)
+
+    def _coordinator_key(self, destination: Destination) -> tuple[str, int]:
+        """Return the key and the key type by which FindCoordinator finds a coordinator."""
+        group = self._contents.group
+        if destination is Destination.GROUP_COORDINATOR and group is not None:
+            return group.group, 0
+        return self.transactional_id, 1
 
     def _requests(self) -> Requests:
         return Requests(self.transactional_id, self._ids())
@@ -337,13 +268,13 @@ class Transactions:
         )
 
     def _end(self, *, committed: bool) -> tuple[Destination, Request[Any]] | None:
-        """Return EndTxn; a transaction to which nothing was added ends without it."""
+        """Return EndTxn. A transaction to which nothing was added ends without it."""
         if not self._contents.started:
             self._ended()
             return None if self.state is _S.READY else self._work()
         return Destination.TRANSACTION_COORDINATOR, self._requests().end(committed=committed)
 
-    # ---- inside: answers ----
+    # ---- inside: responses ----
 
     def _read(self, sent: Outgoing, response: Response) -> int:
         """Apply a response. Return the error that needs a reaction, or 0."""
@@ -358,13 +289,13 @@ class Transactions:
                 if not response.error_code:
                     self._read_success(response)
                 return response.error_code
-        raise LocalProtocolError(f"{type(response).__name__} is no answer to a request of a transaction")
+        raise LocalProtocolError(f"{type(response).__name__} is not a response to {type(sent.request).__name__}")
 
     def _read_success(self, response: InitProducerIdResponse | AddOffsetsToTxnResponse | EndTxnResponse) -> None:
         if isinstance(response, AddOffsetsToTxnResponse):
             self._contents.group_added = self._contents.started = True
             return
-        if response.producer_id >= 0:  # EndTxn gives a new identity in the second protocol only
+        if response.producer_id >= 0:  # EndTxn has a new identity in the second protocol only
             self.identity = ProducerIdentity(response.producer_id, response.producer_epoch)
             self._new_epoch = False
         if isinstance(response, InitProducerIdResponse):
@@ -374,13 +305,11 @@ class Transactions:
 
     def _read_coordinator(self, sent: Outgoing, response: FindCoordinatorResponse) -> int:
         if not response.error_code and isinstance(sent.request, FindCoordinatorRequest):
-            of_group = sent.request.key_type == 0
-            destination = Destination.GROUP_COORDINATOR if of_group else Destination.TRANSACTION_COORDINATOR
-            self._coordinators[destination] = response.node_id
+            self._coordinators[sent.request.key, sent.request.key_type] = response.node_id
         return response.error_code
 
     def _read_partitions(self, response: AddPartitionsToTxnResponse) -> int:
-        """Apply the result of each partition. Those with a retriable error are requested again."""
+        """Apply the result of each partition. Those with a passing error are requested again."""
         worst = 0
         for topic in response.results_by_topic_v3_and_below:
             for result in topic.results_by_partition:
@@ -389,7 +318,7 @@ class Transactions:
                     self._contents.added.add(partition)
                     self._contents.wanted.pop(partition, None)
                     self._contents.started = True
-                worst = _worse(worst, result.partition_error_code)
+                worst = worse_error(worst, result.partition_error_code)
         return worst
 
     def _read_offsets(self, response: TxnOffsetCommitResponse) -> int:
@@ -398,29 +327,35 @@ class Transactions:
             for result in topic.partitions:
                 if not result.error_code:
                     self._contents.offsets.pop(TopicPartition(topic.name, result.partition_index), None)
-                worst = _worse(worst, result.error_code)
+                worst = worse_error(worst, result.error_code)
         return worst
 
     def _react(self, sent: Outgoing, code: int, now: float, backoff_s: float) -> None:
         error = broker_error(code, f"{sent.request.SPEC.name} of {self.transactional_id}")
-        match REACTIONS.get(code, TransactionReaction.FATAL):
+        match reaction_to(code):
             case TransactionReaction.RETRY:
-                self._retry_at = now + backoff_s
+                self._in_flight.back_off(now, backoff_s)
             case TransactionReaction.RETRY_SOON:
-                self._retry_at = now + min(backoff_s, RETRY_SOON_S)
+                self._in_flight.back_off(now, min(backoff_s, RETRY_SOON_S))
             case TransactionReaction.FIND_COORDINATOR:
-                self._coordinators.pop(sent.destination, None)
-                self._retry_at = now + backoff_s
+                if sent.destination is not Destination.ANY:
+                    self._coordinators.pop(self._coordinator_key(sent.destination), None)
+                self._in_flight.back_off(now, backoff_s)
             case (TransactionReaction.ABORT | TransactionReaction.NEW_EPOCH) as reaction if (
                 self.state is not _S.INITIALIZING
             ):
-                self._fail(error, new_epoch=reaction is TransactionReaction.NEW_EPOCH)
-                if self.state is _S.ABORTING and isinstance(sent.request, EndTxnRequest):
-                    self._ended()  # the coordinator has no such transaction any more: it is over
+                self._refused(sent, error, new_epoch=reaction is TransactionReaction.NEW_EPOCH)
             case TransactionReaction.FENCED:
                 self.fatal(Fenced(f"transactional id {self.transactional_id}", str(error)))
             case _:
                 self.fatal(error)
+
+    def _refused(self, sent: Outgoing, error: OdradekError, *, new_epoch: bool) -> None:
+        if sent.request is self._contents.unanswered:
+            self._contents.unanswered = None
+        self._fail(error, new_epoch=new_epoch)
+        if self.state is _S.ABORTING and isinstance(sent.request, EndTxnRequest):
+            self._ended()  # the coordinator no longer has the transaction
 
     def _fail(self, error: OdradekError, *, new_epoch: bool = False) -> None:
         if new_epoch and not self.has_epoch_bump:
@@ -440,23 +375,9 @@ class Transactions:
 
     def _require_open(self) -> None:
         if self.state is not _S.OPEN:
-            raise LocalProtocolError(f"{self.transactional_id}: no transaction is open, but {self.state.name}")
-
-    def _take_in_flight(self) -> Outgoing:
-        if self._in_flight is None:
-            raise LocalProtocolError(f"{self.transactional_id}: an answer, but no request is out")
-        sent, self._in_flight = self._in_flight, None
-        return sent
+            raise LocalProtocolError(
+                f"{self.transactional_id}: no transaction is open (the producer is {self.state.name}); call begin first"
+            )
 
     def _go(self, event: TransactionEvent) -> None:
         self.state = TRANSACTION.after(self.state, event)
-
-
-_SEVERITY = list(TransactionReaction)
-
-
-def _worse(a: int, b: int) -> int:
-    """Return the error that asks for more."""
-    if not a or not b:
-        return a or b
-    return max(a, b, key=lambda code: _SEVERITY.index(REACTIONS.get(code, TransactionReaction.FATAL)))

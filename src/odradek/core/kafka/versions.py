@@ -230,6 +230,11 @@ class BrokerVersions:
         return self.has(FetchRequest, 7)
 
     @property
+    def has_truncation_detection(self) -> bool:
+        """Fetch compares the epoch of the last record read with the log (KIP-595)."""
+        return self.has(FetchRequest, 12)
+
+    @property
     def has_rack_aware_fetch(self) -> bool:
         return self.has(FetchRequest, 11)
 

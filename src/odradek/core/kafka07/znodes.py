@@ -2,21 +2,16 @@
 
 Encoding gives byte for byte what the Scala broker and consumer write, parsing accepts what they accept: malformed data
 raises ZooKeeperError naming the path and the text. Data `None` is a null node; every intermediate node is one.
-
-Wildcard subscriptions are Java regular expressions matched against whole topic names. They are matched with `re`,
-which agrees on everything usual in topic filters: literals, `.`, `*`, `+`, `?`, `{n,m}`, `|`, groups, classes, `\\d`,
-`\\w`, `\\s`, look-around. Python has no `\\p{...}`, `\\Q...\\E` or `(?<name>...)`, and Java's class arithmetic
-(`[a-z&&[^b]]`, `[a[b]]`) means something else there. Keep the filters of mixed groups to what both understand.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from odradek.core.kafka07.topic_filter import TopicFilter
 from odradek.errors import ConfigError, ZooKeeperError
 from odradek.types import Broker, Position, TopicPartition
 
@@ -26,7 +21,6 @@ __all__ = [
     "TOPICS",
     "Registration",
     "StaticRegistration",
-    "TopicFilter",
     "WildcardRegistration",
     "broker_data",
     "broker_id",
@@ -34,7 +28,6 @@ __all__ = [
     "check_group",
     "consumer_id",
     "count_path",
-    "has_nested_repeats",
     "member_path",
     "members_path",
     "offset_path",
@@ -158,25 +151,6 @@ def thread_id(consumer: str, stream: int) -> str:
     return f"{consumer}-{stream}"
 
 
-class TopicFilter(NamedTuple):
-    """A whitelist or blacklist of topics: the normalised expression, and whether it excludes."""
-
-    pattern: re.Pattern[str]
-    exclude: bool
-
-    @classmethod
-    def of(cls, raw: str, *, exclude: bool) -> TopicFilter:
-        """Normalise as the Scala TopicFilter does. ConfigError when `re` does not accept the result."""
-        text = raw.strip(_JAVA_BLANKS).replace(",", "|").replace(" ", "").strip("\"'")
-        try:
-            return cls(re.compile(text), exclude)
-        except (re.error, RecursionError, OverflowError) as e:
-            raise ConfigError(f"topic filter {raw!r}: not a regular expression: {e}") from None
-
-    def __contains__(self, topic: object) -> bool:
-        return isinstance(topic, str) and (self.pattern.fullmatch(topic) is None) == self.exclude
-
-
 @dataclass(frozen=True, slots=True)
 class StaticRegistration:
     """A consumer of named topics: topic -> number of streams (1 or more)."""
@@ -245,51 +219,15 @@ def _wildcard(path: str, text: str, match: re.Match[str]) -> WildcardRegistratio
         topics = TopicFilter.of(raw, exclude=marker == "!")
     except ConfigError as e:
         raise _malformed(path, text, f"usable ({e})") from None
-    if has_nested_repeats(topics.pattern.pattern):
-        raise _malformed(path, text, "a filter that can be matched in bounded time (a repeated group is ambiguous)")
+    if topics.is_costly():
+        raise _malformed(path, text, "a filter that can be matched in bounded time (too many repeats, or nested ones)")
     return WildcardRegistration(topics, count)
-
-
-def has_nested_repeats(pattern: str) -> bool:
-    """Return True if a repeated group contains a repeat or an alternative that begins like another, as in `(a+)+` and
-    `(a|a)*`: matching that can take exponential time.
-
-    Members match each other's filters in their event loops, so such a filter of another member must not be matched.
-    """
-    groups: list[tuple[bool, list[str]]] = [(False, [""])]  # open groups: contains a repeat; its alternatives so far
-    unread = _SKIPPED.sub(".", pattern.replace("(?:", "("))
-    for i, character in enumerate(unread):
-        repeat, alternatives = groups[-1]
-        if character == "(":
-            groups.append((False, [""]))
-        elif character == ")" and len(groups) > 1:
-            ambiguous = repeat or _begin_alike(alternatives)
-            if ambiguous and unread[i + 1 : i + 2] in ("*", "+", "{"):
-                return True
-            groups.pop()
-            groups[-1] = groups[-1][0] or ambiguous, [*groups[-1][1][:-1], groups[-1][1][-1] + "."]
-        elif character == "|":
-            alternatives.append("")
-        elif character in "*+?{":
-            groups[-1] = True, alternatives
-        else:
-            alternatives[-1] += character
-    return False
-
-
-def _begin_alike(alternatives: Sequence[str]) -> bool:
-    """Return True unless the first character tells which of several alternatives it is."""
-    first = [text[:1] for text in alternatives]
-    return len(first) > 1 and ("." in first or len(set(first)) < len(first))
 
 
 # ---- helpers ------------------------------------------------------------------------------------------------
 
 # Beyond U+FFFF a Java string has surrogates, which ZooKeeper refuses as well.
 _NOT_IN_PATHS = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
-_JAVA_BLANKS = "".join(map(chr, range(33)))  # removed by String.trim
-# Escaped characters and character classes: they repeat nothing, and stand for one character.
-_SKIPPED = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 _DECIMAL = re.compile(r"[0-9]{1,10}")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _WILDCARD = re.compile(r"([*!])([0-9]{1,10})\1(.*)")

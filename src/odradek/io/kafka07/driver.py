@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup
 from odradek.core.interfaces import ClusterMetadata, DecoderOptions, PartitionFetch, ProducerRecord, Subscription
 from odradek.core.kafka07.refusal import ClosingBrokerPolicy
 from odradek.core.kafka07.znodes import GROUPS, MAX_PARTITIONS
+from odradek.core.produce.partitioners import KeyHash
 from odradek.errors import (
     BrokerError,
     Closed,
@@ -31,8 +32,9 @@ from odradek.errors import (
 )
 from odradek.io.connection import Connection, ConnectionOptions
 from odradek.io.kafka07.broker_client import BrokerClientOptions, Kafka07BrokerClient
-from odradek.io.kafka07.membership import RebalanceOptions, ZooKeeperMembership, ZooKeeperOffsets
+from odradek.io.kafka07.membership import RebalanceOptions, ZooKeeperMembership
 from odradek.io.kafka07.metadata import StaticMetadata, ZooKeeperMetadata, broker_list
+from odradek.io.kafka07.offsets import ZooKeeperOffsets
 from odradek.io.zookeeper import ZooKeeper
 from odradek.types import Broker, Position, TopicPartition
 from odradek.wire.kafka07.message_set import entry_bytes
@@ -204,6 +206,13 @@ class Kafka07Driver:
     def refusal_policy(self) -> ClosingBrokerPolicy:
         """Return the policy for brokers that refuse a produce by closing the connection (see `ProtocolDriver`)."""
         return ClosingBrokerPolicy()
+
+    def producer_sequences(self) -> None:
+        """Return None: 0.7 brokers do not notice repeated batches."""
+
+    def default_partitioner(self) -> KeyHash:
+        """Return the partitioner of producers that name none."""
+        return KeyHash()
 
     def validate_record(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
         """Validate a record (see `ProtocolDriver`). Keys are allowed: they choose the partition, and are not stored."""

@@ -11,11 +11,10 @@ import logging
 import socket
 import time
 import uuid
-from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 
@@ -25,62 +24,43 @@ from odradek.core.kafka07.group import (
     GroupSnapshot,
     MemberEvent,
     MemberState,
-    RebalancePlan,
     describe_owners,
     event_after_attempt,
     plan,
 )
+from odradek.core.kafka07.topic_filter import TopicFilter
 from odradek.core.kafka07.znodes import (
     MAX_STREAMS,
-    TOPICS,
     Registration,
     StaticRegistration,
-    TopicFilter,
     WildcardRegistration,
-    broker_id,
     check_group,
     consumer_id,
-    count_path,
-    member_path,
-    members_path,
-    offset_path,
-    owner_path,
-    parse_count,
-    parse_offset,
-    parse_registration,
-    topic_path,
 )
 from odradek.errors import (
     Closed,
     ConfigError,
-    ConnectionLost,
     DeadlineError,
     GroupError,
-    NodeExists,
     NoNode,
     OdradekError,
     SessionExpired,
     TransportError,
     ZooKeeperError,
 )
-from odradek.io.gather import gather, gather_outcomes
+from odradek.io.kafka07.group_reader import GroupReader
+from odradek.io.kafka07.member_nodes import MemberNodes
 from odradek.io.kafka07.metadata import check_topic_name
+from odradek.io.kafka07.offsets import ZooKeeperOffsets
 from odradek.io.zookeeper import NodeEvent, SessionEvent, SessionState, ZooKeeper
 from odradek.types import Position, TopicPartition
 
-__all__ = ["RebalanceOptions", "ZooKeeperMembership", "ZooKeeperOffsets"]
+__all__ = ["RebalanceOptions", "ZooKeeperMembership"]
 
 log = logging.getLogger("odradek.group")
 
 TRANSIENT_ERRORS = (ZooKeeperError, TransportError, DeadlineError)
 """Errors that fail one attempt. Any other (credentials refused, bugs) ends the membership."""
-
-LIST_FROM = 8
-"""Minimum number of partitions of a topic for which its offsets nodes are listed before they are read: a group that
-never committed has none of them."""
-
-MAX_NAMED = 5
-"""Partitions named in one error; further ones are only counted."""
 
 RELEASE_RETRY_S = 1.0
 """Pause between two attempts to release in the background (s)."""
@@ -100,81 +80,8 @@ class RebalanceOptions:
     backoff: float = 2.0
 
 
-class ZooKeeperOffsets:
-    """Implements `core.interfaces.OffsetStore`: one node per partition with its position as decimal text.
-
-    Args:
-        zk: An open session.
-        group: The group whose positions they are.
-    """
-
-    def __init__(self, zk: ZooKeeper, group: str) -> None:
-        self._zk = zk
-        self.group = check_group(group)
-        self._absent: set[TopicPartition] = set()  # read and not found: the first commit creates the node
-
-    async def fetch(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position | None]:
-        """Return the stored positions; None where none was ever stored. Raises ZooKeeperError for a malformed node."""
-        stored = await self._stored(partitions)
-        read = dict(zip(stored, await gather(self._read, stored), strict=True))
-        positions = {partition: read.get(partition) for partition in partitions}
-        self._absent = self._absent.difference(positions) | {p for p, at in positions.items() if at is None}
-        return positions
-
-    async def commit(self, positions: Mapping[TopicPartition, Position], *, session: int = 0) -> None:
-        """Store positions, each in its own node; with `session`, in that session or not at all.
-
-        Raises SessionExpired when that session has ended, ZooKeeperError naming partitions that (perhaps) were not
-        stored, and why, after trying all.
-        """
-        results = await gather_outcomes(lambda item: self._store(item, session), positions.items())
-        failed = {p: r for p, r in zip(positions, results, strict=True) if isinstance(r, OdradekError)}
-        for error in failed.values():
-            if isinstance(error, SessionExpired) and session:
-                raise error
-        if failed:
-            reasons = "; ".join(f"{partition} ({error})" for partition, error in list(failed.items())[:MAX_NAMED])
-            more = f"; and {len(failed) - MAX_NAMED} more" if len(failed) > MAX_NAMED else ""
-            raise ZooKeeperError(
-                f"group {self.group}: {len(failed)} of {len(positions)} positions not stored: {reasons}{more}"
-            ) from next(iter(failed.values()))
-
-    async def _stored(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Return those of `partitions` that may have a position: one request per topic instead of one for each."""
-        counts = Counter(partition.topic for partition in partitions)
-        topics = [topic for topic, count in counts.items() if count >= LIST_FROM]
-        folders = [offset_path(self.group, TopicPartition(topic, 0, 0)).rpartition("/")[0] for topic in topics]
-        listed = dict(zip(topics, map(set, await gather(self._children, folders)), strict=True))
-        return [p for p in partitions if p.topic not in listed or p.name in listed[p.topic]]
-
-    async def _children(self, path: str) -> list[str]:
-        return await self._zk.children(path) or []
-
-    async def _read(self, partition: TopicPartition) -> Position | None:
-        path = offset_path(self.group, partition)
-        node = await self._zk.get(path)
-        return None if node is None else parse_offset(path, node.data)
-
-    async def _store(self, item: tuple[TopicPartition, Position], session: int) -> None:
-        partition, position = item
-        path, data = offset_path(self.group, partition), str(int(position)).encode()
-        while True:
-            if partition not in self._absent:
-                with suppress(NoNode):
-                    await self._zk.set(path, data, session=session)
-                    return
-            with suppress(NodeExists):
-                await self._zk.create(path, data, parents=True, session=session)
-                self._absent.discard(partition)
-                return
-            self._absent.discard(partition)
-
-
 class ZooKeeperMembership:
     """Implements `core.interfaces.Membership`.
-
-    An existing owners node blocks a claim unless this object may have created it: also a node with our own id left by
-    an earlier process, whose session has yet to expire.
 
     Everything that it creates and stores is bound to the session in which it joined: after that expired, nothing of it
     is carried out in the next one.
@@ -201,27 +108,21 @@ class ZooKeeperMembership:
         self.consumer_id = consumer_id_of(subscription)
         self._spawn = spawn
         self._offsets = ZooKeeperOffsets(zk, self._group)
-        self._path = member_path(self._group, self.consumer_id)
+        self._reader = GroupReader(zk, self._group, self._registration)
         self._state = MEMBER.start
         self._attempt = self._generation = 0
         self._problem = ""
         self._releasing = False
-        self._ignored: dict[str, str] = {}  # ids nodes of others that are left out, and why
-        self._reset_session()
+        self._begin_session(0)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.consumer_id} {self._state.name} owns={len(self._owned)}>"
+        return f"<{type(self).__name__} {self.consumer_id} {self._state.name} owns={len(self._nodes.owned)}>"
 
-    def _reset_session(self) -> None:
-        """Forget everything that is true in one session only."""
-        self._session = 0
-        self._joined = False  # its ids node was created
+    def _begin_session(self, session: int) -> None:
+        """Forget everything that is true in one session only; 0: there is none."""
+        self._nodes = MemberNodes(self._zk, self._group, self.consumer_id, self._registration, session)
         self._snapshot: GroupSnapshot | None = None
-        self._owned: dict[TopicPartition, str] = {}
         self._assigned: set[TopicPartition] = set()  # what the listener has
-        self._unconfirmed: dict[str, str] = {}  # nodes whose creation was not answered: path -> data
-        self._watched: set[str] = set()
-        self._blockers: set[str] = set()
         self._blocked_claims = 0  # in the last attempt
 
     @property
@@ -271,12 +172,12 @@ class ZooKeeperMembership:
     async def _follow_session(self) -> None:
         """Tell the listener at once when the session ends, also while it is revoking."""
         async for event in self._zk.events():
-            if isinstance(event, SessionEvent) and self._session and self._session != self._zk.session_id:
-                self._end_session()
+            if isinstance(event, SessionEvent) and self._nodes.session and not self._nodes.is_current:
+                self._end_session(0)
 
-    def _end_session(self) -> None:
+    def _end_session(self, following: int) -> None:
         lost = frozenset(self._assigned)
-        self._reset_session()
+        self._begin_session(following)
         if lost:
             self._listener.lost(lost)
 
@@ -291,25 +192,20 @@ class ZooKeeperMembership:
         try:
             await self._release_all()
         except BaseException:
-            self._problem = f"{describe_left(self._owned, self._path)}; continuing in the background"
+            self._problem = f"{self._nodes.describe()}; continuing in the background"
             if self._spawn is not None and not self._releasing:
                 self._releasing = True
                 self._spawn(self._release_in_background)
             raise
 
     async def _release_all(self) -> None:
-        results = await gather_outcomes(self._release, list(self._owned))
-        results += await gather_outcomes(self._delete, list(self._unconfirmed.items()))
-        results += await gather_outcomes(self._delete, [(self._path, self._registration.data().decode())])
-        errors = [e for e in results if isinstance(e, OdradekError) and not isinstance(e, SessionExpired | Closed)]
-        if errors:
-            raise errors[0]
-        self._reset_session()  # or the session is over, and its nodes with it
+        await self._nodes.release_all()
+        self._begin_session(0)
         self._problem = ""
 
     async def _release_in_background(self) -> None:
         log.warning("%s: %s", self.consumer_id, self._problem)
-        while self._session == self._zk.session_id:
+        while self._nodes.is_current:
             with suppress(OdradekError):
                 await self._release_all()
                 log.warning("%s: everything is released", self.consumer_id)
@@ -325,12 +221,11 @@ class ZooKeeperMembership:
         Raises GroupError for a partition that this member does not own, SessionExpired when the session has ended,
         ZooKeeperError naming partitions that (perhaps) were not stored, and why, after trying all.
         """
-        session = self._session
-        if not session or session != self._zk.session_id:
+        if not self._nodes.is_current:
             raise SessionExpired(f"group {self._group}: the session that owned these partitions expired: not committed")
-        if foreign := sorted(positions.keys() - self._owned.keys()):
+        if foreign := sorted(positions.keys() - self._nodes.owned.keys()):
             raise GroupError(f"group {self._group}: {foreign[0]} does not belong to {self.consumer_id}: not committed")
-        await self._offsets.commit(positions, session=session)
+        await self._offsets.commit(positions, session=self._nodes.session)
 
     async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position | None]:
         """Return the stored positions; None where none was ever stored. Raises ZooKeeperError for a malformed node."""
@@ -347,17 +242,17 @@ class ZooKeeperMembership:
 
     def _to_event(self, event: NodeEvent | SessionEvent) -> MemberEvent | None:
         if isinstance(event, SessionEvent):
-            rejoined = self._session == self._zk.session_id and self._zk.state is SessionState.CONNECTED
+            rejoined = self._nodes.is_current and self._zk.state is SessionState.CONNECTED
             if event.state is SessionState.EXPIRED and rejoined:
                 return None  # `_join` noticed it before this event arrived
             self._attempt = 0
             return _SESSION_EVENTS.get(event.state)
-        if event.path in self._watched:
+        if event.path in self._reader.watched:
             self._attempt = 0  # a new situation: attempts are counted from the start
             return MemberEvent.CHANGED
-        if event.path in self._blockers:
-            self._blockers.discard(event.path)
-            return None if self._blockers else MemberEvent.FREED
+        if event.path in self._nodes.blockers:
+            self._nodes.blockers.discard(event.path)
+            return None if self._nodes.blockers else MemberEvent.FREED
         return None
 
     async def _await_session(self) -> MemberEvent:
@@ -375,17 +270,14 @@ class ZooKeeperMembership:
 
     async def _join(self) -> MemberEvent:
         self._attempt += 1
-        self._blockers = set()
-        if self._session != self._zk.session_id:
-            self._end_session()
-            self._session = self._zk.session_id
-        if not self._joined:
-            try:
-                if await self._create(self._path, self._registration.data().decode()) is not None:
-                    return self._failed(f"{self._path} belongs to another session", conflict=True)
-                self._joined = True
-            except TRANSIENT_ERRORS as error:
-                return self._failed(str(error), conflict=False)
+        if not self._nodes.is_current:
+            self._end_session(self._zk.session_id)
+        self._nodes.blockers.clear()
+        try:
+            if not await self._nodes.register():
+                return self._failed(f"{self._nodes.path} belongs to another session", conflict=True)
+        except TRANSIENT_ERRORS as error:
+            return self._failed(str(error), conflict=False)
         return MemberEvent.JOINED
 
     async def _balance(self) -> MemberEvent:
@@ -393,12 +285,14 @@ class ZooKeeperMembership:
             snapshot = await self._read_group()
             if snapshot != self._snapshot:
                 self._snapshot = None
-                session, steps = self._session, plan(self.consumer_id, snapshot, self._owned)
+                nodes = self._nodes
+                steps = plan(self.consumer_id, snapshot, nodes.owned)
                 if revoked := steps.release & self._assigned:
                     await self._listener.revoke(revoked)
                     self._assigned -= revoked
-                self._require(session)
-                if owners := await self._apply(steps):
+                self._require(nodes)
+                await nodes.release(steps.release)
+                if owners := await nodes.claim(steps.claim):
                     return await self._conflict(owners)
                 await self._assign(steps.target)
                 self._snapshot = snapshot
@@ -425,137 +319,31 @@ class ZooKeeperMembership:
         event = self._failed(describe_owners(owners), conflict=True)
         if event is MemberEvent.EXHAUSTED:
             self._blocked_claims = 0
-            await gather(self._release, sorted(self._owned.keys() - self._assigned))
+            await self._nodes.release(self._nodes.owned.keys() - self._assigned)
         return event
-
-    async def _apply(self, steps: RebalancePlan) -> dict[TopicPartition, str]:
-        """Release, then claim. Returns the owners of the claims that failed."""
-        claims = {owner_path(self._group, p) for p in steps.claim}
-        unconfirmed = [item for item in self._unconfirmed.items() if item[0] not in claims]
-        await gather(self._delete, unconfirmed)
-        await gather(self._release, sorted(steps.release))
-        owners = await gather(self._claim, steps.claim.items())
-        return {p: owner for p, owner in zip(steps.claim, owners, strict=True) if owner is not None}
 
     async def _assign(self, target: Mapping[TopicPartition, int]) -> None:
         """Give the listener what it does not have of `target`, with positions read now: after the claims."""
-        session = self._session
+        nodes = self._nodes
         added = {p: stream for p, stream in target.items() if p not in self._assigned}
         committed = await self.committed(list(added))
-        self._require(session)
+        self._require(nodes)
         self._generation += 1
         self._assigned |= added.keys()
         log.info("%s owns %d partitions, generation %d", self.consumer_id, len(target), self._generation)
         await self._listener.assign(Assignment(self._generation, added, committed))
 
-    def _require(self, session: int) -> None:
-        """Raise SessionExpired if another session than this one has begun, or none."""
-        if not session or session != self._session or session != self._zk.session_id:
+    def _require(self, nodes: MemberNodes) -> None:
+        """Raise SessionExpired if the session of these nodes has ended."""
+        if nodes is not self._nodes or not nodes.is_current:
             raise SessionExpired(f"the session of {self.consumer_id} expired during a rebalance")
 
-    # ---- reading the group ----------------------------------------------------------------------------------
-
     async def _read_group(self) -> GroupSnapshot:
-        self._watched = set()
-        members = await self._read_members()
-        if self.consumer_id not in members:  # deleted by hand
-            self._joined = False
-            raise NoNode(f"{self._path} is gone")
-        listed = await self._children(TOPICS) if isinstance(self._registration, WildcardRegistration) else ()
-        topics = sorted(self._registration.wanted(listed))
-        return GroupSnapshot(members, dict(zip(topics, await gather(self._read_topic, topics), strict=True)))
-
-    async def _read_members(self) -> dict[str, Registration]:
-        async def one(name: str) -> Registration | None:
-            path = member_path(self._group, name)
-            node = await self._zk.get(path)
-            return None if node is None else self._parsed(path, node.data)
-
-        names = await self._children(members_path(self._group))
-        return _present(names, await gather(one, names))
-
-    def _parsed(self, path: str, data: bytes | None) -> Registration | None:
-        """Parse an ids node. One that cannot be read is no member: it must not keep all others from joining."""
-        if data == self._registration.data():  # also a filter that would not be accepted from another member
-            return self._registration
-        try:
-            registration = parse_registration(path, data)
-        except ZooKeeperError as error:
-            if self._ignored.get(path) != str(error):
-                log.warning(
-                    "group %s: ignored a member: %s; delete the node if no consumer uses it", self._group, error
-                )
-            self._ignored[path] = str(error)
-            return None
-        self._ignored.pop(path, None)
-        return registration
-
-    async def _read_topic(self, topic: str) -> Mapping[int, int]:
-        async def one(broker: int) -> int | None:
-            path = count_path(topic, broker)
-            self._watched.add(path)
-            node = await self._zk.get(path, watch=True)
-            return None if node is None else parse_count(path, node.data)
-
-        path = topic_path(topic)
-        brokers = [broker_id(f"{path}/{name}") for name in await self._children(path)]
-        return _present(brokers, await gather(one, brokers))
-
-    async def _children(self, path: str) -> list[str]:
-        self._watched.add(path)
-        return await self._zk.children(path, watch=True) or []
-
-    # ---- our ephemeral nodes --------------------------------------------------------------------------------
-
-    async def _claim(self, item: tuple[TopicPartition, str]) -> str | None:
-        partition, owner = item
-        session = self._session
-        other = await self._create(owner_path(self._group, partition), owner)
-        if other is None and session == self._session:
-            self._owned[partition] = owner
-        return other
-
-    async def _release(self, partition: TopicPartition) -> None:
-        if (owner := self._owned.get(partition)) is not None:  # else the session expired, and its nodes with it
-            await self._delete((owner_path(self._group, partition), owner))
-            self._owned.pop(partition, None)
-
-    async def _create(self, path: str, data: str) -> str | None:
-        """Create an ephemeral node. Returns None when it is ours, else its data; its end is then reported as FREED."""
-        session = self._session
-        while True:
-            unanswered = self._unconfirmed.get(path) == data
-            self._unconfirmed[path] = data
-            try:
-                await self._zk.create(path, data.encode(), ephemeral=True, parents=True, session=session)
-                self._unconfirmed.pop(path, None)
-                return None
-            except SessionExpired:
-                self._unconfirmed.pop(path, None)
-                raise
-            except NodeExists:
-                if not unanswered:
-                    self._unconfirmed.pop(path, None)
-            node = await self._zk.get(path, watch=True)
-            if node is not None:
-                self._unconfirmed.pop(path, None)
-                if unanswered and (node.data, node.owner) == (data.encode(), session):
-                    return None
-                self._blockers.add(path)
-                return (node.data or b"").decode(errors="replace")
-
-    async def _delete(self, item: tuple[str, str]) -> None:
-        """Delete a node if it is ours: it may have been deleted by hand, and created by another member."""
-        path, data = item
-        session = self._zk.session_id
-        while True:
-            node = await self._zk.get(path)
-            if node is None or (node.data, node.owner) != (data.encode(), session):
-                break
-            with suppress(NoNode, ConnectionLost):  # after a lost connection: look again
-                await self._zk.delete(path, session=session)
-                break
-        self._unconfirmed.pop(path, None)
+        snapshot = await self._reader.read()
+        if self.consumer_id not in snapshot.members:  # deleted by hand
+            self._nodes.registered = False
+            raise NoNode(f"{self._nodes.path} is gone")
+        return snapshot
 
 
 _SESSION_EVENTS = {
@@ -563,23 +351,6 @@ _SESSION_EVENTS = {
     SessionState.SUSPENDED: MemberEvent.SUSPENDED,
     SessionState.EXPIRED: MemberEvent.EXPIRED,
 }
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-def _present(keys: Iterable[K], values: Iterable[V | None]) -> dict[K, V]:
-    """Return a dict without the nodes that vanished between listing and reading them."""
-    return {key: value for key, value in zip(keys, values, strict=True) if value is not None}
-
-
-def describe_left(owned: Collection[TopicPartition], path: str) -> str:
-    """Return in words what a member that is leaving still has."""
-    if not owned:
-        return f"{path} is not deleted yet"
-    first = min(owned)
-    others = f" and {len(owned) - 1} more" if len(owned) > 1 else ""
-    return f"{len(owned)} partitions ({first}{others}) are not released yet"
 
 
 def registration_of(subscription: Subscription) -> Registration:

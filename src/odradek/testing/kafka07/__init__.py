@@ -6,7 +6,7 @@ log, logs     one partition's segment files; all of them
 requests      what a request does, and its answer
 server        sockets
 registration  ZooKeeper
-life, broker  the thread it runs on, and what a test sees of it
+broker_run, broker  the thread it runs on, and what a test sees of it
 """
 
 from odradek.testing.kafka07.broker import BrokerStatistics, Kafka07Broker

@@ -108,11 +108,11 @@ class Kafka07Broker:
             directory = tempfile.mkdtemp(prefix="odradek-kafka07-")
             self._remove = weakref.finalize(self, shutil.rmtree, directory, True)
         self.log_dir = Path(directory)
-        self._life: BrokerRun | None = None
+        self._current_run: BrokerRun | None = None
 
     def __repr__(self) -> str:
-        life = self._life
-        state = f"{life.server.traffic().connections} connections" if life and life.running else "down"
+        run = self._current_run
+        state = f"{run.server.traffic().connections} connections" if run and run.running else "down"
         return f"<{type(self).__name__} {self.broker_id} {self.address} {state}>"
 
     @property
@@ -122,7 +122,7 @@ class Kafka07Broker:
 
     @property
     def running(self) -> bool:
-        return self._life is not None and self._life.running
+        return self._current_run is not None and self._current_run.running
 
     # ---- start and stop -----------------------------------------------------------------------------------
 
@@ -136,29 +136,29 @@ class Kafka07Broker:
             return
         self.stop()  # raises what ended the last run, if nobody heard of it yet
         settings = Settings(self.broker_id, self.host, self.log_dir, self._zookeeper, self._keys)
-        life = BrokerRun(settings, self.port)
-        life.start()
-        self.port = life.port
-        self._life = life
+        run = BrokerRun(settings, self.port)
+        run.start()
+        self.port = run.port
+        self._current_run = run
 
     def stop(self) -> None:
         """An orderly shutdown: flush, leave ZooKeeper, mark the logs as clean. Idempotent.
 
         Raises BrokerHalted when it halted before, and whatever else ended it.
         """
-        life, self._life = self._life, None
-        if life is not None:
-            life.end(graceful=True)
+        run, self._current_run = self._current_run, None
+        if run is not None:
+            run.end(graceful=True)
 
     def kill(self, *, drop_session: bool = False) -> None:
         """Stop as SIGKILL would: cut the sockets, flush and mark nothing; written data stays in the files. Idempotent.
 
         The broker's nodes stay in ZooKeeper until the session times out, or are removed at once with `drop_session`.
         """
-        life, self._life = self._life, None
-        if life is not None:
-            session = life.session_id()
-            life.end(graceful=False)
+        run, self._current_run = self._current_run, None
+        if run is not None:
+            session = run.session_id()
+            run.end(graceful=False)
             if drop_session and session:
                 self._end_session(session)
 
@@ -196,37 +196,37 @@ class Kafka07Broker:
     def flush(self) -> None:
         """Make everything that was appended readable. (A wrapper without messages waits for another message, as in
         the real broker.) Raises Closed when the broker is down, as all methods below."""
-        life = self._alive()
-        life.call(life.logs.flush)
+        run = self._alive()
+        run.call(run.logs.flush)
 
     def run_flusher(self, now: float | None = None) -> None:
         """Run the flush scheduler once, as if it were `now` (seconds since the epoch; None: now)."""
-        life, when = self._alive(), time.time() if now is None else now
-        life.call(lambda: life.logs.flush_due(when))
+        run, when = self._alive(), time.time() if now is None else now
+        run.call(lambda: run.logs.flush_due(when))
 
     def run_cleanup(self, now: float | None = None) -> None:
         """Run retention once, as if it were `now` (seconds since the epoch; None: now)."""
-        life, when = self._alive(), time.time() if now is None else now
-        life.call(lambda: life.logs.clean_up(when))
+        run, when = self._alive(), time.time() if now is None else now
+        run.call(lambda: run.logs.clean_up(when))
 
     def expire_session(self) -> None:
         """Let its ZooKeeper session expire, and wait until the broker is registered in the next one. Raises
         ConfigError when it runs without ZooKeeper, DeadlineError."""
-        life = self._alive()
-        session, renewed = life.session_id(), life.renewed()
+        run = self._alive()
+        session, renewed = run.session_id(), run.renewed()
         self._end_session(session)
-        life.result(renewed, SESSION_SECONDS)
+        run.result(renewed, SESSION_SECONDS)
 
     def statistics(self) -> BrokerStatistics:
-        life = self._alive()
-        traffic, requests = life.call(lambda: (life.server.traffic(), dict(life.handler.counts)))
+        run = self._alive()
+        traffic, requests = run.call(lambda: (run.server.traffic(), dict(run.handler.counts)))
         connections, total, refused, bytes_in, bytes_out = traffic
         return BrokerStatistics(connections, total, refused, requests, bytes_in, bytes_out)
 
     def _alive(self) -> BrokerRun:
-        if self._life is None:
+        if self._current_run is None:
             raise Closed(f"{self!r} is not running")
-        return self._life
+        return self._current_run
 
     def _end_session(self, session: int) -> None:
         """End a ZooKeeper session from outside, as often as its owner snatches it back, through any of the servers."""

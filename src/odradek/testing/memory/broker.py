@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from copy import copy
@@ -88,6 +89,8 @@ class MemoryBrokerClient:
     def __init__(self, broker: Broker, state: ClusterState, timeout: float, backoff: Backoff) -> None:
         self.broker = broker
         self.incarnation = 0
+        self.available_at = -math.inf
+        """See `BrokerClient.available_at`."""
         self._state, self._timeout, self._backoff = state, timeout, backoff
         self._start = 0  # the start of the broker in which the connection was made; 0: none was
         self._failures = 0
@@ -123,8 +126,7 @@ class MemoryBrokerClient:
             return
         self._start = 0
         await anyio.lowlevel.checkpoint()
-        if self._failures:
-            await anyio.sleep(self._backoff.delay(self._failures - 1, JITTER))
+        await anyio.sleep_until(self.available_at)
         self._start = self._state.start_of(self.broker.id)
         if not self._start:
             raise Unreachable("tcp", self.broker.address, "the broker is stopped")
@@ -142,6 +144,7 @@ class MemoryBrokerClient:
             return
         self.incarnation += 1
         self._start = 0
+        self.available_at = anyio.current_time() + self._backoff.delay(self._failures, JITTER)
         self._failures += 1
         outstanding, self._requests = self._requests, deque()
         for request in outstanding:

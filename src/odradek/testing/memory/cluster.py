@@ -26,7 +26,7 @@ QUICK = Tuning(backoff=Backoff(first_s=0.001, max_s=0.02), fetch_idle=0.01)
 
 
 class MemoryCluster:
-    """A whole cluster in memory, for unit tests: no server, no socket, no thread, no bytes.
+    """A whole cluster in memory, for unit tests: no server, no socket, no thread, no bytes::
 
         cluster = MemoryCluster(topics={"orders": 3})
         async with cluster.connect() as k:

@@ -13,6 +13,7 @@ from anyio.abc import TaskGroup
 
 from odradek.client.options import Tuning
 from odradek.core.interfaces import PartitionBatch, ProducerRecord, Subscription
+from odradek.core.produce.partitioners import KeyHash
 from odradek.errors import Closed, MessageTooLarge, OdradekError, Rejected
 from odradek.testing.memory.broker import MemoryBrokerClient
 from odradek.testing.memory.groups import MemoryMembership, MemoryOffsets
@@ -79,6 +80,13 @@ class MemoryDriver:
     def refusal_policy(self) -> MemoryRefusalPolicy:
         """Return a policy that gives up nothing: an in-memory broker answers every request."""
         return MemoryRefusalPolicy()
+
+    def producer_sequences(self) -> None:
+        """Return None: an in-memory broker does not notice repeated batches."""
+
+    def default_partitioner(self) -> KeyHash:
+        """Return the partitioner of producers that name none."""
+        return KeyHash()
 
     def validate_record(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
         """Raise Rejected for a topic name or a size that cannot be: see ProtocolDriver."""

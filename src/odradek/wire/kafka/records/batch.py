@@ -12,6 +12,8 @@ from odradek.wire.kafka.records.compression import decompress
 __all__ = [
     "HEADER_BYTES",
     "LEAST_LENGTH",
+    "LEAST_RECORD",
+    "NO_EPOCH",
     "ROW_BYTES",
     "BatchHeader",
     "batch_header",
@@ -19,16 +21,22 @@ __all__ = [
     "control_type",
     "damage_of",
     "end_of_damaged",
+    "last_epoch",
 ]
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+_LENGTH, _EPOCH = struct.Struct(">8xi"), struct.Struct(">12xi")
 HEADER_BYTES = _HEADER.size
+NO_EPOCH = -1
+"""The leader epoch of what no leader has written yet."""
 LEAST_LENGTH = HEADER_BYTES - 12
 """The least a length field may say."""
-_CRC_AT, _CRC_FROM = 17, 21
+LEAST_RECORD = 7
+"""Bytes of a record without key, value and headers."""
+_CRC_FROM = 21
 
 ROW_BYTES = 64
-"""What a record counts beyond its bytes in `max_decompressed_bytes`: about what its row in the columns takes."""
+"""Bytes that a record counts beyond its own in `max_decompressed_bytes`: about those of its row in the columns."""
 
 _COMPRESSION, _APPEND_TIME, _TRANSACTIONAL, _CONTROL, _DELETE_HORIZON = 7, 8, 16, 32, 64
 
@@ -46,7 +54,7 @@ class BatchHeader(NamedTuple):
     attributes: int
     last_offset_delta: int
     base_timestamp: int
-    """What timestamp deltas count from (ms); the delete horizon of a batch that has one."""
+    """Start of the timestamp deltas (ms), or the delete horizon of a batch that has one."""
     max_timestamp: int
     producer_id: int
     producer_epoch: int
@@ -60,7 +68,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """Where the next batch may start."""
+        """First offset that the next batch may have."""
         return self.last_offset + 1
 
     @property
@@ -84,13 +92,22 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon(self) -> int | None:
-        """When compaction may remove the batch's tombstones or marker (ms), once that is decided."""
+        """Time from which on compaction may remove the batch's tombstones or marker (ms), once that is decided."""
         return self.base_timestamp if self.attributes & _DELETE_HORIZON else None
 
 
 def batch_header(entry: memoryview) -> BatchHeader:
     """Return the header of the batch at the start of a buffer, which has `HEADER_BYTES` at least."""
     return BatchHeader._make(_HEADER.unpack_from(entry))
+
+
+def last_epoch(data: memoryview, start: int, end: int) -> int:
+    """Return the leader epoch of the last one of the whole batches in `data[start:end]`."""
+    last = start
+    while start < end:
+        last = start
+        start += 12 + _LENGTH.unpack_from(data, start)[0]
+    return int(_EPOCH.unpack_from(data, last)[0])
 
 
 def damage_of(batch: BatchHeader, entry: memoryview) -> str:
@@ -106,13 +123,15 @@ def damage_of(batch: BatchHeader, entry: memoryview) -> str:
     return ""
 
 
-def end_of_damaged(batch: BatchHeader, position: int) -> int:
-    """Return where to continue behind a batch whose header may be wrong.
+def end_of_damaged(batch: BatchHeader, position: int, max_decompressed_bytes: int) -> int:
+    """Return the offset behind a batch whose header may be wrong.
 
-    Its last offset counts only where the number of records agrees with it, as in every batch that was not compacted.
-    Otherwise the damage would decide how many good records behind it are lost; so it is one offset behind `position`.
+    Its last offset counts where it is plausible: there are no more records than offsets, and no more offsets than
+    records can ever have been in it, of which compaction has left some. Otherwise the damage would decide how many good
+    records behind it are lost; so the end is one offset behind `position`, and every further fetch moves on by one.
     """
-    if batch.base_offset >= 0 and batch.record_count > 0 and batch.last_offset_delta == batch.record_count - 1:
+    most = max_decompressed_bytes // LEAST_RECORD
+    if batch.base_offset >= 0 and 0 < batch.record_count <= batch.last_offset_delta + 1 <= most:
         return batch.next_offset
     return max(position, batch.base_offset) + 1
 
@@ -121,8 +140,8 @@ def body_of(batch: BatchHeader, entry: memoryview, max_bytes: int) -> memoryview
     """Return the records of a batch, decompressed. Raises CompressionError."""
     if not batch.compression:
         return entry[HEADER_BYTES:]
-    room = max(0, max_bytes - ROW_BYTES * batch.record_count)
-    return decompress(batch.compression, entry[HEADER_BYTES:], room, magic=2)
+    max_body = max(0, max_bytes - ROW_BYTES * batch.record_count)
+    return decompress(batch.compression, entry[HEADER_BYTES:], max_body, magic=2)
 
 
 def control_type(batch: BatchHeader, body: memoryview | bytes) -> int | None:

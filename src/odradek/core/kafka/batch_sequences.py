@@ -1,0 +1,132 @@
+"""Stamps of an idempotent producer's batches, and what results mean for them: `core.interfaces.ProducerSequences`.
+
+`producer_state` decides; here its decisions become stamps of batches and errors for the accumulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from odradek.core.interfaces import PartitionBatch, PartitionResult
+from odradek.core.kafka.broker_errors import broker_error
+from odradek.core.kafka.producer_state import MAX_IN_FLIGHT, Decision, IdempotentProducer, NextStep, Stamp
+from odradek.errors import BrokerError, Fenced, MessageTooLarge
+from odradek.wire.kafka.error_codes import ErrorCode
+
+__all__ = ["BatchSequences", "stamp_of"]
+
+_AGAIN = frozenset({NextStep.RETRY, NextStep.REFRESH, NextStep.REINITIALIZE})
+
+
+def stamp_of(batch: PartitionBatch) -> Stamp | None:
+    """Return the stamp of a batch; None: its producer is not idempotent."""
+    stamp = batch.stamp
+    assert stamp is None or isinstance(stamp, Stamp)
+    return stamp
+
+
+class BatchSequences:
+    """The stamps of the batches of one producer.
+
+    Args:
+        producer: Its identity and sequences.
+    """
+
+    max_in_flight = MAX_IN_FLIGHT
+
+    def __init__(self, producer: IdempotentProducer) -> None:
+        self.producer = producer
+        self._batches: dict[Stamp, PartitionBatch] = {}
+        self._enabled = True
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.producer!r}, {len(self._batches)} batches without an outcome>"
+
+    @property
+    def ready(self) -> bool:
+        """True if the producer has an identity, or does without."""
+        return self.producer.identity is not None or not self._enabled
+
+    def disable(self) -> None:
+        """Do without stamps from now on."""
+        self._enabled = False
+
+    def may_send(self, batch: PartitionBatch) -> bool:
+        """Return True if a batch may be sent now. One with a stamp always may: the accumulator keeps their order."""
+        if batch.stamp is not None or not self.ready or not self._enabled:
+            return True
+        return self.producer.can_send(batch.partition)
+
+    def assign(self, batch: PartitionBatch) -> None:
+        """Set the stamp of a batch that is about to be sent for the first time."""
+        if not self._enabled:
+            return
+        stamp = self.producer.stamp(batch.partition, len(batch.records))
+        batch.stamp = stamp
+        self._batches[stamp] = batch
+
+    def resolve(self, batch: PartitionBatch, result: PartitionResult) -> PartitionResult:
+        """Return what a result means for a batch (see `ProducerSequences.resolve`)."""
+        stamp, error = stamp_of(batch), result.error
+        if stamp is None or not (error is None or isinstance(error, BrokerError | MessageTooLarge)):
+            return result
+        if stamp.count > 1 and (isinstance(error, MessageTooLarge) or result.record_errors):
+            return result  # it will be divided, or released
+        offset = -1 if result.position is None else result.position
+        log_start = -1 if result.log_start is None else result.log_start
+        decision = self.producer.answered(stamp, _code(error), offset, log_start)
+        self._restamp(decision.restamped)
+        if decision.step not in _AGAIN:
+            self._batches.pop(stamp, None)
+        return _meaning(decision, result)
+
+    def divide(self, batch: PartitionBatch, parts: Sequence[PartitionBatch]) -> None:
+        """Move the numbers of a batch to parts of it (see `ProducerSequences.divide`)."""
+        stamp = stamp_of(batch)
+        if stamp is None or self._batches.pop(stamp, None) is None:
+            return
+        stamps, restamped = self.producer.divide(stamp, [len(part.records) for part in parts])
+        self._restamp(restamped)
+        for part, own in zip(parts, stamps, strict=True):
+            part.stamp = own
+            self._batches[own] = part
+
+    def release(self, batch: PartitionBatch, *, may_be_written: bool) -> None:
+        """End a batch that will not be sent again (see `ProducerSequences.release`)."""
+        stamp = stamp_of(batch)
+        if stamp is None or self._batches.pop(stamp, None) is None:
+            return
+        if may_be_written:
+            self.producer.expire(stamp)
+        else:
+            self._restamp(self.producer.withdraw(stamp))
+
+    def _restamp(self, restamped: Mapping[Stamp, Stamp]) -> None:
+        batches = {new: batch for old, new in restamped.items() if (batch := self._batches.pop(old, None)) is not None}
+        for stamp, batch in batches.items():
+            batch.stamp = stamp
+        self._batches |= batches
+
+
+def _code(error: BrokerError | MessageTooLarge | None) -> int:
+    if isinstance(error, MessageTooLarge):
+        return ErrorCode.MESSAGE_TOO_LARGE
+    return ErrorCode.NONE if error is None else error.code
+
+
+def _meaning(decision: Decision, result: PartitionResult) -> PartitionResult:
+    """Return the result with an error whose attributes say what the decision is."""
+    step, error = decision.step, result.error
+    if step is NextStep.DONE:
+        return result
+    if step is NextStep.DUPLICATE:
+        return PartitionResult(result.partition)
+    if not isinstance(error, BrokerError):  # too large: divided if it can be, else refused
+        return result
+    if step is NextStep.FENCED:
+        return result._replace(error=Fenced("this producer", error.message()))
+    own = broker_error(error.code, error.context)
+    own.sent = error.sent
+    own.retriable, own.fatal = step in _AGAIN, step in (NextStep.FATAL, NextStep.ABORT)
+    own.refresh_metadata = error.refresh_metadata or step is NextStep.REFRESH
+    return result._replace(error=own)

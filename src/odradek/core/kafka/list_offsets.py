@@ -1,0 +1,86 @@
+"""Positions by meaning and by time: requests to ListOffsets, and what the responses say (specification 2, note 14).
+
+Pure. A time means the first record of that time or a later one; brokers before 0.10.1 know only the times of their
+files, and name the newest one that is not younger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+
+from odradek.core.kafka.broker_errors import broker_error
+from odradek.core.kafka.fetch_results import ListedOffset, list_offsets_step
+from odradek.errors import OdradekError, RemoteProtocolError
+from odradek.types import AtTime, Position, PositionSpec, TopicPartition
+from odradek.wire.kafka.messages.data import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+__all__ = ["list_offsets_request", "read_list_offsets"]
+
+CLIENT = -1
+"""The replica id of clients."""
+
+_LAST_MS = 2.0**62
+"""Stands for any later time: the field is an i64."""
+
+
+def list_offsets_request(
+    partition: TopicPartition, at: PositionSpec | AtTime, count: int, *, leader_epoch: int, read_committed: bool
+) -> ListOffsetsRequest:
+    """Return the request for one partition.
+
+    Args:
+        partition: Which.
+        at: What to look for.
+        count: Most positions to return, where the broker returns several (before 0.10.1).
+        leader_epoch: The epoch of the leader as this client knows it; -1 fences nothing.
+        read_committed: LATEST is the end of what consumers of this isolation may read.
+    """
+    wanted = ListOffsetsPartition(
+        partition_index=partition.partition,
+        current_leader_epoch=leader_epoch,
+        timestamp=_time_ms(at),
+        max_num_offsets=count,
+    )
+    topic = ListOffsetsTopic(name=partition.topic, partitions=(wanted,))
+    return ListOffsetsRequest(replica_id=CLIENT, isolation_level=int(read_committed), topics=(topic,))
+
+
+def read_list_offsets(response: ListOffsetsResponse, partition: TopicPartition, context: str) -> Sequence[Position]:
+    """Return the positions that a response names, newest first; none: no record has the time or a later one.
+
+    Raises:
+        BrokerError: The partition's error.
+        RemoteProtocolError: The response is about something else.
+    """
+    for topic in response.topics:
+        for answer in topic.partitions:
+            if (topic.name, answer.partition_index) == (partition.topic, partition.partition):
+                return _positions(answer, context)
+    raise RemoteProtocolError(f"{context}: the response has no such partition")
+
+
+def _positions(answer: ListOffsetsPartitionResponse, context: str) -> Sequence[Position]:
+    step = list_offsets_step(answer)
+    if step is ListedOffset.NONE:
+        return ()
+    if step is ListedOffset.OFFSET:
+        offsets = answer.old_style_offsets or (answer.offset,)
+        if min(offsets) < 0:
+            raise RemoteProtocolError(f"{context}: offset {min(offsets)}")
+        return [Position(offset) for offset in offsets]
+    error: OdradekError = broker_error(answer.error_code, context)
+    error.retriable = step in (ListedOffset.RETRY, ListedOffset.REFRESH)
+    error.refresh_metadata = step is ListedOffset.REFRESH
+    raise error
+
+
+def _time_ms(at: PositionSpec | AtTime) -> int:
+    """Round up to whole milliseconds. Times before the epoch are all the same, and -1 and -2 mean something else."""
+    return at.value if isinstance(at, PositionSpec) else ceil(round(min(max(0.0, at.seconds * 1000), _LAST_MS), 3))

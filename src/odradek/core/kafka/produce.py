@@ -1,0 +1,219 @@
+"""Batches as Produce requests, and what the responses say about each of them (specification 3, 4.2, 4.4; KIP-467).
+
+Pure. A batch is encoded once, in the record format of its broker; only if it then leaves on a connection to a broker of
+another release is it encoded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from odradek.core.interfaces import PartitionBatch, PartitionResult, ProducerRecord
+from odradek.core.kafka.batch_sequences import stamp_of
+from odradek.core.kafka.broker_errors import broker_error
+from odradek.core.kafka.producer_state import Stamp
+from odradek.core.kafka.versions import BrokerVersions
+from odradek.engine import Headers, PackedBytes
+from odradek.errors import MessageTooLarge, OdradekError, RemoteProtocolError, Unsupported
+from odradek.types import NO_TIMESTAMP, Position, TopicPartition
+from odradek.wire.compression import CompressionType
+from odradek.wire.kafka.error_codes import ErrorCode
+from odradek.wire.kafka.messages.common import NodeEndpoint
+from odradek.wire.kafka.messages.data import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from odradek.wire.kafka.records.encode import encode_batch, encode_message_set, with_producer
+from odradek.wire.kafka.schema import ZERO_UUID
+
+__all__ = ["OnLeader", "bytes_for", "encode_records", "produce_request", "read_produce"]
+
+OnLeader = Callable[[TopicPartition, int, int, Sequence[NodeEndpoint]], object]
+"""Function that is told of another leader of a partition: its id, its epoch, and addresses of brokers (KIP-951)."""
+
+_MAGIC_AT = 16
+
+_MAY_BE_WRITTEN = frozenset(
+    {ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
+)
+"""Errors after which the leader may have appended the batch nevertheless."""
+
+_TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+
+
+def encode_records(batch: PartitionBatch, versions: BrokerVersions, max_message_bytes: int, now_ms: int) -> bytes:
+    """Return the bytes of a batch in the record format of a broker: a record batch, or a message set.
+
+    Args:
+        batch: The records, and how they are compressed.
+        versions: What the broker can do.
+        max_message_bytes: What the broker accepts as one message: the whole batch where that is the unit (bytes).
+        now_ms: The timestamp of records without one (ms since the epoch).
+
+    Raises:
+        MessageTooLarge: A message would be larger than the limit.
+        LocalProtocolError, Unsupported: The broker's format has no place for what a record has.
+    """
+    compression = CompressionType.named(batch.compression)
+    magic = versions.produce_magic
+    _check_compression(compression, versions)
+    values, keys, headers, timestamps = _columns(batch.records, now_ms)
+    if magic == 2:
+        producer_id, epoch, sequence = _producer(stamp_of(batch))
+        data = encode_batch(
+            values,
+            keys,
+            headers,
+            timestamps,
+            compression=compression,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        )
+        size = len(data)
+    else:
+        if headers is not None:
+            raise Unsupported("a header", "Kafka 0.11")
+        times = timestamps if magic else None
+        data = encode_message_set(values, keys, times, magic=magic, compression=compression)
+        size = len(data) if compression or len(values) == 1 else _largest(values, keys)
+    if size > max_message_bytes:
+        raise MessageTooLarge(str(batch.partition), -1, size, max_message_bytes, "max_message_bytes")
+    return data
+
+
+def bytes_for(batch: PartitionBatch, versions: BrokerVersions, max_message_bytes: int, now_ms: int) -> bytes:
+    """Return the bytes of a batch for a connection that is about to send them; see `encode_records`.
+
+    Those it was encoded to before serve if they have the format of that broker and the stamp that the batch has now.
+    """
+    data = batch.encoded
+    if data is None or data[_MAGIC_AT] != versions.produce_magic:
+        data = encode_records(batch, versions, max_message_bytes, now_ms)
+    elif (stamp := stamp_of(batch)) is not None:
+        data = with_producer(data, *_producer(stamp))
+    batch.encoded = data
+    return data
+
+
+def produce_request(
+    batches: Sequence[tuple[PartitionBatch, bytes]], *, acks: int, timeout_ms: int, topic_ids: Mapping[str, bytes]
+) -> ProduceRequest:
+    """Return the request that writes batches.
+
+    Args:
+        batches: With their bytes; at most one of each partition.
+        acks: -1, 1 or 0.
+        timeout_ms: How long the leader waits for its replicas (ms).
+        topic_ids: Ids of topics; needed from version 13 on.
+    """
+    topics: dict[str, list[PartitionProduceData]] = {}
+    for batch, data in batches:
+        partition = batch.partition
+        topics.setdefault(partition.topic, []).append(PartitionProduceData(index=partition.partition, records=data))
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=tuple(
+            TopicProduceData(name=name, topic_id=topic_ids.get(name, ZERO_UUID), partition_data=tuple(partitions))
+            for name, partitions in topics.items()
+        ),
+    )
+
+
+def read_produce(
+    response: ProduceResponse,
+    batches: Sequence[PartitionBatch],
+    *,
+    acks: int,
+    address: str,
+    topic_ids: Mapping[str, bytes],
+    on_leader: OnLeader | None = None,
+) -> list[PartitionResult]:
+    """Return the result of each batch, in order.
+
+    Args:
+        response: The response.
+        batches: Those of the request.
+        acks: As it was requested.
+        address: Of the broker, for errors.
+        topic_ids: As they were requested.
+        on_leader: Called with an answer that names another leader (KIP-951).
+    """
+    names = {topic_id: name for name, topic_id in topic_ids.items()}
+    answers = {
+        (topic.name or names.get(topic.topic_id, ""), partition.index): partition
+        for topic in response.responses
+        for partition in topic.partition_responses
+    }
+    results = []
+    for batch in batches:
+        answer = answers.get((batch.partition.topic, batch.partition.partition))
+        results.append(_result(batch, answer, acks, f"{address}: produce to {batch.partition}"))
+        leader = None if answer is None or not answer.error_code else answer.current_leader
+        if on_leader is not None and leader is not None and leader.leader_id >= 0:
+            on_leader(batch.partition, leader.leader_id, leader.leader_epoch, response.node_endpoints)
+    return results
+
+
+def _result(batch: PartitionBatch, answer: PartitionProduceResponse | None, acks: int, context: str) -> PartitionResult:
+    if answer is None:
+        return PartitionResult(batch.partition, RemoteProtocolError(f"{context}: the response has no such partition"))
+    log_start = None if answer.log_start_offset < 0 else Position(answer.log_start_offset)
+    if not answer.error_code:
+        position = None if answer.base_offset < 0 else Position(answer.base_offset)
+        timestamp = None if answer.log_append_time_ms == NO_TIMESTAMP else answer.log_append_time_ms
+        return PartitionResult(batch.partition, None, position, timestamp, log_start)
+    errors = {each.batch_index: each.batch_index_error_message or "" for each in answer.record_errors}
+    error = _error(batch, answer.error_code, f"{context}: {answer.error_message}" if answer.error_message else context)
+    if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER and acks < 0:
+        error.sent = True  # it may have stopped leading while it waited for its replicas
+    return PartitionResult(batch.partition, error, None, None, log_start, errors)
+
+
+def _error(batch: PartitionBatch, code: int, context: str) -> OdradekError:
+    if code in _TOO_LARGE and len(batch.records) > 1:
+        size = len(batch.encoded or b"")
+        return MessageTooLarge(str(batch.partition), -1, size, size - 1, "max.message.bytes of the topic")
+    error = broker_error(code, context)
+    error.sent = code in _MAY_BE_WRITTEN
+    if code in _TOO_LARGE:
+        error.hint = "raise max.message.bytes of the topic"
+    return error
+
+
+# ---- records ------------------------------------------------------------------------------------------------
+
+
+def _columns(
+    records: Sequence[bytes | ProducerRecord], now_ms: int
+) -> tuple[Sequence[bytes | None], Sequence[bytes | None] | None, Sequence[Headers] | None, Sequence[int]]:
+    """Return values, keys, headers and timestamps; None for a column in which no record has anything."""
+    if isinstance(records, PackedBytes) or all(type(record) is bytes for record in records):
+        return records, None, None, [now_ms] * len(records)  # type: ignore[return-value]  # plain values, as just seen
+    rows = [ProducerRecord(record) if isinstance(record, bytes) else record for record in records]
+    keys = [row.key for row in rows]
+    headers = [tuple(row.headers) for row in rows] if any(row.headers for row in rows) else None
+    timestamps = [now_ms if row.timestamp is None else row.timestamp for row in rows]
+    return [row.value for row in rows], keys if any(key is not None for key in keys) else None, headers, timestamps
+
+
+def _producer(stamp: Stamp | None) -> tuple[int, int, int]:
+    """Return producer id, epoch and base sequence."""
+    return (-1, -1, -1) if stamp is None else (stamp.producer.producer_id, stamp.producer.epoch, stamp.base_sequence)
+
+
+def _largest(values: Sequence[bytes | None], keys: Sequence[bytes | None] | None) -> int:
+    """Return the payload of the largest message of an uncompressed message set (bytes)."""
+    sizes = [len(value or b"") for value in values]
+    return max(sizes) if keys is None else max(size + len(key or b"") for size, key in zip(sizes, keys, strict=True))
+
+
+def _check_compression(compression: CompressionType, versions: BrokerVersions) -> None:
+    if compression is CompressionType.ZSTD and not versions.has_zstd:
+        raise Unsupported("zstd", "Kafka 2.1")
+    if compression is CompressionType.LZ4 and not versions.has_lz4:
+        raise Unsupported("lz4", "Kafka 0.8.2")

@@ -1,0 +1,1 @@
+"""Kafka 0.8 and later behind the interfaces of `core.interfaces`."""

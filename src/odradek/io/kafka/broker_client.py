@@ -1,0 +1,313 @@
+"""The data requests of one broker of Kafka 0.8 or later, over one connection: `core.interfaces.BrokerClient`.
+
+Requests are made for the broker that a connection leads to, when they leave. A long poll uses a fetch session, so that
+thousands of idle partitions are named once; other fetches name what they want, because several may be in flight.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from odradek.core.interfaces import (
+    DecoderOptions,
+    LogDecoder,
+    PartitionBatch,
+    PartitionFetch,
+    PartitionResult,
+    PendingResult,
+)
+from odradek.core.kafka.fetch_session import FetchRequestSettings, FetchSession
+from odradek.core.kafka.list_offsets import list_offsets_request, read_list_offsets
+from odradek.core.kafka.produce import OnLeader, bytes_for, encode_records, produce_request, read_produce
+from odradek.core.kafka.routing import KafkaRoutingTable
+from odradek.core.kafka.versions import BrokerVersions
+from odradek.errors import ConfigError, RemoteProtocolError
+from odradek.io.kafka.connection import KafkaConnection, VersionLimits
+from odradek.io.kafka.fetch_exchange import FetchExchange, KnownPartition
+from odradek.io.kafka.log_decoder import KafkaLogDecoder
+from odradek.io.requests import InFlightRequest
+from odradek.types import EARLIEST, LATEST, AtTime, Broker, Position, PositionSpec, TopicPartition
+from odradek.wire.kafka.fetch_response import FetchResponseDecoder
+from odradek.wire.kafka.messages.data import (
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+    ProduceRequest,
+    ProduceResponse,
+)
+from odradek.wire.kafka.schema import ZERO_UUID
+
+__all__ = ["BrokerClientSettings", "KafkaBrokerClient"]
+
+MAX_RESPONSE_BYTES = (1 << 31) - 1
+"""Maximum size of a response to Fetch (bytes). What is kept of it is bounded per partition."""
+
+FETCH_ATTEMPTS = 3
+"""Requests for one fetch: a broker may have forgotten a session, or count otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerClientSettings:
+    """Settings of a broker client.
+
+    Args:
+        request_timeout_s: Time limit from a call to its outcome (s).
+        max_message_bytes: The largest batch for encoding again on another release's connection (bytes).
+        rack: Where this client runs, for fetching from the nearest replica.
+    """
+
+    request_timeout_s: float = 30.0
+    max_message_bytes: int = 1 << 30
+    rack: str = ""
+
+
+class KafkaBrokerClient:
+    """Implementation of `core.interfaces.BrokerClient`. Its creator runs the connection.
+
+    Args:
+        broker: The broker it sends requests to.
+        connection: Connection to that broker; not shared with other purposes.
+        versions: Returns what is known of the broker before its first connection: what the cluster's other brokers can.
+        routing: Returns the routing table.
+        on_leader: Told of leaders that responses name.
+        settings: See `BrokerClientSettings`.
+        clock: Seconds since the epoch: the timestamp of records that have none.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        connection: KafkaConnection,
+        *,
+        versions: Callable[[], BrokerVersions],
+        routing: Callable[[], KafkaRoutingTable],
+        on_leader: OnLeader,
+        settings: BrokerClientSettings,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.broker, self.connection = broker, connection
+        self._cluster_versions, self._routing, self._on_leader = versions, routing, on_leader
+        self._settings, self._clock = settings, clock
+        self._session = FetchSession()
+        self._in_session = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} broker {self.broker.id} {self.connection!r}>"
+
+    @property
+    def incarnation(self) -> int:
+        """Incarnation of the connection: grows when it is replaced (see `BrokerClient`)."""
+        return self.connection.incarnation
+
+    @property
+    def available_at(self) -> float:
+        """Time from which a request is no longer delayed by a back-off (see `BrokerClient`)."""
+        return self.connection.connection.available_at
+
+    @property
+    def versions(self) -> BrokerVersions:
+        """Versions and features of the broker, as of its latest connection."""
+        return self.connection.versions or self._cluster_versions()
+
+    # ---- produce --------------------------------------------------------------------------------------------
+
+    def encode(self, batch: PartitionBatch, max_message_bytes: int) -> None:
+        """Encode a batch for the release of the broker (see `BrokerClient.encode`)."""
+        if batch.encoded is None:
+            batch.encoded = encode_records(batch, self.versions, max_message_bytes, self._now_ms())
+
+    def produce(self, batches: Sequence[PartitionBatch], *, acks: int) -> PendingResult[Sequence[PartitionResult]]:
+        """Send batches (see `BrokerClient.produce`).
+
+        Raises:
+            Closed: Nothing was queued.
+        """
+        timeout_ms = int(self._settings.request_timeout_s * 1000)
+        ids = self._topic_ids({batch.partition.topic for batch in batches})
+
+        def build(versions: BrokerVersions) -> ProduceRequest:
+            limit, now = self._settings.max_message_bytes, self._now_ms()
+            encoded = [(batch, bytes_for(batch, versions, limit, now)) for batch in batches]
+            return produce_request(encoded, acks=acks, timeout_ms=timeout_ms, topic_ids=ids)
+
+        limits = VersionLimits(topic_ids=bool(ids))
+        size = sum([len(batch.encoded or b"") for batch in batches])
+        if not acks:
+            written: InFlightRequest[Any] = self.connection.submit_decoded(
+                ProduceRequest, build, None, size=size, limits=limits
+            )
+            return PendingProduce(written, self.connection, lambda _: [PartitionResult(b.partition) for b in batches])
+
+        def read(response: ProduceResponse) -> Sequence[PartitionResult]:
+            return read_produce(
+                response,
+                batches,
+                acks=acks,
+                address=self.broker.address,
+                topic_ids=ids,
+                on_leader=self._on_leader,
+            )
+
+        # The broker waits for its replicas, and answers after that time at the latest.
+        timeout_s = 2 * self._settings.request_timeout_s
+        request = self.connection.submit_built(ProduceRequest, build, size=size, limits=limits, timeout_s=timeout_s)
+        return PendingProduce(request, self.connection, read)
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
+    # ---- fetch ----------------------------------------------------------------------------------------------
+
+    async def fetch(self, fetches: Sequence[PartitionFetch], *, max_wait: float = 0.0, min_bytes: int = 1) -> None:
+        """Fetch partitions (see `BrokerClient.fetch`).
+
+        Cancellation: safe; the rest of the response is read and dropped, earlier bytes stay fed. The same holds when a
+        decoder is reset while its fetch is in flight.
+        """
+        if not fetches:
+            return
+        exchange = FetchExchange(fetches, self._known(fetches), self.broker.address)
+        session = self._session if max_wait and not self._in_session and self.versions.has_fetch_sessions else None
+        self._in_session |= session is not None
+        try:
+            for _ in range(FETCH_ATTEMPTS):
+                response = await self._fetch_once(exchange, session, max_wait, min_bytes)
+                if session is None:
+                    if response.error_code:
+                        raise exchange.fail(response.error_code)
+                elif not session.answered(response):
+                    continue
+                exchange.apply(response, self._on_leader)
+                return
+            raise RemoteProtocolError(f"{self.broker.address}: no fetch session after {FETCH_ATTEMPTS} requests")
+        except BaseException:
+            if session is not None:
+                session.connection_lost()
+            raise
+        finally:
+            exchange.end()
+            self._in_session &= session is None
+
+    async def _fetch_once(
+        self, exchange: FetchExchange, session: FetchSession | None, max_wait: float, min_bytes: int
+    ) -> FetchResponse:
+        settings = FetchRequestSettings(
+            max_wait_ms=int(max_wait * 1000),
+            min_bytes=min_bytes,
+            max_bytes=MAX_RESPONSE_BYTES,
+            read_committed=exchange.read_committed,
+            rack=self._settings.rack,
+        )
+
+        def build(versions: BrokerVersions) -> FetchRequest:
+            positions = exchange.positions(versions)
+            return (FetchSession(enabled=False) if session is None else session).request(positions, settings)
+
+        def new_decoder(version: int, correlation_id: int) -> FetchResponseDecoder:
+            return FetchResponseDecoder(version, correlation_id, exchange.open_sink, MAX_RESPONSE_BYTES)
+
+        request: InFlightRequest[FetchResponse] = self.connection.submit_decoded(
+            FetchRequest,
+            build,
+            new_decoder,
+            timeout_s=self._settings.request_timeout_s + max_wait,
+            limits=VersionLimits(topic_ids=exchange.has_topic_ids),
+        )
+        return await request
+
+    def _known(self, fetches: Sequence[PartitionFetch]) -> Mapping[TopicPartition, KnownPartition]:
+        table = self._routing()
+        known = {}
+        for fetch in fetches:
+            where = fetch.decoder.partition
+            if (partition := table.partition(where)) is not None:
+                topic_id = table.topics[where.topic].topic_id
+                known[where] = KnownPartition(partition.leader_epoch, topic_id, partition.leader == self.broker.id)
+        return known
+
+    def _topic_ids(self, topics: set[str]) -> Mapping[str, bytes]:
+        """Return the ids of topics; none unless all are known."""
+        table = self._routing().topics
+        ids = {name: table[name].topic_id for name in topics if name in table}
+        return ids if len(ids) == len(topics) and ZERO_UUID not in ids.values() else {}
+
+    def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> LogDecoder:
+        """Return a decoder for `fetch` that begins at `position`."""
+        return KafkaLogDecoder(partition, position, options)
+
+    # ---- positions ------------------------------------------------------------------------------------------
+
+    async def positions(
+        self, partition: TopicPartition, at: PositionSpec | AtTime, count: int = 1
+    ) -> Sequence[Position]:
+        """Return positions at or before `at` (see `BrokerClient.positions`). From 0.10.1 on a broker names one; the
+        beginning of the log is another. Cancellation: safe.
+
+        Raises:
+            BrokerError: The partition's error.
+        """
+        if count < 1:
+            raise ConfigError(f"count must be at least 1, not {count}")
+        positions = list(await self._list_offsets(partition, at, count))
+        if count > 1 and at is not EARLIEST and len(positions) < 2:
+            positions += await self._list_offsets(partition, EARLIEST, 1)
+        return sorted(set(positions), reverse=True)[:count]
+
+    async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
+        """Return the position of `at`: of a time, the first record of that time or a later one, or else the end.
+        Before 0.10.1 it is the newest file that is not younger, or else the beginning. Cancellation: safe.
+        """
+        otherwise = LATEST if self.versions.has_time_index else EARLIEST
+        for each in (at, otherwise):
+            if positions := await self._list_offsets(partition, each, 1):
+                return positions[0]
+        raise RemoteProtocolError(f"{partition}: broker {self.broker.id} returned no position for {otherwise!r}")
+
+    async def _list_offsets(
+        self, partition: TopicPartition, at: PositionSpec | AtTime, count: int
+    ) -> Sequence[Position]:
+        known = self._routing().partition(partition)
+        epoch = -1 if known is None else known.leader_epoch
+
+        def build(versions: BrokerVersions) -> ListOffsetsRequest:
+            most = 1 if versions.has_time_index else count
+            return list_offsets_request(partition, at, most, leader_epoch=epoch, read_committed=False)
+
+        response = await self.connection.submit_built(ListOffsetsRequest, build)
+        return read_list_offsets(response, partition, f"{self.broker.address}: position {at!r} of {partition}")
+
+
+class PendingProduce:
+    """The results of a request to Produce (see `core.interfaces.PendingResult`), read from its response once."""
+
+    __slots__ = ("_connection", "_read", "_request", "_results", "add_done_callback")
+
+    def __init__(
+        self,
+        request: InFlightRequest[Any],
+        connection: KafkaConnection,
+        read: Callable[[Any], Sequence[PartitionResult]],
+    ) -> None:
+        self._request, self._connection, self._read = request, connection, read
+        self._results: Sequence[PartitionResult] | None = None
+        self.add_done_callback = request.add_done_callback
+
+    @property
+    def done(self) -> bool:
+        return self._request.done
+
+    def result(self) -> Sequence[PartitionResult]:
+        response = self._request.result()
+        if self._results is None:
+            self._results = self._read(response)
+        return self._results
+
+    def withdraw(self) -> bool:
+        return self._connection.withdraw(self._request)
+
+    def __await__(self) -> Generator[Any, Any, Sequence[PartitionResult]]:
+        yield from self._request.__await__()
+        return self.result()

@@ -1,0 +1,197 @@
+"""One request to Fetch and its response: positions out, record bytes to the decoders, a result for each partition.
+
+The response is decoded as it arrives. What it says of partitions that were not asked for is skipped; what it says of
+one partition can only end that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from odradek.core.interfaces import PartitionFetch
+from odradek.core.kafka.broker_errors import broker_error
+from odradek.core.kafka.fetch_results import FetchStep, fetch_step
+from odradek.core.kafka.fetch_session import FetchPosition
+from odradek.core.kafka.produce import OnLeader
+from odradek.core.kafka.versions import BrokerVersions
+from odradek.errors import BrokerError, LogTruncated, OdradekError, OffsetOutOfRange
+from odradek.io.kafka.log_decoder import KafkaLogDecoder
+from odradek.types import Position, TopicPartition
+from odradek.wire.kafka.error_codes import ErrorCode
+from odradek.wire.kafka.messages.data import FetchableTopicResponse, FetchPartitionData, FetchResponse
+from odradek.wire.kafka.schema import ZERO_UUID
+
+__all__ = ["FetchExchange", "KnownPartition", "PartitionExchange"]
+
+_RETRY = frozenset({FetchStep.RETRY, FetchStep.REFRESH, FetchStep.BACK_TO_LEADER})
+
+
+class KnownPartition:
+    """The routing table's entry for a partition that is fetched.
+
+    Args:
+        leader_epoch: The epoch of its leader; -1: not known.
+        topic_id: The id of its topic; all zero: not known.
+        is_leader: The broker that is asked leads it.
+    """
+
+    __slots__ = ("is_leader", "leader_epoch", "topic_id")
+
+    def __init__(self, leader_epoch: int = -1, topic_id: bytes = ZERO_UUID, is_leader: bool = True) -> None:
+        self.leader_epoch, self.topic_id, self.is_leader = leader_epoch, topic_id, is_leader
+
+
+class PartitionExchange:
+    """A partition's part of a request and of its response; also the sink of its record bytes.
+
+    Args:
+        fetch: The fetch it is for.
+        known: What is known of the partition.
+    """
+
+    __slots__ = ("_left", "answered", "decoder", "fetch", "known", "offset", "received")
+
+    def __init__(self, fetch: PartitionFetch, known: KnownPartition) -> None:
+        decoder = fetch.decoder
+        assert isinstance(decoder, KafkaLogDecoder)
+        self.fetch, self.decoder, self.known = fetch, decoder, known
+        self.offset = fetch.start()
+        self.received = 0
+        self._left = fetch.max_bytes + decoder.max_message_bytes
+        self.answered = False
+
+    @property
+    def partition(self) -> TopicPartition:
+        return self.decoder.partition
+
+    def position(self, versions: BrokerVersions) -> FetchPosition:
+        """Return what to ask a broker for."""
+        size = self.fetch.max_bytes
+        if not versions.has_whole_first_message:
+            size = max(size, self.decoder.needed_bytes)
+        return FetchPosition(
+            offset=self.offset,
+            max_bytes=size,
+            leader_epoch=self.known.leader_epoch,
+            last_fetched_epoch=self.decoder.leader_epoch if versions.has_truncation_detection else -1,
+            topic_id=self.known.topic_id,
+        )
+
+    def begin(self, data: FetchPartitionData) -> PartitionExchange | None:
+        """Begin with the records of a response; return None if they are of no use any more."""
+        if self.answered or data.error_code or data.diverging_epoch.epoch >= 0:
+            return None
+        if self.decoder.fetch_position != self.offset:
+            return None  # it was reset while the request was in flight
+        self.answered = True
+        self.decoder.begin_response(data.aborted_transactions)
+        return self
+
+    def feed(self, data: memoryview) -> None:
+        """Pass record bytes on, up to what was asked for and one more message: no broker may fill the memory."""
+        self.received += len(data)
+        part = data[: self._left]
+        self._left -= len(part)
+        if part:
+            self.fetch.feed(part)
+
+    def end(self) -> None:
+        """End with the records, whether the response was complete or not."""
+        if self.answered and self.decoder.fetch_position >= self.offset:
+            self.decoder.end_response()
+        self.fetch.cancel()
+
+    def apply(self, data: FetchPartitionData, address: str) -> None:
+        """Set the result of the fetch."""
+        fetch = self.fetch
+        fetch.received = self.received
+        fetch.high_watermark = _position(data.high_watermark)
+        fetch.last_stable = _position(data.last_stable_offset)
+        fetch.log_start = _position(data.log_start_offset)
+        step = fetch_step(data, from_replica=not self.known.is_leader)
+        if step is FetchStep.READ_FROM_REPLICA:
+            fetch.preferred_replica = data.preferred_read_replica
+        elif step is not FetchStep.READ:
+            fetch.error = self._error(step, data, f"{address}: fetch {self.partition} from {self.offset}")
+
+    def _error(self, step: FetchStep, data: FetchPartitionData, context: str) -> OdradekError:
+        if step is FetchStep.TRUNCATED:
+            diverging = data.diverging_epoch
+            return LogTruncated(str(self.partition), self.offset, diverging.end_offset, diverging.epoch)
+        error = broker_error(data.error_code, context)
+        if step is FetchStep.OUT_OF_RANGE:
+            return OffsetOutOfRange(error.code, error.name, context)
+        return _with_step(error, step)
+
+
+def _with_step(error: BrokerError, step: FetchStep) -> BrokerError:
+    error.retriable = step in _RETRY
+    error.refresh_metadata |= step in (FetchStep.REFRESH, FetchStep.BACK_TO_LEADER)
+    return error
+
+
+def _position(offset: int) -> Position | None:
+    return None if offset < 0 else Position(offset)
+
+
+class FetchExchange:
+    """One request to Fetch and its response.
+
+    Args:
+        fetches: At most one for each partition.
+        known: What is known of each partition.
+        address: Of the broker, for errors.
+    """
+
+    def __init__(
+        self, fetches: Sequence[PartitionFetch], known: Mapping[TopicPartition, KnownPartition], address: str
+    ) -> None:
+        self._address = address
+        self._parts = {
+            fetch.decoder.partition: PartitionExchange(fetch, known.get(fetch.decoder.partition) or KnownPartition())
+            for fetch in fetches
+        }
+        self._names = {part.known.topic_id: where.topic for where, part in self._parts.items()}
+        self._names.pop(ZERO_UUID, None)
+        self.has_topic_ids = all(part.known.topic_id != ZERO_UUID for part in self._parts.values())
+
+    @property
+    def read_committed(self) -> bool:
+        """The isolation of the request: that of its decoders."""
+        return any(part.decoder.read_committed for part in self._parts.values())
+
+    def positions(self, versions: BrokerVersions) -> dict[TopicPartition, FetchPosition]:
+        """Return what to ask a broker for, by partition."""
+        positions = {where: part.position(versions) for where, part in self._parts.items()}
+        if self.has_topic_ids:
+            return positions
+        return {where: replace(position, topic_id=ZERO_UUID) for where, position in positions.items()}
+
+    def open_sink(self, topic: FetchableTopicResponse, data: FetchPartitionData) -> PartitionExchange | None:
+        """Return the receiver of a partition's record bytes (`wire.kafka.fetch_response.OpenSink`)."""
+        part = self._part(topic, data)
+        return None if part is None else part.begin(data)
+
+    def apply(self, response: FetchResponse, on_leader: OnLeader) -> None:
+        """Set the result of every fetch that the response is about."""
+        for topic in response.responses:
+            for data in topic.partitions:
+                if (part := self._part(topic, data)) is not None:
+                    part.apply(data, self._address)
+                    if data.error_code and (leader := data.current_leader).leader_id >= 0:
+                        on_leader(part.partition, leader.leader_id, leader.leader_epoch, response.node_endpoints)
+
+    def end(self) -> None:
+        """Accept no more bytes."""
+        for part in self._parts.values():
+            part.end()
+
+    def fail(self, code: int) -> OdradekError:
+        """Return the error for an error code of the whole response."""
+        assert code != ErrorCode.NONE
+        return broker_error(code, f"{self._address}: fetch of {len(self._parts)} partitions")
+
+    def _part(self, topic: FetchableTopicResponse, data: FetchPartitionData) -> PartitionExchange | None:
+        name = topic.topic or self._names.get(topic.topic_id, "")
+        return self._parts.get(TopicPartition(name, data.partition_index))

@@ -1,0 +1,317 @@
+"""The first requests on a new connection: find the versions of the broker, then authenticate.
+
+`core.kafka.version_probe` and `core.kafka.sasl` decide; here their steps become requests of an `io.connection`
+handshake, and what goes wrong becomes an error that names the step, the address and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from odradek.core.kafka.sasl import authenticate, authenticate_again_at
+from odradek.core.kafka.sasl.authentication import Outgoing
+from odradek.core.kafka.sasl.exchange import Exchange
+from odradek.core.kafka.version_probe import (
+    ConnectionClosed,
+    Probe,
+    ProbeFlow,
+    ProbeOutcome,
+    Received,
+    Silent,
+    probe_after_sasl,
+    probe_versions,
+)
+from odradek.core.kafka.versions import BrokerVersions
+from odradek.errors import (
+    AuthFailed,
+    ConnectionLost,
+    DeadlineError,
+    OdradekError,
+    RemoteProtocolError,
+    Unreachable,
+    Unsupported,
+)
+from odradek.io.kafka.handshake_requests import ProbeRequest, RawToken, SaslRequest
+from odradek.io.requests import RECONNECT, Handshake
+from odradek.wire.kafka.messages.data import ProduceRequest
+from odradek.wire.kafka.messages.metadata import ApiVersionsRequest
+
+__all__ = ["Identity", "KafkaHandshake", "KnownVersions", "Login", "Session"]
+
+RELEASE_MEMORY_S = 600.0
+"""Time for which it is remembered that a broker does not answer ApiVersions: it may be upgraded."""
+
+FIRST_CORRELATION_ID = -(1 << 31)
+"""Requests of a handshake have negative correlation ids, so that a late response is not taken for another."""
+
+_CLOSED_HINT = "the listener may expect TLS or SASL: the scheme of the URL says what this client uses"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The names of this client.
+
+    Args:
+        client_id: In every request; brokers show it in logs, metrics and quotas.
+        software: The library's name, from ApiVersions 3 on (KIP-511).
+        version: The library's version.
+    """
+
+    client_id: str
+    software: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """One SASL mechanism with credentials.
+
+    Args:
+        mechanism: Its name.
+        begin: Begins an exchange with the broker on a host, for one connection.
+    """
+
+    mechanism: str
+    begin: Callable[[str], Exchange]
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The result of the handshake of one connection.
+
+    Args:
+        versions: What the broker offers on it.
+        renew_at: When to authenticate again, by the loop's clock (s); None: never.
+    """
+
+    versions: BrokerVersions
+    renew_at: float | None = None
+
+
+class KnownVersions:
+    """Knowledge of the brokers of one cluster before they are asked, so that few have to be probed.
+
+    Args:
+        clock: The loop's clock (s).
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.answers = False
+        """A broker answered ApiVersions: others are not expected to be older."""
+        self.latest: dict[str, BrokerVersions] = {}
+        """Address -> what the broker offered on its latest connection."""
+        self._releases: dict[str, tuple[float, BrokerVersions]] = {}
+
+    def release(self, address: str) -> BrokerVersions | None:
+        """Return the versions of a broker that does not answer ApiVersions, or None."""
+        until, versions = self._releases.get(address, (0.0, None))
+        return versions if self._clock() < until else None
+
+    def learn(self, address: str, versions: BrokerVersions) -> None:
+        """Remember the outcome of a probe."""
+        self.latest[address] = versions
+        if versions.release is None:
+            self.answers = True
+            self._releases.pop(address, None)
+        else:
+            self._releases[address] = self._clock() + RELEASE_MEMORY_S, versions
+
+    def all_have(self, feature: Callable[[BrokerVersions], bool]) -> bool:
+        """Return True if every broker that was asked has a feature; True, too, before any was."""
+        return all(map(feature, self.latest.values()))
+
+    def oldest(self) -> BrokerVersions | None:
+        """Return the versions of the oldest broker that was asked; None before any was."""
+        return min(self.latest.values(), key=lambda versions: versions.version(ProduceRequest), default=None)
+
+    def forget(self, address: str) -> None:
+        """Probe this broker the next time."""
+        self.answers = False
+        self._releases.pop(address, None)
+
+
+class KafkaHandshake:
+    """The handshakes of the connections to one broker.
+
+    Args:
+        host, port: The broker's address, for errors and for mechanisms that name the host.
+        identity: How this client names itself.
+        known: Shared by all connections of a cluster.
+        login: None: the listener has no SASL.
+        clock: The loop's clock (s).
+        random: In [0, 1): spreads the times of authenticating again.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        identity: Identity,
+        known: KnownVersions,
+        login: Login | None,
+        clock: Callable[[], float],
+        random: Callable[[], float],
+    ) -> None:
+        self._host, self._address = host, f"{host}:{port}"
+        self._identity, self._known, self._login = identity, known, login
+        self.clock, self._random = clock, random
+        self._id = FIRST_CORRELATION_ID
+
+    def begin(self) -> Handshake:
+        """Begin the handshake of a new connection. It returns a `Session`.
+
+        Raises:
+            Unreachable: Step `version` or `sasl`: the broker closed the connection, was silent, or sent what is not
+                the protocol.
+            AuthFailed: The broker refused the credentials, or did not prove its own.
+            Unsupported, BrokerError: The broker has no version in common with this client.
+        """
+        with _step("version", self._address, _CLOSED_HINT):
+            versions = yield from self._versions()
+        return (yield from self._authenticated(versions))
+
+    def again(self, versions: BrokerVersions) -> Handshake:
+        """Begin to authenticate again on a live connection (KIP-368). See `begin`."""
+        return (yield from self._authenticated(versions))
+
+    # ---- versions ----------------------------------------------------------------------------------------------
+
+    def _versions(self) -> Generator[Any, Any, BrokerVersions]:
+        known = self._known.release(self._address)
+        if known is not None:
+            return known
+        software, version = self._identity.software, self._identity.version
+        if self._login is not None or self._known.answers:
+            flow = probe_after_sasl(software, version)
+        else:
+            flow = probe_versions(software, version, None)
+        try:
+            versions = yield from self._probe(flow)
+            if versions.release is not None and versions.release.startswith("0.8"):
+                versions = yield from self._confirmed(versions)
+        except BaseException:
+            self._known.forget(self._address)
+            raise
+        self._known.learn(self._address, versions)
+        return versions
+
+    def _probe(self, flow: ProbeFlow) -> Generator[Any, Any, BrokerVersions]:
+        probe, late = next(flow), frozenset[int]()
+        on_new_connection = True
+        while True:
+            if probe.reconnect and not on_new_connection:
+                yield RECONNECT
+                late = frozenset()
+            on_new_connection = False
+            outcome, late = yield from self._perform(probe, late)
+            try:
+                probe = flow.send(outcome)
+            except StopIteration as end:
+                versions: BrokerVersions = end.value
+                break
+        if late:
+            yield from self._skip(late)
+        return versions
+
+    def _skip(self, late: Iterable[int]) -> Generator[Any, Any, None]:
+        """Wait for the answers that nothing needs. Where SASL is expected, the broker closes instead."""
+        try:
+            yield ProbeRequest((), late, self._identity.client_id)
+        except ConnectionLost as error:
+            refused = Unreachable("sasl", self._address, "the broker answers ApiVersions, and closes upon Metadata")
+            refused.hint, refused.retriable = "the listener expects SASL: use a URL with +sasl", False
+            raise refused from error
+
+    def _perform(self, probe: Probe, late: Iterable[int]) -> Generator[Any, Any, tuple[ProbeOutcome, frozenset[int]]]:
+        """Send the requests of a probe; return what happened first, and the answers that are still to come."""
+        numbered = [(request, version, self._next_id()) for request, version in probe.requests]
+        try:
+            answer = yield ProbeRequest(numbered, late, self._identity.client_id)
+        except ConnectionLost:
+            return ConnectionClosed(), frozenset()
+        except DeadlineError:
+            return Silent(), frozenset()
+        return answer.received, answer.late
+
+    def _confirmed(self, versions: BrokerVersions) -> Generator[Any, Any, BrokerVersions]:
+        """Make sure that a broker closed the connection because of ApiVersions, and not for a reason of its own: one
+        that knows the request answers it on this connection, where others close it."""
+        ask = ApiVersionsRequest()
+        outcome, _ = yield from self._perform(Probe(((ask, 0),)), ())
+        yield RECONNECT
+        if isinstance(outcome, Received):
+            software, version = self._identity.software, self._identity.version
+            return (yield from self._probe(probe_after_sasl(software, version)))
+        return versions
+
+    def _next_id(self) -> int:
+        self._id = self._id + 1 if self._id < -1 else FIRST_CORRELATION_ID
+        return self._id
+
+    # ---- authentication ----------------------------------------------------------------------------------------
+
+    def _authenticated(self, versions: BrokerVersions) -> Generator[Any, Any, Session]:
+        if self._login is None:
+            return Session(versions)
+        mechanism = self._login.mechanism
+        hint = "the broker's log says why" if versions.has_sasl_requests else "the user, password or mechanism is wrong"
+        try:
+            with _step("sasl", self._address, hint, retriable=versions.has_sasl_requests):
+                exchange = self._login.begin(self._host)
+                flow = authenticate(mechanism, exchange, sasl_requests=versions.has_sasl_requests)
+                message = next(flow)
+                while True:
+                    answer = yield self._sasl_request(message, versions)
+                    try:
+                        message = flow.send(answer)
+                    except StopIteration as end:
+                        lifetime_ms: int = end.value
+                        break
+        except AuthFailed as error:
+            raise self._explained(error) from error
+        return Session(versions, authenticate_again_at(self.clock(), lifetime_ms, self._random()))
+
+    def _sasl_request(self, message: Outgoing, versions: BrokerVersions) -> RawToken | SaslRequest:
+        if isinstance(message, bytes):
+            return RawToken(message)
+        version = versions.version(type(message)) if versions.has_sasl_requests else 0
+        return SaslRequest(message, version, self._next_id(), self._identity.client_id)
+
+    def _explained(self, error: AuthFailed) -> AuthFailed:
+        explained = AuthFailed(error.mechanism, f"{self._address}: {error.why}")
+        if "ILLEGAL_SASL_STATE" in error.why:
+            explained.hint = "the listener has no SASL: use a URL without +sasl"
+        elif "UNSUPPORTED_SASL_MECHANISM" in error.why:
+            explained.hint = "set Security(sasl_mechanism=...) to one that the broker has"
+        return explained
+
+
+@contextmanager
+def _step(step: str, address: str, hint: str, *, retriable: bool = True) -> Iterator[None]:
+    """Turn errors of the connection into one that names the step and the address.
+
+    Args:
+        retriable: False where closing the connection is how a broker refuses.
+    """
+    try:
+        yield
+    except (ConnectionLost, DeadlineError, RemoteProtocolError, Unsupported) as error:
+        unreachable = Unreachable(step, address, _reason(error))
+        unreachable.hint, unreachable.retriable = error.hint or hint, retriable and _may_pass(error)
+        raise unreachable from error
+
+
+def _may_pass(error: OdradekError) -> bool:
+    return error.retriable or isinstance(error, Unsupported)  # a broker that restarts closes connections, too
+
+
+def _reason(error: OdradekError) -> str:
+    if isinstance(error, ConnectionLost):
+        return error.why
+    if isinstance(error, DeadlineError):
+        return f"no answer within {error.seconds:g} s"
+    return error.message()

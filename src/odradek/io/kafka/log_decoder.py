@@ -1,0 +1,45 @@
+"""The log of one partition, as responses to Fetch bring it: `core.interfaces.LogDecoder` for Kafka 0.8 and later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from odradek.core.interfaces import DecoderOptions
+from odradek.core.kafka.read_committed import committed_only
+from odradek.types import Position, TopicPartition
+from odradek.wire.kafka.messages.data import AbortedTransaction
+from odradek.wire.kafka.records.decoder import RecordDecoder
+
+__all__ = ["KafkaLogDecoder"]
+
+
+class KafkaLogDecoder(RecordDecoder):
+    """Decodes the log of one partition. See `RecordDecoder` for positions, damage and deferred decompression.
+
+    Args:
+        partition: Which.
+        position: Where it begins.
+        options: See `DecoderOptions`.
+    """
+
+    def __init__(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> None:
+        self.read_committed, self.max_message_bytes = options.read_committed, options.max_message_bytes
+        self.needed_bytes = 0
+        """The size of the entry at `fetch_position`, if the last response ended in it; else 0 (bytes). Brokers before
+        0.10.1 return no more of it than they are asked for."""
+        super().__init__(partition, position, options)
+
+    def reset(self, position: Position) -> None:
+        """Forget everything not taken, and continue from `position`: see `RecordDecoder.reset`."""
+        super().reset(position)
+        self.needed_bytes = 0
+
+    def begin_response(self, aborted: Sequence[AbortedTransaction] | None) -> None:
+        """Begin with the response to a fetch from `fetch_position`, which names these aborted transactions."""
+        self.needed_bytes = 0
+        self.start_response(committed_only(aborted) if self.read_committed else None)
+
+    def end_response(self) -> None:
+        """Forget the partial entry at the end of the response: the next one begins with it."""
+        self.needed_bytes = self.partial_size
+        self.start_response()

@@ -1,0 +1,276 @@
+"""Stamps of batches, alone and in the accumulator: what a broker is sent, and what it makes of each answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.core.interfaces import PartitionResult, ProducerRecord
+from odradek.core.kafka.batch_sequences import BatchSequences, stamp_of
+from odradek.core.kafka.broker_errors import broker_error
+from odradek.core.kafka.producer_state import IdempotentProducer, ProducerIdentity, Stamp
+from odradek.core.kafka07.routing import BrokersChanged, Kafka07RoutingTable, TopicChanged
+from odradek.core.produce.accumulator import Accumulator
+from odradek.core.produce.batch import AccumulatorLimits, BrokerProduceRequest, Effects, ProduceBatch
+from odradek.core.produce.partitioners import KeyHash
+from odradek.errors import (
+    ConnectionLost,
+    Fenced,
+    MessageTooLarge,
+    NotWritten,
+    OdradekError,
+    OutcomeUnknown,
+    Rejected,
+    RemoteProtocolError,
+)
+from odradek.testing.memory.driver import MemoryRefusalPolicy
+from odradek.types import Broker, Position, TopicPartition
+from odradek.wire.kafka.error_codes import ErrorCode
+
+WHERE = TopicPartition("t", 0, 1)
+LOST = ConnectionLost("b1:9092", "closed", True)
+TOO_LARGE = MessageTooLarge("t/0", -1, 100, 50, "max_message_bytes")
+
+
+class Sequences(BatchSequences):
+    """With an identity that comes at once."""
+
+    async def identify(self) -> None:
+        self.producer.identify(7, 0)
+
+
+class Bench:
+    """An accumulator of one partition, each record a batch unless said otherwise."""
+
+    def __init__(self, *, ready: bool = True, batch_bytes: int = 11, in_flight: int = 5) -> None:
+        self.sequences = Sequences(IdempotentProducer())
+        if ready:
+            self.sequences.producer.identify(7, 0)
+        table = Kafka07RoutingTable().apply(BrokersChanged({1: Broker(1, "b1", 9092)})).apply(TopicChanged("t", {1: 1}))
+        limits = AccumulatorLimits(10_000, batch_bytes, 1000, in_flight, 0.0, 30.0)
+        self.finished: list[ProduceBatch] = []
+        self.fatal: OdradekError | None = None
+        self.acc = Accumulator(limits, KeyHash(), lambda _: 0, self.size, table, MemoryRefusalPolicy(), self.sequences)
+        self.topic = self.acc.topic("t", "none")
+        self.apply(self.acc.learned(self.topic))
+
+    @staticmethod
+    def size(record: ProducerRecord) -> int:
+        return 10 + len(record.value or b"")
+
+    def put(self, *values: str) -> None:
+        for value in values:
+            self.acc.append(self.topic, 10 + len(value), value.encode(), None, None, 0.0)
+
+    def send(self) -> list[BrokerProduceRequest]:
+        requests = []
+        while (request := self.acc.broker_queue(1).next_request(1.0)) is not None:
+            requests.append(request)
+        return requests
+
+    def answer(self, request: BrokerProduceRequest, code: int = 0, offset: int = -1, log_start: int = -1) -> None:
+        error: OdradekError | None = None
+        if code == ErrorCode.MESSAGE_TOO_LARGE:
+            error = TOO_LARGE
+        elif code:
+            error = broker_error(code, "broker 1")
+        position = None if offset < 0 else Position(offset)
+        result = PartitionResult(WHERE, error, position, None, None if log_start < 0 else Position(log_start))
+        self.apply(self.acc.complete(request, [result]))
+
+    def apply(self, effects: Effects) -> None:
+        self.finished += effects.finished
+        self.fatal = self.fatal or effects.fatal
+
+    def outcomes(self) -> list[str]:
+        return [
+            f"{texts(batch)}: {type(batch.error).__name__ if batch.error else 'written'}" for batch in self.finished
+        ]
+
+
+def texts(batch: ProduceBatch) -> str:
+    return " ".join((record.value or b"").decode() for record in batch.as_records())
+
+
+def stamp(request: BrokerProduceRequest) -> Stamp:
+    made = stamp_of(request.batches[0])
+    assert made is not None
+    return made
+
+
+def sent(requests: list[BrokerProduceRequest]) -> list[tuple[str, int, int]]:
+    """Text, epoch and base sequence of what each request has."""
+    return [(texts(r.batches[0]), stamp(r).producer.epoch, stamp(r).base_sequence) for r in requests]
+
+
+def test_batches_are_numbered_in_the_order_in_which_they_are_taken() -> None:
+    bench = Bench(batch_bytes=22)
+    bench.put("a", "b", "c")
+    assert sent(bench.send()) == [("a b", 0, 0), ("c", 0, 2)]
+
+
+def test_nothing_is_sent_before_the_producer_has_an_identity() -> None:
+    bench = Bench(ready=False)
+    bench.put("a")
+    assert bench.send() == []
+    assert bench.acc.broker_queue(1).next_due() is None
+    bench.sequences.producer.identify(7, 0)
+    assert sent(bench.send()) == [("a", 0, 0)]
+
+
+def test_no_more_than_five_batches_of_a_partition_are_in_flight() -> None:
+    bench = Bench(in_flight=100)
+    bench.put(*"abcdefg")
+    requests = bench.send()
+    assert sent(requests) == [(text, 0, n) for n, text in enumerate("abcde")]
+    bench.answer(requests[0])
+    assert sent(bench.send()) == [("f", 0, 5)]
+
+
+def test_a_batch_keeps_its_stamp_on_every_attempt() -> None:
+    bench = Bench()
+    bench.put("a", "b")
+    first = bench.send()
+    stamps = [stamp(request) for request in first]
+    bench.apply(bench.acc.retry(first[0], LOST))
+    bench.apply(bench.acc.retry(first[1], LOST))
+    again = bench.send()
+    assert [stamp(request) for request in again] == stamps
+    bench.answer(again[0], ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+    bench.answer(again[1], 0, 5)
+    assert bench.outcomes() == ["a: written", "b: written"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.REQUEST_TIMED_OUT,
+    ],
+)
+def test_after_a_passing_error_all_batches_go_again_in_order_with_their_stamps(code: int) -> None:
+    bench = Bench()
+    bench.put("a", "b", "c")
+    requests = bench.send()
+    bench.answer(requests[0], code)
+    assert bench.send() == []
+    bench.answer(requests[1], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    bench.answer(requests[2], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert sent(bench.send()) == [("a", 0, 0), ("b", 0, 1), ("c", 0, 2)]
+    assert bench.finished == [] and bench.fatal is None
+
+
+def test_a_batch_that_is_refused_frees_its_numbers_for_those_behind_it() -> None:
+    bench = Bench()
+    bench.put("a", "b")
+    requests = bench.send()
+    bench.answer(requests[0], ErrorCode.INVALID_TIMESTAMP)
+    bench.answer(requests[1], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert bench.outcomes() == ["a: Rejected"]
+    assert sent(bench.send()) == [("b", 0, 0)]
+
+
+def test_a_batch_that_is_too_large_goes_in_halves_with_numbers_of_their_own() -> None:
+    bench = Bench(batch_bytes=22)
+    bench.put("a", "b", "c")
+    requests = bench.send()
+    bench.answer(requests[0], ErrorCode.MESSAGE_TOO_LARGE)
+    bench.answer(requests[1], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    again = bench.send()
+    assert sent(again) == [("a", 0, 0), ("b", 0, 1), ("c", 0, 2)]
+    for request in again:
+        bench.answer(request)
+    assert bench.outcomes() == ["a: written", "b: written", "c: written"]
+
+
+def test_one_record_that_is_too_large_is_refused() -> None:
+    bench = Bench()
+    bench.put("a", "b")
+    requests = bench.send()
+    bench.answer(requests[0], ErrorCode.MESSAGE_TOO_LARGE)
+    assert bench.outcomes() == ["a: Rejected"]
+    assert isinstance(bench.finished[0].error, Rejected)
+
+
+def test_a_gap_that_cannot_be_closed_raises_the_epoch() -> None:
+    bench = Bench()
+    bench.put("a", "b")
+    requests = bench.send()
+    bench.answer(requests[0], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    bench.answer(requests[1], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert sent(bench.send()) == [("a", 1, 0), ("b", 1, 1)]
+
+
+def test_records_deleted_by_retention_restart_the_numbers() -> None:
+    bench = Bench()
+    bench.put("a", "b")
+    bench.answer(bench.send()[0], 0, 100)
+    bench.put("c")
+    request = bench.acc.broker_queue(1).in_flight[0]
+    bench.answer(request, ErrorCode.UNKNOWN_PRODUCER_ID, log_start=500)
+    assert sent(bench.send())[0] == ("b", 0, 0)
+
+
+def test_a_batch_given_up_without_an_answer_leaves_a_gap_that_the_next_epoch_closes() -> None:
+    bench = Bench()
+    bench.put("a", "b")
+    requests = bench.send()
+    bench.apply(bench.acc.retry(requests[0], LOST))
+    bench.acc.live.time_out(requests[0].batches[0])
+    bench.put("c")
+    assert bench.send() == []
+    bench.answer(requests[1], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    sent_now = bench.send()
+    assert isinstance(requests[0].batches[0].error, OutcomeUnknown)
+    assert stamp(sent_now[0]).producer == ProducerIdentity(7, 1)
+    assert sent(sent_now[:1]) == [("b", 1, 0)]
+
+
+def test_a_batch_given_up_before_it_was_written_leaves_no_gap() -> None:
+    bench = Bench()
+    bench.put("a", "b")
+    for request in bench.send():
+        bench.apply(bench.acc.requeue(request))
+    first = next(iter(bench.acc.live))
+    bench.acc.live.time_out(first)
+    assert isinstance(first.error, NotWritten)
+    assert sent(bench.send()) == [("b", 0, 0)]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED])
+def test_another_producer_with_the_same_identity_ends_this_one(code: int) -> None:
+    bench = Bench()
+    bench.put("a")
+    bench.answer(bench.send()[0], code)
+    assert isinstance(bench.fatal, Fenced)
+
+
+def test_missing_rights_end_the_producer() -> None:
+    bench = Bench()
+    bench.put("a")
+    bench.answer(bench.send()[0], ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    assert bench.fatal is not None and bench.fatal.fatal
+
+
+def test_an_answer_that_cannot_be_is_no_outcome() -> None:
+    bench = Bench()
+    bench.put("a")
+    request = bench.send()[0]
+    before = stamp(request)
+    bench.apply(bench.acc.complete(request, [PartitionResult(WHERE, RemoteProtocolError("no such partition"))]))
+    assert [stamp(again) for again in bench.send()] == [before]
+    assert "1 batches" in repr(bench.sequences)
+
+
+def test_records_that_the_broker_names_are_refused_alone() -> None:
+    bench = Bench(batch_bytes=33)
+    bench.put("a", "b", "c", "d")
+    requests = bench.send()
+    error = broker_error(ErrorCode.INVALID_RECORD, "broker 1")
+    result = PartitionResult(WHERE, error, record_errors={1: "no key", 9: "no such row"})
+    bench.apply(bench.acc.complete(requests[0], [result]))
+    bench.answer(requests[1], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert bench.outcomes() == ["b: Rejected"]
+    assert "no key" in str(bench.finished[0].error)
+    assert sent(bench.send()) == [("a c", 0, 0), ("d", 0, 2)]

@@ -1,0 +1,81 @@
+"""Positions by meaning and by time: what is asked for, and what each answer means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from odradek.core.kafka.list_offsets import list_offsets_request, read_list_offsets
+from odradek.errors import BrokerError, RemoteProtocolError
+from odradek.types import EARLIEST, LATEST, AtTime, PositionSpec, TopicPartition
+from odradek.wire.kafka.error_codes import ErrorCode
+from odradek.wire.kafka.messages.data import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+WHERE = TopicPartition("t", 3)
+
+
+@pytest.mark.parametrize(
+    ("at", "asked"),
+    [
+        (EARLIEST, -2),
+        (LATEST, -1),
+        (AtTime(0.0), 0),
+        (AtTime(-5.0), 0),
+        (AtTime(1_700_000_000.123), 1_700_000_000_123),
+        (AtTime(1.0001), 1001),
+        (AtTime(1e300), 2**62),
+    ],
+)
+def test_a_time_is_asked_for_in_whole_milliseconds_not_before_it(at: PositionSpec | AtTime, asked: int) -> None:
+    request = list_offsets_request(WHERE, at, 2, leader_epoch=4, read_committed=True)
+    (topic,) = request.topics
+    (partition,) = topic.partitions
+    assert (request.replica_id, request.isolation_level, topic.name) == (-1, 1, "t")
+    assert (partition.partition_index, partition.timestamp, partition.max_num_offsets) == (3, asked, 2)
+    assert partition.current_leader_epoch == 4
+
+
+def response(index: int = 3, **fields: Any) -> ListOffsetsResponse:
+    answer = ListOffsetsPartitionResponse(partition_index=index, **fields)
+    return ListOffsetsResponse(topics=(ListOffsetsTopicResponse(name="t", partitions=(answer,)),))
+
+
+@pytest.mark.parametrize(
+    ("fields", "positions"),
+    [
+        ({"offset": 7}, [7]),
+        ({"offset": -1}, []),
+        ({"old_style_offsets": (9, 5, 0)}, [9, 5, 0]),
+        ({"error_code": ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT}, []),
+    ],
+)
+def test_an_answer_names_positions_or_none(fields: dict[str, Any], positions: list[int]) -> None:
+    assert list(read_list_offsets(response(**fields), WHERE, "b")) == positions
+
+
+@pytest.mark.parametrize(
+    ("code", "retriable", "refresh"),
+    [
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, True, True),
+        (ErrorCode.OFFSET_NOT_AVAILABLE, True, True),
+        (ErrorCode.UNKNOWN_LEADER_EPOCH, True, False),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, False, False),
+    ],
+)
+def test_an_error_says_what_to_do(code: int, retriable: bool, refresh: bool) -> None:
+    with pytest.raises(BrokerError) as caught:
+        read_list_offsets(response(error_code=code), WHERE, "b:9092")
+    assert (caught.value.retriable, caught.value.refresh_metadata) == (retriable, refresh)
+
+
+@pytest.mark.parametrize(
+    "answer", [response(index=4, offset=1), response(offset=-7), response(old_style_offsets=(3, -2))]
+)
+def test_an_answer_that_cannot_be_is_refused(answer: ListOffsetsResponse) -> None:
+    with pytest.raises(RemoteProtocolError):
+        read_list_offsets(answer, WHERE, "b")

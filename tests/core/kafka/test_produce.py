@@ -1,0 +1,224 @@
+"""Batches as Produce requests: the format each release takes, and what each answer means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.columns import pack
+
+from odradek.core.interfaces import DecoderOptions, PartitionBatch, ProducerRecord
+from odradek.core.kafka.produce import bytes_for, encode_records, produce_request, read_produce
+from odradek.core.kafka.producer_state import ProducerIdentity, Stamp
+from odradek.core.kafka.versions import BrokerVersions, VersionRange
+from odradek.errors import BrokerError, MessageTooLarge, RemoteProtocolError, Unsupported
+from odradek.types import Columns, Position, TopicPartition
+from odradek.wire.kafka.error_codes import ErrorCode
+from odradek.wire.kafka.messages.data import (
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from odradek.wire.kafka.records.batch import batch_header
+from odradek.wire.kafka.records.decoder import RecordDecoder
+from odradek.wire.kafka.records.encode import with_producer
+
+WHERE = TopicPartition("t", 0)
+NOW = 1_700_000_000_000
+NO_LIMIT = 1 << 30
+
+
+def versions(produce: int, fetch: int = 11) -> BrokerVersions:
+    return BrokerVersions({0: VersionRange(0, produce), 1: VersionRange(0, fetch)})
+
+
+V080, V09, V010, V011, V21, V40 = (
+    BrokerVersions.of_release("0.8.0"),
+    BrokerVersions.of_release("0.9.0"),
+    versions(2, 3),
+    versions(3, 5),
+    versions(7),
+    versions(12, 17),
+)
+
+
+def batch(*records: bytes | ProducerRecord, compression: str = "none", stamp: Stamp | None = None) -> PartitionBatch:
+    return PartitionBatch(WHERE, records, compression, stamp=stamp)
+
+
+def decoded(data: bytes) -> Columns:
+    decoder = RecordDecoder(WHERE, Position(0), DecoderOptions())
+    decoder.start_response()
+    decoder.feed(memoryview(data))
+    assert decoder.error is None
+    return decoder.take()
+
+
+@pytest.mark.parametrize(
+    ("broker", "magic", "times"),
+    [(V080, 0, None), (V09, 0, None), (V010, 1, [NOW, 5]), (V011, 2, [NOW, 5]), (V21, 2, [NOW, 5]), (V40, 2, [NOW, 5])],
+    ids=["0.8.0", "0.9", "0.10", "0.11", "2.1", "4.0"],
+)
+def test_a_batch_has_the_format_of_its_broker(broker: BrokerVersions, magic: int, times: list[int] | None) -> None:
+    records = (ProducerRecord(b"v", b"k"), ProducerRecord(None, b"gone", (), 5))
+    data = encode_records(batch(*records), broker, NO_LIMIT, NOW)
+    columns = decoded(data)
+    assert data[16] == magic
+    assert list(columns.values) == [b"v", None]
+    assert list(columns.keys or ()) == [b"k", b"gone"]
+    assert (None if columns.timestamps is None else list(columns.timestamps)) == times
+
+
+@pytest.mark.parametrize("values", [[b"a", b"bc"], pack([b"a", b"bc"])], ids=["list", "packed"])
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_plain_values_are_encoded_with_every_compression(values: Any, compression: str) -> None:
+    data = encode_records(PartitionBatch(WHERE, values, compression), V40, NO_LIMIT, NOW)
+    assert list(decoded(data).values) == [b"a", b"bc"]
+
+
+def test_headers_are_kept() -> None:
+    headers = (("a", b"1"), ("b", None))
+    data = encode_records(batch(b"x", ProducerRecord(b"v", None, headers)), V011, NO_LIMIT, NOW)
+    assert [tuple(row) for row in decoded(data).headers or ()] == [(), headers]
+
+
+@pytest.mark.parametrize(
+    ("made", "broker", "needs"),
+    [
+        (batch(ProducerRecord(b"v", None, (("a", b"1"),))), V010, "0.11"),
+        (batch(b"v", compression="zstd"), V011, "2.1"),
+        (batch(b"v", compression="lz4"), V080, "0.8.2"),
+    ],
+    ids=["headers", "zstd", "lz4"],
+)
+def test_what_a_broker_cannot_store_is_refused(made: PartitionBatch, broker: BrokerVersions, needs: str) -> None:
+    with pytest.raises(Unsupported, match=needs):
+        encode_records(made, broker, NO_LIMIT, NOW)
+
+
+@pytest.mark.parametrize(
+    ("broker", "compression", "limit", "fits"),
+    [
+        (V40, "none", 100, False),
+        (V40, "none", 200, True),
+        (V010, "none", 50, True),
+        (V010, "none", 49, False),
+        (V010, "gzip", 90, False),
+    ],
+)
+def test_the_size_limit_is_that_of_the_unit_that_the_broker_checks(
+    broker: BrokerVersions, compression: str, limit: int, fits: bool
+) -> None:
+    made = batch(bytes(50), bytes(range(50)), compression=compression)
+    if fits:
+        assert encode_records(made, broker, limit, NOW)
+    else:
+        with pytest.raises(MessageTooLarge, match=f"larger than {limit}"):
+            encode_records(made, broker, limit, NOW)
+
+
+def test_a_batch_is_encoded_again_only_for_another_format() -> None:
+    made = batch(b"v")
+    first = bytes_for(made, V40, NO_LIMIT, NOW)
+    assert bytes_for(made, V21, NO_LIMIT, NOW + 1) is first
+    assert bytes_for(made, V010, NO_LIMIT, NOW + 1)[16] == 1
+
+
+def test_a_batch_leaves_with_the_stamp_that_it_has_then() -> None:
+    made = batch(b"v", b"w", compression="lz4", stamp=Stamp(WHERE, ProducerIdentity(7, 1), 10, 2))
+    first = bytes_for(made, V40, NO_LIMIT, NOW)
+    assert batch_header(memoryview(first))[9:12] == (7, 1, 10)
+    assert bytes_for(made, V40, NO_LIMIT, NOW) is first
+    made.stamp = Stamp(WHERE, ProducerIdentity(7, 2), 0, 2)
+    second = bytes_for(made, V40, NO_LIMIT, NOW)
+    assert batch_header(memoryview(second))[9:12] == (7, 2, 0)
+    assert list(decoded(second).values) == [b"v", b"w"]
+    assert with_producer(second, 7, 1, 10) == first
+
+
+def test_batches_are_grouped_by_topic() -> None:
+    others = PartitionBatch(TopicPartition("u", 3), [b"x"])
+    request = produce_request([(batch(b"v"), b"1"), (others, b"2")], acks=-1, timeout_ms=5, topic_ids={"t": bytes(16)})
+    assert isinstance(request, ProduceRequest)
+    assert [(t.name, [(p.index, p.records) for p in t.partition_data]) for t in request.topic_data] == [
+        ("t", [(0, b"1")]),
+        ("u", [(3, b"2")]),
+    ]
+
+
+def answer(code: int = 0, *, topic_id: bytes = bytes(16), **fields: Any) -> ProduceResponse:
+    partition = PartitionProduceResponse(index=0, error_code=code, **fields)
+    name = "" if any(topic_id) else "t"
+    return ProduceResponse(
+        responses=(TopicProduceResponse(name=name, topic_id=topic_id, partition_responses=(partition,)),)
+    )
+
+
+def read(response: ProduceResponse, *records: bytes, acks: int = -1, **more: Any) -> Any:
+    made = [batch(*(records or (b"v",)))]
+    return read_produce(response, made, acks=acks, address="b:9092", topic_ids=more.pop("topic_ids", {}), **more)[0]
+
+
+def test_a_result_has_offset_and_times() -> None:
+    result = read(answer(base_offset=5, log_append_time_ms=9, log_start_offset=2))
+    assert result == (WHERE, None, 5, 9, 2, {})
+    assert read(answer(base_offset=-1))[2:5] == (None, None, None)
+
+
+def test_topics_are_recognised_by_their_ids() -> None:
+    topic_id = bytes(range(16))
+    assert read(answer(base_offset=5, topic_id=topic_id), topic_ids={"t": topic_id}).position == 5
+
+
+def test_a_partition_that_is_missing_in_the_answer_may_be_written() -> None:
+    error = read(ProduceResponse()).error
+    assert isinstance(error, RemoteProtocolError) and error.sent and error.retriable
+
+
+@pytest.mark.parametrize(
+    ("code", "acks", "retriable", "sent"),
+    [
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, True, True),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, 1, True, False),
+        (ErrorCode.REQUEST_TIMED_OUT, -1, True, True),
+        (ErrorCode.NOT_ENOUGH_REPLICAS, -1, True, False),
+        (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, -1, True, True),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, -1, False, True),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1, False, False),
+        (999, -1, False, False),
+    ],
+)
+def test_an_error_says_whether_to_try_again_and_whether_it_was_written(
+    code: int, acks: int, retriable: bool, sent: bool
+) -> None:
+    error = read(answer(code), acks=acks).error
+    assert isinstance(error, BrokerError)
+    assert (error.code, error.retriable, error.sent) == (code, retriable, sent)
+    assert "b:9092: produce to t/0" in str(error)
+
+
+def test_a_batch_that_is_too_large_can_be_divided_and_a_record_cannot() -> None:
+    several, one = (read(answer(ErrorCode.MESSAGE_TOO_LARGE), *records).error for records in ([b"a", b"b"], [b"a"]))
+    assert isinstance(several, MessageTooLarge)
+    assert isinstance(one, BrokerError) and "max.message.bytes" in one.hint
+
+
+def test_records_that_the_broker_objects_to_are_named() -> None:
+    bad = BatchIndexAndErrorMessage(batch_index=1, batch_index_error_message="no key")
+    nameless = BatchIndexAndErrorMessage(batch_index=2)
+    result = read(
+        answer(ErrorCode.INVALID_RECORD, record_errors=(bad, nameless), error_message="why"), b"a", b"b", b"c"
+    )
+    assert result.record_errors == {1: "no key", 2: ""}
+    assert "why" in str(result.error)
+
+
+def test_the_leader_that_an_answer_names_is_passed_on() -> None:
+    heard: list[tuple[Any, ...]] = []
+    leader = LeaderIdAndEpoch(leader_id=2, leader_epoch=5)
+    read(answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, current_leader=leader), on_leader=lambda *named: heard.append(named))
+    read(answer(ErrorCode.NOT_LEADER_OR_FOLLOWER), on_leader=lambda *named: heard.append(named))
+    assert heard == [(WHERE, 2, 5, ())]

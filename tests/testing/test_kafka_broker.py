@@ -1,0 +1,180 @@
+"""Real brokers: started, killed, paused, restarted with their data, never left behind."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from odradek.errors import ConfigError, ServerError
+from odradek.testing import KafkaBroker
+from odradek.testing.kafka.releases import KRAFT, NEWEST, ZOOKEEPER, release
+from odradek.testing.kafka.requests import ask
+from odradek.wire.kafka.messages.metadata import (
+    ApiVersionsRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponsePartition,
+)
+
+
+def eventually(condition: Callable[[], object], timeout: float = 30.0) -> bool:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def partitions(broker: KafkaBroker, topic: str) -> tuple[MetadataResponsePartition, ...]:
+    """Ask for a topic, which makes it; empty until it has a leader."""
+    request = MetadataRequest(topics=(MetadataRequestTopic(name=topic),))
+    (answer,) = ask(broker.host, broker.port, request, 0).topics
+    return answer.partitions if all(each.leader_id >= 0 for each in answer.partitions) else ()
+
+
+def test_every_release_serves_and_keeps_its_data_when_it_is_killed(any_kafka: KafkaBroker) -> None:
+    broker = any_kafka
+    assert eventually(lambda: partitions(broker, "kept"))
+    (before,) = partitions(broker, "kept")
+    assert (before.leader_id, before.replica_nodes) == (1, (1,))
+    if release(broker.version).number >= (0, 10):
+        apis = ask(broker.host, broker.port, ApiVersionsRequest(), 0).api_keys
+        assert {0, 1, 3, 18} <= {api.api_key for api in apis}
+    address = broker.bootstrap
+    broker.kill()
+    with pytest.raises(ConnectionRefusedError):
+        broker.metadata()
+    broker.start()
+    assert broker.bootstrap == address
+    assert eventually(lambda: "kept" in {topic.name for topic in broker.metadata().topics})
+    assert [(each.node_id, f"{each.host}:{each.port}") for each in broker.metadata().brokers] == [(1, address)]
+
+
+@pytest.mark.parametrize(
+    ("version", "modes", "coordinate"),
+    [
+        ("0.8.0", (ZOOKEEPER,), "org.apache.kafka:kafka_2.10:0.8.0"),
+        ("0.8.2.2", (ZOOKEEPER,), "org.apache.kafka:kafka_2.11:0.8.2.2"),
+        ("0.10.1.1", (ZOOKEEPER,), "org.apache.kafka:kafka_2.11:0.10.1.1"),
+        ("0.11.0.3", (ZOOKEEPER,), "org.apache.kafka:kafka_2.12:0.11.0.3"),
+        ("2.8.2", (ZOOKEEPER, KRAFT), "org.apache.kafka:kafka_2.13:2.8.2"),
+        ("3.9.1", (KRAFT, ZOOKEEPER), "org.apache.kafka:kafka_2.13:3.9.1"),
+        ("4.3.1", (KRAFT,), "org.apache.kafka:kafka_2.13:4.3.1"),
+    ],
+)
+def test_modes_and_artifacts_of_releases(version: str, modes: tuple[str, ...], coordinate: str) -> None:
+    assert release(version).modes == modes
+    assert release(version).coordinates[0] == coordinate
+
+
+@pytest.mark.parametrize("version", ["0.7.2", "0.8", "4", "4.3", "latest", "4.3.1-SNAPSHOT", "-1.0.0"])
+def test_what_is_no_release_is_refused(version: str) -> None:
+    with pytest.raises(ConfigError, match=r"must be a version of Kafka from 0\.8\.0 on, such as"):
+        KafkaBroker(version)
+
+
+def test_a_mode_that_a_release_does_not_have_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"mode='zookeeper': Kafka 4\.3\.1 runs in mode kraft"):
+        KafkaBroker("4.3.1", mode=ZOOKEEPER)
+    with pytest.raises(ConfigError, match=r"mode='kraft': Kafka 0\.11\.0\.3 runs in mode zookeeper"):
+        KafkaBroker("0.11.0.3", mode=KRAFT)
+
+
+def test_a_paused_broker_answers_nothing_until_resumed(odradek_kafka: KafkaBroker) -> None:
+    odradek_kafka.pause()
+    with pytest.raises(TimeoutError):
+        odradek_kafka.metadata(timeout=0.2)
+    assert odradek_kafka.running
+    odradek_kafka.resume()
+    assert odradek_kafka.metadata().brokers[0].port == odradek_kafka.port
+
+
+def test_stop_removes_everything_and_is_idempotent() -> None:
+    broker = KafkaBroker("0.8.2.2", config={"num.partitions": "3"})
+    assert repr(broker) == "<KafkaBroker 0.8.2.2 zookeeper 1 down>"
+    with broker:
+        assert eventually(lambda: len(partitions(broker, "three")) == 3)
+        with pytest.raises(ServerError, match="started already"):
+            broker.start()
+        directory, process = broker.data_dir.parent, broker._process
+        assert process
+        assert broker._own_zookeeper is not None
+        zookeeper = broker._own_zookeeper._process
+        assert zookeeper
+    broker.stop()
+    assert not directory.exists()
+    assert not psutil.pid_exists(process.pid)
+    assert not psutil.pid_exists(zookeeper.pid)
+    with pytest.raises(ServerError, match="not running"):
+        broker.pause()
+
+
+def test_a_broker_that_dies_at_the_start_shows_its_log_and_names_the_file() -> None:
+    broker = KafkaBroker("0.8.2.2", config={"log.dirs": "/dev/null/none"})
+    with pytest.raises(ServerError, match=r"Kafka 0\.8\.2\.2 at 127\.0\.0\.1:\d+ died: (?s:.*)/dev/null") as caught:
+        broker.start()
+    (note,) = caught.value.__notes__
+    log = Path(note.partition("is kept: ")[2])
+    assert "/dev/null" in log.read_text()
+    assert not broker.running
+    log.unlink()
+
+
+def test_the_log_is_kept_when_the_block_ends_with_an_error() -> None:
+    with pytest.raises(AssertionError) as caught, KafkaBroker("0.8.2.2") as broker:
+        log = broker.log_path
+        raise AssertionError("the test failed")
+    (note,) = caught.value.__notes__
+    assert note.endswith(f"is kept: {log}")
+    assert "[Kafka Server 1], started" in log.read_text()
+    assert not (log.parent / "data").exists()
+    log.unlink()
+
+
+def test_a_tool_of_the_jars_runs_to_its_end(odradek_kafka: KafkaBroker) -> None:
+    version = odradek_kafka.java_tool("kafka.Kafka", "--version")
+    assert version.stdout.split()[0] == NEWEST
+    options = ("--bootstrap-server", odradek_kafka.bootstrap, "--topic", "tool")
+    produced = odradek_kafka.java_tool("org.apache.kafka.tools.ConsoleProducer", *options, stdin="one\ntwo\n")
+    assert produced.returncode == 0, produced.stderr
+    consumer = ("org.apache.kafka.tools.consumer.ConsoleConsumer", *options, "--from-beginning")
+    consumed = odradek_kafka.java_tool(*consumer, "--max-messages", "2")
+    assert consumed.stdout == "one\ntwo\n"
+    with pytest.raises(ServerError, match=r"ConsoleConsumer did not end within 0\.2 s; it wrote: "):
+        odradek_kafka.java_tool(*consumer, timeout=0.2)
+
+
+@pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGTERM, None])
+def test_no_process_and_no_directory_outlives_the_test_process(way: signal.Signals | None) -> None:
+    script = (
+        "import sys\n"
+        "from odradek.testing import KafkaBroker\n"
+        "broker = KafkaBroker('0.8.2.2')\n"
+        "broker.start()\n"
+        "print(broker._process.pid, broker._own_zookeeper._process.pid, broker.data_dir.parent, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        pid, zookeeper, directory = parent.stdout.readline().decode().split()
+        assert psutil.pid_exists(int(pid))
+        if way is not None:
+            parent.send_signal(way)
+        parent.communicate()
+    assert eventually(lambda: not psutil.pid_exists(int(pid)) and not psutil.pid_exists(int(zookeeper)))
+    assert eventually(lambda: not Path(directory).exists())
+
+
+@pytest.mark.anyio
+async def test_it_starts_and_stops_without_blocking_the_loop() -> None:
+    async with KafkaBroker("0.8.2.2") as broker:
+        assert broker.running
+    assert not broker.running
