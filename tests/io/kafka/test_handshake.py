@@ -181,9 +181,7 @@ async def test_requests_are_encoded_for_the_connection_they_leave_on_again_after
         (b"\x00\x00\x00\x02\x00\x00", "a response of 2 bytes", "TLS or SASL"),
     ],
 )
-async def test_bytes_that_are_no_answer_name_step_address_and_hint(
-    answer: bytes, why: str, hint: str
-) -> None:
+async def test_bytes_that_are_no_answer_name_step_address_and_hint(answer: bytes, why: str, hint: str) -> None:
     error = await failure(Peer({ApiVersionsRequest: lambda request, version: answer}))
     assert isinstance(error, Unreachable)
     assert (error.step, error.address) == ("version", "b:9092")
