@@ -13,6 +13,7 @@ from typing import Any, Self
 import anyio
 import pytest
 
+from odradek.client.producer.dispatcher import Dispatcher
 from odradek.core.interfaces import (
     DecoderOptions,
     LogDecoder,
@@ -155,7 +156,7 @@ def values(part: PartitionBatch) -> list[bytes]:
 
 
 BACKOFF_S = 0.002
-"""Of every broker after every loss."""
+"""Of every broker after every loss, unless the test says otherwise."""
 
 
 class FakeBroker:
@@ -245,7 +246,7 @@ class FakeBroker:
     def lose(self, error: OdradekError) -> None:
         pending, self.pending = self.pending, []
         self.incarnation += 1
-        self.available_at = self.driver.clock() + BACKOFF_S
+        self.available_at = self.driver.clock() + self.driver.backoff_s
         for request in pending:
             request.error = error
             request.end()
@@ -284,6 +285,7 @@ class FakeDriver:
         self._brokers: dict[int, FakeBroker] = {}
         self.opened = self.closed = 0
         self.clock: Callable[[], float] = anyio.current_time
+        self.backoff_s = BACKOFF_S
 
     async def __aenter__(self) -> Self:
         self.opened += 1
@@ -368,12 +370,18 @@ class Clock:
 
     now = 100.0
 
-    def monotonic(self) -> float:
+    def __call__(self) -> float:
         return self.now
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr("odradek.client.producer.dispatcher.time", clock)
+def clock(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = driver.clock = Clock()
+    started = Dispatcher.start
+
+    async def start(dispatcher: Dispatcher) -> None:
+        await started(dispatcher)
+        dispatcher.clock = clock
+
+    monkeypatch.setattr(Dispatcher, "start", start)
     return clock

@@ -408,8 +408,11 @@ class BrokerClient(Protocol):
         """
         ...
 
-    def produce(self, batches: Sequence[PartitionBatch], *, acks: int) -> PendingResult[Sequence[PartitionResult]]:
-        """Queue one produce request now, in call order; its result has one entry per batch, in order.
+    def produce(
+        self, batches: Sequence[PartitionBatch], *, acks: int
+    ) -> PendingResult[Sequence[PartitionResult] | None]:
+        """Queue one produce request now, in call order. Its result has one entry per batch, in order; None: all batches
+        were appended, and the broker says no more about them (0.7), or with `acks=0` nothing at all.
 
         Not a coroutine function: the order is decided when it is called, not when it is awaited. Dropping the result or
         cancelling a wait for it does not take the request back; `withdraw` does. Errors of the request as a whole (a
@@ -417,8 +420,8 @@ class BrokerClient(Protocol):
 
         Args:
             batches: Encoded by `encode`; those that are not are encoded now.
-            acks: -1: all replicas in sync have the records; 1: the leader has; 0: they are handed to the network, and
-                every partition's result is empty. 0.7 has one copy: -1 and 1 mean the same.
+            acks: -1: all replicas in sync have the records; 1: the leader has; 0: they are handed to the network.
+                0.7 has one copy: -1 and 1 mean the same.
 
         Raises:
             LocalProtocolError, Closed: Nothing was queued.

@@ -41,12 +41,12 @@ class Sequences(BatchSequences):
 class Bench:
     """An accumulator of one partition, each record a batch unless said otherwise."""
 
-    def __init__(self, *, ready: bool = True, batch_bytes: int = 11) -> None:
+    def __init__(self, *, ready: bool = True, batch_bytes: int = 11, in_flight: int = 5) -> None:
         self.sequences = Sequences(IdempotentProducer())
         if ready:
             self.sequences.producer.identify(7, 0)
         table = Kafka07RoutingTable().apply(BrokersChanged({1: Broker(1, "b1", 9092)})).apply(TopicChanged("t", {1: 1}))
-        limits = AccumulatorLimits(10_000, batch_bytes, 1000, 5, 0.0, 30.0)
+        limits = AccumulatorLimits(10_000, batch_bytes, 1000, in_flight, 0.0, 30.0)
         self.finished: list[ProduceBatch] = []
         self.fatal: OdradekError | None = None
         self.acc = Accumulator(limits, KeyHash(), lambda _: 0, self.size, table, MemoryRefusalPolicy(), self.sequences)
@@ -59,11 +59,11 @@ class Bench:
 
     def put(self, *values: str) -> None:
         for value in values:
-            self.acc.append(self.topic, value.encode(), 10 + len(value), 0.0, None)
+            self.acc.append(self.topic, 10 + len(value), value.encode(), None, None, 0.0)
 
     def send(self) -> list[BrokerProduceRequest]:
         requests = []
-        while (request := self.acc.next_request(1, 1.0)) is not None:
+        while (request := self.acc.broker_queue(1).next_request(1.0)) is not None:
             requests.append(request)
         return requests
 
@@ -112,14 +112,13 @@ def test_nothing_is_sent_before_the_producer_has_an_identity() -> None:
     bench = Bench(ready=False)
     bench.put("a")
     assert bench.send() == []
-    assert bench.acc.next_due(1) is None
+    assert bench.acc.broker_queue(1).next_due() is None
     bench.sequences.producer.identify(7, 0)
     assert sent(bench.send()) == [("a", 0, 0)]
 
 
 def test_no_more_than_five_batches_of_a_partition_are_in_flight() -> None:
-    bench = Bench()
-    bench.acc.limits = AccumulatorLimits(10_000, 11, 1000, 100, 0.0, 30.0)
+    bench = Bench(in_flight=100)
     bench.put(*"abcdefg")
     requests = bench.send()
     assert sent(requests) == [(text, 0, n) for n, text in enumerate("abcde")]
@@ -208,7 +207,7 @@ def test_records_deleted_by_retention_restart_the_numbers() -> None:
     bench.put("a", "b")
     bench.answer(bench.send()[0], 0, 100)
     bench.put("c")
-    request = bench.acc.in_flight(1)[0]
+    request = bench.acc.broker_queue(1).in_flight[0]
     bench.answer(request, ErrorCode.UNKNOWN_PRODUCER_ID, log_start=500)
     assert sent(bench.send())[0] == ("b", 0, 0)
 
@@ -218,7 +217,7 @@ def test_a_batch_given_up_without_an_answer_leaves_a_gap_that_the_next_epoch_clo
     bench.put("a", "b")
     requests = bench.send()
     bench.apply(bench.acc.retry(requests[0], LOST))
-    bench.acc.time_out(requests[0].batches[0])
+    bench.acc.live.time_out(requests[0].batches[0])
     bench.put("c")
     assert bench.send() == []
     bench.answer(requests[1], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
@@ -234,7 +233,7 @@ def test_a_batch_given_up_before_it_was_written_leaves_no_gap() -> None:
     for request in bench.send():
         bench.apply(bench.acc.requeue(request))
     first = next(iter(bench.acc.live))
-    bench.acc.time_out(first)
+    bench.acc.live.time_out(first)
     assert isinstance(first.error, NotWritten)
     assert sent(bench.send()) == [("b", 0, 0)]
 

@@ -89,7 +89,8 @@ class Peer:
         header, request = decode_request(frame)
         version = header.request_api_version
         self.requests.append((request, version))
-        answer = self.answers.get(type(request), self.default)(request, version)
+        answering: Callable[[Any, int], Answer] = self.answers.get(type(request), self.default)
+        answer = answering(request, version)
         if answer is None:
             return None
         if isinstance(answer, Response):

@@ -43,7 +43,7 @@ from odradek.wire.kafka.schema import ZERO_UUID
 __all__ = ["BrokerClientSettings", "KafkaBrokerClient"]
 
 MAX_RESPONSE_BYTES = (1 << 31) - 1
-"""Most bytes of a response to Fetch. What is kept of it is bounded per partition."""
+"""Maximum size of a response to Fetch (bytes). What is kept of it is bounded per partition."""
 
 FETCH_ATTEMPTS = 3
 """Requests for one fetch: a broker may have forgotten a session, or count otherwise."""
@@ -104,12 +104,12 @@ class KafkaBrokerClient:
 
     @property
     def available_at(self) -> float:
-        """When a request is no longer delayed by a back-off (see `BrokerClient`)."""
+        """Time from which a request is no longer delayed by a back-off (see `BrokerClient`)."""
         return self.connection.connection.available_at
 
     @property
     def versions(self) -> BrokerVersions:
-        """What the broker can do, as of its latest connection."""
+        """Versions and features of the broker, as of its latest connection."""
         return self.connection.versions or self._cluster_versions()
 
     # ---- produce --------------------------------------------------------------------------------------------

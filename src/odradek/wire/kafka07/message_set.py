@@ -68,26 +68,26 @@ def encode_set(
             fit into its field.
         ConfigError: A compression type that 0.7 does not have.
     """
-    if magic == 1:
-        if not compression or not values:
-            return _plain(values)
-        return _plain([compress(compression, _plain(values))], compression)
-    if magic or compression:
-        raise LocalProtocolError(f"magic {magic} has no compression type {compression}: use magic 1")
-    if None in values:
-        raise _null_payload()
-    return b"".join([_old_entry(value or b"") for value in values])
-
-
-def _plain(values: Sequence[bytes | None], attributes: int = 0) -> bytes:
+    if magic != 1:
+        return _old_set(values, compression, magic)
+    if compression and values:
+        values = [compress(compression, encode_set(values))]
     try:
-        return engine.active.encode_run(values, attributes)
+        return engine.active.encode_run(values, compression)
     except OverflowError:
         raise LocalProtocolError("a message of 2 GiB or more does not fit into its length field: split it") from None
     except TypeError:
         if None not in values:
             raise
         raise _null_payload() from None
+
+
+def _old_set(values: Sequence[bytes | None], compression: CompressionType, magic: int) -> bytes:
+    if magic or compression:
+        raise LocalProtocolError(f"magic {magic} has no compression type {compression}: use magic 1")
+    if None in values:
+        raise _null_payload()
+    return b"".join([_old_entry(value or b"") for value in values])
 
 
 def _null_payload() -> LocalProtocolError:
