@@ -151,7 +151,9 @@ class LogBroker:
         segments = [Position(p) for time, p in self._driver.segments.get(partition, []) if time <= at.seconds]
         return segments[-1:]
 
-    async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
+    async def resolve_position(
+        self, partition: TopicPartition, at: PositionSpec | AtTime, *, read_committed: bool = False
+    ) -> Position:
         return (await self.positions(partition, at) or await self.positions(partition, EARLIEST))[0]
 
     def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> LogDecoder:
@@ -337,6 +339,7 @@ class LogDriver:
 
     compressions = frozenset({"none"})
     numbers_by_broker = True
+    refuses_batches = False
 
     def refusal_policy(self) -> RefusalPolicy:
         raise NotImplementedError
