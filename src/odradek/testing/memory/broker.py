@@ -254,7 +254,9 @@ class MemoryBrokerClient:
 
     # ---- positions --------------------------------------------------------------------------------------------
 
-    async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
+    async def resolve_position(
+        self, partition: TopicPartition, at: PositionSpec | AtTime, *, read_committed: bool = False
+    ) -> Position:
         """Return the position of `at`; of a time, that of the first record at or after it, or the end."""
         return (await self.positions(partition, at))[0]
 

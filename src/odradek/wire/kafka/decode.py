@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from odradek.engine import Buffer
 from odradek.errors import RemoteProtocolError
 from odradek.wire.kafka.decoder_source import DecoderSource
-from odradek.wire.kafka.primitives import Malformed
+from odradek.wire.kafka.primitives import DECODE_ERRORS, Malformed
 from odradek.wire.kafka.schema import Message, Struct, title
 from odradek.wire.kafka.source import Failure
 
@@ -23,15 +23,13 @@ __all__ = [
     "decoder_text",
     "head_decoder",
     "problem_of",
+    "run_decoder",
     "section_decoder",
     "tail_decoder",
 ]
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T", bound=Struct)
-
-DECODE_ERRORS = (struct.error, IndexError, UnicodeDecodeError, Malformed)
-"""Exceptions that generated functions raise."""
 
 _DECODERS: dict[tuple[type[Message], int], Callable[[Buffer, int], tuple[Any, int]]] = {}
 
@@ -75,6 +73,14 @@ def head_decoder(message: type[Message], cls: type[T], version: int) -> Callable
     after that. It raises one of DECODE_ERRORS.
     """
     return DecoderSource(message, version).head(cls).compile()
+
+
+def run_decoder(
+    message: type[Message], cls: type[T], version: int
+) -> Callable[[Buffer, int, int, list[T], list[tuple[T, int, int]]], tuple[int, int]]:
+    """Return the function that decodes consecutive structs of a message as far as they are whole; see
+    `DecoderSource.run`. It raises nothing."""
+    return DecoderSource(message, version, "read(data, p, left, items, spans)").run(cls).compile()
 
 
 def tail_decoder(message: type[Message], cls: type[T], version: int) -> Callable[[Buffer, int, T], int]:

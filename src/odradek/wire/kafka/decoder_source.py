@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from odradek.wire.kafka.primitives import (
+    DECODE_ERRORS,
     INTEGERS,
     count_error,
     length_error,
@@ -75,6 +76,7 @@ class DecoderSource:
             length_error=length_error,
             count_error=count_error,
             tag_error=tag_error,
+            errors=DECODE_ERRORS,
         )
         self.source.line("end = len(data)")
 
@@ -103,6 +105,40 @@ class DecoderSource:
         """Write `read(data, p, value)` for the tagged fields of a struct; it returns the position after them."""
         self._tags("value", self._tagged(cls))
         self.source.line("return p")
+        return self.source
+
+    def run(self, cls: type[Struct]) -> Source:
+        """Write `read(data, p, left, items, spans)` for at most `left` structs, each with the content of its last plain
+        field: it appends those that are whole to `items`, and (struct, start, stop) of each content that is not empty
+        to `spans`. It returns the position after the last one and how many are left. `data` may be any buffer."""
+        line, block = self.source.line, self.source.block
+        line("start = p")
+        with block("try"), block("while left"):
+            value = self._new(cls)
+            *before, last = self._plain(cls)
+            for field in before:
+                self._field(field, f"{value}.{field.name}")
+            self._defaults(value, [last])
+            self._length(last.kind)
+            if self._flexible:
+                line("n -= 1")
+            line("begin = p")
+            with block("if n > 0"):
+                line("p += n")
+                with block("if p > end"):
+                    line("break")
+            with block("elif n < -1"):
+                line("break")
+            line("stop = p")
+            self._tags(value, self._tagged(cls))
+            with block("if stop > begin"):
+                line(f"spans.append(({value}, begin, stop))")
+            line(f"items.append({value})")
+            line("left -= 1")
+            line("start = p")
+        with block("except errors"):
+            line("pass")
+        line("return start, left")
         return self.source
 
     # ---- structs ------------------------------------------------------------------------------------------

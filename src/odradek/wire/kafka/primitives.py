@@ -13,6 +13,7 @@ from odradek.engine import Buffer
 from odradek.wire.kafka.schema import UnknownTags
 
 __all__ = [
+    "DECODE_ERRORS",
     "INTEGERS",
     "Malformed",
     "StructTable",
@@ -46,6 +47,10 @@ class TooShort(Malformed):
     def __init__(self, text: str, needed: int) -> None:
         super().__init__(text)
         self.needed = needed
+
+
+DECODE_ERRORS = (struct.error, IndexError, UnicodeDecodeError, Malformed)
+"""Exceptions that generated decoders raise."""
 
 
 class Unwritable(ValueError):

@@ -11,9 +11,9 @@ import snappy
 from tests.wire.kafka.records.reading import read
 
 from odradek import engine as engines
+from odradek.wire import lz4
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka.embedded import EndTxnMarker, encode_versioned
-from odradek.wire.kafka.records import lz4
 from odradek.wire.kafka.records.batch import batch_header, control_type
 from odradek.wire.kafka.records.encode import encode_batch, encode_message_set
 
