@@ -51,12 +51,13 @@ class Brokers:
         self.asked: list[tuple[str, MetadataRequest]] = []
         self.down: dict[str, OdradekError] = {}
         self.error_code = 0
+        self.versions = NEWEST
         self.gate: anyio.Event | None = None
         self.on_ask: Callable[[MetadataRequest], None] = lambda request: None
 
     async def ask(self, broker: Broker, build: Callable[[BrokerVersions], MetadataRequest]) -> MetadataResponse:
         await anyio.lowlevel.checkpoint()
-        request = build(NEWEST)
+        request = build(self.versions)
         self.asked.append((broker.host, request))
         if broker.host in self.down:
             raise self.down[broker.host]
@@ -164,6 +165,17 @@ async def test_a_broker_that_knows_no_broker_yet_is_not_believed() -> None:
     brokers.on_ask = starts
     async with opened(brokers) as metadata:
         assert list(metadata.table.brokers) == [1]
+
+
+async def test_brokers_that_name_only_those_of_the_topics_asked_for_may_name_none() -> None:
+    brokers = Brokers(topic("t", 1))
+    brokers.hosts, brokers.versions = {}, BrokerVersions.of_release("0.8.1")
+    async with opened(brokers) as metadata:
+        assert not metadata.table.brokers
+        brokers.hosts = {1: "b1"}
+        table = await metadata.table_for_topic("t")
+        assert table.leader(TopicPartition("t", 0)) == Broker(1, "b1", 9092)
+    assert {host for host, _ in brokers.asked} <= {"s1", "s2", "s3"}
 
 
 # ---- topics ------------------------------------------------------------------------------------------------------

@@ -234,7 +234,14 @@ class KafkaMetadata:
 
     async def _read_from(self, broker: Broker, create: Iterable[str]) -> None:
         names = None if self._all_topics else sorted({*self._topics, *create})
-        response = await self._ask(broker, lambda versions: metadata_request(versions, names, bool(create)))
+        lists_all = True
+
+        def build(versions: BrokerVersions) -> MetadataRequest:
+            nonlocal lists_all
+            lists_all = versions.lists_all_brokers
+            return metadata_request(versions, names, bool(create))
+
+        response = await self._ask(broker, build)
         if response.error_code not in (0, ErrorCode.REBOOTSTRAP_REQUIRED):
             raise broker_error(response.error_code, f"{broker.address}: Metadata")
         state, changes = self._table.state.apply(response, names)
@@ -243,7 +250,7 @@ class KafkaMetadata:
         if changes.bootstrap_again:
             log.warning("%s asks this client to begin again with the addresses of its URL", broker.address)
             raise broker_error(response.error_code, f"{broker.address}: Metadata")
-        if not state.brokers:
+        if lists_all and not state.brokers:
             raise Unreachable("version", broker.address, "the broker does not know any broker yet")
         if self._failures:
             log.warning("%s answers, after %d failed attempts", broker.address, self._failures)
