@@ -95,6 +95,7 @@ class PartitionResult(NamedTuple):
         timestamp: The time the broker gave its records (ms since the epoch), if it did.
         log_start: The first position of the log, if the broker says so.
         record_errors: Row -> what is wrong with that record, if the broker refused the batch because of these alone.
+        stamp: The stamp with which the batch was sent.
     """
 
     partition: TopicPartition
@@ -103,6 +104,7 @@ class PartitionResult(NamedTuple):
     timestamp: int | None = None
     log_start: Position | None = None
     record_errors: Mapping[int, str] = {}
+    stamp: object | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,9 +447,18 @@ class BrokerClient(Protocol):
         """
         ...
 
-    async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
+    async def resolve_position(
+        self, partition: TopicPartition, at: PositionSpec | AtTime, *, read_committed: bool = False
+    ) -> Position:
         """Return the position of `at`. Where a time has no position, the protocol decides: 0.7, which finds the newest
-        segment not after it, begins at EARLIEST."""
+        segment not after it, begins at EARLIEST.
+
+        Args:
+            partition: Which.
+            at: What to look for.
+            read_committed: LATEST is the end of what consumers of this isolation may read, where there are
+                transactions: `PartitionFetch.last_stable`.
+        """
         ...
 
     async def positions(
@@ -480,6 +491,10 @@ class ProtocolDriver(Protocol):
         """The api of one broker; `purpose` (`produce`, `fetch`, `control`) keeps sockets apart, so that a long
         fetch never delays a confirm. The same arguments give the same object while the address is the same."""
         ...
+
+    refuses_batches: bool
+    """True if a broker can refuse one batch and accept the next one of the partition; False: it closes the connection
+    (0.7), so that order is kept anyway."""
 
     @property
     def compressions(self) -> frozenset[str]:

@@ -58,13 +58,19 @@ class BrokerQueue:
         self._limits, self._due, self._sequences = limits, due, sequences
         self._in_order = True
 
+    def _may_follow(self, queue: PartitionQueue, head: ProduceBatch) -> bool:
+        """Return True if a batch may be sent behind those of its partition that are in flight."""
+        if queue.in_flight >= self._limits.partition_in_flight:
+            return False
+        return self._sequences is None or self._sequences.may_send(head)
+
     # ---- batches in ----------------------------------------------------------------------------------------
 
     def offer(self, queue: PartitionQueue) -> None:
         """Take in that the first batch of a partition is another one, or takes no more records. None of the partition
         waits here while batches of it have yet to come back, unless `reorder`."""
         head = queue.batches[0] if queue.batches and (self._limits.reorder or not queue.returned) else None
-        if head is not None and self._sequences is not None and not self._sequences.may_send(head):
+        if head is not None and not self._may_follow(queue, head):
             head = None
         if queue.candidate is not head and queue.candidate is not None:
             self.withdraw(queue)

@@ -85,6 +85,7 @@ class KafkaDriver:
     name = "kafka"
     long_poll = True
     numbers_by_broker = False
+    refuses_batches = True
 
     def __init__(
         self,
