@@ -127,7 +127,7 @@ def test_nonsense_given_to_what_needs_no_cluster_is_refused_by_name(
     title: str, function: Callable[..., object], good: dict[str, object], data: st.DataObject, nonsense: object
 ) -> None:
     name = data.draw(st.sampled_from(sorted(good)))
-    names = {"run": "main|backend", "connect": "url|URL|tuning"}.get(title, name)
+    names = {"run": "main|backend", "connect": f"url|URL|{name}"}.get(title, name)
     refused_or_works(names, lambda: function(**{**good, name: nonsense}))
 
 
