@@ -235,6 +235,21 @@ async def test_a_topic_without_a_leader_is_read_again_until_it_has_one() -> None
         assert table.leader(TopicPartition("t", 0)) == Broker(2, "b2", 9092)
 
 
+async def test_a_topic_that_does_not_exist_is_looked_for_ever_less_often() -> None:
+    brokers = Brokers()
+    options = MetadataOptions(bootstrap_timeout_s=5.0, backoff=Backoff(0.001, 10, 3600))
+    async with opened(brokers, options) as metadata:
+        await metadata.table_for_topic("missing")
+        await anyio.sleep(0.3)
+        reads = len(brokers.asked)
+        assert 3 <= reads <= 6
+        brokers.topics["new"] = topic("new", -1)
+        await metadata.table_for_topic("new")
+        brokers.topics["new"] = topic("new", 1)
+        version = metadata.table.version
+        assert (await metadata.wait_for_newer(version)).leader(TopicPartition("new", 0)) == Broker(1, "b1", 9092)
+
+
 async def test_everything_is_read_again_when_it_is_old() -> None:
     brokers = Brokers(topic("t", 1))
     async with opened(brokers, MetadataOptions(max_age_s=0.02, backoff=Backoff(0, 1, 0.01))) as metadata:

@@ -91,6 +91,7 @@ class KafkaMetadata:
         self._changed, self._asked = Notifier(), Notifier()
         self._next = _Read()
         self._failures = 0
+        self._problem_reads = 0  # in a row that left a topic with a problem
         self._read_at = -math.inf
         self._closed: Exception | None = None
         self._tasks: TaskGroup | None = None
@@ -132,7 +133,9 @@ class KafkaMetadata:
         described = self._table.state.topics.get(name)
         if described is not None and described.partitions:
             return self._table
-        self._topics.add(name)
+        if name not in self._topics:
+            self._topics.add(name)
+            self._problem_reads = 0
         with anyio.move_on_after(self._options.creation_s):
             for attempt in range(100):
                 await self._read([name] if create else ())
@@ -215,7 +218,7 @@ class KafkaMetadata:
     def _due_at(self) -> float:
         """Return when to read although nothing asks for it."""
         if any(map(self._table.has_problem, self._topics)):
-            return self._read_at + self._options.backoff.max_s
+            return self._read_at + self._options.backoff.delay(self._problem_reads, 0.5)
         return self._read_at + self._options.max_age_s
 
     async def _read_from_any(self, create: Iterable[str]) -> None:
@@ -255,6 +258,7 @@ class KafkaMetadata:
         if self._failures:
             log.warning("%s answers, after %d failed attempts", broker.address, self._failures)
         self._failures = 0
+        self._problem_reads = self._problem_reads + 1 if any(map(self._table.has_problem, self._topics)) else 0
 
     async def _bootstrap_within(self, seconds: float) -> None:
         error: OdradekError | None = None
