@@ -1,4 +1,4 @@
-"""A cluster in memory behind the interfaces of the eras, with faults on command."""
+"""A cluster in memory behind the interfaces of the drivers, with faults on command."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ class FakeDriver:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.closed += 1
-        self.metadata.fail(Closed("the era was closed"))
+        self.metadata.fail(Closed("the driver was closed"))
 
     def broker(self, broker: Broker, *, purpose: str) -> FakeBroker:
         return self[broker.id]

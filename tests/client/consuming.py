@@ -1,4 +1,4 @@
-"""Logs in memory behind the interfaces of the eras, and a group whose rebalances the test decides."""
+"""Logs in memory behind the interfaces of the drivers, and a group whose rebalances the test decides."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class LogMetadata:
 
 
 class LogBroker:
-    """Serves the era's logs. Faults: `down`; `cut_after` some bytes of the next answer; `gate` holds answers back."""
+    """Serves the logs. Faults: `down`; `cut_after` some bytes of the next answer; `gate` holds answers back."""
 
     def __init__(self, broker: Broker, driver: LogDriver) -> None:
         self.broker, self._driver = broker, driver

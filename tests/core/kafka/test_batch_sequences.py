@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.core.interfaces import PartitionResult, ProducerRecord
+from odradek.core.interfaces import PartitionBatch, PartitionResult, ProducerRecord
 from odradek.core.kafka.batch_sequences import BatchSequences, stamp_of
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.producer_state import IdempotentProducer, ProducerIdentity, Stamp
@@ -35,7 +35,7 @@ class Sequences(BatchSequences):
     """With an identity that comes at once."""
 
     async def identify(self) -> None:
-        self.producer.identify(7, 0)
+        self.set_identity(7, 0)
 
 
 class Bench:
@@ -309,3 +309,15 @@ def test_records_that_the_broker_names_are_refused_alone() -> None:
     assert bench.outcomes() == ["b: Rejected"]
     assert "no key" in str(bench.finished[0].error)
     assert sent(bench.send()) == [("a c", 0, 0), ("d", 0, 2)]
+
+
+def test_batches_that_waited_for_another_id_get_its_stamps() -> None:
+    sequences, batch = Sequences(IdempotentProducer()), PartitionBatch(WHERE, [b"one", b"two"])
+    sequences.set_identity(7, 0x7FFF)
+    sequences.assign(batch)
+    out_of_order = broker_error(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "")
+    result = sequences.resolve(batch, PartitionResult(WHERE, out_of_order))
+    assert result.error is not None and result.error.retriable and not sequences.ready
+    sequences.set_identity(8, 0)
+    assert stamp_of(batch) == Stamp(WHERE, ProducerIdentity(8, 0), 0, 2)
+    assert sequences.resolve(batch, PartitionResult(WHERE, None, Position(5))).error is None

@@ -51,6 +51,10 @@ class BatchSequences:
         """Do without stamps from now on."""
         self._enabled = False
 
+    def set_identity(self, producer_id: int, epoch: int) -> None:
+        """Apply an identity from the cluster. Batches that waited for it get new stamps."""
+        self._restamp(self.producer.identify(producer_id, epoch))
+
     def may_send(self, batch: PartitionBatch) -> bool:
         """Return True if a batch may be sent now: any number of those with stamps, since the accumulator keeps their
         order; but only the first as long as the broker does not know the producer."""
