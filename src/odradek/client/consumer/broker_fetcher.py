@@ -25,7 +25,7 @@ from odradek.client.consumer.fetch_settings import FetchSettings
 from odradek.core.fetch.cursor import Cursor, CursorFetch
 from odradek.core.fetch.read_ahead import ReadAheadBudget
 from odradek.core.fetch.scheduler import FetchScheduler, SchedulerCallbacks, StreamQuota
-from odradek.core.interfaces import BrokerClient, ProtocolDriver
+from odradek.core.interfaces import ProtocolDriver
 from odradek.core.states import BROKER, BrokerEvent, BrokerState, CursorState
 from odradek.errors import BrokerError, OdradekError
 from odradek.io.gather import gather_outcomes
