@@ -23,15 +23,12 @@ fn header_rows(rows: &[(Field, Field, i64)]) -> Vec<[Header<'_>; 2]> {
 }
 
 fn new_records<'a>(rows: &'a [(Field, Field, i64)], headers: &'a [[Header<'a>; 2]]) -> Vec<NewRecord<'a>> {
-    let fields = rows.iter().zip(headers).enumerate();
-    let record =
-        |(index, ((key, value, time), headers)): (usize, (&'a (Field, Field, i64), &'a [Header<'a>; 2]))| NewRecord {
-            key: key.as_deref(),
-            value: value.as_deref(),
-            timestamp: Some(*time),
-            headers: &headers[..index % 3],
-        };
-    fields.map(record).collect()
+    let mut made = vec![];
+    for (index, ((key, value, time), headers)) in rows.iter().zip(headers).enumerate() {
+        let (key, value, headers) = (key.as_deref(), value.as_deref(), &headers[..index % 3]);
+        made.push(NewRecord { key, value, timestamp: Some(*time), headers });
+    }
+    made
 }
 
 fn records(rows: &[(Field, Field, i64)]) -> Vec<u8> {

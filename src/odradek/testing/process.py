@@ -23,8 +23,9 @@ from odradek.errors import OdradekError, ServerError
 __all__ = ["LOOPBACK", "START_SECONDS", "Lifecycle", "ServerProcess", "reserve_port"]
 
 LOOPBACK = "127.0.0.1"
-START_SECONDS = 60.0
-"""Limit for a server to serve (s): a ZooKeeper takes 0.3 s on an idle machine, a broker 1 to 4 s."""
+START_SECONDS = 120.0
+"""Limit for a server to serve (s): a ZooKeeper takes 0.3 s on an idle machine, a broker 1 to 4 s, many times that on
+a loaded one."""
 
 
 class Lifecycle:

@@ -1,4 +1,4 @@
-"""Which messages of a partition are read: from a position, exact to the message, to another one."""
+"""The messages of a partition that are read: from a position, exact to the message, to another one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ExactPosition(NamedTuple):
 
 
 class ReadRange:
-    """Where reading begins and ends.
+    """Beginning and end of what is read.
 
     Args:
         skip: How many messages of the wrapper at the first position were delivered before (`ExactPosition.inner`).

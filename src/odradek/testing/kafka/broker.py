@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,11 @@ from odradek import arguments
 from odradek.errors import ConfigError, ProtocolError, ServerError
 from odradek.testing.kafka.config import CONTROLLER, PLAINTEXT, properties, properties_text
 from odradek.testing.kafka.credentials import jaas_file, jaas_properties, unsecured_token
-from odradek.testing.kafka.java import java_command, run_tool
+from odradek.testing.kafka.java import ClassArchive, java_command, run_tool
 from odradek.testing.kafka.releases import KRAFT, NEWEST, PROTOCOLS, ZOOKEEPER, release
 from odradek.testing.kafka.requests import ask
 from odradek.testing.kafka.setup import ClusterSetup
+from odradek.testing.kafka.storage import format_directory
 from odradek.testing.kafka.topics import create_topic
 from odradek.testing.process import LOOPBACK, START_SECONDS, ServerProcess, reserve_port
 from odradek.testing.zookeeper import ZooKeeperServer
@@ -121,7 +123,7 @@ class KafkaBroker(ServerProcess):
         self._java, self._heap = java, heap
         self._ports: dict[str, int] = {}
         self._reserved: list[socket.socket] = []
-        self._keeps_log = False
+        self._keeps_log = self._formatted = False
 
     def __repr__(self) -> str:
         state = f"pid {self._process.pid}" if self._process else "down"
@@ -244,7 +246,7 @@ class KafkaBroker(ServerProcess):
         self.reserve()
         self.setup.start()
         self._write_files()
-        if self.mode == KRAFT and not self.data_dir.exists():
+        if self.mode == KRAFT and not self._formatted:
             self._format()
         self.setup.expire_registration(self.broker_id)
         super().launch()
@@ -260,7 +262,11 @@ class KafkaBroker(ServerProcess):
 
     def stop(self) -> None:
         """Stop it and remove its data, and its log unless `keep_log` was called. Idempotent."""
+        if self.running and not self.paused and self._archive.is_missing():
+            self.terminate()
+            self._archive.keep(self._directory())
         super().stop()
+        self._formatted = False
         self._end_setup()
         while self._reserved:
             self._reserved.pop().close()
@@ -326,7 +332,9 @@ class KafkaBroker(ServerProcess):
         return any((broker.node_id, broker.port) == (self.broker_id, self.plaintext_port) for broker in listed)
 
     def _command(self) -> Sequence[str]:
-        options = [f"-Djava.security.auth.login.config={self._jaas_path()}"] if self.mechanisms else []
+        options = self._archive.options(self._directory())
+        if self.mechanisms:
+            options.append(f"-Djava.security.auth.login.config={self._jaas_path()}")
         command = java_command(self.setup.release, self._java, self._heap, self._directory(), options)
         return [*command, "kafka.Kafka", str(self._config_path())]
 
@@ -348,8 +356,18 @@ class KafkaBroker(ServerProcess):
                 config |= jaas_properties(listener)
         self._config_path().write_text(properties_text({**config, **self.config}), encoding="ascii")
 
+    @cached_property
+    def _archive(self) -> ClassArchive:
+        return ClassArchive(self.setup.release, self._java)
+
     def _format(self) -> None:
         """Write the files that a broker in KRaft mode wants in an empty directory."""
+        kind = (self.version, tuple(self.setup.scram), tuple(self.config.items()))
+        ids = {"cluster.id": self.setup.cluster_id, "node.id": str(self.broker_id)}
+        format_directory(self.data_dir, kind, ids, self._format_by_tool)
+        self._formatted = True
+
+    def _format_by_tool(self) -> None:
         options = ["-t", self.setup.cluster_id, "-c", str(self._config_path())]
         for credential in self.setup.scram:
             options += ["--add-scram", credential.format_option]

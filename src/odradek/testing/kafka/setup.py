@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
-import uuid
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -16,6 +14,7 @@ from odradek.io.zookeeper import Node
 from odradek.testing.kafka.config import ClusterSettings
 from odradek.testing.kafka.credentials import ScramCredential, scram_credentials
 from odradek.testing.kafka.releases import KRAFT, ZOOKEEPER, Release
+from odradek.testing.kafka.storage import random_id
 from odradek.testing.zookeeper import ZooKeeperServer
 
 if TYPE_CHECKING:
@@ -58,8 +57,7 @@ class ClusterSetup:
         for user in self.users:
             if not re.fullmatch(r"[A-Za-z0-9._-]+", user):  # in paths of ZooKeeper, options of tools, Java's own files
                 raise ConfigError(f"users: {user!r}: a name has ASCII letters, digits, and . _ -")
-        # Never with "-" in front: the tool that formats directories would take it for an option.
-        self.cluster_id = "k" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
+        self.cluster_id = random_id()
         self.voters: dict[int, int] = {}
         """Broker id -> port of its controller."""
         self._certificate = certificate
