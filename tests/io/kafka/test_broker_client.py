@@ -170,6 +170,18 @@ async def test_a_produce_reply_cut_anywhere_is_a_lost_connection_and_the_next_on
         assert (await client.produce([batch(b"y")], acks=-1))[0].position == broker.reply_sizes[0] + 1
 
 
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff" * 40, b"\x7f\xff\xff\xff" * 10, bytes(500)], ids=["short", "ff", "many", "long"]
+)
+async def test_bytes_that_are_no_answer_to_a_produce_leave_its_outcome_open(content: bytes) -> None:
+    broker = ScriptedBroker(NEWEST)
+    broker.answers[ProduceRequest] = lambda request, version: content
+    async with running(broker) as client:
+        assert await outcome(client, batch(b"a")) in [(RemoteProtocolError, True), (ConnectionLost, True)]
+        broker.answers.clear()
+        assert (await client.produce([batch(b"b")], acks=-1))[0].error is None
+
+
 # ---- fetch --------------------------------------------------------------------------------------------------
 
 
