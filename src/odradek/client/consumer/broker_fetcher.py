@@ -196,7 +196,7 @@ class BrokerFetcher:
 
     def _finish(self, fetches: Iterable[CursorFetch], lost: bool) -> None:
         now = anyio.current_time()
-        reset, is_newer = self._host.settings.policy.reset, False
+        reset, deliverable = self._host.settings.policy.reset, False
         for fetch in fetches:
             cursor = fetch.cursor
             if cursor.complete(fetch, now, reset, lost=lost):
@@ -209,8 +209,8 @@ class BrokerFetcher:
                     self._host.set_replica(cursor, None)
                 if cursor.skipped:
                     self._host.report_skipped(cursor)
-                is_newer |= cursor.in_ready_queue or cursor.at_end
-        if is_newer:
+                deliverable |= cursor.in_ready_queue or cursor.at_end
+        if deliverable:
             self._host.available.notify()
 
     def _on_partition_error(self, cursor: Cursor, error: OdradekError) -> None:

@@ -1,4 +1,4 @@
-"""The share of one partition in the read-ahead: memory, expansion, and whether it waits to be delivered."""
+"""The share of one partition in the read-ahead: its memory, its expansion, and whether it waits to be delivered."""
 
 from __future__ import annotations
 

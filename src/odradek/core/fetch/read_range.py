@@ -19,7 +19,7 @@ class ExactPosition(NamedTuple):
 
 
 class ReadRange:
-    """Beginning and end of what is read.
+    """The start and the end of reading.
 
     Args:
         skip: How many messages of the wrapper at the first position were delivered before (`ExactPosition.inner`).
