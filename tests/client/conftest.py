@@ -1,4 +1,4 @@
-"""A cluster in memory behind the interfaces of the eras, with faults on command."""
+"""A cluster in memory behind the interfaces of the drivers, with faults on command."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, Self
 import anyio
 import pytest
 
+from odradek.client.producer.dispatcher import Dispatcher
 from odradek.core.interfaces import (
     DecoderOptions,
     LogDecoder,
@@ -155,7 +156,7 @@ def values(part: PartitionBatch) -> list[bytes]:
 
 
 BACKOFF_S = 0.002
-"""Of every broker after every loss."""
+"""Of every broker after every loss, unless the test says otherwise."""
 
 
 class FakeBroker:
@@ -245,7 +246,7 @@ class FakeBroker:
     def lose(self, error: OdradekError) -> None:
         pending, self.pending = self.pending, []
         self.incarnation += 1
-        self.available_at = self.driver.clock() + BACKOFF_S
+        self.available_at = self.driver.clock() + self.driver.backoff_s
         for request in pending:
             request.error = error
             request.end()
@@ -253,7 +254,9 @@ class FakeBroker:
     async def fetch(self, fetches: Sequence[PartitionFetch], *, max_wait: float = 0.0, min_bytes: int = 1) -> None:
         raise NotImplementedError
 
-    async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
+    async def resolve_position(
+        self, partition: TopicPartition, at: PositionSpec | AtTime, *, read_committed: bool = False
+    ) -> Position:
         return (await self.positions(partition, at) or await self.positions(partition, EARLIEST))[0]
 
     async def positions(
@@ -275,6 +278,7 @@ class FakeDriver:
     long_poll = False
     compressions = frozenset({"none", "gzip"})
     numbers_by_broker = True
+    refuses_batches = False
 
     def __init__(self) -> None:
         self.metadata = FakeMetadata()
@@ -284,6 +288,7 @@ class FakeDriver:
         self._brokers: dict[int, FakeBroker] = {}
         self.opened = self.closed = 0
         self.clock: Callable[[], float] = anyio.current_time
+        self.backoff_s = BACKOFF_S
 
     async def __aenter__(self) -> Self:
         self.opened += 1
@@ -293,7 +298,7 @@ class FakeDriver:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.closed += 1
-        self.metadata.fail(Closed("the era was closed"))
+        self.metadata.fail(Closed("the driver was closed"))
 
     def broker(self, broker: Broker, *, purpose: str) -> FakeBroker:
         return self[broker.id]
@@ -368,12 +373,18 @@ class Clock:
 
     now = 100.0
 
-    def monotonic(self) -> float:
+    def __call__(self) -> float:
         return self.now
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr("odradek.client.producer.dispatcher.time", clock)
+def clock(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = driver.clock = Clock()
+    started = Dispatcher.start
+
+    async def start(dispatcher: Dispatcher) -> None:
+        await started(dispatcher)
+        dispatcher.clock = clock
+
+    monkeypatch.setattr(Dispatcher, "start", start)
     return clock

@@ -117,7 +117,12 @@ class Life:
 
     async def produce(self, k: od.Cluster) -> None:
         exit_within = self.chance.choice([0.01, 0.1]) * self.patience
-        out = k.producer(deliver_within=0.05 * self.patience, exit_within=exit_within, latency=0.001)
+        out = k.producer(
+            deliver_within=0.05 * self.patience,
+            exit_within=exit_within,
+            latency=0.001,
+            buffer_bytes=self.chance.choice([1000, 1 * od.MiB]),
+        )
         self.producers.append(out)
         async with out, anyio.create_task_group() as tasks:
             for _ in range(self.chance.choice([0, 1, 10, 60])):

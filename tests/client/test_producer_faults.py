@@ -74,8 +74,8 @@ class Sends:
 
 
 HURRY_S = 0.07
-"""For `deliver_within` where `wait_all_tasks_blocked` is used: anyio looks every 0.1 s whether all tasks are, and one
-that wakes up as often, or twice as often, can be awake whenever it looks."""
+"""For `deliver_within` and back-offs where `wait_all_tasks_blocked` is used: anyio looks every 0.1 s whether all tasks
+are, and one that wakes up as often, or twice as often, can be awake whenever it looks."""
 
 
 async def late(clock: Clock, out: Producer, tried: FakeBroker | None = None, **kw: Any) -> Any:
@@ -133,6 +133,32 @@ async def test_order_holds_while_newer_records_arrive_during_the_failure(driver:
     assert driver.log[PARTITION] == [b"%d" % n for n in range(6)]
 
 
+async def test_after_a_lost_connection_records_wait_for_the_back_off_of_the_connection_alone(
+    driver: FakeDriver, clock: Clock
+) -> None:
+    broker, driver.backoff_s = driver[1], HURRY_S
+    broker.holding = True
+    never = Tuning(backoff=Backoff(1000, 1, 1000))
+    async with Producer(driver, tuning=never) as out, anyio.create_task_group() as tasks:
+        sends = Sends(out, tasks)
+        await sends.start(b"1", partition=PARTITION)
+        broker.holding = False
+        broker.cut(sent=False)
+        await sends.start(b"2", partition=PARTITION)
+        assert len(broker.requests) == 1
+        clock.now += HURRY_S
+    assert driver.log[PARTITION] == [b"1", b"2"]
+
+
+async def test_a_request_that_fails_as_a_whole_has_metadata_read_again(driver: FakeDriver) -> None:
+    driver[1].down = REFUSED
+    async with Producer(driver) as out, anyio.create_task_group() as tasks:
+        sends = Sends(out, tasks)
+        await sends.start(b"v", partition=PARTITION)
+        assert driver.metadata.refreshed
+        driver[1].down = None
+
+
 async def test_a_broker_that_is_away_for_a_while_costs_nothing_but_time(driver: FakeDriver) -> None:
     driver[1].down = REFUSED
     async with Producer(driver, tuning=HASTY) as out, anyio.create_task_group() as tasks:
@@ -159,8 +185,8 @@ async def test_when_time_is_up_the_error_says_truthfully_what_is_known(
     driver: FakeDriver, clock: Clock, error: OdradekError, kind: type[OdradekError]
 ) -> None:
     driver[1].down = error
-    once = Tuning(backoff=Backoff(10, 1, 10))
-    async with Producer(driver, tuning=once, deliver_within=HURRY_S) as out:
+    driver.backoff_s = 10
+    async with Producer(driver, deliver_within=HURRY_S) as out:
         result = await late(clock, out, driver[1], partition=PARTITION)
         assert type(result) is kind
         assert isinstance(result, DeliveryError)

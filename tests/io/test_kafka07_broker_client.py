@@ -37,7 +37,7 @@ from odradek.errors import (
     Unreachable,
 )
 from odradek.io.connection import Connection, ConnectionOptions, State
-from odradek.io.kafka07.broker_client import BrokerClientOptions, Kafka07BrokerClient, encode_batch
+from odradek.io.kafka07.broker_client import BrokerClientOptions, Kafka07BrokerClient
 from odradek.io.tcp import memory_pair
 from odradek.types import EARLIEST, LATEST, AtTime, Broker, Position, TopicPartition
 from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
@@ -206,7 +206,7 @@ def stored(peer: Peer, partition: TopicPartition = P0) -> list[bytes]:
 async def test_a_produce_is_confirmed_by_an_empty_multifetch_in_the_same_write(peer: Peer) -> None:
     async with running(peer) as api:
         results = await api.produce([part(b"one", b"two")], acks=-1)
-        assert results == [PartitionResult(P0)]
+        assert results is None
         assert peer.requests == [Produce("t", 0, encode_set([b"one", b"two"])), MultiFetch(())]
         assert stored(peer) == [b"one", b"two"]
         statistics = api.connection.statistics()
@@ -216,7 +216,7 @@ async def test_a_produce_is_confirmed_by_an_empty_multifetch_in_the_same_write(p
 async def test_results_call_back_in_call_order_and_hold_the_value_or_the_error(peer: Peer) -> None:
     async with running(peer) as api:
         topics = (P0, P0, TopicPartition("missing", 0, 1), P0)
-        produced: list[PendingResult[Sequence[PartitionResult]]] = [
+        produced: list[PendingResult[Sequence[PartitionResult] | None]] = [
             api.produce([part(b"x", partition=to)], acks=-1) for to in topics
         ]
         order: list[int] = []
@@ -226,23 +226,22 @@ async def test_results_call_back_in_call_order_and_hold_the_value_or_the_error(p
         assert await outcome(produced[3]) == (ConnectionLost, True)
         assert order == [0, 1, 2, 3]
         assert all(each.done for each in produced)
-        assert produced[0].result() == produced[1].result() == [PartitionResult(P0)]
+        assert produced[0].result() is produced[1].result() is None
         with pytest.raises(ConnectionLost):
             produced[2].result()
 
 
 async def test_without_confirm_the_outcome_is_there_once_written(peer: Peer) -> None:
     async with running(peer) as api:
-        assert await api.produce([part(b"one")], acks=0) == [PartitionResult(P0)]
-        assert await api.produce([part(b"two")], acks=-1) == [PartitionResult(P0)]
+        assert await api.produce([part(b"one")], acks=0) is None
+        assert await api.produce([part(b"two")], acks=-1) is None
         assert stored(peer) == [b"one", b"two"]
         assert api.connection.statistics().received_bytes == 6
 
 
 async def test_several_parts_go_out_as_one_multiproduce(peer: Peer) -> None:
     async with running(peer) as api:
-        results = await api.produce([part(b"a"), part(b"b", partition=P1), part(b"c")], acks=-1)
-        assert results == [PartitionResult(P0), PartitionResult(P1), PartitionResult(P0)]
+        assert await api.produce([part(b"a"), part(b"b", partition=P1), part(b"c")], acks=-1) is None
         assert isinstance(peer.requests[0], MultiProduce)
         assert (stored(peer), stored(peer, P1)) == ([b"a", b"c"], [b"b"])
 
@@ -252,7 +251,7 @@ async def test_produces_are_pipelined_in_call_order_whichever_is_awaited_first(p
         values = [b"%d" % n for n in range(1000)]
         awaitables = [api.produce([part(value)], acks=-1) for value in values]
         shuffled = random.Random(7).sample(awaitables, len(awaitables))
-        assert [await awaitable for awaitable in shuffled] == [[PartitionResult(P0)]] * 1000
+        assert [await awaitable for awaitable in shuffled] == [None] * 1000
         assert stored(peer) == values
 
 
@@ -289,9 +288,20 @@ async def test_what_cannot_be_sent_is_refused_before_anything_is_queued(peer: Pe
     assert api.incarnation > before
 
 
+def encode_batch(batch: PartitionBatch, max_message_bytes: int) -> bytes:
+    batch.encoded = None
+    client = Kafka07BrokerClient(Broker(1, "b", 1), Connection("b", 1))
+    client.encode(batch, max_message_bytes)
+    assert batch.encoded is not None
+    return batch.encoded
+
+
 def test_the_limit_counts_what_the_broker_measures() -> None:
     assert encode_batch(part(), 0) == encode_batch(part(compression="gzip"), 0) == b""
     assert encode_batch(part(b"x" * 10), 10) == encode_set([b"x" * 10])
+    assert encode_batch(part(b"x" * 10, b"y" * 10), 10) == encode_set([b"x" * 10, b"y" * 10])
+    with pytest.raises(MessageTooLarge):
+        encode_batch(part(b"x" * 10, b"y" * 11), 10)
     many = part(*[b"x" * 100] * 100, compression="snappy")
     wrapper = len(encode_batch(many, 1000)) - 10  # the wrapper's payload, without its header
     encode_batch(many, wrapper)
@@ -335,9 +345,9 @@ async def test_a_produce_cut_at_every_byte_tells_the_truth() -> None:
             got = await outcome(first)
             applied = stored(peer) == WORDS
             assert applied == (cut >= frame), cut
-            assert got == ((ConnectionLost, True) if cut < frame + 8 else [PartitionResult(P0)]), cut
+            assert got == ((ConnectionLost, True) if cut < frame + 8 else None), cut
             assert await outcome(behind) == (ConnectionLost, True)
-            assert await outcome(api.produce([part(b"again")], acks=-1)) == [PartitionResult(P0)]
+            assert await outcome(api.produce([part(b"again")], acks=-1)) is None
             assert stored(peer) == [*(WORDS if applied else []), b"again"]
 
 
@@ -399,7 +409,7 @@ async def test_case_46_a_broker_that_closes_on_a_bad_produce_is_reported(peer: P
         good = api.produce([part(b"good")], acks=-1)
         refused = api.produce([bad], acks=-1)
         behind = api.produce([part(b"behind")], acks=-1)
-        assert await good == [PartitionResult(P0)]
+        assert await good is None
         assert await outcome(refused) == (ConnectionLost, True)
         assert await outcome(behind) == (ConnectionLost, True)
         assert stored(peer) == [b"good"]
@@ -410,12 +420,12 @@ async def test_case_46_a_broker_that_closes_on_a_bad_produce_is_reported(peer: P
 async def test_case_46_without_confirm_the_end_is_seen_and_what_follows_is_safe(peer: Peer) -> None:
     bad = PartitionBatch(P0, [], encoded=encode_set([b"bad"])[:-1] + b"!")
     async with running(peer) as api:
-        assert await api.produce([bad], acks=0) == [PartitionResult(P0)]  # it was written, that is all that is known
+        assert await api.produce([bad], acks=0) is None  # it was written, that is all that is known
         await until(lambda: api.connection.state is State.IDLE)
         statistics = api.connection.statistics()
         assert (statistics.state, statistics.losses, statistics.last_error) == (State.IDLE, 1, "closed by the peer")
         # Not written into the dead connection:
-        assert await api.produce([part(b"next")], acks=-1) == [PartitionResult(P0)]
+        assert await api.produce([part(b"next")], acks=-1) is None
         assert stored(peer) == [b"next"]
 
 
@@ -513,7 +523,7 @@ async def test_a_fetch_cancelled_at_every_byte_feeds_nothing_twice_and_nothing_l
                 peer.release.set()
             assert seen + list(reader.take().values) == WORDS, brake
             assert reader.fetch_position == total - 6
-            assert await neighbour == [PartitionResult(P1)]
+            assert await neighbour is None
             assert api.connection.statistics().connects == 1
 
 

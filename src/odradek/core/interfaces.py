@@ -95,6 +95,7 @@ class PartitionResult(NamedTuple):
         timestamp: The time the broker gave its records (ms since the epoch), if it did.
         log_start: The first position of the log, if the broker says so.
         record_errors: Row -> what is wrong with that record, if the broker refused the batch because of these alone.
+        stamp: The stamp with which the batch was sent.
     """
 
     partition: TopicPartition
@@ -103,6 +104,7 @@ class PartitionResult(NamedTuple):
     timestamp: int | None = None
     log_start: Position | None = None
     record_errors: Mapping[int, str] = {}
+    stamp: object | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,8 +410,11 @@ class BrokerClient(Protocol):
         """
         ...
 
-    def produce(self, batches: Sequence[PartitionBatch], *, acks: int) -> PendingResult[Sequence[PartitionResult]]:
-        """Queue one produce request now, in call order; its result has one entry per batch, in order.
+    def produce(
+        self, batches: Sequence[PartitionBatch], *, acks: int
+    ) -> PendingResult[Sequence[PartitionResult] | None]:
+        """Queue one produce request now, in call order. Its result has one entry per batch, in order; None: all batches
+        were appended, and the broker says no more about them (0.7), or with `acks=0` nothing at all.
 
         Not a coroutine function: the order is decided when it is called, not when it is awaited. Dropping the result or
         cancelling a wait for it does not take the request back; `withdraw` does. Errors of the request as a whole (a
@@ -417,8 +422,8 @@ class BrokerClient(Protocol):
 
         Args:
             batches: Encoded by `encode`; those that are not are encoded now.
-            acks: -1: all replicas in sync have the records; 1: the leader has; 0: they are handed to the network, and
-                every partition's result is empty. 0.7 has one copy: -1 and 1 mean the same.
+            acks: -1: all replicas in sync have the records; 1: the leader has; 0: they are handed to the network.
+                0.7 has one copy: -1 and 1 mean the same.
 
         Raises:
             LocalProtocolError, Closed: Nothing was queued.
@@ -442,9 +447,18 @@ class BrokerClient(Protocol):
         """
         ...
 
-    async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
+    async def resolve_position(
+        self, partition: TopicPartition, at: PositionSpec | AtTime, *, read_committed: bool = False
+    ) -> Position:
         """Return the position of `at`. Where a time has no position, the protocol decides: 0.7, which finds the newest
-        segment not after it, begins at EARLIEST."""
+        segment not after it, begins at EARLIEST.
+
+        Args:
+            partition: Which.
+            at: What to look for.
+            read_committed: LATEST is the end of what consumers of this isolation may read, where there are
+                transactions: `PartitionFetch.last_stable`.
+        """
         ...
 
     async def positions(
@@ -477,6 +491,10 @@ class ProtocolDriver(Protocol):
         """The api of one broker; `purpose` (`produce`, `fetch`, `control`) keeps sockets apart, so that a long
         fetch never delays a confirm. The same arguments give the same object while the address is the same."""
         ...
+
+    refuses_batches: bool
+    """True if a broker can refuse one batch and accept the next one of the partition; False: it closes the connection
+    (0.7), so that order is kept anyway."""
 
     @property
     def compressions(self) -> frozenset[str]:

@@ -116,7 +116,10 @@ class Connection:
         self._next_deadline = math.inf
         self._resume_at, self._used_at = -math.inf, 0.0
         self._deadline_scope: anyio.CancelScope | None = None  # around the sleep of the task that watches deadlines
-        self._attempts, self._retry_at = 0, -math.inf
+        self.available_at = -math.inf
+        """The time of the event loop from which on a request is not delayed by the back-off after a loss or a failed
+        attempt to connect. In the past unless there is a back-off."""
+        self._attempts = 0
         self._connected_at, self._received_any = 0.0, False
         self._refusal: Unreachable | None = None
         self._last_error = ""
@@ -125,7 +128,12 @@ class Connection:
     # ---- the caller's side -----------------------------------------------------------------------------------
 
     def submit(
-        self, buffers: Sequence[Buffer], reply: ResponseDecoder[T] | None, *, deadline_s: float
+        self,
+        buffers: Sequence[Buffer],
+        reply: ResponseDecoder[T] | None,
+        *,
+        deadline_s: float,
+        request: RequestEncoder[T] | None = None,
     ) -> InFlightRequest[T]:
         """Queue a request, after everything submitted before.
 
@@ -137,48 +145,37 @@ class Connection:
             reply: Decodes the response; None if none is expected: the result is then None, once all bytes are written.
             deadline_s: Seconds from now to the result. When they pass, the connection is closed (a later response
                 could not be told from the next one), and the request fails with DeadlineError.
+            request: Instead of `buffers` and `reply`: encoded when it leaves the queue, for the session of the
+                handshake.
 
         Raises:
             Closed: This connection was closed.
         """
-        return self._enqueue(buffers, reply, None, sum(map(len, buffers)), deadline_s)
-
-    def submit_request(self, request: RequestEncoder[T], *, deadline_s: float) -> InFlightRequest[T]:
-        """Queue a request that is encoded when it leaves the queue, for the session of the handshake. See `submit`."""
-        return self._enqueue((), None, request, request.size, deadline_s)
-
-    def _enqueue(
-        self,
-        buffers: Sequence[Buffer],
-        reply: ResponseDecoder[T] | None,
-        request: RequestEncoder[T] | None,
-        size: int,
-        deadline_s: float,
-    ) -> InFlightRequest[T]:
         if self.state is State.CLOSED:
             raise Closed(f"connection to {self.address} is closed")
         self._requests += 1
         self._used_at = now = self._clock()
-        deadline = now + deadline_s
-        pending = InFlightRequest(self._requests, buffers, reply, request, size, deadline, deadline_s, self._loop)
-        self._queue.append(pending)
+        deadline, queue = now + deadline_s, self._queue
+        size = request.size if request is not None else sum(map(len, buffers))
+        pending = InFlightRequest(
+            self._requests, buffers, reply, request, size, deadline, deadline_s, queue, self._loop
+        )
+        queue.queued.append(pending)
+        queue.queued_bytes += size
         if deadline < self._next_deadline:
             self._set_deadline(deadline)
-        if self._transport is not None:
-            self._flush(self._transport)
-        else:
+        if self._transport is None:
             self._submitted.notify()
+        elif queue.awaiting or queue.writing:  # many requests make few sends
+            if not self._in_callback:
+                self._transport.write_soon()
+        elif not self._in_callback:  # a caller waits for just this
+            self._transport.write()
         return pending
 
-    def _flush(self, transport: Transport) -> None:
-        """Have the queue written: at once when nothing is in flight, since then a caller waits for just this; else at
-        the end of this iteration of the loop, so that many requests make few sends."""
-        if self._in_callback:
-            return
-        if self._queue.in_flight:
-            transport.write_soon()
-        else:
-            transport.write()
+    def submit_request(self, request: RequestEncoder[T], *, deadline_s: float) -> InFlightRequest[T]:
+        """Queue a request that is encoded when it leaves the queue, for the session of the handshake. See `submit`."""
+        return self.submit((), None, deadline_s=deadline_s, request=request)
 
     def withdraw(self, request: InFlightRequest[Any]) -> bool:
         """Take a request back if none of its bytes has been handed to the socket: it is never sent, and never resolved.
@@ -214,12 +211,6 @@ class Connection:
     def queued_bytes(self) -> int:
         """Bytes submitted and not yet handed to the socket."""
         return self._queue.queued_bytes
-
-    @property
-    def available_at(self) -> float:
-        """The time of the event loop from which on a request is not delayed by the back-off after a loss or a failed
-        attempt to connect. In the past unless there is a back-off."""
-        return self._retry_at
 
     def statistics(self) -> Statistics:
         return Statistics(
@@ -303,7 +294,7 @@ class Connection:
             while not self._queue.queued:
                 await self._submitted.wait(self._submitted.version)
             self._move(Event.REQUESTED)
-            await anyio.sleep_until(self._retry_at)
+            await anyio.sleep_until(self.available_at)
             if not self._queue.queued:  # their deadlines passed
                 self._move(Event.QUEUE_EMPTY)
                 continue
@@ -341,7 +332,7 @@ class Connection:
             self._transport = None
 
     def _back_off(self) -> None:
-        self._retry_at = self._clock() + self.options.backoff.delay(self._attempts, random())
+        self.available_at = self._clock() + self.options.backoff.delay(self._attempts, random())
         self._attempts += 1
 
     def _move(self, event: Event) -> None:
@@ -368,15 +359,17 @@ class Connection:
                 self._reconnect(handshake)
                 return
             self._queue_handshake_request(handshake, step)
-        if self._transport is not None:
-            self._flush(self._transport)
+        if self._transport is not None and not self._in_callback:
+            self._transport.write()
 
     def _queue_handshake_request(self, handshake: Handshake, request: RequestEncoder[Any]) -> None:
         self._requests += 1
         limit_s = self.options.connect_timeout_s
         before = (earlier.deadline for earlier in self._queue.awaiting)  # of a live connection: answered first
         deadline = max((self._clock(), *before)) + limit_s
-        pending = InFlightRequest(self._requests, (), None, request, request.size, deadline, limit_s, self._loop)
+        pending = InFlightRequest(
+            self._requests, (), None, request, request.size, deadline, limit_s, self._queue, self._loop
+        )
         pending.add_done_callback(partial(self._advance_handshake, handshake, pending))
         if self._encode(pending):
             # Awaited before it is sent: late answers to the request before it may be here already.
@@ -409,7 +402,7 @@ class Connection:
         self._move(Event.LOST)
         self._detach()
         self._queue.awaiting.clear()
-        self._interrupted, self._retry_at = handshake, -math.inf
+        self._interrupted, self.available_at = handshake, -math.inf
 
     # ---- what the transport calls ----------------------------------------------------------------------------
 
@@ -421,13 +414,17 @@ class Connection:
         size = 0
         queue = self._queue
         while queue.queued and size < COALESCE_BYTES:
-            pending = queue.popleft()
+            pending = queue.queued.popleft()
+            queue.queued_bytes -= pending.size
             if pending.request is not None and not self._encode(pending):
                 continue
             size += pending.size
-            burst += queue.sent(pending)
+            pending.sent = True
+            burst += pending.buffers
+            pending.buffers = ()
+            (queue.writing if pending.reply is None else queue.awaiting).append(pending)
         self._sent_bytes += size
-        return burst
+        return burst if len(burst) < 2 or sum(map(len, burst)) > COALESCE_BYTES else [b"".join(burst)]
 
     def _handshake_to_send(self) -> list[Buffer]:
         pending, self._handshake_request = self._handshake_request, None
@@ -518,7 +515,7 @@ class Connection:
         self._move(Event.LOST)
         self._detach()
         if established and (self._received_any or self._clock() - self._connected_at > self.options.backoff.max_s):
-            self._attempts, self._retry_at = 0, -math.inf
+            self._attempts, self.available_at = 0, -math.inf
         else:  # a peer that accepts and hangs up is as good as none
             self._back_off()
         self._fail_outstanding(error_of or (lambda pending: ConnectionLost(self.address, why, pending.sent)))

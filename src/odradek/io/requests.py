@@ -85,6 +85,7 @@ class InFlightRequest(Generic[T]):
         size: Bytes it takes on the wire.
         deadline: When it fails, by the loop's clock (s).
         limit_s: Seconds from its submission to its deadline.
+        queue: That of its connection.
         loop: The running loop of asyncio, if known: waiting takes 3 us less with it.
     """
 
@@ -92,6 +93,7 @@ class InFlightRequest(Generic[T]):
         "_callbacks",
         "_error",
         "_loop",
+        "_queue",
         "_value",
         "buffers",
         "deadline",
@@ -113,11 +115,12 @@ class InFlightRequest(Generic[T]):
         size: int,
         deadline: float,
         limit_s: float,
+        queue: RequestQueue,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self.number, self.buffers, self.reply, self.request = number, buffers, reply, request
         self.size, self.deadline, self.limit_s = size, deadline, limit_s
-        self._loop = loop
+        self._queue, self._loop = queue, loop
         self.sent = False
         self.done = False
         self._callbacks: tuple[Callable[[], None], ...] = ()
@@ -159,6 +162,13 @@ class InFlightRequest(Generic[T]):
         else:
             self._callbacks = (*self._callbacks, callback)
 
+    def withdraw(self) -> bool:
+        """Take it back if none of its bytes has been handed to the socket: it is never sent, and never resolved.
+
+        Return whether that was so.
+        """
+        return self._queue.withdraw(self)
+
     def resolve(self, value: T | None, error: OdradekError | None) -> None:
         """Set the result; the first one counts. Only the connection calls this.
 
@@ -190,24 +200,6 @@ class RequestQueue:
         self.queued_bytes = 0
         self.awaiting: deque[InFlightRequest[Any]] = deque()
         self.writing: list[InFlightRequest[Any]] = []
-
-    def append(self, request: InFlightRequest[Any]) -> None:
-        """Queue a request."""
-        self.queued.append(request)
-        self.queued_bytes += request.size
-
-    def popleft(self) -> InFlightRequest[Any]:
-        """Return the request that is to be sent next."""
-        request = self.queued.popleft()
-        self.queued_bytes -= request.size
-        return request
-
-    def sent(self, request: InFlightRequest[Any]) -> Sequence[Buffer]:
-        """Note that a request is handed to the network, and return its bytes."""
-        request.sent = True
-        buffers, request.buffers = request.buffers, ()
-        (self.writing if request.reply is None else self.awaiting).append(request)
-        return buffers
 
     def withdraw(self, request: InFlightRequest[Any]) -> bool:
         """Remove a request that was not sent. Return False if it was."""

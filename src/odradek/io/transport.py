@@ -114,11 +114,20 @@ class AsyncioTransport(asyncio.BufferedProtocol):
             await self.aclose()
 
     def write(self) -> None:
-        if self._handler is None or self._writing or self._transport.is_closing():
+        if self._handler is None or self._paused or self._transport.is_closing():
             return
-        if burst := self._handler.data_to_send():
+        if not self._writing:
+            burst = self._handler.data_to_send()
+            if not burst:
+                return
             self._writing, self._unwritten = True, coalesce(burst) if len(burst) > 1 else iter(burst)
-            self._write_pending()
+        for buffer in self._unwritten:
+            self._transport.write(buffer)
+            if self._paused or self._transport.is_closing():
+                return
+        self._writing = False
+        if self._handler is not None:
+            self._handler.data_sent()
 
     def write_soon(self) -> None:
         if not self._write_scheduled:
@@ -138,20 +147,6 @@ class AsyncioTransport(asyncio.BufferedProtocol):
         _set_sniffio_asyncio()
         self._write_scheduled = False
         self.write()
-
-    def _write_pending(self) -> None:
-        for buffer in self._unwritten:
-            self._transport.write(buffer)
-            if self._paused or self._transport.is_closing():
-                return
-        self._writing = False
-        if self._handler is not None:
-            self._handler.data_sent()
-
-    def _continue_writing(self) -> None:
-        _set_sniffio_asyncio()
-        if self._writing and not self._paused and not self._transport.is_closing():
-            self._write_pending()
 
     # ---- what asyncio calls ----------------------------------------------------------------------------------
 
@@ -190,7 +185,7 @@ class AsyncioTransport(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         # Not now: asyncio calls this in the middle of a write, and its accounting breaks if that closes the transport.
         self._paused = False
-        self._loop.call_soon(self._continue_writing)
+        self._loop.call_soon(self._write_later)
 
     def _read_the_rest(self) -> None:
         """Read responses that arrived before writing failed: asyncio reads no more, but its socket is still open."""

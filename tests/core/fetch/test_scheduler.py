@@ -30,6 +30,7 @@ class Bench:
     """A scheduler of one broker with the partitions it reads, and what it has called."""
 
     def __init__(self, partitions: int = 1, policy: FetchPolicy = POLICY, start: StartPosition = 0) -> None:
+        self.policy = policy
         self.called: Counter[str] = Counter()
         self.set = PartitionSet(LIMITS, lambda: self._count("available"))
         self.scheduler = FetchScheduler(
@@ -75,8 +76,12 @@ class Bench:
         fetch.start()
         fetch.feed(memoryview(data))
         fetch.received, fetch.error = len(data), fetch.error or error
-        accepted = self.scheduler.finish(fetch, now, 0.999999)
-        self.set.update(fetch.cursor)
+        return self.complete(fetch, now)
+
+    def complete(self, fetch: CursorFetch, now: float = 0.0, *, lost: bool = False) -> bool:
+        accepted = fetch.cursor.complete(fetch, now, self.policy.reset, lost=lost)
+        if accepted:
+            self.scheduler.requeue(fetch.cursor, now, 0.999999)
         return accepted
 
 
@@ -134,11 +139,11 @@ def test_a_full_partition_waits_until_the_user_takes_records() -> None:
     while fetches := bench.next():
         bench.finish(fetches[0], entries)
     assert bench[0].state is CursorState.OUT_OF_QUOTA and bench[0].out_of_quota
-    held = bench[0].buffered.memory
+    held = bench[0].held_bytes
     assert held <= LIMITS.read_ahead_bytes + 1000
     while not bench.next():
         assert not isinstance(bench.set.take(None, None, 0.0, 0.0), float)
-    assert bench[0].buffered.memory < held
+    assert bench[0].held_bytes < held
 
 
 def test_a_seek_does_not_wait_for_the_fetch_in_flight_and_ignores_what_it_brings() -> None:
@@ -218,7 +223,7 @@ def test_a_lost_connection_keeps_whole_messages_and_fetches_the_rest_again() -> 
     (fetch,) = bench.next()
     fetch.start()
     fetch.feed(memoryview(ENTRIES)[:-1])
-    assert bench.scheduler.finish(fetch, 0.0, 0.5, lost=True)
+    assert bench.complete(fetch, lost=True)
     assert bench[0].rows == 2 and bench[0].state is CursorState.READY
     assert bench.next()[0].start() == len(encode_set([b"a", b"b"]))
 

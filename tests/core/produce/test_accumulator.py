@@ -67,15 +67,19 @@ class Bench:
         self,
         routing: Kafka07RoutingTable | None = None,
         *,
+        buffer_bytes: int = 10_000,
         batch_bytes: int = 50,
         request_bytes: int = 1000,
         in_flight: int = 5,
         reorder: bool = False,
+        partition_in_flight: int = 1000,
         partitioner: Partitioner | None = None,
         randrange: Any = lambda count: 0,
     ) -> None:
         self.routing = routing or table({"t": {1: 2}}, 1)
-        limits = AccumulatorLimits(10_000, batch_bytes, request_bytes, in_flight, 1.0, 30.0, reorder)
+        limits = AccumulatorLimits(
+            buffer_bytes, batch_bytes, request_bytes, in_flight, 1.0, 30.0, reorder, partition_in_flight
+        )
         self.due: list[int] = []
         self.finished: list[ProduceBatch] = []
         self.acc = Accumulator(
@@ -89,10 +93,14 @@ class Bench:
         self.t = self.acc.topic("t", "none")
         self.apply(self.acc.learned(self.t))
 
-    def put(self, value: str, *, at: float = 0.0, to: int | None = None, key: bytes | None = None, **kw: Any) -> None:
+    def put(
+        self, value: str, *, at: float = 0.0, to: int | None = None, key: bytes | None = None, waiter: object = None
+    ) -> None:
         record = value.encode() if key is None else ProducerRecord(value.encode(), key)
         partition = None if to is None else TopicPartition("t", to, 1)
-        self.due += self.acc.append(self.t, record, 10 + len(value), at, partition, **kw)
+        due = self.acc.append(self.t, 10 + len(value), record, partition, waiter, at)
+        assert due is not None
+        self.due += due
 
     def apply(self, effects: Effects) -> list[ProduceBatch]:
         self.due += effects.due
@@ -100,7 +108,7 @@ class Bench:
         return list(effects.finished)
 
     def next(self, now: float = 0.0, broker: int = 1) -> BrokerProduceRequest:
-        request = self.acc.next_request(broker, now)
+        request = self.acc.broker_queue(broker).next_request(now)
         assert request is not None
         return request
 
@@ -108,7 +116,7 @@ class Bench:
         return [texts(batch) for batch in request.batches]
 
     def confirm(self, request: BrokerProduceRequest) -> list[ProduceBatch]:
-        return self.apply(self.acc.complete(request, [PartitionResult(batch.partition) for batch in request.batches]))
+        return self.apply(self.acc.complete(request, None))
 
     def retry(
         self, request: BrokerProduceRequest, error: OdradekError, *, answered: bool = False
@@ -122,7 +130,7 @@ class Bench:
         self.apply(self.acc.route(routing))
 
     def append_run(self, rows: Any, start: int, max_record: int, to: TopicPartition | None = None) -> int:
-        end, due = self.acc.append_run(self.t, rows, start, max_record, 0.0, to, "waiter")
+        end, due = self.acc.append_run(self.t, rows, start, max_record, to, "waiter", 0.0)
         self.due += due
         return end
 
@@ -139,7 +147,7 @@ def test_an_idle_broker_is_sent_what_there_is_at_once() -> None:
     bench.put("a")
     assert bench.due == [1]
     assert bench.values(bench.next()) == ["a"]
-    assert bench.acc.next_request(1, 99.0) is None
+    assert bench.acc.broker_queue(1).next_request(99.0) is None
 
 
 def answered(*, at: float) -> Bench:
@@ -158,26 +166,26 @@ def answered(*, at: float) -> Bench:
 )
 def test_a_broker_that_answers_quickly_is_sent_what_nobody_waits_for_once_in_a_latency(put: float, due: float) -> None:
     bench = answered(at=put)
-    assert bench.acc.next_due(1) == due
+    assert bench.acc.broker_queue(1).next_due() == due
     if put < due:
-        assert bench.acc.next_request(1, due - 0.1) is None
+        assert bench.acc.broker_queue(1).next_request(due - 0.1) is None
     assert bench.values(bench.next(due)) == ["b"]
 
 
 def test_what_somebody_waits_for_takes_along_at_once_what_is_there() -> None:
     bench = answered(at=10.1)
-    assert bench.acc.next_request(1, 10.2) is None
+    assert bench.acc.broker_queue(1).next_request(10.2) is None
     bench.due.clear()
     bench.put("c", at=10.2, waiter="waiting")
     bench.put("d", at=10.2, to=1, waiter="waiting")
     assert bench.due == [1]
-    assert bench.acc.next_due(1) == 10.1
+    assert bench.acc.broker_queue(1).next_due() == 10.1
     assert bench.values(bench.next(10.2)) == ["b c", "d"]
 
 
 def test_a_run_that_somebody_waits_for_goes_at_once() -> None:
     bench = answered(at=10.1)
-    assert bench.acc.append_run(bench.t, [b"c"], 0, 100, 10.2, None, "waiting") == (1, {1: None})
+    assert bench.acc.append_run(bench.t, [b"c"], 0, 100, None, "waiting", 10.2) == (1, (1,))
     assert bench.values(bench.next(10.2)) == ["b c"]
 
 
@@ -190,7 +198,7 @@ def test_a_sent_record_with_a_waiter_does_not_expedite_later_records() -> None:
     assert bench.values(request) == ["b"]
     bench.confirm(request)
     bench.put("c", at=10.0)
-    assert bench.acc.next_due(1) == 11.0
+    assert bench.acc.broker_queue(1).next_due() == 11.0
 
 
 def test_while_a_request_is_in_flight_batches_wait_for_their_latency() -> None:
@@ -199,8 +207,8 @@ def test_while_a_request_is_in_flight_batches_wait_for_their_latency() -> None:
     bench.next()
     bench.put("b", at=5.0)
     bench.put("c", at=5.9)
-    assert bench.acc.next_request(1, 5.9) is None
-    assert bench.acc.next_due(1) == 6.0  # counted from the first record
+    assert bench.acc.broker_queue(1).next_request(5.9) is None
+    assert bench.acc.broker_queue(1).next_due() == 6.0  # counted from the first record
     assert bench.values(bench.next(6.0)) == ["b c"]
 
 
@@ -251,28 +259,28 @@ def test_at_most_in_flight_requests() -> None:
     requests = []
     for letter in "abc":
         bench.put(letter * 40)
-        if request := bench.acc.next_request(1, 0.0):
+        if request := bench.acc.broker_queue(1).next_request(0.0):
             requests.append(request)
     assert len(requests) == 2
-    assert bench.acc.next_due(1) is None  # only an answer can help
+    assert bench.acc.broker_queue(1).next_due() is None  # only an answer can help
     bench.confirm(requests[0])
     assert bench.values(bench.next()) == ["c" * 40]
 
 
 def test_a_broker_nobody_knows_has_nothing() -> None:
-    assert Bench().acc.next_request(77, 0.0) is None
-    assert Bench().acc.next_due(77) is None
+    assert Bench().acc.broker_queue(77).next_request(0.0) is None
+    assert Bench().acc.broker_queue(77).next_due() is None
 
 
 def test_room_counts_bytes_and_overhead_and_comes_back() -> None:
     bench = Bench()
     bench.put("abc")
     held = 13 + RECORD_OVERHEAD_BYTES
-    assert bench.acc.buffered_bytes == held
+    assert bench.acc.live.buffered_bytes == held
     assert bench.acc.fits(10_000 - held - RECORD_OVERHEAD_BYTES)
     assert not bench.acc.fits(10_000 - held - RECORD_OVERHEAD_BYTES + 1)
     bench.confirm(bench.next())
-    assert bench.acc.buffered_bytes == 0
+    assert bench.acc.live.buffered_bytes == 0
     assert not bench.acc.live
 
 
@@ -303,7 +311,7 @@ def test_a_run_fills_batches_as_one_by_one_would(packed: bool) -> None:
         assert [batch.waiter_runs for batch in each.acc.live][:2] == [[[0, 2, "waiter"]], [[0, 1, "waiter"]]]
     assert [batch.size for batch in bench.acc.live] == [batch.size for batch in other.acc.live]
     saved = RECORD_OVERHEAD_BYTES - PACKED_OVERHEAD_BYTES if packed else 0
-    assert bench.acc.buffered_bytes == other.acc.buffered_bytes - saved * len(values)
+    assert bench.acc.live.buffered_bytes == other.acc.live.buffered_bytes - saved * len(values)
 
 
 def test_a_run_goes_on_in_the_batch_that_is_open() -> None:
@@ -336,14 +344,14 @@ def test_a_run_is_taken_as_far_as_there_is_room(packed: bool, overhead: int) -> 
     bench = Bench()
     values, partition = ["x" * 10] * 1000, TopicPartition("t", 1, 1)
     taken = run(bench, *values, packed=packed, to=partition)
-    assert bench.acc.buffered_bytes == taken * (20 + overhead)
+    assert bench.acc.live.buffered_bytes == taken * (20 + overhead)
     assert not bench.acc.fits(20)
-    assert bench.acc.buffered_bytes <= 10_000
+    assert bench.acc.live.buffered_bytes <= 10_000
     assert run(bench, *values, packed=packed, to=partition) == 0
     assert {str(batch.partition) for batch in bench.acc.live} == {"t/1-1"}
     while bench.acc.live:
         bench.confirm(bench.next(9.0))
-    assert bench.acc.buffered_bytes == 0
+    assert bench.acc.live.buffered_bytes == 0
 
 
 def test_a_run_stops_in_front_of_what_is_no_plain_value_or_too_long() -> None:
@@ -390,14 +398,14 @@ def test_a_partitioner_that_misses_is_told_and_the_record_not_taken(index: int) 
     bench = Bench(partitioner=lambda topic, key, count: index)
     with pytest.raises(ConfigError, match=rf"chose {index} of 2 partitions of t"):
         bench.put("a")
-    assert bench.acc.buffered_bytes == 0
+    assert bench.acc.live.buffered_bytes == 0
     assert not bench.acc.live
 
 
 def test_an_explicit_partition_waits_for_its_broker() -> None:
     bench = Bench(table({"t": {1: 2, 2: 1}}, 2))
     bench.put("a", to=0)
-    assert bench.acc.next_request(1, 0.0) is None
+    assert bench.acc.broker_queue(1).next_request(0.0) is None
     bench.route(newer(bench.routing, 1, 2))
     assert bench.due == [1]
     assert bench.values(bench.next()) == ["a"]
@@ -415,9 +423,9 @@ def test_explicit_and_chosen_records_of_a_partition_keep_their_order_in_batches_
 def test_a_topic_keeps_its_records_until_it_is_known() -> None:
     bench = Bench(table({"u": {1: 2}}, 1))
     topic = bench.acc.topic("u", "none")
-    bench.acc.append(topic, ProducerRecord(b"a"), 11, 0.0)
-    bench.acc.append(topic, ProducerRecord(b"b"), 11, 0.0, TopicPartition("u", 1, 1))
-    assert bench.acc.next_request(1, 5.0) is None
+    bench.acc.append(topic, 11, ProducerRecord(b"a"), None, None, 0.0)
+    bench.acc.append(topic, 11, ProducerRecord(b"b"), TopicPartition("u", 1, 1), None, 0.0)
+    assert bench.acc.broker_queue(1).next_request(5.0) is None
     bench.acc.learned(topic)
     assert bench.values(bench.next(5.0)) == ["a", "b"]
 
@@ -456,7 +464,7 @@ def test_a_partition_waits_until_all_of_it_has_come_back() -> None:
     bench.put("b" * 40)
     second = bench.next()
     bench.retry(first, SILENT)
-    assert bench.acc.next_request(1, 9.0) is None
+    assert bench.acc.broker_queue(1).next_request(9.0) is None
     bench.retry(second, SILENT)
     assert bench.values(bench.next(9.0)) == ["a" * 40]
     assert bench.values(bench.next(9.0)) == ["b" * 40]
@@ -470,7 +478,7 @@ def test_a_failed_batch_overtaken_by_a_confirmed_one_still_goes_before_what_is_n
     second = bench.next()
     bench.put("c" * 40)
     bench.retry(first, SILENT)
-    assert bench.acc.next_request(1, 9.0) is None
+    assert bench.acc.broker_queue(1).next_request(9.0) is None
     bench.confirm(second)
     assert bench.values(bench.next(9.0)) == ["a" * 40]
 
@@ -544,7 +552,7 @@ def test_a_refused_batch_is_found_by_halves_and_the_others_are_written() -> None
 
 @pytest.mark.parametrize("partitions", [1, 300, 1000])
 def test_after_a_cut_line_everything_goes_out_again_in_one_request(partitions: int) -> None:
-    bench = Bench(table({"t": {1: partitions}}, 1), request_bytes=100_000)
+    bench = Bench(table({"t": {1: partitions}}, 1), request_bytes=100_000, buffer_bytes=1_000_000)
     for number in range(partitions):
         bench.put("a", to=number)
     bench.retry(bench.next(), CLOSED)
@@ -555,7 +563,7 @@ def test_after_a_cut_line_everything_goes_out_again_in_one_request(partitions: i
 
 @given(st.sets(st.integers(0, 299), min_size=1, max_size=3))
 def test_refused_batches_are_found_in_a_logarithmic_number_of_round_trips(bad: set[int]) -> None:
-    bench = Bench(table({"t": {1: 300}}, 1), request_bytes=100_000)
+    bench = Bench(table({"t": {1: 300}}, 1), request_bytes=100_000, buffer_bytes=1_000_000)
     for number in range(300):
         bench.put(f"v{number}", to=number)
     bench.retry(bench.next(), CLOSED)
@@ -571,12 +579,12 @@ def test_nothing_else_is_in_flight_with_an_isolated_request() -> None:
     bench.put("b" * 40, to=1)
     second = bench.next()
     bench.retry(first, CLOSED)
-    assert bench.acc.next_request(1, 9.0) is None
-    assert bench.acc.next_due(1) is None
+    assert bench.acc.broker_queue(1).next_request(9.0) is None
+    assert bench.acc.broker_queue(1).next_due() is None
     bench.retry(second, CLOSED)
     assert bench.next(9.0).isolated
     bench.put("c" * 40, to=1)
-    assert bench.acc.next_request(1, 9.0) is None
+    assert bench.acc.broker_queue(1).next_request(9.0) is None
 
 
 def test_only_a_close_right_after_an_answer_counts_as_refusal() -> None:
@@ -611,7 +619,7 @@ def test_a_batch_that_is_too_large_goes_out_in_halves_in_its_place() -> None:
     assert order[1].batches[0].waiter_runs == [[0, 1, "c"], [1, 2, "d"], [2, 3, "e"]]
     for each in order:
         bench.confirm(each)
-    assert bench.acc.buffered_bytes == 0
+    assert bench.acc.live.buffered_bytes == 0
 
 
 def test_a_batch_that_was_undone_goes_out_behind_the_halves_of_the_one_before_it() -> None:
@@ -639,7 +647,7 @@ def test_records_of_a_lost_broker_go_elsewhere_before_what_is_newer_there() -> N
     bench.route(newer(routing, 2))
     bench.put("a3", key=keys[0])
     assert [" ".join(bench.values(bench.next(9.0, broker=2))) for _ in range(3)] == ["a1 a2", "b1", "a3"]
-    assert bench.acc.next_request(1, 9.0) is None
+    assert bench.acc.broker_queue(1).next_request(9.0) is None
     bench.route(newer(routing, 1, 2))
     assert bench.values(bench.next(9.0)) == ["e"]
 
@@ -664,7 +672,7 @@ def test_what_was_not_sent_to_a_lost_broker_moves_when_it_comes_back() -> None:
     request = bench.next()
     bench.put("b" * 40, key=None)
     bench.route(newer(routing, 2))
-    assert bench.acc.next_request(2, 9.0) is None
+    assert bench.acc.broker_queue(2).next_request(9.0) is None
     bench.due.clear()
     bench.retry(request, UNSENT)
     assert 2 in bench.due
@@ -680,7 +688,7 @@ def test_what_may_be_written_never_moves_and_newer_records_do() -> None:
     bench.route(newer(routing, 2))
     bench.retry(request, SILENT)
     assert bench.values(bench.next(9.0, broker=2)) == ["b" * 40]
-    assert bench.acc.next_request(2, 9.0) is None
+    assert bench.acc.broker_queue(2).next_request(9.0) is None
     bench.route(newer(newer(routing), 1, 2))
     again = bench.next(9.0, broker=1)
     assert (bench.values(again), again.batches[0].may_be_written) == (["a"], True)
@@ -693,8 +701,8 @@ def test_a_record_that_the_partitioner_fails_on_is_rejected_alone() -> None:
     bench = Bench(partitioner=choosy)
     topic = bench.acc.topic("u", "none")
     for key in (b"1", b"bad", b"2"):
-        bench.acc.append(topic, ProducerRecord(b"v" + key, key), 14, 0.0, waiter=key)
-    bench.acc.append(topic, b"plain", 15, 0.0)
+        bench.acc.append(topic, 14, ProducerRecord(b"v" + key, key), None, key, 0.0)
+    bench.acc.append(topic, 15, b"plain", None, None, 0.0)
     (failed,) = bench.apply(bench.acc.learned(topic))
     assert isinstance(failed.error, Rejected)
     assert isinstance(failed.error.__cause__, ValueError)
@@ -721,7 +729,7 @@ def test_a_broker_that_returns_finds_its_records_where_they_were() -> None:
     bench.put("a")
     bench.route(newer(routing))
     bench.put("b")
-    assert bench.acc.next_request(1, 9.0) is None
+    assert bench.acc.broker_queue(1).next_request(9.0) is None
     bench.route(newer(newer(routing), 1))
     assert [bench.values(bench.next(9.0)) for _ in range(2)] == [["a"], ["b"]]
 
@@ -734,12 +742,12 @@ def test_batches_expire_by_their_first_record() -> None:
     bench.put("a", at=1.0)
     bench.put("b" * 40, at=5.0)
     bench.put("c" * 40, at=6.0)
-    assert bench.acc.next_expiry(7.0) == 31.0
-    assert bench.acc.expired(30.9) == []
-    expired = bench.acc.expired(35.0)
+    assert bench.acc.live.next_expiry(7.0) == 31.0
+    assert bench.acc.live.expired(30.9) == []
+    expired = bench.acc.live.expired(35.0)
     assert [texts(batch) for batch in expired] == ["a", "b" * 40]
     for batch in expired:
-        bench.acc.time_out(batch)
+        bench.acc.live.time_out(batch)
     assert bench.apply(bench.acc.effects()) == expired
     assert [type(batch.error) for batch in expired] == [NotWritten, NotWritten]
     assert bench.values(bench.next(35.0)) == ["c" * 40]
@@ -756,8 +764,8 @@ def overdue(bench: Bench) -> BrokerProduceRequest:
 def test_a_batch_on_the_wire_whose_time_is_over_is_written_if_the_answer_says_so() -> None:
     bench = Bench()
     request = overdue(bench)
-    assert bench.acc.expired(99.0) == []
-    assert bench.acc.next_expiry(99.0) == 129.0
+    assert bench.acc.live.expired(99.0) == []
+    assert bench.acc.live.next_expiry(99.0) == 129.0
     assert [batch.error for batch in bench.confirm(request)] == [None]
 
 
@@ -773,7 +781,7 @@ def test_a_batch_whose_time_is_over_is_not_sent_again(error: OdradekError, kind:
 def test_a_batch_that_times_out_while_in_flight_may_be_written() -> None:
     bench = Bench()
     request = overdue(bench)
-    bench.acc.time_out(request.batches[0], "the block ended")
+    bench.acc.live.time_out(request.batches[0], "the block ended")
     assert [type(batch.error) for batch in bench.apply(bench.acc.effects())] == [OutcomeUnknown]
     assert bench.confirm(request) == []
 
@@ -849,7 +857,7 @@ def test_bytes_once_encoded_are_kept_for_every_attempt() -> None:
 
 
 def test_nothing_live_expires_no_sooner_than_something_new_could() -> None:
-    assert Bench().acc.next_expiry(7.0) == 37.0
+    assert Bench().acc.live.next_expiry(7.0) == 37.0
 
 
 def test_a_batch_finished_while_its_partition_waits_is_not_sent_again() -> None:
@@ -859,7 +867,7 @@ def test_a_batch_finished_while_its_partition_waits_is_not_sent_again() -> None:
     bench.put("b" * 40)
     second = bench.next()
     bench.retry(first, SILENT)
-    bench.acc.time_out(first.batches[0])
+    bench.acc.live.time_out(first.batches[0])
     bench.retry(second, SILENT)
     assert bench.values(bench.next()) == ["b" * 40]
 
@@ -871,7 +879,7 @@ def test_a_flush_makes_everything_due_and_knows_when_all_of_it_is_over() -> None
     other = bench.next(broker=2)
     bench.put("a", at=5.0, key=b"0")
     bench.put("b", at=5.0, key=b"3")
-    flush = bench.acc.flush()
+    flush = bench.acc.live.flush()
     assert flush.left == 2  # x, and a with b
     bench.put("later", at=5.0, key=b"0")
     bench.route(newer(routing, 2))  # the batch of a and b is divided
@@ -886,7 +894,7 @@ def test_a_flush_makes_everything_due_and_knows_when_all_of_it_is_over() -> None
 
 
 def test_a_flush_of_nothing_is_over() -> None:
-    assert Bench().acc.flush().left == 0
+    assert Bench().acc.live.flush().left == 0
 
 
 def test_repr_tells_the_state() -> None:
@@ -896,7 +904,7 @@ def test_repr_tells_the_state() -> None:
     assert repr(batch) == "<ProduceBatch t/1-1 1 records 11 bytes open>"
     bench.next()
     assert repr(batch) == "<ProduceBatch t/1-1 1 records 11 bytes closed>"
-    bench.acc.finish(batch)
+    bench.acc.live.finish(batch)
     assert repr(batch) == "<ProduceBatch t/1-1 1 records 11 bytes finished>"
 
 
@@ -933,7 +941,7 @@ def test_nothing_is_lost_and_within_a_partition_nothing_overtakes_whatever_happe
         complete(world, request)
     drain(world)
     assert sorted(value for _, value in world.written) == sorted(value for _, value in world.put)
-    assert world.bench.acc.buffered_bytes == 0
+    assert world.bench.acc.live.buffered_bytes == 0
     if all(event != "brokers" for event, _ in events):
         for key in {key for key, _ in world.put}:
             sent = [value for each, value in world.put if each == key]
@@ -948,7 +956,7 @@ def happen(world: World, event: str, number: int, now: float, routing: Kafka07Ro
         world.put.append((key, value))
         bench.put(value, at=now, key=key)
     elif event == "next":
-        if request := bench.acc.next_request(1 + number % 2, now):
+        if request := bench.acc.broker_queue(1 + number % 2).next_request(now):
             world.in_flight.append(request)
     elif event == "done" and world.in_flight:
         complete(world, world.in_flight.pop(0))
@@ -975,5 +983,17 @@ def complete(world: World, request: BrokerProduceRequest) -> None:
 def drain(world: World) -> None:
     for _ in range(200):
         for broker in (1, 2):
-            if request := world.bench.acc.next_request(broker, 1e6):
+            if request := world.bench.acc.broker_queue(broker).next_request(1e6):
                 complete(world, request)
+
+
+def test_one_batch_of_a_partition_is_in_flight_where_the_next_could_be_written_before_it() -> None:
+    bench = Bench(partition_in_flight=1)
+    for value in ("a" * 40, "b" * 40, "c" * 40):
+        bench.put(value, to=0)
+    bench.put("d" * 40, to=1)
+    request = bench.next()
+    assert [text[0] for text in bench.values(request)] == ["a", "d"]
+    assert bench.acc.broker_queue(1).next_request(99.0) is None
+    bench.confirm(request)
+    assert [text[0] for text in bench.values(bench.next())] == ["b"]

@@ -57,6 +57,7 @@ class Peer:
         self.sent = 0
         self.group: TaskGroup | None = None
         self.capacity = 1 << 20
+        self._streams: list[ByteStream] = []
 
     def names(self) -> list[str]:
         return [f"{type(request).__name__.removesuffix('Request')} {version}" for request, version in self.requests]
@@ -69,8 +70,14 @@ class Peer:
         await anyio.lowlevel.checkpoint()
         return near
 
+    async def hang_up(self) -> None:
+        """Close every connection."""
+        while self._streams:
+            await self._streams.pop().aclose()
+
     async def serve(self, stream: ByteStream) -> None:
         buffer = b""
+        self._streams.append(stream)
         async with stream:
             try:
                 while True:
@@ -78,20 +85,22 @@ class Peer:
                     while len(buffer) >= 4 and len(buffer) >= (end := 4 + struct.unpack_from(">i", buffer)[0]):
                         frame, buffer = buffer[4:end], buffer[end:]
                         await self.reply(stream, frame)
-            except (anyio.EndOfStream, anyio.BrokenResourceError, ConnectionAbortedError):
+            except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, ConnectionAbortedError):
                 return
 
     async def reply(self, stream: ByteStream, frame: bytes) -> None:
         data: bytes | None
         if self.raw is not None and (said := self.raw(frame)) is not None:
             assert isinstance(said, bytes)
-            return await self.send(stream, struct.pack(">i", len(said)) + said)
+            await self.send(stream, struct.pack(">i", len(said)) + said)
+            return
         header, request = decode_request(frame)
         version = header.request_api_version
         self.requests.append((request, version))
-        answer = self.answers.get(type(request), self.default)(request, version)
+        answer_of: Callable[[Any, int], Answer] = self.answers.get(type(request)) or self.default
+        answer = answer_of(request, version)
         if answer is None:
-            return None
+            return
         if isinstance(answer, Response):
             spoken = 0 if isinstance(answer, ApiVersionsResponse) and answer.error_code == 35 else version
             data = b"".join(encode_response(answer, spoken, header.correlation_id))
@@ -100,7 +109,6 @@ class Peer:
         else:
             raise ConnectionAbortedError
         await self.send(stream, data)
-        return None
 
     def default(self, request: Request[Any], version: int) -> Response:
         return APIS[request.SPEC.key].response()

@@ -12,7 +12,7 @@ from tests.frames import FrameReader
 
 from odradek.core.backoff import Backoff
 from odradek.core.kafka.produce import OnLeader
-from odradek.core.kafka.routing import KafkaBroker, KafkaRoutingTable, Partition, Topic
+from odradek.core.kafka.routing import BrokerEndpoint, KafkaRoutingTable, Partition, Topic
 from odradek.core.kafka.versions import BrokerVersions, VersionRange
 from odradek.io.connection import ConnectionOptions
 from odradek.io.kafka.broker_client import BrokerClientSettings, KafkaBrokerClient
@@ -243,7 +243,7 @@ def routing(topic_id: bytes, epoch: int) -> KafkaRoutingTable:
     """The routing table of one broker that leads everything."""
     partitions = {where.partition: Partition(1, epoch) for where in (T0, T1)}
     topics = {"t": Topic("t", topic_id, False, partitions)}
-    return KafkaRoutingTable({1: KafkaBroker(1, "b", 9092)}, topics)
+    return KafkaRoutingTable({1: BrokerEndpoint(1, "b", 9092)}, topics)
 
 
 @asynccontextmanager

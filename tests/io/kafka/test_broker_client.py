@@ -99,7 +99,7 @@ async def test_what_is_produced_is_fetched_on_every_release(release: str, topic_
 async def test_without_acknowledgement_a_result_comes_when_the_bytes_are_written(release: str) -> None:
     broker = ScriptedBroker(RELEASES[release])
     async with running(broker) as client:
-        assert await outcome(client, batch(b"a"), acks=0) == [(T0, None, None, None, None, {})]
+        assert await outcome(client, batch(b"a"), acks=0) == [(T0, None, None, None, None, {}, None)]
         assert (await client.produce([batch(b"b")], acks=-1))[0].position == 1
 
 
@@ -529,3 +529,11 @@ async def test_positions_where_a_log_can_be_cut(release: str) -> None:
         assert await client.positions(T0, EARLIEST, 5) == [0]
         with pytest.raises(ConfigError):
             await client.positions(T0, LATEST, 0)
+
+
+@pytest.mark.parametrize(("release", "asked"), [("0.10.1", 0), ("0.11", 1), ("4.1", 1)])
+async def test_the_end_of_what_is_committed_is_asked_for_where_there_are_transactions(release: str, asked: int) -> None:
+    broker = ScriptedBroker(RELEASES[release])
+    async with running(broker) as client:
+        assert await client.resolve_position(T0, LATEST, read_committed=True) == 0
+        assert broker.requests[0][0].isolation_level == asked

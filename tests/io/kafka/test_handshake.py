@@ -96,6 +96,18 @@ async def test_a_broker_of_a_known_cluster_is_asked_for_its_versions_only() -> N
     assert peer.names() == ["ApiVersions 3", "Metadata 0", "ApiVersions 3"]
 
 
+async def test_a_broker_that_does_not_answer_as_the_others_did_is_probed_the_next_time() -> None:
+    known = KnownVersions(anyio.current_time)
+    async with connection_to(Peer(), known=known) as connection:
+        await connection.negotiate()
+    old = of_release("0.8.2")
+    async with connection_to(old, known=known) as connection:
+        with pytest.raises(Unreachable):
+            await connection.negotiate()
+        assert old.names() == ["ApiVersions 3"]
+        assert (await connection.negotiate()).release == "0.8.2"
+
+
 async def test_the_client_names_itself() -> None:
     peer = Peer()
     async with connection_to(peer) as connection:
@@ -181,9 +193,7 @@ async def test_requests_are_encoded_for_the_connection_they_leave_on_again_after
         (b"\x00\x00\x00\x02\x00\x00", "a response of 2 bytes", "TLS or SASL"),
     ],
 )
-async def test_bytes_that_are_no_answer_name_step_address_and_hint(
-    answer: bytes, why: str, hint: str
-) -> None:
+async def test_bytes_that_are_no_answer_name_step_address_and_hint(answer: bytes, why: str, hint: str) -> None:
     error = await failure(Peer({ApiVersionsRequest: lambda request, version: answer}))
     assert isinstance(error, Unreachable)
     assert (error.step, error.address) == ("version", "b:9092")
@@ -204,7 +214,7 @@ async def test_a_peer_that_closes_every_connection_may_expect_another_security_p
 async def test_a_silent_peer_costs_one_time_limit() -> None:
     error = await failure(Peer({ApiVersionsRequest: lambda *_: None, MetadataRequest: lambda *_: None}), options=SHORT)
     assert (type(error), error.step) == (Unreachable, "version")
-    assert "nothing was answered" in error.why
+    assert "there was no response" in error.why
 
 
 async def test_a_listener_that_expects_sasl_says_so() -> None:
@@ -332,6 +342,19 @@ async def test_a_session_is_renewed_on_the_live_connection_before_it_ends() -> N
         await connection.submit(MetadataRequest())
         assert peer.names()[9:] == ["Metadata 13"]
         assert len(peer.connections) == 1
+
+
+async def test_a_session_is_not_renewed_twice_in_a_second_however_short_it_is() -> None:
+    now = 1000.0
+    peer = sasl_peer(lifetime_ms=100)
+    async with connection_to(peer, PLAIN, clock=lambda: now) as connection:
+        await connection.submit(MetadataRequest())
+        now += 1.0
+        await connection.submit(MetadataRequest())
+        assert peer.names()[4:] == ["Metadata 13"]
+        now += 0.2
+        await connection.submit(MetadataRequest())
+        assert peer.names()[5:] == ["SaslHandshake 1", "SaslAuthenticate 2", "Metadata 13"]
 
 
 async def test_a_refused_renewal_fails_what_waits_for_it() -> None:

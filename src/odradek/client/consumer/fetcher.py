@@ -153,16 +153,12 @@ class Fetcher(PartitionSet):
 
     # ---- called by broker fetchers ----
 
-    def on_cursor_changed(self, cursor: Cursor) -> None:
-        """Queue a cursor for delivery if a response brought something, and report what was left out."""
-        if cursor.assigned:
-            self.update(cursor)
-            if cursor.in_ready_queue:
-                self.available.notify()
-        if cursor.skipped:
-            self._report_skipped(cursor)
+    def on_stopped(self, cursor: Cursor) -> None:
+        """Deliver the error of a cursor that failed without a fetch, or count it as ended."""
+        cursor.update()
+        self.available.notify()
 
-    def _report_skipped(self, cursor: Cursor) -> None:
+    def report_skipped(self, cursor: Cursor) -> None:
         """Keep reports for the user. One line in the log when messages begin to be skipped, and one afterwards."""
         if reports := cursor.take_reports():
             if cursor not in self._skipping:

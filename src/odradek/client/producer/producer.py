@@ -11,10 +11,8 @@ docs/topics/delivery.md says what it promises on each.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
 
@@ -22,14 +20,16 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from odradek import arguments
-from odradek.client.options import DRIVER, HEADERS, TIMESTAMP, ProducerOptions, Tuning
+from odradek.client.options import DRIVER, ProducerOptions, Tuning
 from odradek.client.producer.dispatcher import Dispatcher
 from odradek.client.producer.results import Ack, Acks, BufferWaiter, Failed, Failures, PendingSend, undelivered
+from odradek.client.producer.rows import ROWS_AT_ONCE, Row, fields, runs
 from odradek.client.producer.sender import SenderOptions
+from odradek.client.producer.validator import TOPIC, RecordValidator
 from odradek.core.interfaces import ProducerRecord, ProtocolDriver
-from odradek.core.produce.batch import RECORD_OVERHEAD_BYTES, AccumulatorLimits, TopicQueues, as_record
+from odradek.core.produce.batch import RECORD_OVERHEAD_BYTES, AccumulatorLimits
 from odradek.core.produce.partitioners import Partitioner
-from odradek.errors import ConfigError, DeliveryError, MessageTooLarge, OdradekError, Rejected, Unsupported
+from odradek.errors import ConfigError, DeliveryError, OdradekError, Unsupported
 from odradek.types import KiB, TopicPartition
 
 if TYPE_CHECKING:
@@ -40,19 +40,8 @@ __all__ = ["Producer", "ProducerStatistics"]
 YIELD_EVERY_PUTS = 128
 """Records that `put` accepts before it lets other tasks run: that costs some microseconds, a record about one."""
 
-YIELD_EVERY_ROWS = 512
-"""The same for rows of `send_many`; and as many are taken from an iterator at once."""
-
 ACKS = {"all": -1, 1: 1, 0: 0}
 """The option `acks` as the number on the wire."""
-
-MAX_PARTITION = (1 << 31) - 1
-"""Partitions are signed 32-bit numbers on the wire."""
-
-_TOPIC = arguments.instance(str, "a str")
-
-Row = bytes | tuple[bytes | None, bytes] | ProducerRecord
-"""Argument type of `send_many`: a value, a (key, value) pair, or a whole record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +99,10 @@ class Producer:
         tuning: Tuning | None,
     ) -> None:
         tuning = tuning or Tuning()
-        self._driver, self._max_message_bytes = driver, max_message_bytes
-        self._compression, self._compression_by_topic = compression, dict(compression_by_topic or {})
-        for name in {compression, *self._compression_by_topic.values()} - driver.compressions:
+        by_topic = dict(compression_by_topic or {})
+        for name in {compression, *by_topic.values()} - driver.compressions:
             known = ", ".join(sorted(driver.compressions))
             raise ConfigError(f"compression {name!r} is not supported by this cluster: choose from {known}")
-        self._max_record = buffer_bytes - RECORD_OVERHEAD_BYTES
-        self._unchecked_size = min(max_message_bytes, self._max_record)
-        self._record_size, self._puts = driver.record_size, 0
         limits = AccumulatorLimits(
             buffer_bytes=buffer_bytes,
             batch_bytes=tuning.batch_bytes,
@@ -128,10 +113,12 @@ class Producer:
             reorder=reorder,
         )
         sending = SenderOptions(ACKS[acks], max_message_bytes, tuning.backoff)
-        self._exit_within = exit_within
+        self._exit_within, self._puts = exit_within, 0
         self._dispatcher = Dispatcher(driver, limits, sending, partitioner or driver.default_partitioner())
-        accumulator = self._dispatcher.accumulator
-        self._topics, self._record_overhead = accumulator.topics, accumulator.record_overhead
+        self._accumulator = self._dispatcher.accumulator
+        self._validator = RecordValidator(
+            driver, self._dispatcher, max_message_bytes, buffer_bytes - RECORD_OVERHEAD_BYTES, compression, by_topic
+        )
 
     async def __aenter__(self) -> Self:
         """Start. Raises Closed if the producer was started before: it cannot be reused."""
@@ -189,11 +176,17 @@ class Producer:
             Unsupported: This cluster has no null values, headers or timestamps.
             TypeError: An argument of another type.
         """
-        pending = PendingSend(self._dispatcher.loop)
+        dispatcher = self._dispatcher
+        pending = PendingSend(dispatcher.loop)
         try:
-            valid = self._validate(topic, value, key, headers, timestamp, partition)
-            if not self._dispatcher.try_append_and_send(*valid, pending):
-                await self._dispatcher.wait_for_space(BufferWaiter(*valid, pending))
+            valid = self._validator.validate(topic, value, key, headers, timestamp, partition)
+            pending.remaining = 1
+            due = None if dispatcher.buffer_waiters else self._accumulator.append(*valid, pending, dispatcher.clock())
+            if due is None:
+                await dispatcher.wait_for_space(BufferWaiter(*valid, pending))
+            else:  # to an idle broker in this very step, which saves the caller a step of the loop
+                for broker in due:
+                    dispatcher.senders[broker].drain()
             await pending.wait()
         except BaseException:
             pending.abandon(self.failures)
@@ -222,7 +215,7 @@ class Producer:
         if self._puts >= YIELD_EVERY_PUTS:
             self._puts = 0
             await checkpoint()
-        valid = self._validate(topic, value, key, headers, timestamp, partition)
+        valid = self._validator.validate(topic, value, key, headers, timestamp, partition)
         if not self._dispatcher.try_append(*valid, None):
             await self._dispatcher.wait_for_space(BufferWaiter(*valid, None))
 
@@ -240,7 +233,9 @@ class Producer:
 
         Never waits, so that no other task runs: nothing is sent until the caller waits for something.
         """
-        return self._dispatcher.try_append(*self._validate(topic, value, key, headers, timestamp, partition), None)
+        return self._dispatcher.try_append(
+            *self._validator.validate(topic, value, key, headers, timestamp, partition), None
+        )
 
     async def send_many(
         self, topic: str, rows: Iterable[Row], *, partition: TopicPartition | int | None = None
@@ -258,7 +253,7 @@ class Producer:
         Raises:
             NotWritten: There was no space within `deliver_within`; the rows before stay on their way.
         """
-        return await self._send_runs(topic, _runs(rows), partition)
+        return await self._send_runs(topic, runs(rows), partition)
 
     async def send_arrow(
         self,
@@ -308,8 +303,8 @@ class Producer:
         self, topic: str, runs: Iterable[Sequence[Row]], partition: TopicPartition | int | None
     ) -> Acks:
         self._dispatcher.check_open()
-        _TOPIC("topic", topic)
-        where = None if partition is None else self._partition(topic, partition)
+        TOPIC("topic", topic)
+        where = None if partition is None else self._validator.partition(topic, partition)
         pending = PendingSend(self._dispatcher.loop)
         try:
             for run in runs:
@@ -334,7 +329,7 @@ class Producer:
                 end = row + 1
             work += end - row + len(first) // KiB  # large ones take time, too
             row = end
-            if work >= YIELD_EVERY_ROWS:
+            if work >= ROWS_AT_ONCE:
                 work = 0
                 await checkpoint()
 
@@ -342,22 +337,21 @@ class Producer:
         self, name: str, run: Sequence[Row], row: int, partition: TopicPartition | None, pending: PendingSend
     ) -> int:
         """Append values from a row on, as far as none of them needs a closer look; return the row to continue at."""
-        topic, dispatcher = self._topics.get(name), self._dispatcher
+        topic, dispatcher = self._accumulator.topics.get(name), self._dispatcher
         if topic is None or dispatcher.closed_reason is not None:
             return row
-        max_value = self._unchecked_size - self._record_overhead
-        return dispatcher.append_run(topic, run, row, max_value, partition, pending)
+        return dispatcher.append_run(topic, run, row, self._validator.unchecked_value, partition, pending)
 
     def _append_row(
         self, topic: str, row: Row, partition: TopicPartition | None, pending: PendingSend
     ) -> BufferWaiter | None:
         """Append a row, or note why it is refused. Return a waiter if there is no space for it."""
-        fields = _fields(row)
+        pending.remaining += 1
+        record = fields(row)
         try:
-            valid = self._validate(topic, *fields, partition)
+            valid = self._validator.validate(topic, *record, partition)
         except (DeliveryError, Unsupported) as error:
-            pending.remaining += 1
-            pending.add_failure(Failed(ProducerRecord(*fields), topic, partition, error))
+            pending.add_failure(Failed(ProducerRecord(*record), topic, partition, error))
             return None
         return None if self._dispatcher.try_append(*valid, pending) else BufferWaiter(*valid, pending)
 
@@ -370,75 +364,18 @@ class Producer:
         self._dispatcher.check_open()
         await self._dispatcher.flush()
 
-    def _validate(
-        self,
-        name: str,
-        value: bytes | None,
-        key: bytes | None,
-        headers: Sequence[tuple[str, bytes | None]],
-        timestamp: int | None,
-        partition: TopicPartition | int | None,
-    ) -> tuple[TopicQueues, int, bytes | ProducerRecord, TopicPartition | None]:
-        """Check everything that can be wrong with a record before it is accepted. Return its topic, its size, the
-        record, and its explicit partition."""
-        if self._dispatcher.closed_reason is not None or get_ident() != self._dispatcher.thread:
-            self._dispatcher.check_open()
-        if not (value is None or isinstance(value, bytes)) or not (key is None or isinstance(key, bytes)):
-            raise TypeError(f"value and key must be bytes or None, not {_kind(value)} and {_kind(key)}")
-        try:
-            topic = self._topics.get(name) or self._new_topic(name)
-        except TypeError:
-            _TOPIC("topic", name)  # one that cannot be a key
-            raise
-        record: bytes | ProducerRecord
-        if key is None and not headers and timestamp is None and type(value) is bytes:
-            record, size = value, self._record_overhead + len(value)
-        else:
-            if headers or timestamp is not None:
-                headers, timestamp = HEADERS("headers", headers), TIMESTAMP("timestamp", timestamp)
-            record = ProducerRecord(value, key, headers, timestamp)
-            size = self._record_size(record)
-        if size > self._unchecked_size or headers or timestamp is not None or value is None:
-            self._check(topic, as_record(record), size)  # a record is never smaller than its payload
-        return topic, size, record, None if partition is None else self._partition(name, partition)
-
-    def _partition(self, topic: str, partition: TopicPartition | int) -> TopicPartition:
-        """Return the partition that is meant. Raises TypeError or ConfigError for what cannot be one."""
-        if isinstance(partition, int) and not isinstance(partition, bool) and not self._driver.numbers_by_broker:
-            partition = TopicPartition(topic, partition)
-        if not isinstance(partition, TopicPartition):
-            allowed = "a TopicPartition" if self._driver.numbers_by_broker else "a TopicPartition or a number"
-            arguments.wrong_type("partition", partition, f"{allowed} of this cluster (see Cluster.partitions())")
-        if not (type(partition.partition) is int and type(partition.broker) is int):
-            raise TypeError(f"partition and broker of {arguments.shown(partition)} must be numbers")
-        if partition.topic != topic or not 0 <= partition.partition <= MAX_PARTITION:
-            raise ConfigError(f"partition {partition} is not one of topic {topic}")
-        return partition
-
-    def _check(self, topic: TopicQueues, record: ProducerRecord, size: int) -> None:
-        """Check the size: compressed, only that of the batch counts, and is known when it is encoded."""
-        if size > self._max_record:
-            too_large = MessageTooLarge(topic.name, -1, size, self._max_record, "buffer_bytes")
-            raise Rejected([record], str(too_large)) from too_large
-        limit = self._max_message_bytes if topic.compression == "none" else self._max_record
-        self._driver.validate_record(topic.name, record, limit)
-
-    def _new_topic(self, name: str) -> TopicQueues:
-        _TOPIC("topic", name)
-        self._driver.validate_record(name, ProducerRecord(b""), self._max_message_bytes)
-        return self._dispatcher.add_topic(name, self._compression_by_topic.get(name, self._compression))
-
     def statistics(self) -> ProducerStatistics:
         """Return `ProducerStatistics`. Cheap; call it as often as you like."""
-        dispatcher = self._dispatcher
+        dispatcher, live = self._dispatcher, self._accumulator.live
+        buffered = sum(map(len, live))
         return ProducerStatistics(
-            accepted=dispatcher.accepted,
+            accepted=buffered + dispatcher.written + dispatcher.failed,
             written=dispatcher.written,
             failed=dispatcher.failed,
             requests=sum(sender.requests for sender in dispatcher.senders.values()),
             retries=sum(sender.retries for sender in dispatcher.senders.values()),
-            buffered=dispatcher.accepted - dispatcher.written - dispatcher.failed,
-            buffered_bytes=dispatcher.accumulator.buffered_bytes,
+            buffered=buffered,
+            buffered_bytes=live.buffered_bytes,
             waiting=len(dispatcher.buffer_waiters),
         )
 
@@ -446,38 +383,6 @@ class Producer:
         now = self.statistics()
         state = "closed" if self._dispatcher.closed_reason is not None else "open"
         return f"<{type(self).__name__} {state} {now.buffered} buffered {now.written} written {now.failed} failed>"
-
-
-def _runs(rows: Iterable[Row]) -> Iterator[Sequence[Row]]:
-    """Cut rows into runs. When `rows` raises, the rows before that come first."""
-    if isinstance(rows, list):
-        yield rows
-        return
-    if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
-        arguments.wrong_type("rows", rows, "an iterable of bytes, (key, value) pairs or ProducerRecords")
-    source, error = iter(rows), None
-    while error is None:
-        run: list[Row] = []
-        try:
-            run.extend(islice(source, YIELD_EVERY_ROWS))
-        except Exception as raised:
-            error = raised
-        if not run:
-            break
-        yield run
-    if error is not None:
-        raise error
-
-
-def _fields(row: Row) -> tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]], int | None]:
-    """Return value, key, headers and timestamp."""
-    if isinstance(row, ProducerRecord):
-        return row
-    if isinstance(row, tuple) and len(row) == 2:
-        return row[1], row[0], (), None
-    if not isinstance(row, bytes):
-        arguments.wrong_type("a row of rows", row, "bytes, a (key, value) pair or a ProducerRecord")
-    return row, None, (), None
 
 
 def _copy_error(failed: Failed) -> OdradekError:
@@ -488,7 +393,3 @@ def _copy_error(failed: Failed) -> OdradekError:
     own = type(error)([failed.record], error.why)
     own.hint, own.__cause__ = error.hint, error.__cause__
     return own
-
-
-def _kind(value: object) -> str:
-    return type(value).__name__

@@ -13,7 +13,8 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from odradek.core.interfaces import ProducerRecord
-from odradek.core.produce.batch import RECORD_OVERHEAD_BYTES, TopicQueues
+from odradek.core.produce.batch import RECORD_OVERHEAD_BYTES
+from odradek.core.produce.partition_queue import TopicQueues
 from odradek.errors import DeliveryError, NotWritten, OdradekError, OutcomeUnknown, Rejected, Undelivered
 from odradek.io.requests import wake_waiter
 from odradek.types import Position, TopicPartition

@@ -3,6 +3,9 @@
 There is no queue between tasks. The caller that makes something due calls `drain`, which takes the request, encodes it
 and hands it to the connection in that very step; a result is applied in the step in which it arrives. A task only keeps
 the time (latency, back-off), and threads compress what is large.
+
+After a lost connection the back-off is that of the connection (`BrokerClient.available_at`); until it is over, batches
+stay in the accumulator, where more records may join them. After an answer that says "later" it is counted here.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from odradek.core.produce.accumulator import Accumulator
 from odradek.core.produce.batch import BrokerProduceRequest, Effects, ProduceBatch
 from odradek.errors import ConfigError, LocalProtocolError, MessageTooLarge, OdradekError
 from odradek.io.notifier import Notifier
-from odradek.types import KiB
+from odradek.types import Broker, KiB
 
 __all__ = ["Sender", "SenderHost", "SenderOptions"]
 
@@ -89,6 +92,7 @@ class Sender:
     ) -> None:
         self._broker, self._accumulator, self._driver = broker, accumulator, driver
         self._options, self._host, self._clock = options, host, clock
+        self._queue = accumulator.broker_queue(broker)
         self._work = Notifier()
         self._woken = False
         self._wakes_at: float | None = None  # when `run` wakes up on its own
@@ -96,7 +100,7 @@ class Sender:
         self._encoding: deque[BrokerProduceRequest] = deque()
         self._outstanding = 0
         self._connection: tuple[BrokerClient, int] | None = None  # what the outstanding requests were sent over
-        self._failures, self._resume_at = 0, clock()
+        self._retry_at = -inf  # nothing is sent before
         self.requests = self.retries = 0
 
     def wake(self) -> None:
@@ -117,14 +121,21 @@ class Sender:
         """Send what is due now. Never raises: see `SenderHost.fail`."""
         if self._draining:  # the outer call continues until nothing is due
             return
-        self._draining, at = True, None
+        self._draining, at, queue = True, None, self._queue
         try:
-            while not self._accumulator.has_nothing(self._broker):
-                request = None if self._must_wait() else self._accumulator.next_request(self._broker, self._clock())
-                if request is None:
+            while queue.waiting or queue.isolated:
+                now, broker = self._clock(), self._accumulator.table.brokers.get(self._broker)
+                if broker is None or now < self._retry_at or self._connection_changed(broker):
                     at = self._next_wake_up()
                     break
-                self._encode_all(request)
+                client = self._driver.broker(broker, purpose="produce")
+                if now < client.available_at or (request := queue.next_request(now)) is None:
+                    at = self._next_wake_up()
+                    break
+                if request.compressed or self._encoding:
+                    self._encode_in_order(client, request)
+                else:
+                    self._send(client, request)
         except Exception as error:
             self._host.fail(error)
         finally:
@@ -144,7 +155,7 @@ class Sender:
         if request.pending is None or not request.pending.withdraw():
             return False
         # The connection sends in order: what follows has not been sent either, and must not overtake this request.
-        requests = self._accumulator.in_flight(self._broker)
+        requests = self._queue.in_flight
         for later in requests[requests.index(request) :]:
             if later.pending is not None:
                 self._outstanding -= 1
@@ -153,161 +164,148 @@ class Sender:
         self._requeue_unsent()
         return True
 
-    def _must_wait(self) -> bool:
-        return self._clock() < self._resume_at or self._connection_changed()
-
     def _next_wake_up(self) -> float | None:
-        due = None if self._connection_changed() else self._accumulator.next_due(self._broker)
-        return None if due is None else max(due, self._resume_at)
+        """Return when something is due that only the time keeps from being sent (s)."""
+        broker = self._accumulator.table.brokers.get(self._broker)
+        if broker is None or self._connection_changed(broker) or (due := self._queue.next_due()) is None:
+            return None
+        return max(due, self._retry_at, self._driver.broker(broker, purpose="produce").available_at)
 
-    def _connection_changed(self) -> bool:
+    def _connection_changed(self, broker: Broker) -> bool:
         """Return True if the outstanding requests have failed, or are about to, and their callbacks have yet to run.
         A request sent now would go over a new connection and overtake them."""
         if not self._outstanding or self._connection is None:
             return False
         client, incarnation = self._connection
-        return client.incarnation != incarnation or self._moved(client)
-
-    def _moved(self, client: BrokerClient) -> bool:
-        """Return True if the broker has another address than this."""
-        return self._accumulator.table.brokers.get(self._broker, client.broker) != client.broker
-
-    def _client(self) -> BrokerClient | None:
-        """Return the client of the broker, or None if it has left the routing table."""
-        broker = self._accumulator.table.brokers.get(self._broker)
-        return None if broker is None else self._driver.broker(broker, purpose="produce")
+        return client.incarnation != incarnation or client.broker != broker
 
     # ---- encoding ------------------------------------------------------------------------------------------
 
-    def _encode_all(self, request: BrokerProduceRequest) -> None:
-        """Encode the batches of a request that are not encoded yet: here or, if slow, in several threads."""
-        client = self._client()
+    def _encode_in_order(self, client: BrokerClient, request: BrokerProduceRequest) -> None:
+        """Send a request after those before it that are still being compressed, and after its own batches are: here
+        or, if that takes long, in several threads."""
         slow: list[ProduceBatch] = []
         size = 0
-        for batch in request.batches if client is not None else ():
-            if batch.encoded is not None:
-                continue
-            if batch.compression == "none":
-                self._encode(client, request, batch)
-                continue
-            slow.append(batch)
-            size += batch.size
+        for batch in request.batches:
+            if batch.encoded is None and batch.compression != "none":
+                slow.append(batch)
+                size += batch.size
             if size >= THREAD_BYTES:
                 request.encoding += 1
                 self._host.spawn(self._encode_in_thread, client, request, slow)
                 slow, size = [], 0
-        for batch in slow:
-            self._encode(client, request, batch)
+        self._encode(client, request, slow)
         self._encoding.append(request)
         self._send_encoded()
 
     async def _encode_in_thread(
         self, client: BrokerClient, request: BrokerProduceRequest, batches: Sequence[ProduceBatch]
     ) -> None:
-        def encode() -> None:
-            for batch in batches:
-                self._encode(client, request, batch)
-
-        await anyio.to_thread.run_sync(encode, limiter=self._host.threads)
+        await anyio.to_thread.run_sync(self._encode, client, request, batches, limiter=self._host.threads)
         request.encoding -= 1
         self._send_encoded()
         self.drain()
 
-    def _encode(self, client: BrokerClient | None, request: BrokerProduceRequest, batch: ProduceBatch) -> None:
-        assert client is not None
-        try:
-            client.encode(batch, self._options.max_message_bytes)
-        except OdradekError as error:
-            request.unencodable.append((batch, error))
+    def _encode(self, client: BrokerClient, request: BrokerProduceRequest, batches: Sequence[ProduceBatch]) -> None:
+        for batch in batches:
+            try:
+                client.encode(batch, self._options.max_message_bytes)
+            except OdradekError as error:
+                request.unencodable.append((batch, error))
 
     def _send_encoded(self) -> None:
-        """Send what is encoded, in the order it was taken."""
+        """Send what is encoded, in the order it was taken. While a thread compressed, time went on: the producer may
+        have ended, and the broker may have gone."""
         while self._encoding and not self._encoding[0].encoding:
-            self._dispatch(self._encoding.popleft())
+            request = self._encoding.popleft()
+            broker = self._accumulator.table.brokers.get(self._broker)
+            if broker is None or self._connection_changed(broker) or request.batches[0].finished:
+                self._host.apply(self._accumulator.requeue(request))
+                self._requeue_unsent()
+            else:
+                self._send(self._driver.broker(broker, purpose="produce"), request)
 
     def _requeue_unsent(self) -> None:
         """Requeue what is being encoded: it must not overtake what just came back."""
         while self._encoding:
             self._host.apply(self._accumulator.requeue(self._encoding.popleft()))
 
-    def _dispatch(self, request: BrokerProduceRequest) -> None:
-        # While a thread compressed, time went on: the producer may have ended, and the broker may have gone.
-        for batch, error in request.unencodable:
-            self._cannot_encode(request, batch, error)
-        client = self._client()
-        if not request.batches:
-            self._host.apply(self._accumulator.complete(request, ()))
-        elif client is None or self._connection_changed() or request.batches[0].finished:
-            self._host.apply(self._accumulator.requeue(request))
-            self._requeue_unsent()
-        else:
-            self._produce(request, client)
-
-    def _cannot_encode(self, request: BrokerProduceRequest, batch: ProduceBatch, error: OdradekError) -> None:
+    def _remove_unencodable(self, request: BrokerProduceRequest) -> None:
         """Send a batch that is too large in halves; reject any other."""
-        if batch.finished:
-            return
-        if isinstance(error, MessageTooLarge) and len(batch) > 1:
-            self._requeue_unsent()
-            self._accumulator.split(request, batch)
-        else:
-            self._accumulator.reject(request, batch, error)
+        unencodable, request.unencodable = request.unencodable, []
+        for batch, error in unencodable:
+            if batch.finished:
+                continue
+            if isinstance(error, MessageTooLarge) and len(batch) > 1:
+                self._requeue_unsent()
+                self._accumulator.split(request, batch)
+            else:
+                self._accumulator.reject(request, batch, error)
 
     # ---- requests and results ------------------------------------------------------------------------------
 
-    def _produce(self, request: BrokerProduceRequest, client: BrokerClient) -> None:
-        request.probe = client.produce((), acks=-1) if request.isolated else None
+    def _send(self, client: BrokerClient, request: BrokerProduceRequest) -> None:
+        """Submit a request, after encoding the batches that need no compression."""
+        for batch in request.batches:
+            if batch.encoded is None and batch.compression == "none":
+                try:
+                    client.encode(batch, self._options.max_message_bytes)
+                except OdradekError as error:
+                    request.unencodable.append((batch, error))
+        if request.unencodable:
+            self._remove_unencodable(request)
         try:
-            request.pending = client.produce(request.batches, acks=self._options.acks)
+            if request.isolated and request.batches:
+                request.probe = client.produce((), acks=-1)
+            if request.batches:
+                request.pending = client.produce(request.batches, acks=self._options.acks)
         except (ConfigError, LocalProtocolError) as error:  # nothing was queued, and never will be
             for batch in tuple(request.batches):
                 self._accumulator.reject(request, batch, error)
-            self._host.apply(self._accumulator.complete(request, ()))
+        if request.pending is None:
+            self._host.apply(self._accumulator.complete(request, None))
             return
         self.requests += 1
         self.retries += request.batches[0].attempts > 1
         self._connection = client, client.incarnation
         self._outstanding += 1
-        request.pending.add_done_callback(partial(self._on_result, request, request.pending))
+        request.pending.add_done_callback(partial(self._on_result, request))
 
-    def _on_result(self, request: BrokerProduceRequest, pending: PendingResult[Sequence[PartitionResult]]) -> None:
+    def _on_result(self, request: BrokerProduceRequest) -> None:
         """Apply the result. Never raises, as `drain`."""
         self._outstanding -= 1
         try:
-            self._apply_result(request, pending)
+            self._apply_result(request)
         except Exception as error:
             self._host.fail(error)
 
-    def _apply_result(self, request: BrokerProduceRequest, pending: PendingResult[Sequence[PartitionResult]]) -> None:
+    def _apply_result(self, request: BrokerProduceRequest) -> None:
+        assert request.pending is not None
         try:
-            results = pending.result()
+            results = request.pending.result()
         except OdradekError as error:
-            effects = self._accumulator.retry(request, error, answered=_answered(request.probe))
-            self._back_off(effects)
-            self._host.apply(effects)
+            self._host.apply(self._accumulator.retry(request, error, answered=_answered(request.probe)))
             self._requeue_unsent()
             self.wake()  # soon, and not now: requests that failed with it have yet to be called back
             return
         effects = self._accumulator.complete(request, results)
-        self._back_off(effects)
+        if effects.back_off:  # the connection counts no back-off after an answer
+            self._retry_at = self._clock() + self._options.backoff.delay(effects.back_off - 1, random())
         self._host.apply(effects)
-        if self._connection is not None and self._moved(self._connection[0]):
+        if self._connection is not None and self._connection[0].broker != self._accumulator.table.brokers.get(
+            self._broker
+        ):
             self.wake()  # a new connection begins in a task, and this may be a callback of the loop
         else:
             self.drain()
 
-    def _back_off(self, effects: Effects) -> None:
-        """Wait before the next request, once for all that failed together."""
-        if not effects.back_off:
-            self._failures = 0
-        elif (now := self._clock()) >= self._resume_at:
-            self._resume_at = now + self._options.backoff.delay(self._failures, random())
-            self._failures += 1
 
-
-def _answered(probe: PendingResult[Sequence[PartitionResult]] | None) -> bool:
+def _answered(probe: PendingResult[Sequence[PartitionResult] | None] | None) -> bool:
     """Return True if the broker had just answered on the connection."""
+    if probe is None or not probe.done:
+        return False
     try:
-        return probe is not None and probe.done and probe.result() is not None
+        probe.result()
     except OdradekError:
         return False
+    return True

@@ -128,6 +128,7 @@ def read_produce(
     response: ProduceResponse,
     batches: Sequence[PartitionBatch],
     *,
+    stamps: Sequence[Stamp | None],
     acks: int,
     address: str,
     topic_ids: Mapping[str, bytes],
@@ -138,6 +139,7 @@ def read_produce(
     Args:
         response: The response.
         batches: Those of the request.
+        stamps: With which they were sent.
         acks: As it was requested.
         address: Of the broker, for errors.
         topic_ids: As they were requested.
@@ -150,9 +152,10 @@ def read_produce(
         for partition in topic.partition_responses
     }
     results = []
-    for batch in batches:
+    for batch, stamp in zip(batches, stamps, strict=True):
         answer = answers.get((batch.partition.topic, batch.partition.partition))
-        results.append(_result(batch, answer, acks, f"{address}: produce to {batch.partition}"))
+        result = _result(batch, answer, acks, f"{address}: produce to {batch.partition}")
+        results.append(result if stamp is None else result._replace(stamp=stamp))
         leader = None if answer is None or not answer.error_code else answer.current_leader
         if on_leader is not None and leader is not None and leader.leader_id >= 0:
             on_leader(batch.partition, leader.leader_id, leader.leader_epoch, response.node_endpoints)
@@ -180,6 +183,7 @@ def _error(batch: PartitionBatch, code: int, context: str) -> OdradekError:
         return MessageTooLarge(str(batch.partition), -1, size, size - 1, "max.message.bytes of the topic")
     error = broker_error(code, context)
     error.sent = code in _MAY_BE_WRITTEN
+    error.fatal = error.fence = False  # it is about this batch; what ends a producer, `BatchSequences` decides
     if code in _TOO_LARGE:
         error.hint = "raise max.message.bytes of the topic"
     return error

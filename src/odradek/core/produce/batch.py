@@ -1,9 +1,8 @@
-"""The values of the accumulator: batches, the queue of each partition, the requests in flight. Its rules are in
-`core.produce.accumulator`."""
+"""The values of the accumulator: batches, requests in flight, effects. Its rules are in `core.produce.accumulator`."""
 
 from __future__ import annotations
 
-from collections import deque
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from odradek.core.interfaces import PartitionBatch, PartitionResult, PendingResult, ProducerRecord
 from odradek.engine import PackedBytes
 from odradek.errors import DeliveryError, OdradekError
-from odradek.types import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.core.produce.broker_queue import BrokerQueue
+    from odradek.core.produce.partition_queue import PartitionQueue
 
 __all__ = [
     "PACKED_OVERHEAD_BYTES",
@@ -23,9 +22,7 @@ __all__ = [
     "BrokerProduceRequest",
     "Effects",
     "FlushWaiter",
-    "PartitionQueue",
     "ProduceBatch",
-    "TopicQueues",
     "as_record",
 ]
 
@@ -44,7 +41,11 @@ def as_record(record: bytes | ProducerRecord) -> ProducerRecord:
 
 @dataclass(frozen=True, slots=True)
 class AccumulatorLimits:
-    """The numbers the accumulator decides by. Sizes in bytes, times in seconds."""
+    """The numbers the accumulator decides by. Sizes in bytes, times in seconds.
+
+    `partition_in_flight` is the most batches of one partition in flight: 1 where a broker can refuse one of them and
+    accept the next.
+    """
 
     buffer_bytes: int
     batch_bytes: int
@@ -53,6 +54,7 @@ class AccumulatorLimits:
     latency: float
     deliver_within: float
     reorder: bool = False
+    partition_in_flight: int = sys.maxsize
 
 
 class ProduceBatch(PartitionBatch):
@@ -143,64 +145,6 @@ class ProduceBatch(PartitionBatch):
         return f"<{type(self).__name__} {self.partition} {len(self)} records {self.size} bytes {state}>"
 
 
-class PartitionQueue:
-    """The batches of one partition, oldest first.
-
-    Attributes:
-        partition: Its number is -1 for the records of a topic without known partitions, which are unassigned.
-        broker_queue: That of the broker that serves it now, if one does.
-        batches: What waits to be sent; `open` is the last of them, if it takes more records.
-        in_flight: How many batches are.
-        returned: Batches of failed requests; they queue again when nothing of the partition is in flight.
-        orphaned: Its records may go to other partitions of the topic.
-        candidate: The batch that waits in the broker's queue.
-    """
-
-    __slots__ = (
-        "batches",
-        "broker_queue",
-        "candidate",
-        "in_flight",
-        "open",
-        "orphaned",
-        "partition",
-        "returned",
-        "topic",
-    )
-
-    def __init__(self, topic: TopicQueues, partition: TopicPartition) -> None:
-        self.topic, self.partition = topic, partition
-        self.broker_queue: BrokerQueue | None = None
-        self.orphaned = True
-        self.batches: deque[ProduceBatch] = deque()
-        self.open: ProduceBatch | None = None
-        self.candidate: ProduceBatch | None = None
-        self.in_flight = 0
-        self.returned: list[ProduceBatch] = []
-
-
-class TopicQueues:
-    """The partition queues of one topic.
-
-    Attributes:
-        known: The routing table says what partitions it has; until then `why` says why not.
-        registered: It had partitions in the cluster when it was looked up.
-        choices: The partitions that may be chosen now, in canonical order.
-        unassigned: The queue of records while there are no choices.
-        sticky: The queue that records without a preference go to, until its batch is full.
-    """
-
-    __slots__ = ("choices", "compression", "known", "name", "queues", "registered", "sticky", "unassigned", "why")
-
-    def __init__(self, name: str, compression: str) -> None:
-        self.name, self.compression = name, compression
-        self.known, self.registered = False, True
-        self.why = "its partitions are not known"
-        self.unassigned = self.sticky = PartitionQueue(self, TopicPartition(name, -1))
-        self.choices: list[PartitionQueue] = []
-        self.queues: dict[TopicPartition, PartitionQueue] = {}
-
-
 @dataclass(slots=True, eq=False)
 class BrokerProduceRequest:
     """Batches that go to one broker in one request.
@@ -209,6 +153,7 @@ class BrokerProduceRequest:
         broker: Its id.
         batches: At most one per partition, oldest first.
         isolated: Nothing else may be in flight to that broker.
+        compressed: A batch of it is not encoded yet and has to be compressed, which may take long.
         encoding: Number of its batches that threads are still encoding.
         pending: Its result, once it has been handed to a connection.
         probe: The result of an empty request right before it, if it is isolated.
@@ -218,9 +163,10 @@ class BrokerProduceRequest:
     broker: int
     batches: list[ProduceBatch]
     isolated: bool
+    compressed: bool = False
     encoding: int = 0
-    pending: PendingResult[Sequence[PartitionResult]] | None = None
-    probe: PendingResult[Sequence[PartitionResult]] | None = None
+    pending: PendingResult[Sequence[PartitionResult] | None] | None = None
+    probe: PendingResult[Sequence[PartitionResult] | None] | None = None
     unencodable: list[tuple[ProduceBatch, OdradekError]] = field(default_factory=list)
 
 
@@ -231,14 +177,15 @@ class Effects(NamedTuple):
         finished: Batches with an outcome, each returned once: report it to their callers.
         due: Brokers for which `next_request` may have something now.
         refresh_metadata: A broker said that the routing table is stale.
-        back_off: Wait before the next request to that broker.
+        back_off: The broker answered that a batch has to be sent again later: how often it was sent already. 0: it did
+            not.
         fatal: The producer cannot continue, or another one has taken its place.
     """
 
     finished: Sequence[ProduceBatch] = ()
     due: Collection[int] = ()
     refresh_metadata: bool = False
-    back_off: bool = False
+    back_off: int = 0
     fatal: OdradekError | None = None
 
 

@@ -19,9 +19,11 @@ from odradek.core.interfaces import (
     PartitionResult,
     PendingResult,
 )
+from odradek.core.kafka.batch_sequences import stamp_of
 from odradek.core.kafka.fetch_session import FetchRequestSettings, FetchSession
 from odradek.core.kafka.list_offsets import list_offsets_request, read_list_offsets
 from odradek.core.kafka.produce import OnLeader, bytes_for, encode_records, produce_request, read_produce
+from odradek.core.kafka.producer_state import Stamp
 from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import ConfigError, RemoteProtocolError
@@ -43,7 +45,7 @@ from odradek.wire.kafka.schema import ZERO_UUID
 __all__ = ["BrokerClientSettings", "KafkaBrokerClient"]
 
 MAX_RESPONSE_BYTES = (1 << 31) - 1
-"""Most bytes of a response to Fetch. What is kept of it is bounded per partition."""
+"""Maximum size of a response to Fetch (bytes). What is kept of it is bounded per partition."""
 
 FETCH_ATTEMPTS = 3
 """Requests for one fetch: a broker may have forgotten a session, or count otherwise."""
@@ -104,12 +106,12 @@ class KafkaBrokerClient:
 
     @property
     def available_at(self) -> float:
-        """When a request is no longer delayed by a back-off (see `BrokerClient`)."""
+        """Time from which on a request is not delayed by a back-off (see `BrokerClient`)."""
         return self.connection.connection.available_at
 
     @property
     def versions(self) -> BrokerVersions:
-        """What the broker can do, as of its latest connection."""
+        """Versions of the broker, as of its latest connection."""
         return self.connection.versions or self._cluster_versions()
 
     # ---- produce --------------------------------------------------------------------------------------------
@@ -127,8 +129,10 @@ class KafkaBrokerClient:
         """
         timeout_ms = int(self._settings.request_timeout_s * 1000)
         ids = self._topic_ids({batch.partition.topic for batch in batches})
+        stamps: list[Stamp | None] = []
 
         def build(versions: BrokerVersions) -> ProduceRequest:
+            stamps[:] = map(stamp_of, batches)
             limit, now = self._settings.max_message_bytes, self._now_ms()
             encoded = [(batch, bytes_for(batch, versions, limit, now)) for batch in batches]
             return produce_request(encoded, acks=acks, timeout_ms=timeout_ms, topic_ids=ids)
@@ -145,6 +149,7 @@ class KafkaBrokerClient:
             return read_produce(
                 response,
                 batches,
+                stamps=stamps,
                 acks=acks,
                 address=self.broker.address,
                 topic_ids=ids,
@@ -256,25 +261,28 @@ class KafkaBrokerClient:
             positions += await self._list_offsets(partition, EARLIEST, 1)
         return sorted(set(positions), reverse=True)[:count]
 
-    async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
+    async def resolve_position(
+        self, partition: TopicPartition, at: PositionSpec | AtTime, *, read_committed: bool = False
+    ) -> Position:
         """Return the position of `at`: of a time, the first record of that time or a later one, or else the end.
         Before 0.10.1 it is the newest file that is not younger, or else the beginning. Cancellation: safe.
         """
         otherwise = LATEST if self.versions.has_time_index else EARLIEST
         for each in (at, otherwise):
-            if positions := await self._list_offsets(partition, each, 1):
+            if positions := await self._list_offsets(partition, each, 1, read_committed=read_committed):
                 return positions[0]
         raise RemoteProtocolError(f"{partition}: broker {self.broker.id} returned no position for {otherwise!r}")
 
     async def _list_offsets(
-        self, partition: TopicPartition, at: PositionSpec | AtTime, count: int
+        self, partition: TopicPartition, at: PositionSpec | AtTime, count: int, *, read_committed: bool = False
     ) -> Sequence[Position]:
         known = self._routing().partition(partition)
         epoch = -1 if known is None else known.leader_epoch
 
         def build(versions: BrokerVersions) -> ListOffsetsRequest:
             most = 1 if versions.has_time_index else count
-            return list_offsets_request(partition, at, most, leader_epoch=epoch, read_committed=False)
+            committed = read_committed and versions.has_read_committed
+            return list_offsets_request(partition, at, most, leader_epoch=epoch, read_committed=committed)
 
         response = await self.connection.submit_built(ListOffsetsRequest, build)
         return read_list_offsets(response, partition, f"{self.broker.address}: position {at!r} of {partition}")

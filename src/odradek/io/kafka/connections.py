@@ -79,6 +79,7 @@ class BrokerConnections:
         if tasks is not None:
             tasks.cancel_scope.cancel()
             await tasks.__aexit__(None, None, None)
+        self._connections.clear()
 
     def get(self, broker: Broker, purpose: str) -> KafkaConnection:
         """Return the connection to a broker for a kind of work. Raises Closed outside the block."""

@@ -15,7 +15,7 @@ from odradek.core.interfaces import Membership, OffsetStore, PartitionBatch, Pro
 from odradek.core.kafka.partitioners import Murmur2
 from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
-from odradek.errors import Closed, MessageTooLarge, OdradekError, Rejected, TransportError, Unsupported, UsageError
+from odradek.errors import Closed, MessageTooLarge, OdradekError, Rejected, Unsupported, UsageError
 from odradek.io.connection import ConnectionOptions
 from odradek.io.kafka.authentication import TokenSource, login
 from odradek.io.kafka.broker_client import BrokerClientSettings, KafkaBrokerClient
@@ -85,6 +85,7 @@ class KafkaDriver:
     name = "kafka"
     long_poll = True
     numbers_by_broker = False
+    refuses_batches = True
 
     def __init__(
         self,
@@ -178,14 +179,19 @@ class KafkaDriver:
         return self.connections.get(broker, f"{kind.name.lower()} {key}")
 
     async def ask(self, api: type[Request[R]], build: Callable[[BrokerVersions], Request[R]]) -> R:
-        """Send a request to any broker: each is tried once. Raises the error of the last one. Cancellation: safe."""
+        """Send a request to any broker: each is tried once, until one answers. Cancellation: safe.
+
+        Raises the error of the last one, or the first that trying again cannot change.
+        """
         brokers = list(self.metadata.table.brokers.values())
         shuffle(brokers)
         error: OdradekError = Closed(f"{self!r}: no broker is known")
         for broker in brokers:
             try:
                 return await self.connections.ask(broker, api, build)
-            except TransportError as failed:
+            except OdradekError as failed:
+                if not failed.retriable:
+                    raise
                 error = failed
         raise error
 

@@ -28,7 +28,7 @@ _RETRY = frozenset({FetchStep.RETRY, FetchStep.REFRESH, FetchStep.BACK_TO_LEADER
 
 
 class KnownPartition:
-    """What the routing table says of a partition that is fetched.
+    """Facts of the routing table about a partition that is fetched.
 
     Args:
         leader_epoch: The epoch of its leader; -1: not known.

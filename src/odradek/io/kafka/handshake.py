@@ -44,6 +44,9 @@ __all__ = ["Identity", "KafkaHandshake", "KnownVersions", "Login", "Session"]
 RELEASE_MEMORY_S = 600.0
 """Time for which it is remembered that a broker does not answer ApiVersions: it may be upgraded."""
 
+MIN_RENEWAL_S = 1.1
+"""Minimum time between two authentications on a connection: brokers refuse the second one within a second."""
+
 FIRST_CORRELATION_ID = -(1 << 31)
 """Requests of a handshake have negative correlation ids, so that a late response is not taken for another."""
 
@@ -100,8 +103,8 @@ class KnownVersions:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self.answers = False
-        """A broker answered ApiVersions: others are not expected to be older."""
+        self._answers = False  # a broker answered ApiVersions: others are not expected to be older
+        self._doubtful: set[str] = set()  # addresses that then did not
         self.latest: dict[str, BrokerVersions] = {}
         """Address -> what the broker offered on its latest connection."""
         self._releases: dict[str, tuple[float, BrokerVersions]] = {}
@@ -111,11 +114,16 @@ class KnownVersions:
         until, versions = self._releases.get(address, (0.0, None))
         return versions if self._clock() < until else None
 
+    def expects_answer(self, address: str) -> bool:
+        """Return True if a broker need not be probed, but only asked for its versions."""
+        return self._answers and address not in self._doubtful
+
     def learn(self, address: str, versions: BrokerVersions) -> None:
         """Remember the outcome of a probe."""
         self.latest[address] = versions
+        self._doubtful.discard(address)
         if versions.release is None:
-            self.answers = True
+            self._answers = True
             self._releases.pop(address, None)
         else:
             self._releases[address] = self._clock() + RELEASE_MEMORY_S, versions
@@ -129,8 +137,8 @@ class KnownVersions:
         return min(self.latest.values(), key=lambda versions: versions.version(ProduceRequest), default=None)
 
     def forget(self, address: str) -> None:
-        """Probe this broker the next time."""
-        self.answers = False
+        """Probe this broker the next time: it did not answer as expected."""
+        self._doubtful.add(address)
         self._releases.pop(address, None)
 
 
@@ -185,7 +193,7 @@ class KafkaHandshake:
         if known is not None:
             return known
         software, version = self._identity.software, self._identity.version
-        if self._login is not None or self._known.answers:
+        if self._login is not None or self._known.expects_answer(self._address):
             flow = probe_after_sasl(software, version)
         else:
             flow = probe_versions(software, version, None)
@@ -193,7 +201,7 @@ class KafkaHandshake:
             versions = yield from self._probe(flow)
             if versions.release is not None and versions.release.startswith("0.8"):
                 versions = yield from self._confirmed(versions)
-        except BaseException:
+        except OdradekError:
             self._known.forget(self._address)
             raise
         self._known.learn(self._address, versions)
@@ -273,7 +281,9 @@ class KafkaHandshake:
                         break
         except AuthFailed as error:
             raise self._explained(error) from error
-        return Session(versions, authenticate_again_at(self.clock(), lifetime_ms, self._random()))
+        now = self.clock()
+        renew_at = authenticate_again_at(now, lifetime_ms, self._random())
+        return Session(versions, None if renew_at is None else max(renew_at, now + MIN_RENEWAL_S))
 
     def _sasl_request(self, message: Outgoing, versions: BrokerVersions) -> RawToken | SaslRequest:
         if isinstance(message, bytes):

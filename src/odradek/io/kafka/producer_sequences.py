@@ -49,4 +49,4 @@ class KafkaProducerSequences(BatchSequences):
         elif response.producer_id < 0 or response.producer_epoch < 0:
             raise RemoteProtocolError(f"producer id {response.producer_id}, epoch {response.producer_epoch}")
         else:
-            self.producer.identify(response.producer_id, response.producer_epoch)
+            self.set_identity(response.producer_id, response.producer_epoch)

@@ -8,13 +8,11 @@ is dropped silently.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 from weakref import WeakSet
 
-from odradek import engine
 from odradek.core.interfaces import (
     DecoderOptions,
     LogDecoder,
@@ -23,7 +21,6 @@ from odradek.core.interfaces import (
     PartitionResult,
     PendingResult,
 )
-from odradek.engine import PackedBytes
 from odradek.errors import BrokerError, ConfigError, ConnectionLost, MessageTooLarge, RemoteProtocolError
 from odradek.io.connection import Connection
 from odradek.io.requests import InFlightRequest
@@ -40,13 +37,15 @@ from odradek.wire.kafka07.responses import (
     broker_error,
 )
 
-__all__ = ["BrokerClientOptions", "Kafka07BrokerClient", "encode_batch"]
+__all__ = ["BrokerClientOptions", "Kafka07BrokerClient"]
 
 CONFIRM = encode_request(MultiFetch(()))
 """8 bytes out, 6 bytes back (specification 1.3)."""
 
 MAX_MESSAGE_BYTES = 1_000_000
 """max.message.size of a 0.7 broker that does not set it (specification 8)."""
+
+ENTRY_OVERHEAD = entry_bytes(0)
 
 LAST_TIME_MS = 2.0**62
 """Stands for any later time: the field is an i64."""
@@ -65,37 +64,6 @@ class BrokerClientOptions:
     max_message_bytes: int = MAX_MESSAGE_BYTES
 
 
-def encode_batch(batch: PartitionBatch, max_message_bytes: int) -> bytes:
-    """Return the message set of a batch: one wrapper message when it is compressed. Pure.
-
-    Raises:
-        MessageTooLarge: The broker would drop the whole set silently: a payload is over the limit, and compressed, the
-            payload is the wrapper's (specification 3.1).
-    """
-    values: Any = batch.records
-    plain = len(values) > 0 and type(values[0]) is bytes  # a batch of records with keys need not be looked at twice
-    if batch.compression != "none":
-        encoded = encode_set(_payloads(values), CompressionType.named(batch.compression))
-        _check_size(batch, len(encoded) - entry_bytes(0), max_message_bytes)
-        return encoded
-    if not plain or engine.active.fit(values, 0, len(values), sys.maxsize, 0, max_message_bytes)[0] < len(values):
-        values = _payloads(values)
-        _check_size(batch, max(map(len, values), default=0), max_message_bytes)
-    return encode_set(values)
-
-
-def _payloads(records: Any) -> Any:
-    """Return what 0.7 stores of the records."""
-    if isinstance(records, PackedBytes):
-        return records
-    return [record if type(record) is bytes else record[0] for record in records]
-
-
-def _check_size(batch: PartitionBatch, size: int, limit: int) -> None:
-    if size > limit:
-        raise MessageTooLarge(str(batch.partition), -1, size, limit, "max_message_bytes")
-
-
 class Kafka07BrokerClient:
     """Implementation of `core.interfaces.BrokerClient` for 0.7. Its creator runs the `connection`.
 
@@ -107,8 +75,8 @@ class Kafka07BrokerClient:
 
     def __init__(self, broker: Broker, connection: Connection, options: BrokerClientOptions | None = None) -> None:
         self.broker, self.connection, self.options = broker, connection, options or BrokerClientOptions()
-        self._current: WeakSet[LogDecoder] = WeakSet()  # decoders whose tail, if any, came over
-        self._current_incarnation = connection.incarnation  # of the connection
+        self._with_tail: WeakSet[LogDecoder] = WeakSet()  # decoders whose partial tail came over
+        self._tail_incarnation = connection.incarnation  # of the connection
 
     def __repr__(self) -> str:
         return f"<Kafka07BrokerClient broker {self.broker.id} {self.connection!r}>"
@@ -124,12 +92,32 @@ class Kafka07BrokerClient:
         return self.connection.available_at
 
     def encode(self, batch: PartitionBatch, max_message_bytes: int) -> None:
-        """Encode a batch (see `BrokerClient.encode`). Every 0.7 broker takes the same bytes."""
-        if batch.encoded is None:
-            batch.encoded = encode_batch(batch, max_message_bytes)
+        """Set `batch.encoded` to its message set, compressed to one wrapper message (see `BrokerClient.encode`). Every
+        0.7 broker takes the same bytes.
 
-    def produce(self, batches: Sequence[PartitionBatch], *, acks: int) -> PendingResult[Sequence[PartitionResult]]:
-        """Send batches (see `BrokerClient.produce`): one as PRODUCE, several as MULTIPRODUCE.
+        Raises:
+            MessageTooLarge: The broker would drop the whole set silently: a payload is over the limit, and compressed,
+                the payload is the wrapper's (specification 3.1).
+        """
+        if batch.encoded is not None:
+            return
+        values: Any = batch.records
+        compression = CompressionType.NONE if batch.compression == "none" else CompressionType.named(batch.compression)
+        try:
+            encoded = encode_set(values, compression)
+        except TypeError:  # records with keys, which are not stored
+            values = [record if type(record) is bytes else record[0] for record in values]
+            encoded = encode_set(values, compression)
+        if len(encoded) - ENTRY_OVERHEAD > max_message_bytes:  # else no payload can be over the limit
+            size = len(encoded) - ENTRY_OVERHEAD if compression else max(map(len, values))
+            if size > max_message_bytes:
+                raise MessageTooLarge(str(batch.partition), -1, size, max_message_bytes, "max_message_bytes")
+        batch.encoded = encoded
+
+    def produce(
+        self, batches: Sequence[PartitionBatch], *, acks: int
+    ) -> PendingResult[Sequence[PartitionResult] | None]:
+        """Send batches (see `BrokerClient.produce`): one as PRODUCE, several as MULTIPRODUCE. The result is None.
 
         The result fails with ConnectionLost, `sent` true, when the broker closes the connection instead of confirming:
         it refused this produce or one before it, or died. With `acks=0` the result is available once the bytes are
@@ -139,17 +127,17 @@ class Kafka07BrokerClient:
             LocalProtocolError, Closed: Nothing was queued. MessageTooLarge, ConfigError: nor was it if a batch that is
                 not encoded yet cannot be.
         """
+        parts = []
         for batch in batches:
             if batch.encoded is None:
                 self.encode(batch, self.options.max_message_bytes)
-        parts = tuple([Produce(b.partition.topic, b.partition.partition, cast(bytes, b.encoded)) for b in batches])
-        buffers = encode_request(parts[0] if len(parts) == 1 else MultiProduce(parts))
-        request = self.connection.submit(
+            parts.append(Produce(batch.partition.topic, batch.partition.partition, cast(bytes, batch.encoded)))
+        buffers = encode_request(parts[0] if len(parts) == 1 else MultiProduce(tuple(parts)))
+        return self.connection.submit(
             buffers + CONFIRM if acks else buffers,
             ConfirmReply() if acks else None,
             deadline_s=self.options.request_timeout_s,
         )
-        return _PendingProduce(request, self.connection, [PartitionResult(batch.partition) for batch in batches])
 
     async def fetch(self, fetches: Sequence[PartitionFetch], *, max_wait: float = 0.0, min_bytes: int = 1) -> None:
         """Fetch partitions (see `BrokerClient.fetch`): a single one with FETCH, several with MULTIFETCH. 0.7 responds
@@ -162,6 +150,7 @@ class Kafka07BrokerClient:
         if not fetches:
             return
         self._drop_old_tails(fetches)
+        incarnation = self.incarnation
         parts = tuple(
             [Fetch(f.decoder.partition.topic, f.decoder.partition.partition, f.start(), f.max_bytes) for f in fetches]
         )
@@ -176,20 +165,21 @@ class Kafka07BrokerClient:
         finally:
             for fetch in fetches:
                 fetch.cancel()
+            if incarnation == self.incarnation:
+                self._with_tail.update([f.decoder for f in fetches if _has_tail(f.decoder)])
         for fetch, part, (code, received) in zip(fetches, parts, results, strict=True):
             fetch.received = received
             if code:
                 fetch.error = self._error(code, part)
 
     def _drop_old_tails(self, fetches: Sequence[PartitionFetch]) -> None:
-        if self._current_incarnation != self.incarnation:
-            self._current_incarnation = self.incarnation
-            self._current.clear()
+        if self._tail_incarnation != self.incarnation:
+            self._tail_incarnation = self.incarnation
+            self._with_tail.clear()
         for fetch in fetches:
-            if (decoder := fetch.decoder) not in self._current:
-                self._current.add(decoder)
-                if decoder.fetch_position != decoder.position:
-                    decoder.reset(decoder.position)
+            decoder = fetch.decoder
+            if _has_tail(decoder) and decoder not in self._with_tail:
+                decoder.reset(decoder.position)
 
     def _error(self, code: int, part: Fetch) -> BrokerError:
         return broker_error(code, f"{self.broker.address}: fetch {part.topic}/{part.partition} from {part.offset}")
@@ -218,7 +208,9 @@ class Kafka07BrokerClient:
                 error.hint = "0.7 brokers close the connection on a topic or partition that cannot exist on them"
             raise error from None
 
-    async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
+    async def resolve_position(
+        self, partition: TopicPartition, at: PositionSpec | AtTime, *, read_committed: bool = False
+    ) -> Position:
         """Resolve a position (see `BrokerClient.resolve_position`). Cancellation: safe."""
         for each in (at, EARLIEST):  # no segment is as old as a time before the first one
             if positions := await self.positions(partition, each):
@@ -230,34 +222,11 @@ class Kafka07BrokerClient:
         return MessageSetDecoder(partition, position, options)
 
 
+def _has_tail(decoder: LogDecoder) -> bool:
+    """Return True if a decoder keeps bytes behind the last message boundary."""
+    return decoder.fetch_position != decoder.position
+
+
 def _time_ms(at: PositionSpec | AtTime) -> int:
     """Times before the epoch are all the same to a broker, and -1 and -2 would mean something else."""
     return at.value if isinstance(at, PositionSpec) else int(min(max(0.0, at.seconds * 1000), LAST_TIME_MS))
-
-
-class _PendingProduce:
-    """The result of a produce (see `core.interfaces.PendingResult`): that of its request, with a result per partition
-    as its value."""
-
-    __slots__ = ("_connection", "_request", "_results", "add_done_callback")
-
-    def __init__(
-        self, request: InFlightRequest[Any], connection: Connection, results: Sequence[PartitionResult]
-    ) -> None:
-        self._request, self._connection, self._results = request, connection, results
-        self.add_done_callback = request.add_done_callback
-
-    @property
-    def done(self) -> bool:
-        return self._request.done
-
-    def result(self) -> Sequence[PartitionResult]:
-        self._request.result()
-        return self._results
-
-    def withdraw(self) -> bool:
-        return self._connection.withdraw(self._request)
-
-    def __await__(self) -> Generator[Any, Any, Sequence[PartitionResult]]:
-        yield from self._request.__await__()
-        return self._results

@@ -49,6 +49,8 @@ _UNSUPPORTED_VERSION = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
 @message(versions=(0, 2), flexible=2)
 class RequestHeader(Message):
+    """Header of a request: which API and version the body is, and an id that the response repeats."""
+
     request_api_key: I16 = 0
     request_api_version: I16 = 0
     correlation_id: I32 = 0
@@ -57,6 +59,8 @@ class RequestHeader(Message):
 
 @message(versions=(0, 1), flexible=1)
 class ResponseHeader(Message):
+    """Header of a response: the correlation id of the request that it answers."""
+
     correlation_id: I32 = 0
 
 

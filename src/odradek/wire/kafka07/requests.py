@@ -67,7 +67,12 @@ def encode_request(request: Request) -> list[Buffer]:
         LocalProtocolError: A number, a topic, the number of parts or the whole frame does not fit into its field.
     """
     try:
-        buffers = _encode_body(request)
+        match request:
+            case Produce(topic, partition, message_set):  # the request that callers wait for one by one
+                head = b"\0\0" + _topic(topic) + _PARTITION_LENGTH.pack(partition, len(message_set))
+                buffers: list[Buffer] = [head, message_set]
+            case _:
+                buffers = _encode_body(request)
     except (struct.error, UnicodeEncodeError) as error:
         raise LocalProtocolError(f"{_summary(request)} cannot be written: {error}") from None
     size = sum(map(len, buffers))
@@ -97,19 +102,17 @@ def decode_request(body: Buffer) -> Request:
 # ---- encoding -----------------------------------------------------------------------------------------------
 
 
-def _encode_body(request: Request) -> list[Buffer]:
+def _encode_body(request: Fetch | MultiFetch | MultiProduce | Offsets) -> list[Buffer]:
     """Return the body as buffers; the first one is `bytes`."""
     match request:
-        case Produce():
-            return [b"\0\0" + _produce_head(request), request.message_set]
         case Fetch():
             return [b"\0\1" + _fetch(request)]
         case MultiFetch(parts):
             return [_count(_MULTIFETCH, parts) + b"".join(map(_fetch, parts))]
         case MultiProduce(parts):
             buffers: list[Buffer] = [_count(_MULTIPRODUCE, parts)]
-            for part in parts:
-                buffers += _produce_head(part), part.message_set
+            for topic, partition, message_set in parts:
+                buffers += _topic(topic) + _PARTITION_LENGTH.pack(partition, len(message_set)), message_set
             return buffers
         case _:
             topic, *numbers = request
@@ -124,10 +127,6 @@ def _count(kind: int, parts: Sequence[object]) -> bytes:
 def _topic(topic: str) -> bytes:
     name = topic.encode()
     return struct.pack(">h", len(name)) + name
-
-
-def _produce_head(part: Produce) -> bytes:
-    return _topic(part.topic) + _PARTITION_LENGTH.pack(part.partition, len(part.message_set))
 
 
 def _fetch(part: Fetch) -> bytes:

@@ -225,17 +225,36 @@ class MultiFetchReply(FetchReply):
         self.done = not self._sinks
 
 
-class ConfirmReply(MultiFetchReply):
+class ConfirmReply:
     """Decodes the response to a MULTIFETCH of zero parts: 6 bytes, which hardly ever arrive in parts."""
 
-    def __init__(self) -> None:
-        super().__init__((), 0)
+    done = False
+    """True once the response is complete: no byte after it belongs to it."""
+    _received = b""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {_EMPTY_PART if self.done else len(self._received)} of {_EMPTY_PART} bytes>"
 
     def feed(self, data: memoryview) -> int:
-        if data[:_EMPTY_PART] == _EMPTY and not self._header:
+        """Take the next bytes and return how many belong to this response.
+
+        Raises:
+            RemoteProtocolError: The bytes are not an answer to the request. Feed no more.
+        """
+        if not self._received and data[:_EMPTY_PART] == _EMPTY:
             self.done = True
             return _EMPTY_PART
-        return super().feed(data)
+        part = bytes(data[: _EMPTY_PART - len(self._received)])
+        self._received += part
+        if len(self._received) == _EMPTY_PART:
+            if self._received != _EMPTY:
+                size, error_code = _HEADER.unpack(self._received)
+                raise RemoteProtocolError(f"code {error_code} and {size - 2} bytes in answer to a request for nothing")
+            self.done = True
+        return len(part)
+
+    def result(self) -> None:
+        """Return None: there is nothing to tell."""
 
 
 class OffsetsReply:

@@ -92,7 +92,7 @@ class MockBroker:
     """A broker inside of librdkafka: it stores what is produced as it came, and gives it back."""
 
     def __init__(self, **options: str) -> None:
-        self.producer = Producer({"test.mock.num.brokers": 1, "linger.ms": 10_000, "log_level": 0, **options})
+        self.producer = Producer({"test.mock.num.brokers": 1, "linger.ms": 5000, "log_level": 0, **options})
         (broker,) = self.producer.list_topics(timeout=30).brokers.values()
         self.address = broker.host, broker.port
 

@@ -1,0 +1,113 @@
+"""Checks of records before they are accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from threading import get_ident
+
+from odradek import arguments
+from odradek.client.options import HEADERS, TIMESTAMP
+from odradek.client.producer.dispatcher import Dispatcher
+from odradek.core.interfaces import ProducerRecord, ProtocolDriver
+from odradek.core.produce.batch import as_record
+from odradek.core.produce.partition_queue import TopicQueues
+from odradek.errors import ConfigError, MessageTooLarge, Rejected
+from odradek.types import TopicPartition
+
+__all__ = ["TOPIC", "RecordValidator", "ValidRecord"]
+
+MAX_PARTITION = (1 << 31) - 1
+"""Partitions are signed 32-bit numbers on the wire."""
+
+TOPIC = arguments.instance(str, "a str")
+"""The rule for the argument `topic`."""
+
+ValidRecord = tuple[TopicQueues, int, bytes | ProducerRecord, TopicPartition | None]
+"""A record as the accumulator takes it: its topic, its size on the wire, itself, and its explicit partition."""
+
+
+class RecordValidator:
+    """Checks records, and adds topics when their first record comes.
+
+    Args:
+        driver: The cluster.
+        dispatcher: That of the producer.
+        max_message_bytes: The brokers' limit.
+        max_record: The most bytes that a record may take on the wire: what the buffer has space for.
+        compression, compression_by_topic: Options of the producer.
+    """
+
+    def __init__(
+        self,
+        driver: ProtocolDriver,
+        dispatcher: Dispatcher,
+        max_message_bytes: int,
+        max_record: int,
+        compression: str,
+        compression_by_topic: Mapping[str, str],
+    ) -> None:
+        self._driver, self._dispatcher = driver, dispatcher
+        self._max_message_bytes, self._max_record = max_message_bytes, max_record
+        self._compression, self._compression_by_topic = compression, compression_by_topic
+        self._topics = dispatcher.accumulator.topics
+        self._record_overhead, self._record_size = dispatcher.accumulator.record_overhead, driver.record_size
+        self._unchecked_size = min(max_message_bytes, max_record)
+        self.unchecked_value = self._unchecked_size - self._record_overhead
+        """A value of at most so many bytes is never too large."""
+
+    def validate(
+        self,
+        name: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]],
+        timestamp: int | None,
+        partition: TopicPartition | int | None,
+    ) -> ValidRecord:
+        """Check everything that can be wrong with a record before it is accepted."""
+        if self._dispatcher.closed_reason is not None or get_ident() != self._dispatcher.thread:
+            self._dispatcher.check_open()
+        if not (value is None or isinstance(value, bytes)) or not (key is None or isinstance(key, bytes)):
+            raise TypeError(f"value and key must be bytes or None, not {type(value).__name__} and {type(key).__name__}")
+        try:
+            topic = self._topics.get(name) or self._new_topic(name)
+        except TypeError:
+            TOPIC("topic", name)  # one that cannot be a key
+            raise
+        record: bytes | ProducerRecord
+        if key is None and not headers and timestamp is None and type(value) is bytes:
+            record, size = value, self._record_overhead + len(value)
+        else:
+            if headers or timestamp is not None:
+                headers, timestamp = HEADERS("headers", headers), TIMESTAMP("timestamp", timestamp)
+            record = ProducerRecord(value, key, headers, timestamp)
+            size = self._record_size(record)
+        if size > self._unchecked_size or headers or timestamp is not None or value is None:
+            self._check(topic, as_record(record), size)  # a record is never smaller than its payload
+        return topic, size, record, None if partition is None else self.partition(name, partition)
+
+    def partition(self, topic: str, partition: TopicPartition | int) -> TopicPartition:
+        """Return the partition that is meant. Raises TypeError or ConfigError for what cannot be one."""
+        if isinstance(partition, int) and not isinstance(partition, bool) and not self._driver.numbers_by_broker:
+            partition = TopicPartition(topic, partition)
+        if not isinstance(partition, TopicPartition):
+            allowed = "a TopicPartition" if self._driver.numbers_by_broker else "a TopicPartition or a number"
+            arguments.wrong_type("partition", partition, f"{allowed} of this cluster (see Cluster.partitions())")
+        if not (type(partition.partition) is int and type(partition.broker) is int):
+            raise TypeError(f"partition and broker of {arguments.shown(partition)} must be numbers")
+        if partition.topic != topic or not 0 <= partition.partition <= MAX_PARTITION:
+            raise ConfigError(f"partition {partition} is not one of topic {topic}")
+        return partition
+
+    def _check(self, topic: TopicQueues, record: ProducerRecord, size: int) -> None:
+        """Check the size: compressed, only that of the batch counts, and is known when it is encoded."""
+        if size > self._max_record:
+            too_large = MessageTooLarge(topic.name, -1, size, self._max_record, "buffer_bytes")
+            raise Rejected([record], str(too_large)) from too_large
+        limit = self._max_message_bytes if topic.compression == "none" else self._max_record
+        self._driver.validate_record(topic.name, record, limit)
+
+    def _new_topic(self, name: str) -> TopicQueues:
+        TOPIC("topic", name)
+        self._driver.validate_record(name, ProducerRecord(b""), self._max_message_bytes)
+        return self._dispatcher.add_topic(name, self._compression_by_topic.get(name, self._compression))

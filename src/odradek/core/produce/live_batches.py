@@ -1,0 +1,138 @@
+"""All batches without an outcome: the memory they take, how they are divided and end, and when their time is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from odradek.core.interfaces import ProducerRecord, ProducerSequences
+from odradek.core.produce.batch import AccumulatorLimits, FlushWaiter, ProduceBatch
+from odradek.core.produce.partition_queue import PartitionQueue
+from odradek.errors import NotWritten, OutcomeUnknown
+
+__all__ = ["LiveBatches"]
+
+
+class LiveBatches:
+    """Batches from their first record to their outcome.
+
+    Args:
+        limits: Those of the accumulator.
+        record_size: Bytes of a record on the wire.
+        sequences: Identifies batches, if the producer is idempotent.
+
+    Attributes:
+        batches: Oldest first, but for parts of divided batches.
+        buffered_bytes: Bytes of the buffer they take.
+        finished: Batches that have an outcome since the accumulator took the last ones.
+        sequence: Number of the newest batch.
+        record_overhead: Bytes on the wire of a record that is only a value, beyond that value.
+    """
+
+    def __init__(
+        self,
+        limits: AccumulatorLimits,
+        record_size: Callable[[ProducerRecord], int],
+        sequences: ProducerSequences | None,
+    ) -> None:
+        self.batches: dict[ProduceBatch, None] = {}
+        self.buffered_bytes = self.sequence = 0
+        self.finished: list[ProduceBatch] = []
+        self.record_overhead = record_size(ProducerRecord(b""))
+        self._deliver_within, self._record_size, self._sequences = limits.deliver_within, record_size, sequences
+        self._flushes: list[FlushWaiter] = []
+
+    def __iter__(self) -> Iterator[ProduceBatch]:
+        return iter(self.batches)
+
+    def __contains__(self, batch: object) -> bool:
+        return batch in self.batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    # ---- dividing ------------------------------------------------------------------------------------------
+
+    def part(self, whole: ProduceBatch, queue: PartitionQueue, rows: Sequence[int]) -> ProduceBatch:
+        """Return some rows of a batch, in their order, as a batch of its age. Forget the whole afterwards."""
+        part = ProduceBatch(queue, whole.sequence, whole.created_at, whole.explicit_partition)
+        waiters = whole.waiters()
+        part.attempts, part.last_error = whole.attempts, whole.last_error
+        if rows[-1] - rows[0] + 1 == len(rows):
+            part.add(whole.records, rows[0], rows[-1] + 1)
+        else:
+            part.records = [whole.records[row] for row in rows]
+        for row, waiter in enumerate([waiters[row] for row in rows]):
+            if waiter is not None:
+                part.add_waiter(row, row + 1, waiter)
+        part.size = sum(map(self._size_of, part.records))
+        self.batches[part] = None
+        self.buffered_bytes += part.buffered_bytes
+        for flush in self._flushes:
+            flush.left += part.sequence <= flush.last
+        return part
+
+    def replace(self, batch: ProduceBatch, parts: Iterable[Sequence[int]]) -> list[ProduceBatch]:
+        """Replace a batch that was not written by batches of these rows of it, and return them."""
+        made = [self.part(batch, batch.queue, rows) for rows in parts if rows]
+        if self._sequences is not None:
+            self._sequences.divide(batch, made)
+        self.forget(batch)
+        return made
+
+    def _size_of(self, record: bytes | ProducerRecord) -> int:
+        return self._record_size(record) if isinstance(record, ProducerRecord) else self.record_overhead + len(record)
+
+    # ---- ending --------------------------------------------------------------------------------------------
+
+    def finish(self, batch: ProduceBatch) -> None:
+        """End a batch that has an outcome: its buffer space is free."""
+        batch.finished = True
+        self.finished.append(batch)
+        self.forget(batch)
+
+    def forget(self, batch: ProduceBatch) -> None:
+        """Remove a batch that is finished, or replaced by its parts."""
+        del self.batches[batch]
+        self.buffered_bytes -= batch.buffered_bytes
+        if batch.stamp is not None and self._sequences is not None:
+            self._sequences.release(batch, may_be_written=batch.may_be_written or batch.request is not None)
+        queue = batch.queue
+        if batch.queued or queue.open is batch:
+            queue.remove(batch)
+        if self._flushes:
+            for flush in self._flushes:
+                flush.left -= batch.sequence <= flush.last
+            self._flushes = [flush for flush in self._flushes if flush.left]
+
+    def flush(self) -> FlushWaiter:
+        """Close what is open, so that it is due; the result tells when all of it has an outcome."""
+        for batch in self.batches:
+            if batch.queue.open is batch:
+                batch.queue.close()
+        flush = FlushWaiter(self.sequence, len(self.batches))
+        if flush.left:
+            self._flushes.append(flush)
+        return flush
+
+    # ---- time ----------------------------------------------------------------------------------------------
+
+    def expired(self, now: float) -> list[ProduceBatch]:
+        """Return the batches older than `deliver_within` that are not `overdue` yet."""
+        latest = now - self._deliver_within
+        return [batch for batch in self.batches if batch.created_at <= latest and not batch.overdue]
+
+    def next_expiry(self, now: float) -> float:
+        """Return the time before which no batch expires (s)."""
+        created = (batch.created_at for batch in self.batches if not batch.overdue)
+        return min(created, default=now) + self._deliver_within
+
+    def time_out(self, batch: ProduceBatch, why: str = "") -> None:
+        """Finish a batch whose time is over, saying what is known about it."""
+        why = why or f"not delivered within {self._deliver_within:g} s"
+        topic = batch.queue.topic
+        where = batch.partition if batch.queue is not topic.unassigned else f"{topic.name}: {topic.why}"
+        tries = f"{batch.attempts} attempt{'' if batch.attempts == 1 else 's'}"
+        last = f", the last failed: {batch.last_error}" if batch.last_error is not None else ""
+        kind = OutcomeUnknown if batch.may_be_written or batch.request is not None else NotWritten
+        batch.fail(kind, f"{why} ({where}; {tries}{last})", batch.last_error)
+        self.finish(batch)

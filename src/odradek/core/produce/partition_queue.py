@@ -1,0 +1,110 @@
+"""The batches of one partition in their order, and the partitions of one topic."""
+
+from __future__ import annotations
+
+from collections import deque
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from odradek.core.produce.batch import ProduceBatch
+from odradek.types import TopicPartition
+
+if TYPE_CHECKING:
+    from odradek.core.produce.broker_queue import BrokerQueue
+
+__all__ = ["PartitionQueue", "TopicQueues"]
+
+_by_age = attrgetter("sequence")
+
+
+class PartitionQueue:
+    """The batches of one partition, oldest first.
+
+    Attributes:
+        partition: Its number is -1 for the records of a topic without known partitions, which are unassigned.
+        broker_queue: That of the broker that serves it now, if one does.
+        batches: What waits to be sent; `open` is the last of them, if it takes more records.
+        in_flight: How many batches are.
+        returned: Batches of failed requests; they queue again when nothing of the partition is in flight.
+        orphaned: Its records may go to other partitions of the topic.
+        candidate: The batch that waits in the broker's queue.
+    """
+
+    __slots__ = (
+        "batches",
+        "broker_queue",
+        "candidate",
+        "in_flight",
+        "open",
+        "orphaned",
+        "partition",
+        "returned",
+        "topic",
+    )
+
+    def __init__(self, topic: TopicQueues, partition: TopicPartition) -> None:
+        self.topic, self.partition = topic, partition
+        self.broker_queue: BrokerQueue | None = None
+        self.orphaned = True
+        self.batches: deque[ProduceBatch] = deque()
+        self.open: ProduceBatch | None = None
+        self.candidate: ProduceBatch | None = None
+        self.in_flight = 0
+        self.returned: list[ProduceBatch] = []
+
+    def close(self) -> None:
+        """Add nothing more to the open batch, which is due now."""
+        self.open = None
+        self.offer()
+
+    def offer(self) -> None:
+        """Tell the broker's queue that the first batch may be another one, or may be closed."""
+        if self.broker_queue is not None:
+            self.broker_queue.offer(self)
+
+    def merge(self, batches: list[ProduceBatch]) -> None:
+        """Queue batches by age. The open batch is closed: it must not keep growing ahead of a newer one."""
+        if batches:
+            for batch in batches:
+                batch.queued = True
+            self.batches = deque(sorted([*batches, *self.batches], key=_by_age))
+            self.open = None
+        self.offer()
+
+    def remove(self, batch: ProduceBatch) -> None:
+        """Remove a batch that has an outcome or was replaced by its parts, wherever it is."""
+        if self.open is batch:
+            self.open = None
+        if batch.queued:
+            batch.queued = False
+            self.batches.remove(batch)
+            self.offer()
+
+    def move_to(self, broker_queue: BrokerQueue | None) -> None:
+        """Follow the broker that serves the partition now."""
+        if self.broker_queue is not None:
+            self.broker_queue.withdraw(self)
+        self.broker_queue = broker_queue
+        self.offer()
+
+
+class TopicQueues:
+    """The partition queues of one topic.
+
+    Attributes:
+        known: The routing table says what partitions it has; until then `why` says why not.
+        registered: It had partitions in the cluster when it was looked up.
+        choices: The partitions that may be chosen now, in canonical order.
+        unassigned: The queue of records while there are no choices.
+        sticky: The queue that records without a preference go to, until its batch is full.
+    """
+
+    __slots__ = ("choices", "compression", "known", "name", "queues", "registered", "sticky", "unassigned", "why")
+
+    def __init__(self, name: str, compression: str) -> None:
+        self.name, self.compression = name, compression
+        self.known, self.registered = False, True
+        self.why = "its partitions are not known"
+        self.unassigned = self.sticky = PartitionQueue(self, TopicPartition(name, -1))
+        self.choices: list[PartitionQueue] = []
+        self.queues: dict[TopicPartition, PartitionQueue] = {}

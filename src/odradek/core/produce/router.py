@@ -1,0 +1,183 @@
+"""Partitions for records, and brokers for partitions, as routing tables come.
+
+Records of a partition that lost its broker go to the topic's other partitions, keyed ones by the new list, before newer
+ones there; records sent to an explicit partition, and what may be written already, wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from odradek import arguments
+from odradek.core.interfaces import ProducerRecord, ProducerSequences, RoutingTable
+from odradek.core.produce.batch import AccumulatorLimits, ProduceBatch
+from odradek.core.produce.broker_queue import BrokerQueue
+from odradek.core.produce.live_batches import LiveBatches
+from odradek.core.produce.partition_queue import PartitionQueue, TopicQueues
+from odradek.core.produce.partitioners import Partitioner
+from odradek.errors import ConfigError, Rejected
+from odradek.types import TopicPartition
+
+__all__ = ["Router"]
+
+
+class Router:
+    """The queues of all partitions, topics and brokers.
+
+    Args:
+        limits: Those of the accumulator.
+        partitioner: Returns an index, or None (no preference), for a record.
+        randrange: Randomness, for records without preference.
+        table: Who serves what now.
+        live: All batches.
+        sequences: Identifies batches, if the producer is idempotent.
+
+    Attributes:
+        due: Brokers that became due since the accumulator took the last ones; a set in order.
+        keyless_is_sticky: Records without a key need not be shown to the partitioner.
+    """
+
+    def __init__(
+        self,
+        limits: AccumulatorLimits,
+        partitioner: Partitioner,
+        randrange: Callable[[int], int],
+        table: RoutingTable,
+        live: LiveBatches,
+        sequences: ProducerSequences | None,
+    ) -> None:
+        self.table = table
+        self.topics: dict[str, TopicQueues] = {}
+        self.due: dict[int, None] = {}
+        self.keyless_is_sticky: bool = getattr(partitioner, "keyless_is_sticky", False)
+        self._limits, self._batch_bytes, self._live = limits, limits.batch_bytes, live
+        self._partitioner, self._randrange, self._sequences = partitioner, randrange, sequences
+        self._brokers: dict[int, BrokerQueue] = {}
+
+    # ---- records -------------------------------------------------------------------------------------------
+
+    def choose(self, topic: TopicQueues, key: bytes | None) -> PartitionQueue | None:
+        """Return the partition that the partitioner chooses, or None if it has no preference.
+
+        Raises:
+            ConfigError: It chose a partition that does not exist. So is what the partitioner itself raises.
+        """
+        count = len(topic.choices)
+        index = self._partitioner(topic.name, key, count)
+        if index is None:
+            return None
+        try:
+            if index >= 0:
+                return topic.choices[index]
+        except (IndexError, TypeError):
+            pass
+        raise ConfigError(f"the partitioner chose {arguments.shown(index)} of {count} partitions of {topic.name}")
+
+    def next_batch(
+        self, queue: PartitionQueue, size: int, now: float, *, explicit: bool, sticky: bool, packed: bool = False
+    ) -> ProduceBatch:
+        """Return the batch for a record that does not fit into the open one of `queue`.
+
+        Args:
+            queue: Where the record was to go.
+            size: Its bytes on the wire.
+            now: The time (s).
+            explicit: The record was sent to this very partition.
+            sticky: It has no preference: another partition is chosen.
+            packed: Nothing else may be in its batch.
+        """
+        topic = queue.topic
+        if sticky and topic.choices:
+            if queue.open is not None:
+                queue.close()
+            queue = topic.sticky = topic.choices[self._randrange(len(topic.choices))]
+            batch = queue.open
+            if not (batch is None or packed or batch.explicit_partition or batch.size + size > self._batch_bytes):
+                return batch
+        live = self._live
+        live.sequence += 1
+        batch = queue.open = ProduceBatch(queue, live.sequence, now, explicit)
+        live.batches[batch] = None
+        batch.queued = True
+        queue.batches.append(batch)
+        if queue.broker_queue is not None:
+            queue.broker_queue.offer(queue)
+        return batch
+
+    def partition(self, topic: TopicQueues, partition: TopicPartition) -> PartitionQueue:
+        """Return the queue of a partition, which need not be one that can be chosen."""
+        queue = topic.queues.get(partition)
+        if queue is None:
+            queue = topic.queues[partition] = PartitionQueue(topic, partition)
+            self._update_leader(queue)
+        return queue
+
+    # ---- routing tables ------------------------------------------------------------------------------------
+
+    def broker(self, broker: int) -> BrokerQueue:
+        """Return what waits for a broker."""
+        queue = self._brokers.get(broker)
+        if queue is None:
+            queue = self._brokers[broker] = BrokerQueue(broker, self._limits, self.due, self._sequences)
+        return queue
+
+    def route(self, table: RoutingTable) -> None:
+        """Replace the routing table."""
+        self.table = table
+        for topic in self.topics.values():
+            if topic.known:
+                self.route_topic(topic)
+
+    def route_topic(self, topic: TopicQueues) -> None:
+        """Follow the routing table in one topic."""
+        topic.choices = [self.partition(topic, partition) for partition in self.table.partitions(topic.name)]
+        choices = set(topic.choices)
+        if topic.sticky not in choices:
+            topic.sticky = topic.unassigned
+        for queue in (topic.unassigned, *topic.queues.values()):
+            self._update_leader(queue)
+            queue.orphaned = queue not in choices
+            if queue.orphaned and queue.open is not None and not queue.open.explicit_partition:
+                queue.open = None  # nothing more belongs here
+            if queue.orphaned and not queue.in_flight:
+                self.reassign(queue)
+
+    def _update_leader(self, queue: PartitionQueue) -> None:
+        known = queue.topic.known and queue is not queue.topic.unassigned
+        leader = self.table.leader(queue.partition) if known else None
+        broker = None if leader is None else self.broker(leader.id)
+        if broker is not queue.broker_queue:
+            queue.move_to(broker)
+
+    # ---- records of partitions that cannot be chosen any more -----------------------------------------------
+
+    def reassign(self, queue: PartitionQueue) -> None:
+        """Move what may be moved to partitions that can be chosen; it stays while there are none."""
+        topic = queue.topic
+        movable = [batch for batch in queue.batches if not (batch.explicit_partition or batch.may_be_written)]
+        if not topic.choices or not movable:
+            return
+        # One target for all records without preference: what was in one partition stays in order.
+        target = topic.choices[self._randrange(len(topic.choices))]
+        moved: dict[PartitionQueue, list[ProduceBatch]] = {}
+        for batch in movable:
+            for chosen, rows in self._destinations(batch, target).items():
+                moved.setdefault(chosen, []).append(self._live.part(batch, chosen, rows))
+            self._live.forget(batch)
+        for chosen, parts in moved.items():
+            chosen.merge(parts)
+
+    def _destinations(self, batch: ProduceBatch, target: PartitionQueue) -> dict[PartitionQueue, list[int]]:
+        """Return which rows go where. A record that the partitioner fails on is rejected, alone."""
+        rows: dict[PartitionQueue, list[int]] = {}
+        for row, record in enumerate(batch.records):
+            key = record.key if isinstance(record, ProducerRecord) else None
+            try:
+                chosen = self.choose(target.topic, key) or target
+            except Exception as error:  # the partitioner is the user's
+                failed = self._live.part(batch, batch.queue, [row])
+                failed.fail(Rejected, f"the partitioner failed: {type(error).__name__}: {error}", error)
+                self._live.finish(failed)
+            else:
+                rows.setdefault(chosen, []).append(row)
+        return rows
