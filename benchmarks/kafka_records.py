@@ -252,13 +252,13 @@ def compiled_cases(count: int) -> Iterator[Case]:
     check_lists(small)
     lists = partial(peer_objects, AiokafkaRecords)
     for name, data, ours, peer, floor, goal in (
-        ("decoded to objects", large, to_objects, lists, 1.5, OBJECTS_GOAL),
-        ("decoded to Arrow", large, to_arrow, lists, 3.0, ARROW_GOAL),
-        ("decoded to values", large, to_values, partial(peer_values, AiokafkaRecords), 1.5, None),
+        ("decoded to objects", large, to_objects, lists, 1.2, OBJECTS_GOAL),
+        ("decoded to Arrow", large, to_arrow, lists, 1.5, ARROW_GOAL),
+        ("decoded to values", large, to_values, partial(peer_values, AiokafkaRecords), 1.2, None),
         ("decoded to records", large, to_records, partial(peer_records, AiokafkaRecords), 0.2, None),
-        ("decoded to objects, 16 KiB", small, to_objects, lists, 1.0, None),
-        ("decoded to Arrow, 16 KiB", small, to_arrow, lists, 0.4, None),
-        ("encoded", large, write, partial(peer_write, AiokafkaBuilder), 1.5, ENCODE_GOAL),
+        ("decoded to objects, 16 KiB", small, to_objects, lists, 0.8, None),
+        ("decoded to Arrow, 16 KiB", small, to_arrow, lists, 0.2, None),
+        ("encoded", large, write, partial(peer_write, AiokafkaBuilder), 1.2, ENCODE_GOAL),
     ):
         yield case(name, "compiled", data, ours, partial(peer, data), floor, goal)
 
