@@ -6,7 +6,8 @@ any project that has odradek installed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -14,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 if TYPE_CHECKING:
-    from odradek.testing import FaultProxy, Kafka07Broker, KafkaBroker, ZooKeeperServer
+    from odradek.testing import FaultProxy, Kafka07Broker, KafkaBroker, KafkaCluster, ZooKeeperServer
 
 __all__ = [
     "odradek_chroot",
@@ -22,8 +23,12 @@ __all__ = [
     "odradek_kafka",
     "odradek_kafka07_broker",
     "odradek_kafka_broker",
+    "odradek_kafka_cluster",
     "odradek_zookeeper",
 ]
+
+_STARTED: pytest.StashKey[list[KafkaBroker | KafkaCluster]] = pytest.StashKey()
+"""Stash of what the fixtures below started for one test."""
 
 
 @pytest.fixture(scope="session")
@@ -68,13 +73,32 @@ def odradek_kafka() -> Iterator[KafkaBroker]:
 
 
 @pytest.fixture
-def odradek_kafka_broker() -> Iterator[Callable[..., KafkaBroker]]:
+def odradek_kafka_broker(request: pytest.FixtureRequest) -> Iterator[Callable[..., KafkaBroker]]:
     """A function: `odradek_kafka_broker("0.11.0.3")` is a running broker, stopped after this test. Takes what
     KafkaBroker takes; each call makes a cluster of its own."""
     from odradek.testing import KafkaBroker
 
+    yield from _starter(request, KafkaBroker)
+
+
+@pytest.fixture
+def odradek_kafka_cluster(request: pytest.FixtureRequest) -> Iterator[Callable[..., KafkaCluster]]:
+    """A function: `odradek_kafka_cluster("4.3.1", 3)` is a running cluster, stopped after this test. Takes what
+    KafkaCluster takes."""
+    from odradek.testing import KafkaCluster
+
+    yield from _starter(request, KafkaCluster)
+
+
+def _starter(request: pytest.FixtureRequest, kind: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    started = request.node.stash.setdefault(_STARTED, [])
     with ExitStack() as stack:
-        yield lambda *args, **options: stack.enter_context(KafkaBroker(*args, **options))
+
+        def start(*args: Any, **options: Any) -> Any:
+            started.append(stack.enter_context(kind(*args, **options)))
+            return started[-1]
+
+        yield start
 
 
 @pytest.fixture
@@ -84,3 +108,25 @@ def odradek_fault_proxy() -> Iterator[Callable[[str, int], FaultProxy]]:
 
     with ExitStack() as stack:
         yield lambda host, port: stack.enter_context(FaultProxy(host, port))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[Any]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keep the logs of the real brokers that a failed test used; its report shows where they are and how they end."""
+    report = yield
+    if report.failed and "odradek.testing.kafka" in sys.modules:
+        for broker in _brokers_of(item):
+            report.sections.append((f"{broker!r}, log kept: {broker.keep_log()}", broker.log_tail()))
+    return report
+
+
+def _brokers_of(item: pytest.Item) -> Iterator[KafkaBroker]:
+    from odradek.testing import KafkaBroker, KafkaCluster
+
+    for value in [*getattr(item, "funcargs", {}).values(), *item.stash.get(_STARTED, [])]:
+        if isinstance(value, KafkaBroker):
+            yield value
+        elif isinstance(value, KafkaCluster):
+            yield from value.brokers

@@ -15,6 +15,7 @@ from odradek.testing.kafka.releases import MATRIX, OTHERS
 
 # Time limits of hypothesis say something about the machine's load, not about what is tested.
 settings.register_profile("odradek", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("unit", settings.get_profile("odradek"), max_examples=20)  # of `scripts/test --unit`
 settings.load_profile("odradek")
 
 BACKENDS = [

@@ -18,7 +18,7 @@ from tests.client.consuming import LogDriver, tp
 import odradek as od
 from odradek import arguments, segments
 from odradek.client.options import ConsumerOptions, ProducerOptions, ReaderOptions
-from odradek.testing import FaultProxy, Kafka07Broker, KafkaBroker, ZooKeeperEnsemble, ZooKeeperServer
+from odradek.testing import FaultProxy, Kafka07Broker, KafkaBroker, KafkaCluster, ZooKeeperEnsemble, ZooKeeperServer
 from odradek.types import Columns
 from odradek.wire.kafka07.message_set import encode_set
 
@@ -87,12 +87,16 @@ VALUES: list[tuple[str, Callable[..., object], dict[str, object]]] = [
             "version": "4.3.1",
             "mode": None,
             "broker_id": 1,
+            "listeners": ["SSL"],
+            "users": None,
+            "certificate": "valid",
             "config": None,
             "zookeeper": None,
             "java": None,
             "heap": "256m",
         },
     ),
+    ("KafkaCluster", KafkaCluster, {"version": "4.3.1", "size": 3, "mode": None, "listeners": ["SSL"]}),
     (
         "ZooKeeperServer",
         ZooKeeperServer,

@@ -1,5 +1,6 @@
 """Directives for the protocol of Kafka 0.8 to 4.3, made of the declarations of odradek.wire.kafka.
 
+{kafka-index}           all APIs by key: versions, the first release that offers them, what they do
 {kafka-apis} FAMILY     every API of a module of odradek.wire.kafka.messages: versions by release, fields
 {kafka-schemas} MODULE  messages that belong to no API, of a module of odradek.wire.kafka
 {kafka-errors}          the table of error codes
@@ -10,6 +11,7 @@ from __future__ import annotations
 import csv
 import importlib
 import inspect
+import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -21,7 +23,17 @@ from sphinx.util.docutils import SphinxDirective
 
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.registry import APIS, Api
-from odradek.wire.kafka.schema import Array, Field, Kind, Message, Nested, Primitive, Struct, fields_of
+from odradek.wire.kafka.schema import (
+    Array,
+    Field,
+    Kind,
+    Message,
+    MessageSpec,
+    Nested,
+    Primitive,
+    Struct,
+    fields_of,
+)
 
 VERSIONS = Path(__file__).parents[2] / "tests" / "conformance" / "kafka" / "corpus" / "api_versions.csv"
 INDENT = "&nbsp;&nbsp;&nbsp;"
@@ -54,13 +66,15 @@ def offers() -> dict[int, list[Offer]]:
 
 
 def history(key: int) -> str:
-    """The releases in which the versions on offer changed."""
+    """The releases in which the versions on offer changed, as a sentence."""
     changes, before = [], ""
     for offer in offers().get(key, []):
         if (versions := _range(offer.first, offer.last)) != before:
-            changes.append(f"{offer.release}: {versions}")
+            changes.append(f"{offer.release} ({versions})")
             before = versions
-    return ", ".join(changes) or "offered to no client"
+    if not changes:
+        return "No broker offers it to clients."
+    return f"Brokers offer, from each release on: {', '.join(changes)}."
 
 
 def first_release(key: int, versions: tuple[int, int]) -> str:
@@ -83,7 +97,7 @@ def field_table(cls: type[Message], key: int) -> Iterator[str]:
         yield "No fields."
         return
     since = "| since " if key >= 0 else ""
-    yield f"| field | type | versions {since}| default | where absent |"
+    yield f"| field | type | versions {since}| default | other versions |"
     yield "|---|---|---" + "|---" * (2 + bool(since)) + "|"
     yield from rows
 
@@ -110,7 +124,12 @@ def _rows(cls: type[Struct], inside: tuple[int, int], depth: int, key: int) -> I
 def _type_name(kind: Kind) -> str:
     if isinstance(kind, Array):
         return f"[{_type_name(kind.element)}]"
-    return kind.name if isinstance(kind, Primitive) else kind.type.__name__
+    return kind.name if isinstance(kind, Primitive) else _breakable(kind.type.__name__)
+
+
+def _breakable(name: str) -> str:
+    """Allow line breaks before the words of a name: narrow screens need them."""
+    return re.sub("(?<=[a-z])(?=[A-Z])", "<wbr>", name)
 
 
 def _nulls(field: Field, first: int, last: int) -> str:
@@ -145,6 +164,28 @@ class Directive(SphinxDirective):
         return made
 
 
+def _flexible(spec: MessageSpec) -> str:
+    if spec.flexible is None:
+        return "none is flexible"
+    return "all are flexible" if spec.flexible <= spec.versions[0] else f"flexible from {spec.flexible} on"
+
+
+def _stable(spec: MessageSpec) -> str:
+    return "" if spec.stable == spec.versions else f" (final: {_range(*spec.stable)})"
+
+
+class Index(SphinxDirective):
+    def run(self) -> list[nodes.Node]:
+        lines = ["| key | API | purpose | versions | since |", "|---|---|---|---|---|"]
+        for api in APIS.values():
+            page = api.request.__module__.rpartition(".")[2].replace("_", "-")
+            # HTML, because MyST cannot see these sections.
+            link = f'<a href="{page}.html#kafka-{api.name.lower()}">{_breakable(api.name)}</a>'
+            since = first_release(api.key, api.versions) or "not for clients"
+            lines.append(f"| {api.key} | {link} | {inspect.getdoc(api.request)} | {_range(*api.versions)} | {since} |")
+        return [STYLE.deepcopy(), *self.parse_text_to_nodes("\n".join(lines))]
+
+
 class Apis(Directive):
     required_arguments = 1
 
@@ -154,12 +195,10 @@ class Apis(Directive):
 
     def api(self, api: Api) -> nodes.section:
         spec, name = api.request.SPEC, f"kafka-{api.name.lower()}"
-        flexible = "no version" if spec.flexible is None else f"{spec.flexible} and up"
-        stable = "" if spec.stable == spec.versions else f" (final: {_range(*spec.stable)})"
         about = [
             inspect.getdoc(api.request) or "",
             "",
-            f"Versions {_range(*spec.versions)}{stable}; flexible: {flexible}. Brokers: {history(api.key)}.",
+            f"Versions {_range(*spec.versions)}{_stable(spec)}; {_flexible(spec)}. {history(api.key)}",
         ]
         section = self.part(name, f"{api.name} ({api.key})", about)
         section += self.part(f"{name}-request", "Request", field_table(api.request, api.key))
@@ -197,6 +236,7 @@ class ErrorCodes(SphinxDirective):
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    for name, directive in [("kafka-apis", Apis), ("kafka-schemas", Schemas), ("kafka-errors", ErrorCodes)]:
+    directives = {"kafka-index": Index, "kafka-apis": Apis, "kafka-schemas": Schemas, "kafka-errors": ErrorCodes}
+    for name, directive in directives.items():
         app.add_directive(name, directive)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -27,6 +27,7 @@ from odradek.errors import (
     GroupError,
     InternalError,
     LocalProtocolError,
+    LogTruncated,
     MessageTooLarge,
     NotWritten,
     OdradekError,
@@ -42,6 +43,7 @@ from odradek.errors import (
     UsageError,
     ZooKeeperError,
 )
+from odradek.io.security import Security
 from odradek.types import (
     EARLIEST,
     LATEST,
@@ -85,6 +87,7 @@ __all__ = [
     "KeyHash",
     "KiB",
     "LocalProtocolError",
+    "LogTruncated",
     "MessageTooLarge",
     "MiB",
     "NotWritten",
@@ -101,6 +104,7 @@ __all__ = [
     "Rejected",
     "RemoteProtocolError",
     "RoundRobin",
+    "Security",
     "TopicPartition",
     "TransportError",
     "Tuning",

@@ -39,12 +39,12 @@ from odradek._arrays import (
     TIMESTAMP,
     Array,
     binaries,
+    constant,
     header_lists,
     integers,
     nulls,
     timestamp_types,
     timestamps,
-    zeros,
 )
 
 __all__ = ["Part", "record_batch", "schema", "table"]
@@ -213,14 +213,14 @@ def _int64s(numbers: Sequence[int], rows: int) -> Array:
 
 
 def _inner_indexes(numbers: Sequence[int] | None, rows: int) -> Array:
-    return zeros(rows) if numbers is None else integers(numbers, pa.int32())
+    return constant(0, rows) if numbers is None else integers(numbers, pa.int32())
 
 
 def _repeated(numbers: Sequence[int | None], rows: Sequence[int]) -> Array:
     """Return an int32 array with each number in as many rows as stands beside it."""
     distinct = set(numbers)
     if distinct == {0}:
-        return zeros(sum(rows))
+        return constant(0, sum(rows))
     if distinct == {None}:
         return nulls(pa.int32(), sum(rows))
     if None in distinct:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -75,8 +75,8 @@ class Batch:
             self.values,
             repeat(None) if c.keys is None else c.keys,
             repeat(()) if c.headers is None else c.headers,
-            repeat(None) if c.timestamps is None else map(_timestamp, c.timestamps),
-            repeat(None) if c.timestamp_types is None else map(_TIMESTAMP_TYPES.__getitem__, c.timestamp_types),
+            repeat(None) if c.timestamps is None else _timestamps(c.timestamps),
+            repeat(None) if c.timestamp_types is None else _timestamp_types(c.timestamp_types),
             *_positions(c),
             repeat(0) if c.inner_indexes is None else _as_list(c.inner_indexes),
             repeat(self.partition),
@@ -95,8 +95,15 @@ class Batch:
 _TIMESTAMP_TYPES: dict[int, TimestampType | None] = {NO_TIMESTAMP: None, **{int(kind): kind for kind in TimestampType}}
 
 
-def _timestamp(milliseconds: int) -> int | None:
-    return None if milliseconds == NO_TIMESTAMP else milliseconds
+def _timestamps(times: Sequence[int]) -> Iterable[int | None]:
+    listed = _as_list(times)
+    return [None if time == NO_TIMESTAMP else time for time in listed] if NO_TIMESTAMP in listed else listed
+
+
+def _timestamp_types(types: Sequence[int]) -> Iterable[TimestampType | None]:
+    if isinstance(types, memoryview) and (kinds := types.tobytes()).count(kinds[:1]) == len(kinds):
+        return repeat(_TIMESTAMP_TYPES[types[0]])  # as in nearly every batch
+    return map(_TIMESTAMP_TYPES.__getitem__, types)
 
 
 def _as_list(numbers: Sequence[int]) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""A cluster in memory behind the interfaces of the eras, with faults on command."""
+"""A cluster in memory behind the interfaces of the drivers, with faults on command."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class FakeMetadata:
         self.failure = error
         self._wake()
 
-    async def table_for_topic(self, name: str) -> Kafka07RoutingTable:
+    async def table_for_topic(self, name: str, *, create: bool = False) -> Kafka07RoutingTable:
         self.asked.append(name)
         await anyio.lowlevel.checkpoint()
         if self.topic_errors:
@@ -254,7 +254,9 @@ class FakeBroker:
     async def fetch(self, fetches: Sequence[PartitionFetch], *, max_wait: float = 0.0, min_bytes: int = 1) -> None:
         raise NotImplementedError
 
-    async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
+    async def resolve_position(
+        self, partition: TopicPartition, at: PositionSpec | AtTime, *, read_committed: bool = False
+    ) -> Position:
         return (await self.positions(partition, at) or await self.positions(partition, EARLIEST))[0]
 
     async def positions(
@@ -276,6 +278,7 @@ class FakeDriver:
     long_poll = False
     compressions = frozenset({"none", "gzip"})
     numbers_by_broker = True
+    refuses_batches = False
 
     def __init__(self) -> None:
         self.metadata = FakeMetadata()
@@ -295,7 +298,7 @@ class FakeDriver:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.closed += 1
-        self.metadata.fail(Closed("the era was closed"))
+        self.metadata.fail(Closed("the driver was closed"))
 
     def broker(self, broker: Broker, *, purpose: str) -> FakeBroker:
         return self[broker.id]

@@ -1,4 +1,4 @@
-"""Logs in memory behind the interfaces of the eras, and a group whose rebalances the test decides."""
+"""Logs in memory behind the interfaces of the drivers, and a group whose rebalances the test decides."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class LogMetadata:
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
 
-    async def table_for_topic(self, name: str) -> Kafka07RoutingTable:
+    async def table_for_topic(self, name: str, *, create: bool = False) -> Kafka07RoutingTable:
         await anyio.lowlevel.checkpoint()
         return self.table
 
@@ -82,7 +82,7 @@ class LogMetadata:
 
 
 class LogBroker:
-    """Serves the era's logs. Faults: `down`; `cut_after` some bytes of the next answer; `gate` holds answers back."""
+    """Serves the logs. Faults: `down`; `cut_after` some bytes of the next answer; `gate` holds answers back."""
 
     def __init__(self, broker: Broker, driver: LogDriver) -> None:
         self.broker, self._driver = broker, driver
@@ -151,7 +151,9 @@ class LogBroker:
         segments = [Position(p) for time, p in self._driver.segments.get(partition, []) if time <= at.seconds]
         return segments[-1:]
 
-    async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
+    async def resolve_position(
+        self, partition: TopicPartition, at: PositionSpec | AtTime, *, read_committed: bool = False
+    ) -> Position:
         return (await self.positions(partition, at) or await self.positions(partition, EARLIEST))[0]
 
     def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> LogDecoder:
@@ -337,6 +339,7 @@ class LogDriver:
 
     compressions = frozenset({"none"})
     numbers_by_broker = True
+    refuses_batches = False
 
     def refusal_policy(self) -> RefusalPolicy:
         raise NotImplementedError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -13,18 +13,12 @@ import pytest
 import trio
 
 import odradek as od
-from odradek.client.consumer.consumer import Consumer
-from odradek.client.consumer.reader import Reader
 from odradek.client.options import Tuning
-from odradek.client.producer.producer import Producer
 from odradek.client.tasks import ShieldedTaskGroup
-from odradek.core.interfaces import Assignment, RebalanceListener, Subscription
-from odradek.types import Position, TopicPartition
+from odradek.testing import MemoryCluster
+from odradek.types import TopicPartition
 
-from .conftest import FakeDriver
-from .consuming import LogDriver, tp
-
-STEPS = range(11)
+STEPS = range(20)
 """Of the event loop, until the cancellation comes. Entering takes fewer than these."""
 
 
@@ -58,41 +52,36 @@ class Group:
         await self._tasks.stop()
 
 
-class OnlyMember:
-    """A membership that is assigned one partition, once."""
+class InCluster:
+    """A block of a client of an in-memory cluster, whose own block is open already when it is entered."""
 
-    consumer_id = "g_me"
-    problem = ""
+    def __init__(self, make: Callable[[od.Cluster], AbstractAsyncContextManager[Any]]) -> None:
+        self._cluster, self._make = MemoryCluster(topics={"t": 1}), make
 
-    async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
-        await anyio.lowlevel.checkpoint()
+    async def __aenter__(self) -> None:
+        self._client = self._cluster.connect(tuning=Tuning(fetch_idle=0.001))
+        await self._client.__aenter__()
+        try:
+            self._block = self._make(self._client)
+            await self._block.__aenter__()
+        except BaseException:
+            await self._client.__aexit__(None, None, None)
+            raise
 
-    async def run(self, listener: RebalanceListener) -> None:
-        await listener.assign(Assignment(1, {tp(): 0}, {tp(): None}))
-        await anyio.sleep_forever()
-
-    async def leave(self) -> None:
-        await anyio.lowlevel.checkpoint()
-
-
-class GroupDriver(LogDriver):
-    """One partition with one reader."""
-
-    def membership(self, subscription: Subscription) -> OnlyMember:
-        return OnlyMember()
-
-
-def make_log_driver() -> LogDriver:
-    return GroupDriver(t=1)
+    async def __aexit__(self, *exception: Any) -> None:
+        try:
+            await self._block.__aexit__(*exception)
+        finally:
+            await self._client.__aexit__(*exception)
 
 
 BLOCKS: dict[str, Callable[[], AbstractAsyncContextManager[Any]]] = {
     "tasks": Group,
     "cluster": lambda: od.connect("kafka07://127.0.0.1:1"),
-    "producer": lambda: Producer(FakeDriver(), exit_within=1),
-    "reader": lambda: Reader(make_log_driver(), "t"),
-    "reader of positions": lambda: Reader(make_log_driver(), {tp(): od.Position(0)}),
-    "consumer": lambda: Consumer(make_log_driver(), "t", group="g", exit_within=1, tuning=Tuning(fetch_idle=0.001)),
+    "producer": lambda: InCluster(lambda k: k.producer(exit_within=1)),
+    "reader": lambda: InCluster(lambda k: k.reader("t")),
+    "reader of positions": lambda: InCluster(lambda k: k.reader({TopicPartition("t", 0): od.Position(0)})),
+    "consumer": lambda: InCluster(lambda k: k.consumer("t", group="g", exit_within=1)),
 }
 
 
@@ -190,13 +179,14 @@ async def test_a_scope_cancelled_at_any_step_ends(block: Callable[[], AbstractAs
 
 
 @pytest.mark.anyio
-async def test_clean_up_code_of_a_cancelled_task_can_use_a_block(driver: FakeDriver) -> None:
+async def test_clean_up_code_of_a_cancelled_task_can_use_a_block() -> None:
+    cluster = MemoryCluster(topics={"t": 1})
     with anyio.fail_after(10, shield=True), anyio.CancelScope() as scope:
         scope.cancel()
         try:
             await anyio.lowlevel.checkpoint()
         finally:
             with anyio.CancelScope(shield=True):
-                async with Producer(driver) as out:
+                async with cluster.connect() as k, k.producer() as out:
                     await out.send("t", b"goodbye")
-    assert driver.values() == [b"goodbye"]
+    assert [stored.value for stored in cluster.records("t")] == [b"goodbye"]

@@ -1,120 +1,53 @@
-"""`connect` and the cluster object: URLs, lifetimes, listings. With a cluster in memory and with nothing at all."""
+"""The cluster object: its options, its lifetime, its listings."""
 
 from __future__ import annotations
 
 import inspect
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import pytest
 
 from odradek import engine
 from odradek.client.cluster import Cluster
-from odradek.client.connect import connect
 from odradek.client.consumer.consumer import Consumer
 from odradek.client.consumer.reader import Reader
 from odradek.client.options import Tuning
 from odradek.client.producer.producer import Producer
-from odradek.errors import ConfigError, Unreachable, Unsupported, UsageError, ZooKeeperError
-from odradek.io.kafka07 import driver as driver_module
-from odradek.types import EARLIEST, LATEST, AtTime, Position, TopicPartition
-
-if TYPE_CHECKING:
-    from tests.client.conftest import FakeDriver
+from odradek.core.interfaces import ProducerRecord
+from odradek.errors import DeadlineError, Unreachable, UsageError, ZooKeeperError
+from odradek.testing import MemoryCluster
+from odradek.testing.memory.driver import MemoryDriver
+from odradek.types import EARLIEST, LATEST, AtTime, TopicPartition
 
 pytestmark = pytest.mark.anyio
 
+FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
+
 
 @pytest.fixture
-def arguments(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The arguments with which `connect` makes the driver."""
-    seen: dict[str, Any] = {}
+def cluster() -> MemoryCluster:
+    return MemoryCluster(topics={"t": 2})
 
-    def make(**options: Any) -> object:
-        seen.update(options)
-        return driver_module.Kafka07Driver(**options)
 
-    monkeypatch.setattr("odradek.io.kafka07.urls.Kafka07Driver", make)
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The drivers that were opened and closed."""
+    seen: list[str] = []
+    enter, leave = MemoryDriver.__aenter__, MemoryDriver.__aexit__
+
+    async def opened(self: MemoryDriver) -> MemoryDriver:
+        await enter(self)
+        seen.append("opened")
+        return self
+
+    async def closed(self: MemoryDriver, *exception: Any) -> None:
+        await leave(self, *exception)
+        seen.append("closed")
+
+    monkeypatch.setattr(MemoryDriver, "__aenter__", opened)
+    monkeypatch.setattr(MemoryDriver, "__aexit__", closed)
     return seen
-
-
-@pytest.mark.parametrize(
-    ("url", "zookeeper", "auth"),
-    [
-        ("kafka07+zk://zk1", "zk1:2181", []),
-        ("kafka07+zk://zk1,zk2:2182/chroot", "zk1:2181,zk2:2182/chroot", []),
-        ("kafka07+zk://zk1/", "zk1:2181", []),
-        ("kafka07+zk://zk1/a/b/", "zk1:2181/a/b", []),
-        ("kafka07+zk://user:pw@zk1,zk2", "zk1:2181,zk2:2181", [("digest", "user:pw")]),
-        ("kafka07+zk://us%2Fer:p%40%3Aw@zk1/c", "zk1:2181/c", [("digest", "us/er:p@:w")]),
-        ("kafka07+zk://[::1]:2181,[fe80::2]", "[::1]:2181,[fe80::2]:2181", []),
-    ],
-)
-async def test_zookeeper_urls(url: str, zookeeper: str, auth: list[Any], arguments: dict[str, Any]) -> None:
-    connect(url)
-    assert (arguments["zookeeper"], arguments["auth"]) == (zookeeper, auth)
-
-
-@pytest.mark.parametrize(
-    ("url", "brokers"),
-    [
-        ("kafka07://b1", ["b1:9092"]),
-        ("kafka07://b1:6667, b2/", ["b1:6667", "b2:9092"]),
-        ("kafka07://7@b1,8@b2:1", ["7@b1:9092", "8@b2:1"]),
-        ("kafka07://[::1]", ["[::1]:9092"]),
-    ],
-)
-async def test_broker_urls(url: str, brokers: list[str], arguments: dict[str, Any]) -> None:
-    connect(url)
-    assert arguments["brokers"] == brokers
-
-
-async def test_tuning_reaches_the_driver(arguments: dict[str, Any]) -> None:
-    connect("kafka07://b1", tuning=Tuning(request_timeout=3, connect_timeout=2, session_timeout=1))
-    options = arguments["options"]
-    assert (options.api.request_timeout_s, options.connection.connect_timeout_s, options.session_timeout_s) == (3, 2, 1)
-
-
-@pytest.mark.parametrize(
-    ("url", "what"),
-    [
-        ("", "no scheme; it is kafka07"),
-        ("b1:9092", "no scheme; it is kafka07"),
-        ("http://b1", r"unknown scheme 'http' .* it is kafka07\+zk://.* or kafka07://"),
-        ("kafka07+zk://", "ZooKeeper server ''"),
-        ("kafka07+zk://zk1,,zk2", "ZooKeeper server ''"),
-        ("kafka07+zk://zk1:none", "ZooKeeper server 'zk1:none'"),
-        ("kafka07+zk://zk1:0", "ZooKeeper server 'zk1:0'"),
-        ("kafka07+zk://zk1:65536", "ZooKeeper server 'zk1:65536'"),
-        ("kafka07+zk://zk1//x", "chroot //x"),
-        ("kafka07+zk://zk1/a?b=c", r"chroot /a\?b=c"),
-        ("kafka07+zk://user@zk1", "user:password@"),
-        ("kafka07+zk://:pw@zk1", "user:password@"),
-        ("kafka07://b1/chroot", "only kafka07.zk:// has a chroot"),
-        ("kafka07://b1:x", "broker 'b1:x'"),
-        ("kafka07://u:p@b1", "broker 'u:p@b1'"),
-        ("kafka07://1@b1,1@b2", "id 1 already"),
-        ("kafka07://::1", "broker '::1'"),
-    ],
-)
-async def test_malformed_urls_say_what_and_where(url: str, what: str) -> None:
-    with pytest.raises(ConfigError, match=what):
-        connect(url)
-
-
-async def test_a_malformed_url_does_not_give_its_password_away() -> None:
-    for url in ("kafka07+zk://user:secret@zk1:none", "kafka07+zk://secret@zk1"):
-        with pytest.raises(ConfigError) as caught:
-            connect(url)
-        assert "secret" not in str(caught.value)
-
-
-async def test_kafka_urls_say_what_they_would_need() -> None:
-    with pytest.raises(
-        Unsupported, match=r"kafka:// is not supported here: it needs the protocols of Kafka 0\.8.*; 0\.7 is"
-    ):
-        connect("kafka://b1,b2")
 
 
 @pytest.mark.parametrize("made", [Producer, Consumer, Reader])
@@ -129,71 +62,74 @@ async def test_the_cluster_offers_every_option_of_what_it_makes(made: type) -> N
 # ---- lifetimes ------------------------------------------------------------------------------------------------
 
 
-async def test_the_block_opens_and_closes_the_driver(driver: FakeDriver) -> None:
-    async with Cluster(driver, Tuning()) as k:
-        assert (driver.opened, driver.closed) == (1, 0)
+async def test_the_block_opens_and_closes_the_driver(cluster: MemoryCluster, steps: list[str]) -> None:
+    async with cluster.connect() as k:
+        assert steps == ["opened"]
         assert repr(k).startswith("<Cluster <")
         assert repr(k).endswith(f", {engine.active.NAME} engine>")
-    assert driver.closed == 1
+    assert steps == ["opened", "closed"]
 
 
-async def test_what_the_block_raises_comes_out_as_it_is(driver: FakeDriver) -> None:
+async def test_what_the_block_raises_comes_out_as_it_is(cluster: MemoryCluster, steps: list[str]) -> None:
     with pytest.raises(ValueError, match="mine"):
-        async with Cluster(driver, Tuning()):
+        async with cluster.connect():
             raise ValueError("mine")
-    assert driver.closed == 1
+    assert steps == ["opened", "closed"]
 
 
-async def test_a_cluster_that_cannot_be_opened_raises_why(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def refuse(self: object) -> None:
-        raise Unreachable("zookeeper", "zk1:2181", "nobody there")
-
-    monkeypatch.setattr(type(driver), "__aenter__", refuse)
+async def test_a_cluster_that_cannot_be_opened_raises_why(cluster: MemoryCluster, steps: list[str]) -> None:
+    cluster.fail("connect", Unreachable("tcp", "memory-1:9092", "nobody there"))
     with pytest.raises(Unreachable, match="nobody there"):
-        async with Cluster(driver, Tuning()):
+        async with cluster.connect():
             raise AssertionError("not reached")
-    assert driver.closed == 0
+    assert steps == []
 
 
-async def test_opening_can_be_cancelled(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(driver), "__aenter__", lambda self: anyio.sleep_forever())
+async def test_opening_can_be_cancelled_and_has_a_time_limit(cluster: MemoryCluster) -> None:
+    cluster.hold("connect")
     with anyio.move_on_after(0.01) as scope:
-        async with Cluster(driver, Tuning()):
+        async with cluster.connect():
             raise AssertionError("not reached")
     assert scope.cancelled_caught
+    with pytest.raises(DeadlineError):
+        async with cluster.connect(tuning=Tuning(connect_timeout=0.01)):
+            raise AssertionError("not reached")
 
 
 @pytest.mark.parametrize("block_fails", [False, True])
 async def test_an_error_of_closing_is_raised_unless_the_block_raises(
-    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, block_fails: bool
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, block_fails: bool
 ) -> None:
-    async def fail(self: object, *exception: object) -> None:
+    leave = MemoryDriver.__aexit__
+
+    async def fail(self: MemoryDriver, *exception: Any) -> None:
+        await leave(self, *exception)
         raise ZooKeeperError("the session is gone")
 
-    monkeypatch.setattr(type(driver), "__aexit__", fail)
+    monkeypatch.setattr(MemoryDriver, "__aexit__", fail)
     with pytest.raises(ValueError if block_fails else ZooKeeperError):
-        async with Cluster(driver, Tuning()):
+        async with cluster.connect():
             if block_fails:
                 raise ValueError("mine")
 
 
-async def test_pain_ctrl_c_a_cancelled_block_flushes_before_the_driver_closes(driver: FakeDriver) -> None:
+async def test_pain_ctrl_c_a_cancelled_block_flushes_before_the_driver_closes(
+    cluster: MemoryCluster, steps: list[str]
+) -> None:
     with anyio.CancelScope() as scope:
-        async with Cluster(driver, Tuning()) as k, k.producer() as out:
+        async with cluster.connect() as k, k.producer() as out:
             await out.put("t", b"v")
             scope.cancel()
             await anyio.sleep_forever()
     assert scope.cancelled_caught
-    assert driver.values() == [b"v"]
-    assert driver.closed == 1
+    assert [stored.value for stored in cluster.records("t")] == [b"v"]
+    assert steps == ["opened", "closed"]
 
 
-@pytest.mark.parametrize("url", ["kafka07://127.0.0.1:1", "kafka07+zk://127.0.0.1:1"])
-async def test_a_cluster_is_entered_once(url: str) -> None:
-    k = connect(url, tuning=Tuning(session_timeout=0.2))
-    with suppress(Unreachable):
-        async with k:
-            pass
+async def test_a_cluster_is_entered_once(cluster: MemoryCluster) -> None:
+    k = cluster.connect()
+    async with k:
+        pass
     with pytest.raises(UsageError, match=r"was entered before: call connect\(\) again"):
         async with k:
             raise AssertionError("not reached")
@@ -202,24 +138,23 @@ async def test_a_cluster_is_entered_once(url: str) -> None:
 # ---- listings -------------------------------------------------------------------------------------------------
 
 
-async def test_topics_and_partitions(driver: FakeDriver) -> None:
-    driver.metadata.publish("u", b2=1)
-    async with Cluster(driver, Tuning()) as k:
+async def test_topics_and_partitions(cluster: MemoryCluster) -> None:
+    cluster.create_topic("u")
+    async with cluster.connect() as k:
         assert await k.topics() == {"t", "u"}
-        assert await k.partitions("t") == tuple(TopicPartition("t", n, b) for b in (1, 2) for n in (0, 1))
+        assert await k.partitions("t") == (FIRST, SECOND)
         assert await k.partitions("nobody published this") == ()
 
 
-async def test_positions_by_meaning(driver: FakeDriver) -> None:
-    driver.metadata.publish("t", b1=1, b2=1)
-    first, second = TopicPartition("t", 0, 1), TopicPartition("t", 0, 2)
-    for partition, start, end in ((first, 0, 100), (second, 50, 70)):
-        positions = driver[partition.broker].listed_positions
-        positions[partition, EARLIEST], positions[partition, LATEST] = [Position(start)], [Position(end)]
-    driver[1].listed_positions[first, AtTime(5.0)] = [Position(30)]
-    async with Cluster(driver, Tuning()) as k:
-        assert await k.positions("t", LATEST) == {first: 100, second: 70}
-        assert await k.positions("t", AtTime(5.0)) == {first: 30, second: 50}
-        driver[2].down = Unreachable("tcp", "b2:9092", "refused")
+async def test_positions_by_meaning() -> None:
+    cluster = MemoryCluster(topics={"t": 2}, brokers=2)
+    cluster.append("t", [ProducerRecord(b"v", timestamp=time) for time in (1000, 5000, 9000)])
+    cluster.append("t", [b"v"] * 7, partition=1)
+    cluster.delete_records(SECOND, 4)
+    async with cluster.connect() as k:
+        assert await k.positions("t", EARLIEST) == {FIRST: 0, SECOND: 4}
+        assert await k.positions("t", LATEST) == {FIRST: 3, SECOND: 7}
+        assert await k.positions("t", AtTime(5.0)) == {FIRST: 1, SECOND: 4}
+        cluster.fail("positions", Unreachable("tcp", "memory-2:9092", "refused"), broker=2)
         with pytest.raises(Unreachable):
             await k.positions("t", LATEST)

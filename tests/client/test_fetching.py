@@ -452,7 +452,7 @@ async def test_a_broker_that_leaves_while_fetches_are_in_flight() -> None:
 
 
 def held(reader: Reader | Consumer) -> int:
-    return sum(cursor.buffered.memory for cursor in reader._fetcher.cursors.values())
+    return sum(cursor.held_bytes for cursor in reader._fetcher.cursors.values())
 
 
 async def test_many_partitions_take_turns_within_the_budget() -> None:

@@ -170,7 +170,7 @@ def check(world: World, failed: list[Failed]) -> None:
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=settings().max_examples // 2)
 @given(
     steps=st.lists(st.tuples(st.sampled_from(RECORDS + FAULTS), st.integers(0, 11)), max_size=30),
     compression=st.sampled_from(["none", "gzip"]),

@@ -572,12 +572,12 @@ async def test_pain_memory_bounded_with_slow_reader() -> None:
         fetches = len(driver.b1.fetches)
         await anyio.sleep(0.02)
         assert len(driver.b1.fetches) == fetches, "still fetching"
-        held = sum(cursor.buffered.memory for cursor in reader._fetcher.cursors.values())
+        held = sum(cursor.held_bytes for cursor in reader._fetcher.cursors.values())
         assert read_ahead_bytes / 4 < held <= read_ahead_bytes
         total = 1
         async for batch in batches_until(reader, 79_999):
             total += len(batch)
-            assert sum(cursor.buffered.memory for cursor in reader._fetcher.cursors.values()) <= read_ahead_bytes
+            assert sum(cursor.held_bytes for cursor in reader._fetcher.cursors.values()) <= read_ahead_bytes
         assert total == 80_000
 
 

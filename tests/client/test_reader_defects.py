@@ -56,7 +56,7 @@ async def test_many_damaged_messages_stay_within_the_read_ahead(corrupt: str) ->
         (cursor,) = reader._fetcher.cursors.values()
         most = rows = 0
         async for batch in reader.batches():
-            most = max(most, cursor.buffered.memory)
+            most = max(most, cursor.held_bytes)
             rows += len(batch)
             assert len(reader.reports) <= 1000
         assert rows == (60_001 if corrupt == "raw" else 1)
@@ -194,11 +194,11 @@ async def test_an_answer_that_refuses_a_whole_fetch_has_its_partitions_back_off(
     driver.b1.fatal = BrokerError(9, "REPLICA_NOT_AVAILABLE", retriable=True, refresh_metadata=True)
     refresh = driver.metadata.refresh
 
-    async def mended() -> Kafka07RoutingTable:
+    async def fixed() -> Kafka07RoutingTable:
         driver.b1.fatal = None
         return await refresh()
 
-    driver.metadata.refresh = mended  # type: ignore[method-assign]
+    driver.metadata.refresh = fixed  # type: ignore[method-assign]
     starts = {tp(number): Position(0) for number in range(2)}
     async with Reader(driver, starts, tuning=Tuning(backoff=Backoff(first_s=0.05, max_s=0.05))) as reader:
         begin = anyio.current_time()

@@ -261,7 +261,7 @@ async def test_pain_memory_is_bounded_with_a_slow_taker_of_tables() -> None:
     ) as reader:
         rows = 0
         async for table in reader.arrow(max_bytes=50_000):
-            assert sum(cursor.buffered.memory for cursor in reader._fetcher.cursors.values()) <= read_ahead_bytes
+            assert sum(cursor.held_bytes for cursor in reader._fetcher.cursors.values()) <= read_ahead_bytes
             assert 90 * table.num_rows <= 50_000
             rows += table.num_rows
             await anyio.lowlevel.checkpoint()

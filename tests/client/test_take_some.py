@@ -10,7 +10,7 @@ from odradek import engine
 from odradek.batch import Batch
 from odradek.client.consumer.reader import Reader
 from odradek.client.options import Tuning
-from odradek.core.fetch.cursor import BufferedColumns
+from odradek.core.fetch.row_queue import BufferedColumns
 from odradek.engine import PackedBytes
 from odradek.errors import CorruptMessage
 from odradek.types import LATEST, Columns

@@ -46,14 +46,21 @@ def decoded(engine: Engine, data: bytes, start: int, stop: int, batch: tuple[int
     return story, count, [plain(column) for column in made.take()], [plain(column) for column in made.take()]
 
 
+HEADER_BYTES = 61
+
+
 @settings(deadline=None)
-@given(rows=rows, base=numbers)
-def test_records_are_written_alike(rows: list[tuple[bytes | None, bytes | None, Headers, int]], base: int) -> None:
+@given(rows=rows, base=numbers, producer=st.integers(-2, 1 << 15))
+def test_records_are_written_alike(
+    rows: list[tuple[bytes | None, bytes | None, Headers, int]], base: int, producer: int
+) -> None:
     values, keys = [row[0] for row in rows], [row[1] for row in rows]
     pairs, times = [row[2] for row in rows], [row[3] for row in rows]
-    one, other = (engine.encode_records(values, keys, pairs, times, base) for engine in BOTH)
-    assert one == other
-    assert PURE.encode_records(values) == COMPILED.encode_records(values)
+    for compress in (None, bytes, lambda data: data[::-1] + b"more"):
+        fields = values, keys, pairs, times, 16, base, producer, producer, producer, compress
+        one, other = (outcome(engine.encode_batch, *fields) for engine in BOTH)
+        assert one == other
+    assert PURE.encode_batch(values) == COMPILED.encode_batch(values)
     for magic in (0, 1):
         one, other = (engine.encode_messages(values, keys, times, magic, 8, 1 << 40) for engine in BOTH)
         assert one == other
@@ -86,7 +93,7 @@ def test_records_sound_or_not_are_read_alike(
 ) -> None:
     values, keys, pairs, times = ([row[column] for row in rows] for column in range(4))
     for data in (
-        PURE.encode_records(values, keys, pairs, times, batch[4]),  # type: ignore[arg-type]
+        PURE.encode_batch(values, keys, pairs, times)[HEADER_BYTES:],  # type: ignore[arg-type]
         PURE.encode_messages(values, keys, times, 1, 0, batch[3]),  # type: ignore[arg-type]
         PURE.encode_messages(values, keys, None, 0),  # type: ignore[arg-type]
     ):
@@ -98,10 +105,10 @@ def test_records_sound_or_not_are_read_alike(
 
 @pytest.mark.parametrize("number", [0, 63, 64, -64, -65, (1 << 31) - 1, -(1 << 31), (1 << 63) - 1, -(1 << 63)])
 def test_numbers_at_the_limits_of_their_types(engine: Engine, number: int) -> None:
-    data = engine.encode_records([b"x"], None, None, [number], 0)
+    data = engine.encode_batch([b"x", b"y"], None, None, [0, number])
     made = engine.RecordBuilder()
-    assert made.decode_batch(data, 0, len(data), 1, 0, 0, 0, 0, False) == (len(data), 1, 1)
-    assert plain(made.take()[5]) == [number]
+    assert made.decode_batch(data, HEADER_BYTES, len(data), 2, 0, 1, 0, 0, False) == (len(data), 2, 2)
+    assert plain(made.take()[5]) == [0, number]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +130,7 @@ def test_numbers_at_the_limits_of_their_types(engine: Engine, number: int) -> No
     ],
 )
 def test_records_that_cannot_be_are_not_taken(engine: Engine, record: bytes) -> None:
-    good = engine.encode_records([b"x"])
+    good = engine.encode_batch([b"x"])[HEADER_BYTES:]
     made = engine.RecordBuilder()
     data = good + record
     assert made.decode_batch(data, 0, len(data), 2, 50, 1, 0, 0, False) == (len(good), 1, 51)
@@ -159,8 +166,14 @@ def test_buffers_that_do_not_hold_what_is_asked_for_are_refused(engine: Engine) 
 
 def test_columns_of_times_may_be_views(engine: Engine) -> None:
     times = memoryview(array("q", [5, 6]))
-    assert engine.encode_records([b"a", b"b"], None, None, times, 5) == engine.encode_records(
-        [b"a", b"b"], None, None, [5, 6], 5
-    )
+    assert engine.encode_batch([b"a", b"b"], None, None, times) == engine.encode_batch([b"a", b"b"], None, None, [5, 6])
     with pytest.raises(OverflowError):
-        engine.encode_records([b"a"], None, None, [1 << 63], 0)
+        engine.encode_batch([b"a"], None, None, [1 << 63])
+
+
+def test_a_batch_has_the_crc_of_what_stands_behind_it(engine: Engine) -> None:
+    data = engine.encode_batch([b"a", None], [None, b"k"], None, [9, 7], 0, 5, 1, 2, 3)
+    assert int.from_bytes(data[17:21], "big") == engine.crc32c(data[21:])
+    assert int.from_bytes(data[8:12], "big") == len(data) - 12
+    assert [int.from_bytes(data[at : at + 8], "big") for at in (0, 27, 35)] == [5, 9, 9]
+    assert len(engine.encode_batch([])) == HEADER_BYTES

@@ -777,7 +777,7 @@ async def test_a_loss_calls_back_in_order_whether_sent_or_not_and_what_is_submit
 async def test_a_deadline_calls_back_in_the_order_of_the_exchanges(net: Net) -> None:
     async with connected(net) as connection:
         called: list[str] = []
-        patient, late = ask(connection, b"a"), ask(connection, b"b", deadline_s=0.02)
+        patient, late = ask(connection, b"a"), ask(connection, b"b", deadline_s=0.5)
         patient.add_done_callback(lambda: called.append("patient"))
         late.add_done_callback(lambda: called.append("late"))
         assert await outcome(late) == (DeadlineError, True)

@@ -1,4 +1,4 @@
-"""The 0.7 era as a whole: its rules, its brokers, with and without ZooKeeper."""
+"""The driver of 0.7 as a whole: its rules, its brokers, with and without ZooKeeper."""
 
 from __future__ import annotations
 

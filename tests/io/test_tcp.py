@@ -86,7 +86,7 @@ async def test_a_refused_connection_says_tcp_address_and_why() -> None:
 async def test_every_address_that_failed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     errors = {"::1": OSError(101, "no route"), "127.0.0.1": ConnectionRefusedError(111, "Connect call failed")}
 
-    async def fail(host: str, port: int) -> Transport:
+    async def fail(host: str, port: int, tls: object) -> Transport:
         await checkpoint()
         raise errors[host]
 
@@ -116,7 +116,7 @@ class Closable:
 async def test_addresses_are_tried_in_turns_and_a_silent_one_does_not_hold_up(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
 
-    async def open_(host: str, port: int) -> Any:
+    async def open_(host: str, port: int, tls: object) -> Any:
         tried.append(host)
         await (checkpoint() if host == "10.0.0.2" else anyio.sleep_forever())
         return Closable(host)
@@ -134,7 +134,7 @@ async def test_a_link_that_nobody_takes_is_closed(monkeypatch: pytest.MonkeyPatc
     links: list[Closable] = []
     both = anyio.Event()
 
-    async def open_(host: str, port: int) -> Any:
+    async def open_(host: str, port: int, tls: object) -> Any:
         links.append(Closable(host))
         if len(links) == 2:
             both.set()

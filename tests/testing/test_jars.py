@@ -114,7 +114,7 @@ def test_what_a_jar_needs_at_run_time_comes_with_it(repository: Path) -> None:
 
 
 def test_processes_that_fill_the_cache_at_once_all_find_it_complete(repository: Path, cache: Path) -> None:
-    script = f"from odradek.testing.maven import download; print(*download({VERSIONS[VERSION]!r}, transitive=False))"
+    script = f"from odradek.testing.jars import maven_jars; print(*maven_jars({VERSIONS[VERSION]!r}, transitive=False))"
     processes = [
         subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(3)

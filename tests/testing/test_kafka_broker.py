@@ -88,6 +88,26 @@ def test_a_mode_that_a_release_does_not_have_is_refused() -> None:
         KafkaBroker("0.11.0.3", mode=KRAFT)
 
 
+def test_it_hands_over_and_closes_its_files_when_it_is_terminated() -> None:
+    with KafkaBroker("0.8.2.2") as broker:
+        broker.create_topic("kept", 2, config={"retention.ms": "1000000"})
+        broker.terminate()
+        assert not broker.running
+        assert "[Kafka Server 1], shut down completed" in broker.log_path.read_text()
+        broker.start()
+        assert {topic.name: len(topic.partitions) for topic in broker.metadata().topics} == {"kept": 2}
+
+
+def test_a_full_disk_ends_a_broker_that_has_no_other() -> None:
+    with KafkaBroker() as broker:
+        broker.create_topic("kept")
+        broker.fill_disk()
+        assert eventually(lambda: not broker.running)  # it writes to its log of metadata, or to that of a topic
+        broker.kill()
+        broker.start()
+        assert [topic.name for topic in broker.metadata().topics] == ["kept"]
+
+
 def test_a_paused_broker_answers_nothing_until_resumed(odradek_kafka: KafkaBroker) -> None:
     odradek_kafka.pause()
     with pytest.raises(TimeoutError):
@@ -106,8 +126,7 @@ def test_stop_removes_everything_and_is_idempotent() -> None:
             broker.start()
         directory, process = broker.data_dir.parent, broker._process
         assert process
-        assert broker._own_zookeeper is not None
-        zookeeper = broker._own_zookeeper._process
+        zookeeper = broker.zookeeper._process
         assert zookeeper
     broker.stop()
     assert not directory.exists()
@@ -159,7 +178,7 @@ def test_no_process_and_no_directory_outlives_the_test_process(way: signal.Signa
         "from odradek.testing import KafkaBroker\n"
         "broker = KafkaBroker('0.8.2.2')\n"
         "broker.start()\n"
-        "print(broker._process.pid, broker._own_zookeeper._process.pid, broker.data_dir.parent, flush=True)\n"
+        "print(broker._process.pid, broker.zookeeper._process.pid, broker.data_dir.parent, flush=True)\n"
         "sys.stdin.read()\n"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:

@@ -195,6 +195,8 @@ async def test_topics_and_partitions_are_listed_until_they_are_deleted() -> None
         lambda cluster: cluster.move_leader(ORDERS, 9),
         lambda cluster: cluster.fail("teleport", Unreachable("tcp", "x", "y")),
         lambda cluster: cluster.fail("fetch", Unreachable("tcp", "x", "y"), broker=9),
+        lambda cluster: cluster.fail("fetch", Unreachable("tcp", "x", "y"), applied=True),
+        lambda cluster: cluster.fail("produce", BrokerError(5, "X"), applied=True),
         lambda cluster: cluster.delay("teleport", 1),
         lambda cluster: cluster.hold("teleport"),
         lambda cluster: cluster.release("teleport"),
@@ -289,6 +291,16 @@ async def test_a_retriable_error_of_a_produce_is_retried(error: od.OdradekError)
             await out.send("orders", b"x")
         assert out.statistics().retries == 3
     assert [each.value for each in cluster.records("orders")] == [b"x"]
+
+
+async def test_a_record_whose_response_is_lost_is_stored_twice_and_says_so() -> None:
+    cluster = cluster_of()
+    cluster.fail("produce", LOST, applied=True)
+    async with cluster.connect() as k, k.producer() as out:
+        with anyio.fail_after(20):
+            ack = await out.send("orders", b"x")
+    assert ack.repeated
+    assert [each.value for each in cluster.records("orders")] == [b"x", b"x"]
 
 
 async def test_a_final_error_of_a_produce_is_raised_for_its_partition_only() -> None:

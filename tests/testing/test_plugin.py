@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,13 @@ def test_three_has_brokers_and_a_proxy(odradek_zookeeper, odradek_chroot, odrade
 """
 
 
+FAILING_TEST = """
+def test_one(odradek_kafka_broker):
+    broker = odradek_kafka_broker("0.8.2.2")
+    assert broker.port == 0
+"""
+
+
 def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "COV"))}
     return subprocess.run([sys.executable, *command], cwd=cwd, env=environment, capture_output=True, text=True)
@@ -46,6 +54,18 @@ def test_the_fixtures_work_in_a_users_test_run(tmp_path: Path) -> None:
     plugins = ("-p", "no:randomly", "-p", "no:asyncio", "-p", "no:cacheprovider")
     done = run("-m", "pytest", "-q", *plugins, "-W", "error", cwd=tmp_path)
     assert "3 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_report_of_a_failed_test_names_the_logs_of_its_brokers(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text(FAILING_TEST)
+    done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", cwd=tmp_path)
+    assert "1 failed" in done.stdout, done.stdout + done.stderr
+    assert "[Kafka Server 1], started" in done.stdout
+    kept = re.search(r"<KafkaBroker 0\.8\.2\.2 .*, log kept: (\S+)", done.stdout)
+    assert kept
+    log = Path(kept[1])
+    assert "[Kafka Server 1], started" in log.read_text()
+    log.unlink()
 
 
 def test_loading_the_plugin_imports_nothing_of_odradek(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ use odradek_engine::{Error, Sink};
 use pyo3::buffer::{Element, PyBuffer, PyUntypedBuffer};
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyBytesMethods, PyList, PyTuple};
 use pyo3::{ffi, intern};
 
 /// Bytes borrowed from a Python object for as long as this lives.
@@ -189,14 +189,38 @@ pub fn list_of<'py, 'a, V: Into<Option<&'a [u8]>>>(
     if indexes.is_empty() { Ok(list) } else { Err(crate::raised(Error::Offsets)) }
 }
 
-/// A `bytes` under construction.
+/// The bytes of a `bytes`; None of None. Raises TypeError for any other object.
+#[inline]
+pub fn bytes_or_none<'a>(object: pyo3::Borrowed<'a, '_, PyAny>) -> PyResult<Option<&'a [u8]>> {
+    if object.is_none() {
+        return Ok(None);
+    }
+    let (mut at, mut len) = (ptr::null_mut(), 0);
+    // SAFETY: takes any object and raises if it is no `bytes`; the pointers are to two variables.
+    if unsafe { ffi::PyBytes_AsStringAndSize(object.as_ptr(), &raw mut at, &raw mut len) } != 0 {
+        return Err(PyErr::fetch(object.py()));
+    }
+    // SAFETY: that many bytes are at the pointer, and stay there while the object is borrowed: a `bytes` never changes.
+    Ok(Some(unsafe { std::slice::from_raw_parts(at.cast_const().cast(), usize::try_from(len)?) }))
+}
+
+/// An integer of 8 bytes. Raises OverflowError or TypeError.
+#[inline]
+pub fn long_of(object: pyo3::Borrowed<'_, '_, PyAny>) -> PyResult<i64> {
+    // SAFETY: takes any object; -1 may mean that an exception is set.
+    let number = unsafe { ffi::PyLong_AsLongLong(object.as_ptr()) };
+    if number == -1 { PyErr::take(object.py()).map_or(Ok(number), Err) } else { Ok(number) }
+}
+
+/// A `bytes` under construction: a head, which is written last, and the rest.
 pub struct Writer<'py> {
     object: Bound<'py, PyBytes>,
     rest: Rest,
 }
 
-/// The part of it that is not written yet.
+/// The part of it behind the head.
 pub struct Rest {
+    begin: *mut u8,
     at: *mut u8,
     left: usize,
 }
@@ -205,26 +229,42 @@ pub struct Rest {
 unsafe impl Send for Rest {}
 
 impl<'py> Writer<'py> {
-    /// A `bytes` of exactly `len` bytes. Raises MemoryError.
-    pub fn new(py: Python<'py>, len: usize) -> PyResult<Self> {
-        // SAFETY: without a source, this gives a new `bytes` with `len` bytes not yet written, or null with an
-        // exception set; until it is handed to other code, its creator may write them.
+    /// A `bytes` of exactly `head + len` bytes. Raises MemoryError.
+    pub fn new(py: Python<'py>, head: usize, len: usize) -> PyResult<Self> {
+        let size = head.checked_add(len).ok_or_else(|| crate::raised(Error::Overflow))?;
+        // SAFETY: without a source, this gives a new `bytes` with bytes not yet written, or null with an exception set;
+        // until it is handed to other code, its creator may write them. The head lies within it.
         unsafe {
-            let made = ffi::PyBytes_FromStringAndSize(ptr::null(), len.try_into()?);
+            let made = ffi::PyBytes_FromStringAndSize(ptr::null(), size.try_into()?);
             let object: Bound<'py, PyBytes> = Bound::from_owned_ptr_or_err(py, made)?.cast_into_unchecked();
-            let at = ffi::PyBytes_AsString(object.as_ptr()).cast();
-            Ok(Writer { object, rest: Rest { at, left: len } })
+            let begin: *mut u8 = ffi::PyBytes_AsString(object.as_ptr()).cast::<u8>().add(head);
+            Ok(Writer { object, rest: Rest { begin, at: begin, left: len } })
         }
     }
 
-    /// The part to write into.
+    /// The part behind the head, to write into.
     pub fn rest(&mut self) -> &mut Rest {
         &mut self.rest
     }
 
-    /// The object, once all of it has been written.
-    pub fn finish(self) -> PyResult<Bound<'py, PyBytes>> {
-        if self.rest.left == 0 { Ok(self.object) } else { Err(crate::raised(Error::Offsets)) }
+    /// The object, once all behind the head has been written. The head has the length it was announced with.
+    pub fn finish(self, head: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+        let written = self.rest.written().len();
+        if self.rest.left > 0 || self.object.len()? != head.len().saturating_add(written) {
+            return Err(crate::raised(Error::Offsets));
+        }
+        // SAFETY: so many bytes precede the rest, as was just checked, and no other code has access to them.
+        unsafe { ptr::copy_nonoverlapping(head.as_ptr(), self.rest.begin.sub(head.len()), head.len()) };
+        Ok(self.object)
+    }
+}
+
+impl Rest {
+    /// What has been written.
+    pub fn written(&self) -> &[u8] {
+        let bytes = self.at.addr().saturating_sub(self.begin.addr());
+        // SAFETY: `put` has written these bytes, and nothing else changes them while this borrows the writer.
+        unsafe { std::slice::from_raw_parts(self.begin, bytes) }
     }
 }
 

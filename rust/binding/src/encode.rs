@@ -1,12 +1,14 @@
 //! Records of Kafka 0.8 and later, written from lists or packed columns.
 
-use odradek_engine::{self as engine, Error, Header, NewRecord, nullable, packed};
+use odradek_engine::{
+    self as engine, BATCH_HEADER_BYTES, Error, Header, NewBatch, NewRecord, NewRecords, Sink, nullable, packed,
+};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
-use crate::buffers::{BorrowedOffsets, BorrowedStrings, Writer, tuple_of};
+use crate::buffers::{Borrowed, BorrowedOffsets, BorrowedStrings, Writer, bytes_or_none, long_of, tuple_of};
 use crate::{raised, run};
 
 /// A column of nullable strings, held as long as they are looked at.
@@ -26,11 +28,7 @@ impl<'py> Strings<'py> {
 
     fn rows(&self) -> PyResult<Vec<Option<&[u8]>>> {
         match self {
-            Strings::Objects(objects) => objects
-                .iter_borrowed()
-                .map(|object| if object.is_none() { Ok(None) } else { object.extract::<&[u8]>().map(Some) })
-                .collect::<Result<_, _>>()
-                .map_err(Into::into),
+            Strings::Objects(objects) => objects.iter_borrowed().map(bytes_or_none).collect(),
             Strings::Packed(borrowed) => {
                 let (data, validity) = (borrowed.data.as_slice(), borrowed.validity().unwrap_or_default());
                 let rows: Result<Vec<_>, Error> = match &borrowed.offsets {
@@ -72,36 +70,57 @@ impl<'py> HeaderRows<'py> {
 
 /// Integers of 8 bytes: a buffer of them, or any sequence.
 fn longs(numbers: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
-    if numbers.is_instance_of::<PyList>() {
-        return numbers.extract();
+    if !numbers.is_instance_of::<PyList>() {
+        if let Ok(buffer) = PyBuffer::<i64>::get(numbers) {
+            return buffer.to_vec(numbers.py());
+        }
     }
-    match PyBuffer::<i64>::get(numbers) {
-        Ok(buffer) => buffer.to_vec(numbers.py()),
-        Err(_) => numbers.extract(),
-    }
+    tuple_of(numbers)?.iter_borrowed().map(long_of).collect()
 }
 
-/// The columns of records, one row after the other.
-struct Rows<'a> {
-    values: Vec<Option<&'a [u8]>>,
-    keys: Option<Vec<Option<&'a [u8]>>>,
+/// The columns of new records, held as long as they are looked at.
+struct NewColumns<'py> {
+    values: Strings<'py>,
+    keys: Option<Strings<'py>>,
+    headers: Option<HeaderRows<'py>>,
     timestamps: Option<Vec<i64>>,
 }
 
-impl<'a> Rows<'a> {
-    fn new(values: &'a Strings<'_>, keys: Option<&'a Strings<'_>>, timestamps: Option<Vec<i64>>) -> PyResult<Self> {
-        let rows = Rows { values: values.rows()?, keys: keys.map(Strings::rows).transpose()?, timestamps };
-        check(rows.keys.as_ref().map(Vec::len), rows.values.len())?;
-        check(rows.timestamps.as_ref().map(Vec::len), rows.values.len())?;
-        Ok(rows)
+impl<'py> NewColumns<'py> {
+    fn new(
+        values: &Bound<'py, PyAny>,
+        keys: Option<&Bound<'py, PyAny>>,
+        headers: Option<&Bound<'py, PyAny>>,
+        timestamps: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Self> {
+        Ok(NewColumns {
+            values: Strings::new(values)?,
+            keys: keys.map(Strings::new).transpose()?,
+            headers: headers.map(HeaderRows::new).transpose()?,
+            timestamps: timestamps.map(longs).transpose()?,
+        })
     }
 
-    fn iter(&self) -> impl Iterator<Item = NewRecord<'a>> {
-        self.values.iter().enumerate().map(|(row, &value)| NewRecord {
+    /// The headers of all rows, one row's behind the other.
+    fn pairs(&self) -> PyResult<Vec<Header<'_>>> {
+        self.headers.as_ref().map_or(Ok(Vec::new()), HeaderRows::borrowed)
+    }
+
+    /// Raises ValueError for columns of different lengths.
+    fn rows<'a>(&'a self, pairs: &'a [Header<'a>]) -> PyResult<Vec<NewRecord<'a>>> {
+        let values = self.values.rows()?;
+        let keys = self.keys.as_ref().map(Strings::rows).transpose()?;
+        let (timestamps, ends) = (self.timestamps.as_deref(), self.headers.as_ref().map(|rows| rows.ends.as_slice()));
+        check(keys.as_ref().map(Vec::len), values.len())?;
+        check(timestamps.map(<[i64]>::len), values.len())?;
+        check(ends.map(<[usize]>::len), values.len())?;
+        let records = values.into_iter().enumerate().map(|(row, value)| NewRecord {
             value,
-            key: self.keys.as_ref().and_then(|keys| keys.get(row).copied().flatten()),
-            timestamp: self.timestamps.as_ref().and_then(|times| times.get(row).copied()),
-        })
+            key: keys.as_ref().and_then(|keys| keys.get(row).copied().flatten()),
+            timestamp: timestamps.and_then(|times| times.get(row).copied()),
+            headers: ends.and_then(|ends| pairs.get(header_range(ends, row))).unwrap_or_default(),
+        });
+        Ok(records.collect())
     }
 }
 
@@ -114,44 +133,54 @@ fn check(rows: Option<usize>, expected: usize) -> PyResult<()> {
     }
 }
 
-/// Where the headers of each row are among all of them.
+/// The place of each row's headers among all of them.
 fn header_range(ends: &[usize], row: usize) -> std::ops::Range<usize> {
     let end = |row: usize| ends.get(row).copied().unwrap_or(0);
     row.checked_sub(1).map_or(0, end)..end(row)
 }
 
-/// See `interface.Engine.encode_records`.
+/// See `interface.Engine.encode_batch`.
+#[allow(clippy::too_many_arguments)]
 #[pyfunction]
-#[pyo3(signature = (values, keys = None, headers = None, timestamps = None, base_timestamp = -1))]
-pub fn encode_records<'py>(
+#[pyo3(signature = (values, keys = None, headers = None, timestamps = None, attributes = 0, base_offset = 0,
+                    producer_id = -1, producer_epoch = -1, base_sequence = -1, compress = None))]
+pub fn encode_batch<'py>(
     values: &Bound<'py, PyAny>,
     keys: Option<&Bound<'py, PyAny>>,
     headers: Option<&Bound<'py, PyAny>>,
     timestamps: Option<&Bound<'py, PyAny>>,
-    base_timestamp: i64,
+    attributes: i16,
+    base_offset: i64,
+    producer_id: i64,
+    producer_epoch: i16,
+    base_sequence: i32,
+    compress: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let py = values.py();
-    let (values, keys) = (Strings::new(values)?, keys.map(Strings::new).transpose()?);
-    let rows = Rows::new(&values, keys.as_ref(), timestamps.map(longs).transpose()?)?;
-    let header_rows = headers.map(HeaderRows::new).transpose()?;
-    check(header_rows.as_ref().map(|rows| rows.ends.len()), rows.values.len())?;
-    let header_rows = header_rows.unwrap_or_default();
-    let (ends, pairs) = (&header_rows.ends, header_rows.borrowed()?);
-    let indexed = || rows.iter().zip(0i64..).zip(0usize..);
-    let headers_of = |row| pairs.get(header_range(ends, row)).unwrap_or_default();
-    let mut sum = 0usize;
-    for ((record, index), row) in indexed() {
-        let bytes = engine::encoded_record_bytes(record, index, base_timestamp, headers_of(row)).map_err(raised)?;
-        sum = sum.checked_add(bytes).ok_or_else(|| raised(Error::Overflow))?;
-    }
-    let mut writer = Writer::new(py, sum)?;
+    let batch = NewBatch { attributes, base_offset, producer_id, producer_epoch, base_sequence };
+    let columns = NewColumns::new(values, keys, headers, timestamps)?;
+    let pairs = columns.pairs()?;
+    let rows = columns.rows(&pairs)?;
+    let records = NewRecords::new(&rows).map_err(raised)?;
+    let Some(compress) = compress else {
+        let mut writer = Writer::new(py, BATCH_HEADER_BYTES, records.bytes)?;
+        let rest = writer.rest();
+        let header = run(py, records.bytes, || {
+            records.put(rest)?;
+            batch.header(&records, records.bytes, |crc| engine::crc32c(rest.written(), crc))
+        })?;
+        return writer.finish(&header);
+    };
+    let mut writer = Writer::new(py, 0, records.bytes)?;
     let rest = writer.rest();
-    run(py, sum, || {
-        indexed().try_for_each(|((record, index), row)| {
-            engine::encode_record(record, index, base_timestamp, headers_of(row), rest)
-        })
-    })?;
-    writer.finish()
+    run(py, records.bytes, || records.put(rest))?;
+    let compressed = compress.call1((writer.finish(&[])?,))?;
+    let borrowed = Borrowed::new(&compressed)?;
+    let body = borrowed.as_slice();
+    let header = batch.header(&records, body.len(), |crc| engine::crc32c(body, crc)).map_err(raised)?;
+    let mut writer = Writer::new(py, BATCH_HEADER_BYTES, body.len())?;
+    writer.rest().put(body).map_err(raised)?;
+    writer.finish(&header)
 }
 
 /// See `interface.Engine.encode_messages`.
@@ -166,19 +195,19 @@ pub fn encode_messages<'py>(
     offset: i64,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let py = values.py();
-    let (values, keys) = (Strings::new(values)?, keys.map(Strings::new).transpose()?);
-    let rows = Rows::new(&values, keys.as_ref(), timestamps.map(longs).transpose()?)?;
+    let columns = NewColumns::new(values, keys, None, timestamps)?;
+    let rows = columns.rows(&[])?;
     let mut sum = 0usize;
-    for record in rows.iter() {
-        let bytes = engine::encoded_message_bytes(record, magic).map_err(raised)?;
+    for record in &rows {
+        let bytes = engine::encoded_message_bytes(*record, magic).map_err(raised)?;
         sum = sum.checked_add(bytes).ok_or_else(|| raised(Error::Overflow))?;
     }
-    let mut writer = Writer::new(py, sum)?;
+    let mut writer = Writer::new(py, 0, sum)?;
     let rest = writer.rest();
     run(py, sum, || {
         rows.iter()
             .zip(offset..)
-            .try_for_each(|(record, offset)| engine::encode_message(record, magic, attributes, offset, rest))
+            .try_for_each(|(record, offset)| engine::encode_message(*record, magic, attributes, offset, rest))
     })?;
-    writer.finish()
+    writer.finish(&[])
 }

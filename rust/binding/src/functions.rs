@@ -96,10 +96,10 @@ fn encoded<'py, 'a>(
     attributes: u8,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let bytes = engine::encoded_bytes(values.clone()).map_err(raised)?;
-    let mut writer = Writer::new(py, bytes)?;
+    let mut writer = Writer::new(py, 0, bytes)?;
     let rest = writer.rest();
     run(py, bytes, || engine::encode_run(values, attributes, rest))?;
-    writer.finish()
+    writer.finish(&[])
 }
 
 /// See `interface.Engine.fit`.

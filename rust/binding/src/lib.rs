@@ -37,7 +37,7 @@ mod _compiled {
     const NAME: &str = "compiled";
 
     #[pymodule_export]
-    use super::encode::{encode_messages, encode_records};
+    use super::encode::{encode_batch, encode_messages};
     #[pymodule_export]
     use super::functions::{check_run, crc32, crc32c, encode_run, fit, scan_messages, unpack};
     #[pymodule_export]

@@ -89,7 +89,13 @@ pub(crate) fn prepare<T: Item>(column: &mut Vec<T>, more: usize) {
 }
 
 /// Make room for `more` items.
+#[inline]
 pub(crate) fn reserve<T: Item>(column: &mut Vec<T>, more: usize) -> Result<(), Error> {
+    if more <= column.capacity().saturating_sub(column.len()) { Ok(()) } else { grow(column, more) }
+}
+
+#[cold]
+fn grow<T: Item>(column: &mut Vec<T>, more: usize) -> Result<(), Error> {
     prepare(column, more);
     Ok(column.try_reserve(more)?)
 }

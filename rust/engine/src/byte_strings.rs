@@ -36,6 +36,7 @@ impl Offsets {
         either!(self, ends => ends.len()).saturating_sub(1)
     }
 
+    #[cold]
     fn widen(&mut self) -> Result<(), Error> {
         if let Offsets::Narrow(narrow) = self {
             let mut wide = Vec::new();
@@ -122,6 +123,7 @@ impl ByteStrings {
     }
 
     /// Append a string.
+    #[inline(always)]
     pub fn push(&mut self, value: &[u8]) -> Result<(), Error> {
         self.reserve(value.len())?;
         let end = self.data.len().checked_add(value.len()).ok_or(Error::Overflow)?;
@@ -195,6 +197,7 @@ impl ByteStrings {
     }
 
     /// Make room for `bytes` more of data, and widen the offsets if they could not reach its end.
+    #[inline]
     fn reserve(&mut self, bytes: usize) -> Result<(), Error> {
         reserve(&mut self.data, bytes)?;
         if self.data.len().saturating_add(bytes) > self.narrow_bytes {
@@ -211,9 +214,10 @@ impl ByteStrings {
     }
 }
 
+#[inline]
 fn push_end<O: Offset>(ends: &mut Vec<O>, end: usize) -> Result<(), Error> {
     let end = O::try_from(end).map_err(|_| Error::Overflow)?;
-    ends.try_reserve(1)?;
+    reserve(ends, 1)?;
     ends.push(end);
     Ok(())
 }

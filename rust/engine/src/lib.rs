@@ -6,27 +6,31 @@
 
 #![forbid(unsafe_code)]
 
+mod batch;
 mod buffer_pool;
 mod byte_strings;
 mod encode;
 mod encode_records;
 mod entry;
+mod messages;
 mod nullable;
 mod packed;
 mod records;
 mod rows;
 mod varint;
 
+pub use batch::Batch;
 pub use buffer_pool::{Item, recycle};
 pub use byte_strings::{ByteStrings, Offset, Offsets};
 pub use encode::{Sink, encode_run, encoded_bytes};
 pub use encode_records::{
-    Header, NewRecord, encode_message, encode_record, encoded_message_bytes, encoded_record_bytes,
+    BATCH_HEADER_BYTES, Header, NewBatch, NewRecord, NewRecords, encode_message, encoded_message_bytes,
 };
 pub use entry::{NO_LIMIT, check_run, crc32};
+pub use messages::{MessageRun, scan_messages};
 pub use nullable::{NullableColumn, NullableStrings};
 pub use packed::{Limits, fit, nullable, packed};
-pub use records::{Batch, HeaderColumn, MessageRun, RecordBuilder, RecordColumns, scan_messages};
+pub use records::{HeaderColumn, RecordBuilder, RecordColumns};
 pub use rows::{ColumnBuilder, Columns};
 
 /// Return the CRC-32C of `data`, continued from `before`, the CRC of the bytes before it.

@@ -39,7 +39,7 @@ impl NullableStrings {
     }
 
     /// One more.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, value: Option<&[u8]>) -> Result<(), Error> {
         let rows = self.strings.len();
         self.strings.push(value.unwrap_or_default())?;

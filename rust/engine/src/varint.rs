@@ -5,67 +5,92 @@ use crate::{Error, Sink};
 /// Reads fields one behind the other; None where they go beyond the end or mean nothing.
 #[derive(Clone, Copy)]
 pub(crate) struct Cursor<'a> {
-    rest: &'a [u8],
-}
-
-impl Cursor<'static> {
-    pub const EMPTY: Self = Cursor { rest: &[] };
+    data: &'a [u8],
+    at: usize,
 }
 
 impl<'a> Cursor<'a> {
-    pub fn new(rest: &'a [u8]) -> Self {
-        Cursor { rest }
+    pub fn new(data: &'a [u8]) -> Self {
+        Cursor { data, at: 0 }
     }
 
-    pub fn left(&self) -> usize {
-        self.rest.len()
+    /// What has not been read.
+    #[inline]
+    pub fn rest(&self) -> &'a [u8] {
+        self.data.get(self.at..).unwrap_or_default()
     }
 
     #[inline]
     pub fn byte(&mut self) -> Option<u8> {
-        let (&byte, rest) = self.rest.split_first()?;
-        self.rest = rest;
+        let &byte = self.data.get(self.at)?;
+        self.at = self.at.wrapping_add(1);
         Some(byte)
     }
 
     #[inline]
     pub fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
-        let (bytes, rest) = self.rest.split_at_checked(len)?;
-        self.rest = rest;
+        let end = self.at.checked_add(len)?;
+        let bytes = self.data.get(self.at..end)?;
+        self.at = end;
         Some(bytes)
+    }
+
+    /// A cursor over the next bytes alone.
+    #[inline]
+    pub fn part(&mut self, len: usize) -> Option<Self> {
+        let end = self.at.checked_add(len)?;
+        let part = Cursor { data: self.data.get(..end)?, at: self.at };
+        self.at = end;
+        Some(part)
     }
 
     #[inline]
     pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (bytes, rest) = self.rest.split_first_chunk()?;
-        self.rest = rest;
+        let bytes = self.data.get(self.at..)?.first_chunk()?;
+        self.at = self.at.wrapping_add(N);
         Some(*bytes)
     }
 
     #[inline]
     pub fn varint(&mut self) -> Option<i32> {
-        let (&first, rest) = self.rest.split_first()?;
-        if first < 0x80 {
-            self.rest = rest;
-            return Some(i32::from(first >> 1) ^ i32::from(first & 1).wrapping_neg());
+        match self.short() {
+            Some(number) => Some(i32::from(number >> 1) ^ i32::from(number & 1).wrapping_neg()),
+            None => {
+                let number = self.unsigned(5)?;
+                if number > u64::from(u32::MAX) { None } else { i32::try_from(unzigzag(number)).ok() }
+            }
         }
-        let number = self.unsigned(5)?;
-        if number > u64::from(u32::MAX) {
-            return None;
-        }
-        i32::try_from(unzigzag(number)).ok()
     }
 
     #[inline]
     pub fn varlong(&mut self) -> Option<i64> {
-        self.unsigned(10).map(unzigzag)
+        match self.short() {
+            Some(number) => Some(i64::from(number >> 1) ^ i64::from(number & 1).wrapping_neg()),
+            None => self.unsigned(10).map(unzigzag),
+        }
+    }
+
+    /// A number of one or two bytes, as nearly all are; None for any other.
+    #[inline]
+    fn short(&mut self) -> Option<u16> {
+        let &first = self.data.get(self.at)?;
+        if first < 0x80 {
+            self.at = self.at.wrapping_add(1);
+            return Some(u16::from(first));
+        }
+        let &second = self.data.get(self.at.wrapping_add(1))?;
+        if second >= 0x80 {
+            return None;
+        }
+        self.at = self.at.wrapping_add(2);
+        Some(u16::from(first & 0x7F) | u16::from(second) << 7)
     }
 
     /// A number of so many bytes at most.
-    #[inline]
+    #[inline(never)]
     fn unsigned(&mut self, most: usize) -> Option<u64> {
         let mut number = 0u64;
-        for (index, &byte) in self.rest.iter().take(most).enumerate() {
+        for (index, &byte) in self.data.get(self.at..)?.iter().take(most).enumerate() {
             let shift = u32::try_from(index).ok()?.checked_mul(7)?;
             let bits = u64::from(byte & 0x7F);
             if shift == 63 && bits > 1 {
@@ -73,7 +98,7 @@ impl<'a> Cursor<'a> {
             }
             number |= bits.checked_shl(shift)?;
             if byte < 0x80 {
-                self.rest = self.rest.get(index.checked_add(1)?..)?;
+                self.at = self.at.checked_add(index)?.checked_add(1)?;
                 return Some(number);
             }
         }
@@ -102,7 +127,11 @@ impl<'a> Cursor<'a> {
 /// Bytes of a number.
 #[inline]
 pub(crate) fn varlong_bytes(number: i64) -> usize {
-    let bits = 64u32.saturating_sub((zigzag(number) | 1).leading_zeros());
+    let zigzag = zigzag(number);
+    if zigzag < 1 << 14 {
+        return if zigzag < 1 << 7 { 1 } else { 2 };
+    }
+    let bits = 64u32.saturating_sub(zigzag.leading_zeros());
     usize::try_from(bits.div_ceil(7)).unwrap_or(10)
 }
 

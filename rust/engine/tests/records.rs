@@ -3,8 +3,8 @@
 #![allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)] // a panic is how a test fails
 
 use odradek_engine::{
-    Batch, MessageRun, NO_LIMIT, NewRecord, NullableColumn, Offsets, RecordBuilder, crc32c, encode_message,
-    encode_record, encoded_message_bytes, encoded_record_bytes, packed, scan_messages,
+    BATCH_HEADER_BYTES, Batch, Header, MessageRun, NO_LIMIT, NewBatch, NewRecord, NewRecords, NullableColumn, Offsets,
+    RecordBuilder, crc32c, encode_message, encoded_message_bytes, packed, scan_messages,
 };
 use proptest::prelude::*;
 
@@ -17,16 +17,27 @@ fn all(column: &NullableColumn) -> Vec<Field> {
     strings.map(|(row, string)| valid(row).then(|| string.to_vec())).collect()
 }
 
+/// Up to two headers a record.
+fn header_rows(rows: &[(Field, Field, i64)]) -> Vec<[Header<'_>; 2]> {
+    rows.iter().map(|(key, ..)| [(&b"name"[..], key.as_deref()), (b"", None)]).collect()
+}
+
+fn new_records<'a>(rows: &'a [(Field, Field, i64)], headers: &'a [[Header<'a>; 2]]) -> Vec<NewRecord<'a>> {
+    let mut made = vec![];
+    for (index, ((key, value, time), headers)) in rows.iter().zip(headers).enumerate() {
+        let (key, value, headers) = (key.as_deref(), value.as_deref(), &headers[..index % 3]);
+        made.push(NewRecord { key, value, timestamp: Some(*time), headers });
+    }
+    made
+}
+
 fn records(rows: &[(Field, Field, i64)]) -> Vec<u8> {
     let mut made = vec![];
-    for (index, (key, value, time)) in (0..).zip(rows) {
-        let record = NewRecord { key: key.as_deref(), value: value.as_deref(), timestamp: Some(*time) };
-        let headers = [(&b"name"[..], key.as_deref()), (b"", None)];
-        let headers = &headers[..usize::try_from(index % 3).unwrap()];
-        let before = made.len();
-        encode_record(record, index, 7, headers, &mut made).unwrap();
-        assert_eq!(encoded_record_bytes(record, index, 7, headers), Ok(made.len() - before));
-    }
+    let headers = header_rows(rows);
+    let new = new_records(rows, &headers);
+    let new = NewRecords::new(&new).unwrap();
+    new.put(&mut made).unwrap();
+    assert_eq!(new.bytes, made.len());
     made
 }
 
@@ -51,7 +62,7 @@ proptest! {
         let data = records(&rows);
         let mut made = RecordBuilder::default();
         let count = i64::try_from(rows.len()).unwrap();
-        prop_assert_eq!(made.decode_batch(&data, 0, batch(count)), Ok((data.len(), count, 40 + count)));
+        prop_assert_eq!(made.decode_batch(&data, 0, Batch { timestamp: rows[0].2, ..batch(count) }), Ok((data.len(), count, 40 + count)));
         let columns = made.take();
         let keys = columns.keys.map_or_else(|| vec![None; rows.len()], |keys| all(&keys));
         prop_assert!(keys.iter().eq(rows.iter().map(|row| &row.0)));
@@ -67,7 +78,8 @@ proptest! {
     fn messages_are_read_as_they_were_written(rows in rows(), magic in 0u8..2) {
         let mut data = vec![];
         for (offset, (key, value, time)) in (0..).zip(&rows) {
-            let record = NewRecord { key: key.as_deref(), value: value.as_deref(), timestamp: Some(*time) };
+            let (key, value) = (key.as_deref(), value.as_deref());
+            let record = NewRecord { key, value, timestamp: Some(*time), headers: &[] };
             let before = data.len();
             encode_message(record, magic, 0, offset, &mut data).unwrap();
             prop_assert_eq!(encoded_message_bytes(record, magic), Ok(data.len() - before));
@@ -95,5 +107,24 @@ proptest! {
         let columns = made.take();
         prop_assert_eq!(columns.positions.len(), columns.next_positions.len());
         prop_assert_eq!(all(&columns.values).len(), columns.positions.len());
+    }
+
+    #[test]
+    fn batches_are_read_as_they_were_written(rows in rows(), base_offset in 0i64..1 << 60) {
+        let headers = header_rows(&rows);
+        let new = new_records(&rows, &headers);
+        let new = NewRecords::new(&new).unwrap();
+        let body = records(&rows);
+        let fields = NewBatch { attributes: 0, base_offset, producer_id: -1, producer_epoch: -1, base_sequence: -1 };
+        let header = fields.header(&new, body.len(), |crc| crc32c(&body, crc)).unwrap();
+        prop_assert_eq!(header.len(), BATCH_HEADER_BYTES);
+        let data = [&header[..], &body, &header, &body].concat();
+        let mut made = RecordBuilder::default();
+        let count = i64::try_from(rows.len()).unwrap();
+        prop_assert_eq!(made.decode_batches(&data, 0, 0, NO_LIMIT), Ok((data.len(), base_offset + count)));
+        let columns = made.take();
+        prop_assert_eq!(columns.positions.len(), 2 * rows.len());
+        prop_assert_eq!(columns.positions[0], base_offset);
+        prop_assert!(columns.timestamps.unwrap().0.iter().eq(rows.iter().chain(&rows).map(|row| &row.2)));
     }
 }

@@ -6,8 +6,8 @@
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use odradek_engine::{
-    Batch, ByteStrings, ColumnBuilder, Error, Limits, MessageRun, NO_LIMIT, NewRecord, Offsets, RecordBuilder,
-    check_run, encode_message, encode_record, encode_run, encoded_bytes, fit, packed, scan_messages,
+    Batch, ByteStrings, ColumnBuilder, Error, Limits, MessageRun, NO_LIMIT, NewRecord, NewRecords, Offsets,
+    RecordBuilder, check_run, encode_message, encode_run, encoded_bytes, fit, packed, scan_messages,
 };
 
 #[derive(Arbitrary, Debug)]
@@ -157,11 +157,12 @@ fn records(input: &Input, data: &[u8]) {
     assert!(columns.headers.is_none_or(|headers| headers.offsets.len() == columns.positions.len() + 1));
     assert!(scan_messages(data).0 <= data.len());
 
-    let record = NewRecord { value: Some(data), key: data.get(..5), timestamp: Some(input.base) };
+    let headers = [(&b"name"[..], None)];
+    let record = NewRecord { value: Some(data), key: data.get(..5), timestamp: Some(input.base), headers: &headers };
     let (mut one, mut old) = (vec![], vec![]);
-    encode_record(record, 0, input.limits.2, &[(b"name", None)], &mut one).unwrap();
+    NewRecords::new(&[record]).unwrap().put(&mut one).unwrap();
     encode_message(record, 1, 0, 7, &mut old).unwrap();
-    let batch = Batch { count: 1, base_offset: 0, last_delta: 0, first_offset: 0, ..batch };
+    let batch = Batch { count: 1, base_offset: 0, last_delta: 0, first_offset: 0, timestamp: input.base, ..batch };
     assert_eq!(made.decode_batch(&one, 0, batch), Ok((one.len(), 1, 1)));
     let run = MessageRun { first_offset: 0, shift: 0, ..run };
     assert_eq!(made.decode_messages(&old, 0, run), Ok((old.len(), 8)));

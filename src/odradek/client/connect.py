@@ -6,21 +6,31 @@ from odradek import arguments
 from odradek.client.cluster import Cluster
 from odradek.client.options import TUNING, Tuning
 from odradek.io.drivers import DriverOptions, make_driver
+from odradek.io.security import SECURITY, Security
 
 __all__ = ["connect"]
 
 
-def connect(url: str, *, tuning: Tuning | None = None) -> Cluster:
+def connect(
+    url: str,
+    *,
+    security: Security | None = None,
+    client_id: str = "odradek",
+    rack: str | None = None,
+    tuning: Tuning | None = None,
+) -> Cluster:
     """Return a cluster, to be used as `async with`; nothing is opened before.
 
     Args:
         url: `SCHEME://SERVER,SERVER`: the scheme names the protocol of the cluster. The error for an unknown scheme
             lists all schemes and the form of their URLs.
+        security: Options of TLS and SASL, for the schemes with +ssl and +sasl. None: those of the environment.
+        client_id: Name of this client, for the brokers' logs, metrics and quotas (0.8 and later).
+        rack: Where this client runs; it fetches from replicas in the same rack where brokers allow it (2.4 and later).
         tuning: For experts.
 
     Raises:
-        ConfigError: The URL is malformed; the message says where.
-        Unsupported: The scheme is known, but this version does not speak its protocol.
+        ConfigError: The URL is malformed, or `security` does not fit it; the message says where.
         TypeError: An argument of the wrong type.
     """
     _URL("url", url)
@@ -30,8 +40,13 @@ def connect(url: str, *, tuning: Tuning | None = None) -> Cluster:
         request_timeout_s=tuning.request_timeout,
         session_timeout_s=tuning.session_timeout,
         backoff=tuning.backoff,
+        security=SECURITY("security", security),
+        client_id=_CLIENT_ID("client_id", client_id),
+        rack=_RACK("rack", rack),
     )
     return Cluster(make_driver(url, options), tuning)
 
 
-_URL = arguments.instance(str, "a text such as kafka07://host:port")
+_URL = arguments.instance(str, "a text such as kafka://host:port")
+_CLIENT_ID = arguments.text("a client id", at_most=249)
+_RACK = arguments.optional(arguments.text("a rack", at_most=249))

@@ -283,6 +283,13 @@ _MAX_MESSAGE = Option(
     "Size limit (bytes) of one message; a larger one raises MessageTooLarge.",
 )
 Corrupt = Literal["fail", "skip", "raw"]
+_ISOLATION = Option(
+    "read_uncommitted",
+    arguments.choice("read_uncommitted", "read_committed"),
+    "`read_committed` leaves out records of transactions that were aborted, and waits for those that are open (Kafka "
+    "0.11 and later; elsewhere there are no transactions).",
+)
+Isolation = Literal["read_uncommitted", "read_committed"]
 StartPositions = StartPosition | Mapping[TopicPartition, StartPosition] | str
 
 
@@ -311,6 +318,7 @@ class ReaderOptions(TypedDict, total=False):
     read_ahead_bytes: Annotated[int, _READ_AHEAD]
     corrupt: Annotated[Corrupt, _CORRUPT]
     max_message_bytes: Annotated[int, _MAX_MESSAGE]
+    isolation: Annotated[Isolation, _ISOLATION]
     reset: Annotated[
         PositionSpec | Literal["fail"],
         Option(
@@ -391,6 +399,7 @@ class ConsumerOptions(TypedDict, total=False):
     ]
     corrupt: Annotated[Corrupt, _CORRUPT]
     max_message_bytes: Annotated[int, _MAX_MESSAGE]
+    isolation: Annotated[Isolation, _ISOLATION]
     dead_letter_producer: Annotated[
         Callable[[], AbstractAsyncContextManager[Any]] | None,
         Option(

@@ -95,6 +95,7 @@ class PartitionResult(NamedTuple):
         timestamp: The time the broker gave its records (ms since the epoch), if it did.
         log_start: The first position of the log, if the broker says so.
         record_errors: Row -> what is wrong with that record, if the broker refused the batch because of these alone.
+        stamp: The stamp with which the batch was sent.
     """
 
     partition: TopicPartition
@@ -103,6 +104,7 @@ class PartitionResult(NamedTuple):
     timestamp: int | None = None
     log_start: Position | None = None
     record_errors: Mapping[int, str] = {}
+    stamp: object | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,8 +313,12 @@ class ClusterMetadata(Protocol):
     @property
     def table(self) -> RoutingTable: ...
 
-    async def table_for_topic(self, name: str) -> RoutingTable:
-        """A table that knows `name`: reads and watches it the first time, returns at once later."""
+    async def table_for_topic(self, name: str, *, create: bool = False) -> RoutingTable:
+        """A table that knows `name`: reads and watches it the first time, returns at once later.
+
+        Args:
+            create: Have the topic created if it does not exist, where asking for it makes brokers do so.
+        """
         ...
 
     async def all_topics(self) -> frozenset[str]:
@@ -441,9 +447,18 @@ class BrokerClient(Protocol):
         """
         ...
 
-    async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
+    async def resolve_position(
+        self, partition: TopicPartition, at: PositionSpec | AtTime, *, read_committed: bool = False
+    ) -> Position:
         """Return the position of `at`. Where a time has no position, the protocol decides: 0.7, which finds the newest
-        segment not after it, begins at EARLIEST."""
+        segment not after it, begins at EARLIEST.
+
+        Args:
+            partition: Which.
+            at: What to look for.
+            read_committed: LATEST is the end of what consumers of this isolation may read, where there are
+                transactions: `PartitionFetch.last_stable`.
+        """
         ...
 
     async def positions(
@@ -476,6 +491,10 @@ class ProtocolDriver(Protocol):
         """The api of one broker; `purpose` (`produce`, `fetch`, `control`) keeps sockets apart, so that a long
         fetch never delays a confirm. The same arguments give the same object while the address is the same."""
         ...
+
+    refuses_batches: bool
+    """True if a broker can refuse one batch and accept the next one of the partition; False: it closes the connection
+    (0.7), so that order is kept anyway."""
 
     @property
     def compressions(self) -> frozenset[str]:

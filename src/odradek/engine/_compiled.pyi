@@ -1,6 +1,6 @@
 """The engine built from `rust/`; `interface` says what everything means."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
 from odradek.engine.interface import NO_LIMIT, Buffer, RecordColumns
@@ -59,6 +59,18 @@ class RecordBuilder:
 def check_run(data: Buffer, start: int, stop: int, max_entry: int = NO_LIMIT) -> tuple[int, int]: ...
 def crc32(data: Buffer, before: int = 0, /) -> int: ...
 def crc32c(data: Buffer, before: int = 0, /) -> int: ...
+def encode_batch(
+    values: Sequence[bytes | None],
+    keys: Sequence[bytes | None] | None = None,
+    headers: Sequence[Headers] | None = None,
+    timestamps: Sequence[int] | None = None,
+    attributes: int = 0,
+    base_offset: int = 0,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    compress: Callable[[bytes], bytes] | None = None,
+) -> bytes: ...
 def encode_messages(
     values: Sequence[bytes | None],
     keys: Sequence[bytes | None] | None = None,
@@ -66,13 +78,6 @@ def encode_messages(
     magic: int = 1,
     attributes: int = 0,
     offset: int = 0,
-) -> bytes: ...
-def encode_records(
-    values: Sequence[bytes | None],
-    keys: Sequence[bytes | None] | None = None,
-    headers: Sequence[Headers] | None = None,
-    timestamps: Sequence[int] | None = None,
-    base_timestamp: int = -1,
 ) -> bytes: ...
 def encode_run(values: Sequence[bytes | None], attributes: int = 0) -> bytes: ...
 def fit(

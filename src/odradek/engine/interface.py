@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from odradek.engine.packed import Headers
@@ -140,7 +140,7 @@ class RecordBuilder(Protocol):
             max_entry: Limit for a whole entry (bytes).
 
         Returns:
-            The index behind the last batch, and the offset behind it (a negative number when there was none).
+            The index behind the last batch, and the highest offset behind a batch (negative when there was none).
         """
         ...
 
@@ -269,25 +269,35 @@ class Engine(Protocol):
         """
         ...
 
-    def encode_records(
+    def encode_batch(
         self,
         values: Sequence[bytes | None],
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[Headers] | None = None,
         timestamps: Sequence[int] | None = None,
-        base_timestamp: int = -1,
+        attributes: int = 0,
+        base_offset: int = 0,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        base_sequence: int = -1,
+        compress: Callable[[bytes], bytes] | None = None,
     ) -> bytes:
-        """Return the records of a batch of magic 2, without the batch's header (specification 3.3).
+        """Return a batch of magic 2 with consecutive offsets (specification 3.3).
 
         Args:
-            values: Lists or `PackedBytes`, as is `keys`.
-            keys: None: no record has one.
-            headers: None: no record has any.
-            timestamps: In ms; None: all are `base_timestamp`.
-            base_timestamp: The batch's.
+            values: A list or `PackedBytes`.
+            keys: As many, likewise; None: no record has one.
+            headers: As many; None: no record has any.
+            timestamps: As many, in ms; None: the records have none.
+            attributes: Those of the batch.
+            base_offset: The offset of the first record.
+            producer_id: -1: not idempotent.
+            producer_epoch: That of the id.
+            base_sequence: The sequence number of the first record.
+            compress: Compresses the records, as `attributes` say.
 
         Raises:
-            OverflowError: A length or timestamp does not fit into its field.
+            OverflowError: A length, timestamp or number does not fit into its field.
             ValueError: Columns of different lengths.
         """
         ...

@@ -10,7 +10,9 @@ from typing import Any
 from zlib import crc32
 
 from odradek.engine.interface import NO_LIMIT, Buffer
-from odradek.engine.pure_records import ListRecordBuilder, crc32c, encode_messages, encode_records, scan_messages
+from odradek.engine.pure_crc32c import crc32c
+from odradek.engine.pure_encode import encode_batch, encode_messages
+from odradek.engine.pure_records import ListRecordBuilder, scan_messages
 
 __all__ = [
     "NAME",
@@ -20,8 +22,8 @@ __all__ = [
     "check_run",
     "crc32",
     "crc32c",
+    "encode_batch",
     "encode_messages",
-    "encode_records",
     "encode_run",
     "fit",
     "scan_messages",

@@ -1,153 +1,16 @@
-"""Records of Kafka 0.8 and later in plain Python: message sets of magic 0 and 1, record batches of magic 2."""
+"""Records of Kafka 0.8 and later, decoded in plain Python: message sets of magic 0 and 1, record batches of magic 2."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
-from itertools import count, repeat
 from typing import Any
 from zlib import crc32
 
-import cramjam
-
 from odradek.engine.interface import NO_LIMIT, Buffer
 from odradek.engine.packed import Headers
+from odradek.engine.pure_crc32c import crc32c
 
-__all__ = ["ListRecordBuilder", "crc32c", "encode_messages", "encode_records", "scan_messages"]
-
-# ---- CRC-32C ------------------------------------------------------------------------------------------------
-
-_POLYNOMIAL = 0x82F63B78
-_BLOCK = 1 << 16
-"""Bytes of which a snappy stream holds one checksum."""
-_SMALL = 192
-"""Up to so many bytes, a table is faster than a snappy stream."""
-
-
-def _table() -> list[int]:
-    table = []
-    for crc in range(256):
-        for _ in range(8):
-            crc = crc >> 1 ^ (_POLYNOMIAL if crc & 1 else 0)
-        table.append(crc)
-    return table
-
-
-_TABLE = _table()
-
-
-def crc32c(data: Buffer, before: int = 0, /) -> int:
-    view = memoryview(data)
-    first = len(view) % _BLOCK if len(view) > _SMALL else len(view)
-    crc = _crc_of_few(view[:first], before) if first <= _SMALL else _after(before, first) ^ _crcs(view[:first])[0]
-    if first < len(view):
-        for block in _crcs(view[first:]):
-            crc = _after(crc, _BLOCK) ^ block
-    return crc
-
-
-def _crc_of_few(data: memoryview, before: int) -> int:
-    crc = before ^ 0xFFFFFFFF
-    for byte in data.tobytes():
-        crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
-    return crc ^ 0xFFFFFFFF
-
-
-def _crcs(data: memoryview) -> list[int]:
-    """Return the CRC-32C of each block of 64 KiB: a framed snappy stream has it in each of its chunks, masked.
-
-    That is how plain Python comes by it at the speed of a library which is a dependency anyway, instead of at 20 MB/s.
-    """
-    stream = memoryview(cramjam.snappy.compress(data))
-    crcs, at = [], 10  # behind the stream identifier
-    while at < len(stream):
-        size = int.from_bytes(stream[at + 1 : at + 4], "little")
-        masked = int.from_bytes(stream[at + 4 : at + 8], "little") - 0xA282EAD8 & 0xFFFFFFFF
-        crcs.append((masked << 15 | masked >> 17) & 0xFFFFFFFF)
-        at += 4 + size
-    return crcs
-
-
-def _after(crc: int, size: int) -> int:
-    """Return what a CRC contributes to that of the same bytes with `size` more behind them."""
-    if not crc:
-        return 0
-    power = 0
-    while size:
-        if size & 1:
-            crc = _apply(_operator(power), crc)
-        size >>= 1
-        power += 1
-    return crc
-
-
-def _apply(operator: Sequence[int], crc: int) -> int:
-    """Multiply a matrix, a number for each of its 32 columns, with a vector of 32 bits."""
-    product = 0
-    for column in operator:
-        if crc & 1:
-            product ^= column
-        crc >>= 1
-    return product
-
-
-_OPERATORS: list[list[int]] = []
-
-
-def _operator(power: int) -> list[int]:
-    """Return the matrix that moves a CRC behind 2 ** `power` bytes of zeros."""
-    while len(_OPERATORS) <= power:
-        if not _OPERATORS:
-            columns = [1 << bit for bit in range(32)]
-            _OPERATORS.append([_TABLE[column & 0xFF] ^ column >> 8 for column in columns])
-        else:
-            last = _OPERATORS[-1]
-            _OPERATORS.append([_apply(last, column) for column in last])
-    return _OPERATORS[power]
-
-
-# ---- varints ------------------------------------------------------------------------------------------------
-
-
-def _varint(data: bytes, at: int, bits: int = 32) -> tuple[int, int]:
-    """Decode a zigzag number of 32 or 64 bits; return it and the index behind it. Raises IndexError, ValueError."""
-    number = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-        if shift >= bits:
-            raise ValueError("a number is too long")
-    if number >> bits:
-        raise ValueError("a number is too large")
-    return number >> 1 ^ -(number & 1), at
-
-
-def _encoded(number: int) -> bytes:
-    """Return a number in zigzag form."""
-    rest = number << 1 ^ number >> 63
-    if rest < 0x80:
-        return bytes((rest,))
-    out = bytearray()
-    while rest >= 0x80:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
-
-
-_VARINTS = [_encoded(number) for number in range(4096)]
-_NULL = _encoded(-1)
-
-
-def _varint_of(number: int) -> bytes:
-    return _VARINTS[number] if 0 <= number < 4096 else _encoded(number)
-
-
-# ---- decoding -----------------------------------------------------------------------------------------------
+__all__ = ["ListRecordBuilder", "scan_messages", "to_int64"]
 
 _NONE = -1
 MESSAGE = struct.Struct(">qiIbb")
@@ -216,7 +79,7 @@ class ListRecordBuilder:
             offset = base_offset + delta
             behind = max(behind, offset + 1)
             if offset >= first_offset:
-                time = timestamp if append_time else _wrapped(timestamp + time_delta)
+                time = timestamp if append_time else to_int64(timestamp + time_delta)
                 append(value, key, offset, headers, time, int(append_time))
         if decoded == count and at == len(body) and len(self._values) > before:
             self._nexts[-1] = base_offset + last_delta + 1
@@ -239,7 +102,7 @@ class ListRecordBuilder:
             if index != end or number != count:
                 self._truncate(rows)
                 break
-            start, behind = end, base_offset + last_delta + 1
+            start, behind = end, max(behind, base_offset + last_delta + 1)
         return start, behind
 
     def decode_messages(
@@ -306,8 +169,8 @@ def _bytes(data: Buffer, start: int, stop: int) -> bytes:
     return bytes(view[start:stop])
 
 
-def _wrapped(number: int) -> int:
-    """Return a number of 64 bits, as Java adds."""
+def to_int64(number: int) -> int:
+    """Return a sum reduced to 64 bits, as Java adds."""
     return (number + (1 << 63) & (1 << 64) - 1) - (1 << 63)
 
 
@@ -421,78 +284,18 @@ def scan_messages(data: Buffer) -> tuple[int, int, int]:
     return at, number, last
 
 
-# ---- encoding -----------------------------------------------------------------------------------------------
-
-
-def encode_records(
-    values: Sequence[bytes | None],
-    keys: Sequence[bytes | None] | None = None,
-    headers: Sequence[Headers] | None = None,
-    timestamps: Sequence[int] | None = None,
-    base_timestamp: int = _NONE,
-) -> bytes:
-    rows = _same_length(values, keys, headers, timestamps)
-    parts: list[bytes] = []
-    small, sizes = _VARINTS, len(_VARINTS)
-    for delta, (value, key, pairs, time) in enumerate(rows):
-        since = b"\0" if time is None else _varint_of(_wrapped(_checked(time) - base_timestamp))
-        record = [b"\0", since, _varint_of(delta), *_field(key), *_field(value), b"\0"]
-        if pairs:
-            record.pop()
-            record += _header_fields(pairs)
-        body = b"".join(record)
-        size = len(body)
-        parts.append(small[size] if size < sizes else _encoded(_int(size)))
-        parts.append(body)
-    return b"".join(parts)
-
-
-def _same_length(values: Sequence[Any], *columns: Sequence[Any] | None) -> Iterable[tuple[Any, ...]]:
-    for column in columns:
-        if column is not None and len(column) != len(values):
-            raise ValueError(f"a column has {len(column)} rows, not {len(values)}")
-    return zip(values, *(repeat(None) if column is None else column for column in columns), strict=False)
-
-
-def _checked(time: int) -> int:
-    if not _MIN_OFFSET <= time <= _MAX_OFFSET:
-        raise OverflowError("a number does not fit into its field")
-    return time
-
-
-def _int(number: int) -> int:
-    if number > 0x7FFFFFFF:
-        raise OverflowError("a number does not fit into its field")
-    return number
-
-
-def _field(value: bytes | None) -> tuple[bytes, ...]:
-    return (_NULL,) if value is None else (_varint_of(_int(len(value))), value)
-
-
-def _header_fields(pairs: Headers) -> list[bytes]:
-    fields = [_varint_of(len(pairs))]
-    for name, value in pairs:
-        fields += *_field(name.encode()), *_field(value)
-    return fields
-
-
-def encode_messages(
-    values: Sequence[bytes | None],
-    keys: Sequence[bytes | None] | None = None,
-    timestamps: Sequence[int] | None = None,
-    magic: int = 1,
-    attributes: int = 0,
-    offset: int = 0,
-) -> bytes:
-    parts: list[bytes] = []
-    pack = struct.Struct(">bbq" if magic else ">bb").pack
-    for at, (value, key, time) in zip(count(offset), _same_length(values, keys, timestamps), strict=False):
-        times = (_NONE if time is None else _checked(time),) if magic else ()
-        body = b"".join((pack(magic, attributes, *times), *_sized(key), *_sized(value)))
-        parts += _LONG.pack(at), _INT.pack(_int(len(body) + 4)), crc32(body).to_bytes(4, "big"), body
-    return b"".join(parts)
-
-
-def _sized(value: bytes | None) -> tuple[bytes, ...]:
-    return (b"\xff\xff\xff\xff",) if value is None else (_INT.pack(_int(len(value))), value)
+def _varint(data: bytes, at: int, bits: int = 32) -> tuple[int, int]:
+    """Decode a zigzag number of 32 or 64 bits; return it and the index behind it. Raises IndexError, ValueError."""
+    number = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift >= bits:
+            raise ValueError("a number is too long")
+    if number >> bits:
+        raise ValueError("a number is too large")
+    return number >> 1 ^ -(number & 1), at

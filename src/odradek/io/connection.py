@@ -370,9 +370,12 @@ class Connection:
         pending = InFlightRequest(
             self._requests, (), None, request, request.size, deadline, limit_s, self._queue, self._loop
         )
-        self._handshake_request = pending
-        self._set_deadline(min(deadline, self._next_deadline))
         pending.add_done_callback(partial(self._advance_handshake, handshake, pending))
+        if self._encode(pending):
+            # Awaited before it is sent: late answers to the request before it may be here already.
+            self._queue.awaiting.append(pending)
+            self._handshake_request = pending
+            self._set_deadline(min(deadline, self._next_deadline))
 
     def _interrupt_handshake(self, error: OdradekError) -> bool:
         """Pass on to the handshake that its connection is lost. Return False if there is none."""
@@ -425,11 +428,10 @@ class Connection:
 
     def _handshake_to_send(self) -> list[Buffer]:
         pending, self._handshake_request = self._handshake_request, None
-        if pending is None or not self._encode(pending):
+        if pending is None:
             return []
         pending.sent = True
         burst, pending.buffers = list(pending.buffers), ()
-        self._queue.awaiting.append(pending)
         return burst
 
     def _encode(self, pending: InFlightRequest[Any]) -> bool:

@@ -9,7 +9,8 @@ from typing import NamedTuple, cast
 
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import ProtocolDriver
-from odradek.errors import ConfigError, Unsupported
+from odradek.errors import ConfigError
+from odradek.io.security import Security
 
 __all__ = ["SCHEMES", "DriverOptions", "brokers_url", "make_driver", "url_forms", "zookeeper_url"]
 
@@ -23,12 +24,18 @@ class DriverOptions:
         request_timeout_s: For one response of a broker (s).
         session_timeout_s: After this long without a sign of life a group considers this client dead (s).
         backoff: Between attempts to connect.
+        security: Options of TLS and SASL; None: those of the environment.
+        client_id: Name of this client, for the brokers' logs, metrics and quotas.
+        rack: Where this client runs.
     """
 
     connect_timeout_s: float
     request_timeout_s: float
     session_timeout_s: float
     backoff: Backoff
+    security: Security | None = None
+    client_id: str = "odradek"
+    rack: str | None = None
 
 
 class Scheme(NamedTuple):
@@ -41,11 +48,12 @@ class Scheme(NamedTuple):
 SCHEMES: Mapping[str, Scheme] = {
     "kafka07+zk": Scheme("kafka07+zk://[user:password@]zk1[:2181],zk2[:2181][/chroot]", "odradek.io.kafka07.urls"),
     "kafka07": Scheme("kafka07://[id@]broker1[:9092],[id@]broker2[:9092]", "odradek.io.kafka07.urls"),
+    **{
+        scheme: Scheme(f"{scheme}://broker1[:9092],broker2[:9092]", "odradek.io.kafka.urls")
+        for scheme in ("kafka", "kafka+ssl", "kafka+sasl", "kafka+sasl+ssl")
+    },
 }
-"""Every scheme that this version has a driver for."""
-
-PLANNED = {"kafka": "the protocols of Kafka 0.8 and later, which this version does not speak"}
-"""Schemes that a later version will have a driver for, and what it needs."""
+"""Every scheme that there is a driver for."""
 
 
 def url_forms() -> str:
@@ -68,14 +76,11 @@ def make_driver(url: str, options: DriverOptions) -> ProtocolDriver:
 
     Raises:
         ConfigError: The scheme is unknown (the message lists those that exist) or the rest is malformed.
-        Unsupported: The scheme is known, but this version has no driver for it.
     """
     scheme, mark, rest = url.partition("://")
     forms = url_forms()
     if not mark:
         raise ConfigError(f"the URL of a cluster has no scheme; it is {forms}")
-    if scheme in PLANNED:
-        raise Unsupported(f"{scheme}://", f"{PLANNED[scheme]}; 0.7 is {forms}")
     if scheme not in SCHEMES:
         raise ConfigError(f"unknown scheme {scheme!r} in the URL of a cluster; it is {forms}")
     make = import_module(SCHEMES[scheme].module).make_driver

@@ -228,7 +228,7 @@ class RequestQueue:
 
 
 class Reconnect:
-    """What a handshake yields to continue on another connection."""
+    """The value a handshake yields to continue on another connection."""
 
 
 RECONNECT = Reconnect()

@@ -45,7 +45,7 @@ class Security:
         ssl_keyfile: PEM file of its private key, if that is not in `ssl_certfile`.
         ssl_password: Password of the private key.
         ssl_check_hostname: False to accept a certificate of another host, if it is trusted.
-        ssl_context: Used as it is, instead of all other options named ssl_.
+        ssl_context: Used as it is, instead of all other options for TLS.
     """
 
     sasl_mechanism: str | None = None

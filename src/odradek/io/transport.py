@@ -173,7 +173,7 @@ class AsyncioTransport(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         _set_sniffio_asyncio()
-        if exc is not None:
+        if exc is not None and self._transport.get_extra_info("ssl_object") is None:
             self._read_the_rest()
         self._why = str(exc or ENDED)
         self._lose(self._why)

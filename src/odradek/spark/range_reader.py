@@ -53,7 +53,7 @@ class RangeReader:
     """Reads ranges; an asynchronous context manager, which ends all reading when it is left.
 
     Args:
-        era: The cluster.
+        driver: The protocol driver of the cluster.
         ranges: What to read; they are begun in this order.
         options: Limits, and what to do about damage and loss.
     """

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from odradek import engine
-from odradek._arrays import Array, binaries, header_lists, integers, nulls, timestamp_types, timestamps, zeros
+from odradek._arrays import Array, binaries, constant, header_lists, integers, nulls, timestamp_types, timestamps
 from odradek.engine import NO_LIMIT, PackedBytes
 from odradek.errors import ConfigError
 from odradek.types import Columns, MiB, TopicPartition
@@ -239,7 +239,7 @@ def _broker(broker: int, count: int) -> Array:
 
 
 def _index(inner: Sequence[int] | None, count: int) -> Array:
-    return zeros(count) if inner is None else integers(inner, pa.int32())
+    return constant(0, count) if inner is None else integers(inner, pa.int32())
 
 
 def _constant(value: object, kind: pa.DataType, count: int) -> Array:

@@ -30,7 +30,7 @@ KINDS = {
 """The columns there are, and what each may be."""
 
 ABSENT = {"headers": "Kafka 0.11", "timestamp": "Kafka 0.10"}
-"""Columns that this era has no place for -> what it would take."""
+"""Columns that Kafka 0.7 cannot store -> the release they need."""
 
 NUMBERS = ("tinyint", "smallint", "int", "bigint")
 

@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from odradek.testing.kafka import KafkaBroker
+    from odradek.testing.kafka import KafkaBroker, KafkaCluster
     from odradek.testing.kafka07 import Kafka07Broker
     from odradek.testing.memory import MemoryCluster, StoredRecord
     from odradek.testing.proxy import FaultProxy, ProxyStatistics
@@ -19,6 +19,7 @@ __all__ = [
     "FaultProxy",
     "Kafka07Broker",
     "KafkaBroker",
+    "KafkaCluster",
     "MemoryCluster",
     "ProxyStatistics",
     "StoredRecord",
@@ -30,6 +31,7 @@ _HOMES = {
     "FaultProxy": "proxy",
     "Kafka07Broker": "kafka07",
     "KafkaBroker": "kafka",
+    "KafkaCluster": "kafka",
     "MemoryCluster": "memory",
     "ProxyStatistics": "proxy",
     "StoredRecord": "memory",

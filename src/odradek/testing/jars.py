@@ -13,7 +13,7 @@ from pathlib import Path
 
 from odradek.errors import ConfigError
 
-__all__ = ["VERSIONS", "maven_jars", "zookeeper_jars"]
+__all__ = ["VERSIONS", "cache_directory", "maven_jars", "zookeeper_jars"]
 
 VERSIONS: dict[str, tuple[str, ...]] = {
     # metrics-core and snappy-java are "provided" in its pom, but without them it dies, or starts and never serves.
@@ -78,6 +78,11 @@ def _pyspark_jars(version: str) -> list[Path]:
     return [main, *filter(None, paths)] if main.exists() and all(paths) else []
 
 
+def cache_directory() -> Path:
+    """Return the directory of what is downloaded or made once: `$XDG_CACHE_HOME/odradek`, or below `~/.cache`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "odradek"
+
+
 @cache
 def maven_jars(coordinates: tuple[str, ...], *, transitive: bool = True) -> Sequence[Path]:
     """Return the jars of Maven coordinates, with all that they need at run time if `transitive`.
@@ -94,4 +99,4 @@ def maven_jars(coordinates: tuple[str, ...], *, transitive: bool = True) -> Sequ
         from odradek.testing import maven
     except ImportError as error:
         raise ConfigError(f"jars come through the package jgo: `pip install odradek[testing]` ({error})") from error
-    return maven.download(coordinates, NOWHERE, transitive=transitive)
+    return maven.download(cache_directory() / "maven", coordinates, NOWHERE, transitive=transitive)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import zipfile
 from collections.abc import Iterable, Sequence
@@ -22,17 +21,19 @@ TIMEOUT_S = 60
 """Limit for a repository to answer (s)."""
 
 
-def download(coordinates: Sequence[str], exclusions: Iterable[str] = (), *, transitive: bool = True) -> list[Path]:
+def download(
+    cache: Path, coordinates: Sequence[str], exclusions: Iterable[str] = (), *, transitive: bool = True
+) -> list[Path]:
     """Return the jars of these coordinates (`group:artifact:version`), downloaded where the cache does not have them.
 
     Args:
+        cache: Directory of the jars of all versions.
         exclusions: Projects (`group:artifact`) to leave out of what the others need.
         transitive: Add what the jars need at run time.
 
     Raises:
         ConfigError: A file is neither in the cache nor to be had; says why and what to do.
     """
-    cache = cache_directory()
     cache.mkdir(parents=True, exist_ok=True)
     repositories = GlobalSettings.load().repositories or None
     context = MavenContext(_WholeFiles(), repo_cache=cache, remote_repos=repositories, timeout=TIMEOUT_S)
@@ -50,11 +51,6 @@ def download(coordinates: Sequence[str], exclusions: Iterable[str] = (), *, tran
             "network, name a mirror in the section [repositories] of jgo's settings file (~/.config/jgo.conf), or copy "
             "that directory from a machine that has it"
         ) from error
-
-
-def cache_directory() -> Path:
-    """Return the directory that has the jars of all versions: `$XDG_CACHE_HOME/odradek/maven`, or below `~/.cache`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "odradek" / "maven"
 
 
 def _runs_with(dependency: Dependency) -> bool:

@@ -23,8 +23,9 @@ from odradek.errors import OdradekError, ServerError
 __all__ = ["LOOPBACK", "START_SECONDS", "Lifecycle", "ServerProcess", "reserve_port"]
 
 LOOPBACK = "127.0.0.1"
-START_SECONDS = 60.0
-"""Limit for a server to serve (s): a ZooKeeper takes 0.3 s on an idle machine, a broker 1 to 4 s."""
+START_SECONDS = 120.0
+"""Limit for a server to serve (s): a ZooKeeper takes 0.3 s on an idle machine, a broker 1 to 4 s, many times that on
+a loaded one."""
 
 
 class Lifecycle:
@@ -76,6 +77,7 @@ class ServerProcess(Lifecycle):
         self._scratch: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
+        self._paused = False
 
     @property
     def running(self) -> bool:
@@ -85,6 +87,10 @@ class ServerProcess(Lifecycle):
             return True
         self._dismiss_watchdog()
         return False
+
+    @property
+    def paused(self) -> bool:
+        return self._paused
 
     def start(self) -> None:
         """Start it, on the ports and the data it had before, and wait until it serves. Raises an error with the end of
@@ -108,7 +114,7 @@ class ServerProcess(Lifecycle):
     def kill(self) -> None:
         """SIGKILL: connections die; `start` starts it again on the same ports and data."""
         self._dismiss_watchdog()  # before the server's pid is free for another process
-        process, self._process = self._process, None
+        process, self._process, self._paused = self._process, None, False
         if process is not None:
             process.kill()
             process.wait()
@@ -121,10 +127,12 @@ class ServerProcess(Lifecycle):
     def pause(self) -> None:
         """SIGSTOP: connections stay open and nothing answers; a half-open peer."""
         self._running().send_signal(signal.SIGSTOP)
+        self._paused = True
 
     def resume(self) -> None:
         """SIGCONT. Sessions of which the server heard nothing meanwhile may expire."""
         self._running().send_signal(signal.SIGCONT)
+        self._paused = False
 
     def launch(self) -> None:
         """Start the process without waiting for it."""

@@ -1,9 +1,8 @@
 """Compression of message sets and record batches: gzip, snappy, lz4 and zstd, with a bound on what comes out.
 
-Raw snappy blocks go through python-snappy, lz4 and zstd through cramjam, gzip through zlib. Framed snappy blocks are
-decompressed by cramjam, in place: python-snappy copies each twice, which takes an eighth longer. Readers are as
-tolerant as the Java classes of Kafka's own clients, because whatever those write and accept is in logs. Source:
-specification 2.2 of 0.7, 3.4 of the later protocol.
+Snappy, lz4 and zstd are decompressed by cramjam into buffers whose size is known before; gzip goes through zlib.
+Readers are as tolerant as the Java classes of Kafka's own clients, because whatever those write and accept is in logs.
+Source: specification 2.2 of 0.7, 3.4 of the later protocol.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from enum import IntEnum
+from functools import partial
 from io import BytesIO
 from itertools import islice
 
@@ -22,6 +22,8 @@ import snappy
 from odradek import engine as engines
 from odradek.engine import Buffer
 from odradek.errors import ConfigError
+from odradek.wire import lz4, zstd
+from odradek.wire.decompressed import CompressionError, DecompressedTooLarge, extend, filled, too_large
 
 __all__ = [
     "CompressionError",
@@ -53,14 +55,6 @@ class CompressionType(IntEnum):
         raise ConfigError(f"unknown compression {name!r}: choose one of {known}")
 
 
-class CompressionError(Exception):
-    """The bytes are not what the compression type says. The caller knows where they are from, and adds it."""
-
-
-class DecompressedTooLarge(CompressionError):
-    """The bytes would decompress to more than the limit."""
-
-
 def compress(compression: CompressionType, data: bytes) -> bytes:
     """Compress as Kafka's own clients do: gzip without name or time, snappy in xerial framing, lz4 as one frame."""
     return _COMPRESS[compression](data)
@@ -79,16 +73,12 @@ def decompress(compression: CompressionType, data: bytes | memoryview, max_bytes
     return _DECOMPRESS[compression](memoryview(data), max_bytes)
 
 
-def _too_large(max_bytes: int) -> DecompressedTooLarge:
-    return DecompressedTooLarge(f"decompresses to more than {max_bytes} bytes")
-
-
 # ---- none ---------------------------------------------------------------------------------------------------
 
 
 def _copy(data: bytes | memoryview, max_bytes: int | None = None) -> bytes:
     if max_bytes is not None and len(data) > max_bytes:
-        raise _too_large(max_bytes)
+        raise too_large(max_bytes)
     return bytes(data)
 
 
@@ -148,7 +138,7 @@ def inflate(data: memoryview, pos: int, step: int, out: BytesIO, max_bytes: int)
         if not (chunk or plain or inflater.eof):
             raise CompressionError("the gzip stream is cut")
         if len(plain) > left:
-            raise _too_large(max_bytes)
+            raise too_large(max_bytes)
         crc = engines.active.crc32(plain, crc)
         out.write(plain)
     pos -= len(inflater.unused_data)
@@ -198,13 +188,15 @@ def _unxerial(data: memoryview, max_bytes: int) -> bytes:
     """Decompress a snappy stream; data that does not start with the magic and a whole header is one raw block."""
     if len(data) < len(_HEADER) or data[: len(_MAGIC)] != _MAGIC:
         return _unsnap(data, max_bytes)
+    if int.from_bytes(data[len(_HEADER) : len(_HEADER) + 4], "big") == len(data) - len(_HEADER) - 4 > 0:
+        return _unsnap(data[len(_HEADER) + 4 :], max_bytes)  # one block, as of any batch of up to 32 KiB
     out, blocks = BytesIO(), _blocks(data)
     while some := list(islice(blocks, _AT_A_TIME)):
         start = out.tell()
         end = start + sum(size for _, size in some)
         if end > max_bytes:
-            raise _too_large(max_bytes)
-        _extend(out, end)
+            raise too_large(max_bytes)
+        extend(out, end)
         with out.getbuffer() as buffer:
             for block, size in some:
                 _unsnap_into(block, buffer[start : start + size])
@@ -213,27 +205,17 @@ def _unxerial(data: memoryview, max_bytes: int) -> bytes:
 
 
 def _unsnap(block: memoryview, max_bytes: int) -> bytes:
-    if _declared_size(block) > max_bytes:
-        raise _too_large(max_bytes)
-    try:
-        plain: bytes = snappy.uncompress(block)
-    except snappy.UncompressError as error:
-        raise CompressionError(f"bad snappy data: {error.__cause__}") from None
-    return plain
+    size = _declared_size(block)
+    if size > max_bytes:
+        raise too_large(max_bytes)
+    return filled(size, partial(_unsnap_into, block))
 
 
-def _unsnap_into(block: memoryview, buffer: memoryview) -> None:
+def _unsnap_into(block: memoryview, buffer: memoryview) -> int:
     try:
-        cramjam.snappy.decompress_raw_into(block, buffer)
+        return int(cramjam.snappy.decompress_raw_into(block, buffer))
     except cramjam.DecompressionError as error:
         raise CompressionError(f"bad snappy data: {error}") from None
-
-
-def _extend(out: BytesIO, size: int) -> None:
-    """Extend with zeros."""
-    if size > out.tell():
-        out.seek(size - 1)
-        out.write(b"\0")
 
 
 def _blocks(data: memoryview) -> Iterator[tuple[memoryview, int]]:
@@ -279,54 +261,17 @@ def _declared_size(block: memoryview) -> int:
     raise CompressionError("a snappy block without a valid length")
 
 
-# ---- lz4 and zstd -------------------------------------------------------------------------------------------
-
-_FIRST_GUESS = 4
-"""Output of this many times the input is tried first, then four times as much each time it was too little."""
-
-
-def _lz4(data: bytes) -> bytes:
-    return bytes(cramjam.lz4.compress(data))
-
-
-def _zstd(data: bytes) -> bytes:
-    return bytes(cramjam.zstd.compress(data, level=3))  # zstd's default, and Kafka's
-
-
-def _unlz4(data: memoryview, max_bytes: int) -> bytes:
-    return _expand(cramjam.lz4.decompress_into, data, max_bytes)
-
-
-def _unzstd(data: memoryview, max_bytes: int) -> bytes:
-    return _expand(cramjam.zstd.decompress_into, data, max_bytes)
-
-
-def _expand(decompress_into: Callable[[memoryview, bytearray], int], data: memoryview, max_bytes: int) -> bytes:
-    """Decompress into a buffer that grows up to the limit: a frame need not declare its size, and a size may lie."""
-    size = max(1024, _FIRST_GUESS * len(data))
-    while True:
-        buffer = bytearray(min(size, max_bytes))
-        try:
-            return bytes(memoryview(buffer)[: decompress_into(data, buffer)])
-        except cramjam.DecompressionError as error:
-            if "failed to write whole buffer" not in str(error):
-                raise CompressionError(f"damaged data: {error}") from None
-        if size >= max_bytes:
-            raise _too_large(max_bytes)
-        size *= 4
-
-
 _COMPRESS: dict[CompressionType, Callable[[bytes], bytes]] = {
     CompressionType.NONE: _copy,
     CompressionType.GZIP: _gzip,
     CompressionType.SNAPPY: _xerial,
-    CompressionType.LZ4: _lz4,
-    CompressionType.ZSTD: _zstd,
+    CompressionType.LZ4: lz4.compress,
+    CompressionType.ZSTD: zstd.compress,
 }
 _DECOMPRESS: dict[CompressionType, Callable[[memoryview, int], bytes]] = {
     CompressionType.NONE: _copy,
     CompressionType.GZIP: _gunzip,
     CompressionType.SNAPPY: _unxerial,
-    CompressionType.LZ4: _unlz4,
-    CompressionType.ZSTD: _unzstd,
+    CompressionType.LZ4: lz4.decompress,
+    CompressionType.ZSTD: zstd.decompress,
 }

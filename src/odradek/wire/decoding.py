@@ -1,4 +1,4 @@
-"""Options of decoding that every era's decoder takes."""
+"""Options that the decoders of all protocols take."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from .case import Record
-from .replay import checker, main
+from .replay import checker, kind_of, main
 
 CORPUS = Path(__file__).with_name("corpus")
 KINDS = ("assignors", "partitioner", "sasl", "scram", "sticky_user_data")
@@ -31,7 +31,7 @@ def test_the_corpus_has_no_difference_and_nothing_is_skipped(path: Path, capsys:
 
 
 def differs(name: str, record: Record) -> str | None:
-    return checker(CORPUS / f"{name}_shared.jsonl.gz")(record)
+    return checker(kind_of(record))(record)
 
 
 def swapped(assignment: dict[str, list[list[object]]]) -> dict[str, list[list[object]]]:

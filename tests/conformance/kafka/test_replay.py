@@ -72,9 +72,56 @@ def test_differences_are_printed_counted_and_make_the_exit_code_1(
     assert lines[-1] == "1 passed, 4 failed, 1 skipped"
 
 
-def test_a_file_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"there is no check_\*\.py"):
-        main([written(tmp_path / "weather_x.jsonl", RECORD)])
+def test_the_name_of_a_file_and_whether_it_is_compressed_do_not_matter(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = tmp_path / "lines.txt"
+    plain.write_bytes(gzip.decompress((CORPUS / "headers_shared.jsonl.gz").read_bytes()) + b"\n")
+    compressed = tmp_path / "lines"
+    compressed.write_bytes((CORPUS / "partitioner_shared.jsonl.gz").read_bytes())
+    assert main([str(plain), str(compressed)]) == 0
+    assert capsys.readouterr().out == "467 passed, 0 failed, 0 skipped\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "passed", "says"),
+    [
+        ({"weather": 1}, 0, ":1: fields of no known kind: weather"),
+        ([RECORD], 0, ":1: not a JSON object"),
+        ("cut", 5, "cannot be read: Compressed file ended"),
+        ("not gzip", 0, "cannot be read: "),
+        ("not JSON", 1, ":2: not JSON: "),
+        ("not UTF-8", 0, "cannot be read: "),
+        ("missing", 0, "cannot be read: No such file or directory"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_read_is_a_failure_and_the_other_files_are_still_checked(
+    content: object, passed: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "damaged"
+    contents: dict[object, bytes] = {
+        "cut": (CORPUS / "scram_shared.jsonl.gz").read_bytes()[:3000],
+        "not gzip": b"\x1f\x8bgarbage",
+        "not JSON": json.dumps(RECORD).encode() + b"\n{\n",
+        "not UTF-8": b"\xff\n",
+    }
+    if content != "missing":
+        file.write_bytes(contents[content] if isinstance(content, str) else json.dumps(content).encode())
+    good = written(tmp_path / "good", RECORD)
+
+    assert main([str(file), good]) == 1
+
+    difference, last = capsys.readouterr().out.splitlines()
+    assert says in difference
+    assert last == f"{passed + 1} passed, 1 failed, 0 skipped"
+
+
+def test_a_file_without_lines_has_nothing_to_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([written(tmp_path / "empty")]) == 0
+    output = capsys.readouterr()
+    assert output.out == "0 passed, 0 failed, 0 skipped\n"
+    assert output.err.endswith("empty: nothing to compare\n")
 
 
 def test_it_runs_as_a_script() -> None:

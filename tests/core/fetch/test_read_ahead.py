@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.core.fetch.read_ahead import (
-    Buffered,
     ReadAheadBudget,
     ReadAheadLimits,
     ReadAheadQuota,
@@ -14,7 +13,6 @@ from odradek.core.fetch.read_ahead import (
     expected_expansion,
 )
 
-EMPTY = Buffered(0, 1.0)
 LIMITS = ReadAheadLimits(read_ahead_bytes=1000, fetch_bytes=100, response_bytes=400, min_bytes=10)
 
 
@@ -37,29 +35,29 @@ def quota(partitions: int, of: int, **numbers: int) -> ReadAheadQuota:
 
 
 def test_an_empty_partition_requests_a_whole_fetch() -> None:
-    assert bytes_to_request(EMPTY, 1000, LIMITS) == 100
+    assert bytes_to_request(0, 1.0, 1000, LIMITS) == 100
 
 
 def test_a_full_partition_does_not_bytes_to_request() -> None:
-    assert bytes_to_request(Buffered(500, 1.0), 500, LIMITS) == 0
+    assert bytes_to_request(500, 1.0, 500, LIMITS) == 0
 
 
 def test_a_nearly_full_partition_waits_until_half_a_request_fits() -> None:
-    assert bytes_to_request(Buffered(460, 1.0), 500, LIMITS) == 0
-    assert bytes_to_request(Buffered(440, 1.0), 500, LIMITS) == 60
+    assert bytes_to_request(460, 1.0, 500, LIMITS) == 0
+    assert bytes_to_request(440, 1.0, 500, LIMITS) == 60
 
 
 def test_requests_shrink_by_the_expansion_to_expect() -> None:
-    assert bytes_to_request(Buffered(0, 20.0), 1000, LIMITS) == 50
+    assert bytes_to_request(0, 20.0, 1000, LIMITS) == 50
 
 
 def test_the_first_request_is_small() -> None:
-    assert bytes_to_request(Buffered(0, None), 1000, LIMITS) == 40
+    assert bytes_to_request(0, None, 1000, LIMITS) == 40
 
 
 def test_an_empty_partition_requests_the_minimum_however_small_its_share() -> None:
-    assert bytes_to_request(EMPTY, 1, LIMITS) == 10
-    assert bytes_to_request(Buffered(0, 1e9), 1000, LIMITS) == 10
+    assert bytes_to_request(0, 1.0, 1, LIMITS) == 10
+    assert bytes_to_request(0, 1e9, 1000, LIMITS) == 10
 
 
 # ---- many ---------------------------------------------------------------------------------------------------
@@ -126,22 +124,21 @@ numbers = st.integers(0, 5000)
 def test_no_more_is_requested_than_the_budget_has(
     held: list[tuple[int, float | None]], elsewhere: int, limits: ReadAheadLimits
 ) -> None:
-    buffered_parts = [Buffered(*pair) for pair in held]
-    whole = budget(len(buffered_parts) + elsewhere, limits)
+    whole = budget(len(held) + elsewhere, limits)
     shared = ReadAheadQuota(whole)
-    shared.active = len(buffered_parts)
+    shared.active = len(held)
     shared.refresh()
-    shared.held = before = sum(buffered.memory for buffered in buffered_parts)
-    for buffered in buffered_parts:
-        size = bytes_to_request(buffered, whole.share, limits)
-        expansion = expected_expansion(buffered.expansion)
+    shared.held = before = sum(memory for memory, _ in held)
+    for memory, observed in held:
+        size = bytes_to_request(memory, observed, whole.share, limits)
+        expansion = expected_expansion(observed)
         assert 0 <= size <= max(limits.fetch_bytes, limits.min_bytes)
         assert size == 0 or size >= limits.min_bytes or limits.fetch_bytes < limits.min_bytes
-        assert size > 0 or buffered.memory > 0
-        assert size <= limits.min_bytes or buffered.memory + size * expansion <= whole.share + 1
+        assert size > 0 or memory > 0
+        assert size <= limits.min_bytes or memory + size * expansion <= whole.share + 1
         granted = shared.grant(size, expansion) if size else 0
         assert granted <= size
         alone = not shared.reserved
         shared.reserved += int(granted * expansion)
-        fits = before + shared.reserved <= whole.allowance(len(buffered_parts)) + 1
+        fits = before + shared.reserved <= whole.allowance(len(held)) + 1
         assert fits or not granted or (alone and granted <= limits.min_bytes)

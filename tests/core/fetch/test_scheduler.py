@@ -13,7 +13,7 @@ from odradek.core.fetch.read_ahead import ReadAheadLimits
 from odradek.core.fetch.scheduler import FetchPolicy, FetchScheduler, SchedulerCallbacks
 from odradek.core.interfaces import DecoderOptions
 from odradek.core.states import CursorState
-from odradek.errors import BrokerError, CorruptMessage, OdradekError, OffsetOutOfRange
+from odradek.errors import BrokerError, CorruptMessage, LogTruncated, OdradekError, OffsetOutOfRange
 from odradek.types import EARLIEST, Position, StartPosition, TopicPartition
 from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
 
@@ -30,6 +30,7 @@ class Bench:
     """A scheduler of one broker with the partitions it reads, and what it has called."""
 
     def __init__(self, partitions: int = 1, policy: FetchPolicy = POLICY, start: StartPosition = 0) -> None:
+        self.policy = policy
         self.called: Counter[str] = Counter()
         self.set = PartitionSet(LIMITS, lambda: self._count("available"))
         self.scheduler = FetchScheduler(
@@ -75,8 +76,12 @@ class Bench:
         fetch.start()
         fetch.feed(memoryview(data))
         fetch.received, fetch.error = len(data), fetch.error or error
-        accepted = self.scheduler.finish(fetch, now, 0.999999)
-        self.set.update(fetch.cursor)
+        return self.complete(fetch, now)
+
+    def complete(self, fetch: CursorFetch, now: float = 0.0, *, lost: bool = False) -> bool:
+        accepted = fetch.cursor.complete(fetch, now, self.policy.reset, lost=lost)
+        if accepted:
+            self.scheduler.requeue(fetch.cursor, now, 0.999999)
         return accepted
 
 
@@ -134,11 +139,11 @@ def test_a_full_partition_waits_until_the_user_takes_records() -> None:
     while fetches := bench.next():
         bench.finish(fetches[0], entries)
     assert bench[0].state is CursorState.OUT_OF_QUOTA and bench[0].out_of_quota
-    held = bench[0].buffered.memory
+    held = bench[0].held_bytes
     assert held <= LIMITS.read_ahead_bytes + 1000
     while not bench.next():
         assert not isinstance(bench.set.take(None, None, 0.0, 0.0), float)
-    assert bench[0].buffered.memory < held
+    assert bench[0].held_bytes < held
 
 
 def test_a_seek_does_not_wait_for_the_fetch_in_flight_and_ignores_what_it_brings() -> None:
@@ -191,6 +196,17 @@ def test_a_partition_without_its_position_is_reset_or_fails_as_the_policy_says()
     assert resetting.scheduler.next_to_resolve(0.0)[0] == [resetting[0]]
 
 
+def test_a_truncated_log_is_read_on_from_its_end_or_fails_as_the_policy_says() -> None:
+    error = LogTruncated("t/0", 5, 3, 1)
+    failing = Bench()
+    failing.finish(failing.next()[0], error=error)
+    with pytest.raises(LogTruncated, match="truncated to 3"):
+        failing.set.take(None, None, 0.0, 0.0)
+    resetting = Bench(policy=FetchPolicy(POLICY.idle, POLICY.retry, reset=EARLIEST))
+    resetting.finish(resetting.next()[0], error=error)
+    assert resetting[0].state is CursorState.RESOLVING and resetting[0].start == 3
+
+
 def test_a_retriable_error_of_a_partition_is_retried_after_a_back_off() -> None:
     bench = Bench()
     not_leader = BrokerError(6, "NOT_LEADER_OR_FOLLOWER", retriable=True, refresh_metadata=True)
@@ -207,7 +223,7 @@ def test_a_lost_connection_keeps_whole_messages_and_fetches_the_rest_again() -> 
     (fetch,) = bench.next()
     fetch.start()
     fetch.feed(memoryview(ENTRIES)[:-1])
-    assert bench.scheduler.finish(fetch, 0.0, 0.5, lost=True)
+    assert bench.complete(fetch, lost=True)
     assert bench[0].rows == 2 and bench[0].state is CursorState.READY
     assert bench.next()[0].start() == len(encode_set([b"a", b"b"]))
 

@@ -287,7 +287,7 @@ def groups(draw: st.DrawFn) -> tuple[Topics, list[GroupMember]]:
 
 
 @pytest.mark.parametrize("assignor", ALL, ids=lambda a: str(a.name))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 @given(group=groups())
 def test_every_partition_goes_once_to_a_subscriber(assignor: Assignor, group: tuple[Topics, list[GroupMember]]) -> None:
     topics, members = group
@@ -303,7 +303,7 @@ def test_every_partition_goes_once_to_a_subscriber(assignor: Assignor, group: tu
         assert counts.keys() == every
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 @given(group=groups())
 def test_sticky_is_balanced(group: tuple[Topics, list[GroupMember]]) -> None:
     topics, members = group
@@ -315,7 +315,6 @@ def test_sticky_is_balanced(group: tuple[Topics, list[GroupMember]]) -> None:
                 assert len(assignment[who]) <= len(assignment[m.member_id]) + 1
 
 
-@settings(max_examples=100, deadline=None)
 @given(group=groups())
 def test_a_second_sticky_round_changes_nothing(group: tuple[Topics, list[GroupMember]]) -> None:
     topics, members = group
@@ -326,7 +325,6 @@ def test_a_second_sticky_round_changes_nothing(group: tuple[Topics, list[GroupMe
     assert {who: set(got) for who, got in second.items()} == {who: set(got) for who, got in first.items()}
 
 
-@settings(max_examples=100, deadline=None)
 @given(group=groups())
 def test_cooperative_rounds_end_in_the_sticky_assignment(group: tuple[Topics, list[GroupMember]]) -> None:
     topics, members = group

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.core.interfaces import PartitionResult, ProducerRecord
+from odradek.core.interfaces import PartitionBatch, PartitionResult, ProducerRecord
 from odradek.core.kafka.batch_sequences import BatchSequences, stamp_of
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.producer_state import IdempotentProducer, ProducerIdentity, Stamp
@@ -35,19 +35,23 @@ class Sequences(BatchSequences):
     """With an identity that comes at once."""
 
     async def identify(self) -> None:
-        self.producer.identify(7, 0)
+        self.set_identity(7, 0)
 
 
 class Bench:
     """An accumulator of one partition, each record a batch unless said otherwise."""
 
-    def __init__(self, *, ready: bool = True, batch_bytes: int = 11, in_flight: int = 5) -> None:
+    def __init__(self, *, ready: bool = True, known: bool = True, batch_bytes: int = 11, in_flight: int = 5) -> None:
         self.sequences = Sequences(IdempotentProducer())
+        producer = self.sequences.producer
         if ready:
-            self.sequences.producer.identify(7, 0)
+            producer.identify(7, 0)
+            if known:  # to the broker: all numbers were used once, and the next one is 0 again
+                producer.answered(producer.stamp(WHERE, 1 << 31), 0)
         table = Kafka07RoutingTable().apply(BrokersChanged({1: Broker(1, "b1", 9092)})).apply(TopicChanged("t", {1: 1}))
         limits = AccumulatorLimits(10_000, batch_bytes, 1000, in_flight, 0.0, 30.0)
         self.finished: list[ProduceBatch] = []
+        self.stamps: dict[int, object] = {}
         self.fatal: OdradekError | None = None
         self.acc = Accumulator(limits, KeyHash(), lambda _: 0, self.size, table, MemoryRefusalPolicy(), self.sequences)
         self.topic = self.acc.topic("t", "none")
@@ -65,6 +69,7 @@ class Bench:
         requests = []
         while (request := self.acc.broker_queue(1).next_request(1.0)) is not None:
             requests.append(request)
+            self.stamps[id(request)] = request.batches[0].stamp
         return requests
 
     def answer(self, request: BrokerProduceRequest, code: int = 0, offset: int = -1, log_start: int = -1) -> None:
@@ -74,7 +79,8 @@ class Bench:
         elif code:
             error = broker_error(code, "broker 1")
         position = None if offset < 0 else Position(offset)
-        result = PartitionResult(WHERE, error, position, None, None if log_start < 0 else Position(log_start))
+        start = None if log_start < 0 else Position(log_start)
+        result = PartitionResult(WHERE, error, position, None, start, stamp=self.stamps[id(request)])
         self.apply(self.acc.complete(request, [result]))
 
     def apply(self, effects: Effects) -> None:
@@ -199,7 +205,36 @@ def test_a_gap_that_cannot_be_closed_raises_the_epoch() -> None:
     requests = bench.send()
     bench.answer(requests[0], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
     bench.answer(requests[1], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-    assert sent(bench.send()) == [("a", 1, 0), ("b", 1, 1)]
+    first = bench.send()
+    assert sent(first) == [("a", 1, 0)]
+    bench.answer(first[0])
+    assert sent(bench.send()) == [("b", 1, 1)]
+
+
+def test_until_the_broker_knows_the_producer_batches_go_one_by_one() -> None:
+    bench = Bench(known=False)
+    bench.put("a", "b", "c")
+    (first,) = bench.send()
+    bench.answer(first, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    (again,) = bench.send()
+    assert stamp(again).base_sequence == 0 and bench.send() == []
+    bench.answer(again)
+    assert sent(bench.send()) == [("b", 0, 1), ("c", 0, 2)]
+
+
+def test_a_number_that_was_freed_belongs_to_the_batch_that_has_it_now() -> None:
+    bench = Bench()
+    bench.put("a", "b", "c")
+    requests = bench.send()
+    bench.answer(requests[0], ErrorCode.INVALID_TIMESTAMP)
+    for request in requests[1:]:
+        bench.answer(request, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    again = bench.send()
+    assert sent(again) == [("b", 0, 0), ("c", 0, 1)]
+    for request in again:
+        bench.answer(request)
+    assert bench.outcomes() == ["a: Rejected", "b: written", "c: written"]
+    assert "0 batches" in repr(bench.sequences)
 
 
 def test_records_deleted_by_retention_restart_the_numbers() -> None:
@@ -274,3 +309,15 @@ def test_records_that_the_broker_names_are_refused_alone() -> None:
     assert bench.outcomes() == ["b: Rejected"]
     assert "no key" in str(bench.finished[0].error)
     assert sent(bench.send()) == [("a c", 0, 0), ("d", 0, 2)]
+
+
+def test_batches_that_waited_for_another_id_get_its_stamps() -> None:
+    sequences, batch = Sequences(IdempotentProducer()), PartitionBatch(WHERE, [b"one", b"two"])
+    sequences.set_identity(7, 0x7FFF)
+    sequences.assign(batch)
+    out_of_order = broker_error(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "")
+    result = sequences.resolve(batch, PartitionResult(WHERE, out_of_order))
+    assert result.error is not None and result.error.retriable and not sequences.ready
+    sequences.set_identity(8, 0)
+    assert stamp_of(batch) == Stamp(WHERE, ProducerIdentity(8, 0), 0, 2)
+    assert sequences.resolve(batch, PartitionResult(WHERE, None, Position(5))).error is None

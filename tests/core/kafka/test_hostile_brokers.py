@@ -95,7 +95,7 @@ def requests(effects: list[Effect]) -> list[Request[Any]]:
     return [effect.request for effect in effects if isinstance(effect, Send)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 @given(steps=STEPS, cooperative=st.booleans(), static=st.booleans())
 def test_a_member_survives_every_answer(steps: list[tuple[str, int]], cooperative: bool, static: bool) -> None:
     assignor = CooperativeStickyAssignor() if cooperative else StickyAssignor()
@@ -132,7 +132,7 @@ def test_a_member_survives_every_answer(steps: list[tuple[str, int]], cooperativ
             assert not member.owned and member.fence.generation == -1
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 @given(steps=STEPS, static=st.booleans())
 def test_a_consumer_group_member_survives_every_answer(steps: list[tuple[str, int]], static: bool) -> None:
     member = ConsumerGroupMember(MemberSettings("g", instance_id="i" if static else None), "uuid", frozenset({"t"}))
@@ -186,7 +186,7 @@ TXN_ANSWERS: Answers = {
 }
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from(["answer", "answer", "answer", "lost", "add", "offsets", "commit", "abort"]), CODES),

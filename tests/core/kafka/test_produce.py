@@ -159,12 +159,13 @@ def answer(code: int = 0, *, topic_id: bytes = bytes(16), **fields: Any) -> Prod
 
 def read(response: ProduceResponse, *records: bytes, acks: int = -1, **more: Any) -> Any:
     made = [batch(*(records or (b"v",)))]
-    return read_produce(response, made, acks=acks, address="b:9092", topic_ids=more.pop("topic_ids", {}), **more)[0]
+    ids = more.pop("topic_ids", {})
+    return read_produce(response, made, stamps=[None], acks=acks, address="b:9092", topic_ids=ids, **more)[0]
 
 
 def test_a_result_has_offset_and_times() -> None:
     result = read(answer(base_offset=5, log_append_time_ms=9, log_start_offset=2))
-    assert result == (WHERE, None, 5, 9, 2, {})
+    assert result == (WHERE, None, 5, 9, 2, {}, None)
     assert read(answer(base_offset=-1))[2:5] == (None, None, None)
 
 
@@ -217,12 +218,8 @@ def test_records_that_the_broker_objects_to_are_named() -> None:
 
 
 def test_the_leader_that_an_answer_names_is_passed_on() -> None:
-    heard: list[tuple[TopicPartition, int]] = []
-
-    def hear(where: TopicPartition, answer: PartitionProduceResponse) -> None:
-        heard.append((where, answer.current_leader.leader_id))
-
+    heard: list[tuple[Any, ...]] = []
     leader = LeaderIdAndEpoch(leader_id=2, leader_epoch=5)
-    read(answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, current_leader=leader), on_leader=hear)
-    read(answer(ErrorCode.NOT_LEADER_OR_FOLLOWER), on_leader=hear)
-    assert heard == [(WHERE, 2)]
+    read(answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, current_leader=leader), on_leader=lambda *named: heard.append(named))
+    read(answer(ErrorCode.NOT_LEADER_OR_FOLLOWER), on_leader=lambda *named: heard.append(named))
+    assert heard == [(WHERE, 2, 5, ())]

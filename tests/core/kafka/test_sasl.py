@@ -233,12 +233,12 @@ def test_a_refusal_says_what_the_broker_said(text: str | None, shown: str) -> No
 def test_answers_to_something_else_are_refused() -> None:
     run = authenticate("PLAIN", Plain("u", "p").exchange(), sasl_requests=True)
     next(run)
-    with pytest.raises(RemoteProtocolError, match="in answer to SaslHandshake"):
+    with pytest.raises(RemoteProtocolError, match="in response to SaslHandshake"):
         run.send(SaslAuthenticateResponse())
     run = authenticate("PLAIN", Plain("u", "p").exchange(), sasl_requests=True)
     next(run)
     run.send(SaslHandshakeResponse())
-    with pytest.raises(RemoteProtocolError, match="in answer to SaslAuthenticate"):
+    with pytest.raises(RemoteProtocolError, match="in response to SaslAuthenticate"):
         run.send(SaslHandshakeResponse())
 
 

@@ -72,11 +72,14 @@ class Bench:
         request_bytes: int = 1000,
         in_flight: int = 5,
         reorder: bool = False,
+        partition_in_flight: int = 1000,
         partitioner: Partitioner | None = None,
         randrange: Any = lambda count: 0,
     ) -> None:
         self.routing = routing or table({"t": {1: 2}}, 1)
-        limits = AccumulatorLimits(buffer_bytes, batch_bytes, request_bytes, in_flight, 1.0, 30.0, reorder)
+        limits = AccumulatorLimits(
+            buffer_bytes, batch_bytes, request_bytes, in_flight, 1.0, 30.0, reorder, partition_in_flight
+        )
         self.due: list[int] = []
         self.finished: list[ProduceBatch] = []
         self.acc = Accumulator(
@@ -1015,3 +1018,15 @@ def drain(world: World) -> None:
         for broker in (1, 2):
             if request := world.bench.acc.broker_queue(broker).next_request(1e6):
                 complete(world, request)
+
+
+def test_one_batch_of_a_partition_is_in_flight_where_the_next_could_be_written_before_it() -> None:
+    bench = Bench(partition_in_flight=1)
+    for value in ("a" * 40, "b" * 40, "c" * 40):
+        bench.put(value, to=0)
+    bench.put("d" * 40, to=1)
+    request = bench.next()
+    assert [text[0] for text in bench.values(request)] == ["a", "d"]
+    assert bench.acc.broker_queue(1).next_request(99.0) is None
+    bench.confirm(request)
+    assert [text[0] for text in bench.values(bench.next())] == ["b"]

@@ -49,7 +49,7 @@ def test_a_decoder_begins_at_a_position_and_says_where_it_ended() -> None:
 
 
 def test_bytes_behind_a_message_are_refused() -> None:
-    with pytest.raises(RemoteProtocolError, match="ProduceRequest version 3: 2 bytes follow it at byte 30"):
+    with pytest.raises(RemoteProtocolError, match="ProduceRequest version 3: 2 unexpected bytes follow at byte 30"):
         decode(ProduceRequest, 3, encode(PRODUCE, 3) + b"xx")
 
 
@@ -64,13 +64,22 @@ def test_fields_that_the_version_lacks_have_their_defaults() -> None:
 @pytest.mark.parametrize(
     ("data", "where"),
     [
-        ("ffff0001 00000000 00000001 0001 74 00000001 00000003 00000004 61", r"\.records at byte 27: 4 bytes"),
-        ("ffff0001 00000000 00000001 0001 74 00000001 00000003 fffffffe", r"\.records at byte 27: a size of -2 bytes"),
-        ("ffff0001 00000000 00000001 0001 74 ffffffff", r"\.partition_data at byte 19: null, which is not legal"),
-        ("ffff0001 00000000 00000001 ffff 00000000", r"topic_data\[0\]\.name at byte 14: null, which is not legal"),
+        (
+            "ffff0001 00000000 00000001 0001 74 00000001 00000003 00000004 61",
+            r"\.records at byte 27: a length of 4 bytes",
+        ),
+        (
+            "ffff0001 00000000 00000001 0001 74 00000001 00000003 fffffffe",
+            r"\.records at byte 27: a negative length, -2",
+        ),
+        ("ffff0001 00000000 00000001 0001 74 ffffffff", r"\.partition_data at byte 19: null is not allowed"),
+        ("ffff0001 00000000 00000001 ffff 00000000", r"topic_data\[0\]\.name at byte 14: null is not allowed"),
         ("ffff0001 00000000 00000001 0002 74ff 00000000", r"topic_data\[0\]\.name at byte 14: not UTF-8"),
-        ("ffff0001 00000000 00000002 0001 74 00000000", r"topic_data at byte 12: 2 elements are announced, 7 bytes"),
-        ("ffff0001 00000000 fffffff0", r"topic_data at byte 12: -16 elements"),
+        (
+            "ffff0001 00000000 00000002 0001 74 00000000",
+            r"topic_data at byte 12: a count of 2 elements, but",
+        ),
+        ("ffff0001 00000000 fffffff0", r"topic_data at byte 12: a negative count, -16"),
         ("ffff0001 000000", "timeout_ms at byte 4: the bytes end too early"),
     ],
 )
@@ -82,16 +91,19 @@ def test_an_error_names_the_message_the_field_and_the_byte(data: str, where: str
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        ("0000 01 00000000 01 09 09 00", "9 bytes are announced, 1 are left"),  # an unknown tag
+        ("0000 01 00000000 01 09 09 00", "a length of 9 bytes, but only 1 bytes are left"),  # an unknown tag
         (
             "0000 01 00000000 01 01 04 000000000000",
-            "a tagged field of 4 bytes has content of 8|the bytes end too early",
+            "a tagged field has a size of 4 bytes, but its content takes 8|the bytes end too early",
         ),
-        ("0000 01 00000000 01 01 09 00000000000000 0000", "a tagged field of 9 bytes has content of 8"),
-        ("0000 01 00000000 ff ff ff ff 0f", "elements are announced"),
+        (
+            "0000 01 00000000 01 01 09 00000000000000 0000",
+            "a size of 9 bytes, but its content takes 8",
+        ),
+        ("0000 01 00000000 ff ff ff ff 0f", "elements, but only"),
         ("0000 01 00000000 ff ff ff ff ff ff", "a length of more than 32 bits"),
         ("0000 ff ff ff ff 1f", "a length of more than 32 bits"),
-        ("0000 ff 80 80 01 00", "elements are announced"),
+        ("0000 ff 80 80 01 00", "elements, but only"),
     ],
 )
 def test_damaged_lengths_and_tags_are_refused(data: str, problem: str) -> None:

@@ -220,21 +220,25 @@ def test_no_prefix_of_a_response_is_complete_and_every_shorter_frame_is_refused(
 @pytest.mark.parametrize(
     ("version", "body", "problem"),
     [
-        (0, "7fffffff 0000", "the message before byte 1?[0-9]: 2147483647 elements are announced, 2 bytes are left"),
-        (0, "fffffffe", "-2 elements"),
-        (0, "00000000 00", "1 bytes follow it"),
+        (
+            0,
+            "7fffffff 0000",
+            "the message before byte 1?[0-9]: a count of 2147483647 elements, but",
+        ),
+        (0, "fffffffe", "a negative count, -2"),
+        (0, "00000000 00", "1 unexpected bytes follow"),
         (
             0,
             "00000001 0001 74 00000001 00000000 0000 0000000000000000 00000009 aa",
-            r"\.partitions\[0\].*: 9 bytes",
+            r"\.partitions\[0\].*: a length of 9 bytes",
         ),
-        (0, "00000001 0001 74 00000001 00000000 0000 0000000000000000 fffffffe", "a size of -2 bytes"),
-        (0, "00000001 0001 74 ffffffff 00000000 0000 0000000000000000 ffffffff", r"responses\[0\].*: null, which is"),
+        (0, "00000001 0001 74 00000001 00000000 0000 0000000000000000 fffffffe", "a negative length, -2"),
+        (0, "00000001 0001 74 ffffffff 00000000 0000 0000000000000000 ffffffff", r"responses\[0\].*: null is not"),
         (0, "00000001 0001 ff 00000000 000000000000000000000000", "not UTF-8"),
-        (0, "00000001 7fff 74 00000000 000000000000000000000000", "32767 bytes are announced"),
-        (0, "00000001 0001 74 00000000 00", "the bytes end too early|1 bytes follow it|1 elements are announced"),
+        (0, "00000001 7fff 74 00000000 000000000000000000000000", "a length of 32767 bytes, but only"),
+        (0, "00000001 0001 74 00000000 00", "the bytes end too early|1 unexpected bytes follow|a count of 1 elements"),
         (12, "00 00000000 0000 00000000 01 ffffffffff", "a length of more than 32 bits"),
-        (12, "00 00000000 0000 00000000 01 02 00 0a", "0 bytes are left|elements are announced|10 bytes are announced"),
+        (12, "00 00000000 0000 00000000 01 02 00 0a", "0 bytes are left|elements, but only|a length of 10 bytes"),
     ],
 )
 def test_damage_is_refused(version: int, body: str, problem: str, size: int) -> None:

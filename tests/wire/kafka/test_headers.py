@@ -79,11 +79,11 @@ def test_an_unsupported_version_is_understood_even_with_nothing_sound_behind_the
 
 
 def test_what_is_no_frame_is_refused() -> None:
-    with pytest.raises(RemoteProtocolError, match="3 bytes are no request"):
+    with pytest.raises(RemoteProtocolError, match="a request of 3 bytes, too short"):
         decode_request(b"\0\0\0")
-    with pytest.raises(RemoteProtocolError, match="there is no version 5 of a request with key 12"):
+    with pytest.raises(RemoteProtocolError, match="unknown request: API key 12, version 5"):
         decode_request(bytes.fromhex("000c 0005 00000000"))
-    with pytest.raises(RemoteProtocolError, match="there is no version 0 of a request with key 500"):
+    with pytest.raises(RemoteProtocolError, match="unknown request: API key 500, version 0"):
         decode_request(bytes.fromhex("01f4 0000 00000000"))
     with pytest.raises(RemoteProtocolError, match="ResponseHeader version 0: correlation_id at byte 0"):
         decode_response(HeartbeatResponse, 0, b"\0\0")

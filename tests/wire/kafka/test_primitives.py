@@ -54,7 +54,7 @@ def test_tagged_fields_come_back_in_the_order_of_their_numbers(tags: dict[int, b
 
 def test_the_longest_string_has_32767_bytes() -> None:
     assert read_uvarint(long_string(32767), 0)[0] == 32768
-    with pytest.raises(Unwritable, match="32768 bytes of UTF-8"):
+    with pytest.raises(Unwritable, match="32768 bytes in UTF-8"):
         long_string(32768)
 
 

@@ -31,7 +31,7 @@ def test_a_response_is_decoded_from_pieces_of_any_size(size: int) -> None:
 
 
 def test_a_size_above_the_limit_or_below_zero_is_refused() -> None:
-    for size, text in [(1001, "a response of 1001 bytes, the limit is 1000"), (-1, "a response of -1 bytes")]:
+    for size, text in [(1001, "a response of 1001 bytes; at most 1000 are accepted"), (-1, "a response of -1 bytes")]:
         with pytest.raises(RemoteProtocolError, match=text):
             decoder().feed(memoryview(size.to_bytes(4, "big", signed=True)))
 

@@ -11,7 +11,7 @@ from odradek.client.consumer.positions import resolve_positions
 from odradek.client.consumer.streams import Stream
 from odradek.client.options import partition as partition_rule
 from odradek.client.options import start_position as start_position_rule
-from odradek.core.fetch.cursor import ExactPosition
+from odradek.core.fetch.read_range import ExactPosition
 from odradek.core.interfaces import ProtocolDriver
 from odradek.errors import CorruptMessage, UsageError
 from odradek.types import LATEST, Position, StartPosition, TopicPartition

@@ -1,6 +1,6 @@
 """The loops that fetch from one broker, and resolve positions at it.
 
-    next_fetch -> BrokerClient.fetch -> (decompress, in a thread where that takes long) -> finish -> next_fetch
+    next_fetch -> BrokerClient.fetch -> (decompress, in a thread where that takes long) -> complete -> next_fetch
 
 Two fetches are in flight at a time, each for partitions of its own, so that the broker works while its last response is
 decoded. What a response brought is queued, and the next fetch is sent, before the user's task runs. The decisions are
@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from random import random
 from typing import Protocol
@@ -61,12 +62,20 @@ class FetcherHost(Protocol):
 
     def spawn(self, work: Callable[..., Awaitable[None]], *args: object) -> None: ...
 
-    def on_cursor_changed(self, cursor: Cursor) -> None:
-        """Handle a cursor that may have something to deliver, or be finished."""
+    def report_skipped(self, cursor: Cursor) -> None:
+        """Report what a cursor has left out."""
+        ...
+
+    def on_stopped(self, cursor: Cursor) -> None:
+        """Handle a cursor that ended or failed without a fetch."""
         ...
 
     async def on_position_resolved(self, partition: TopicPartition, position: Position) -> None:
         """The broker named a position; nothing is fetched before this returns."""
+        ...
+
+    def set_replica(self, cursor: Cursor, broker_id: int | None) -> None:
+        """Fetch a partition from this broker instead of its leader; None: from the leader."""
         ...
 
     def refresh_metadata(self) -> None:
@@ -187,11 +196,22 @@ class BrokerFetcher:
 
     def _finish(self, fetches: Iterable[CursorFetch], lost: bool) -> None:
         now = anyio.current_time()
+        reset, deliverable = self._host.settings.policy.reset, False
         for fetch in fetches:
-            if self.scheduler.finish(fetch, now, random(), lost=lost):
+            cursor = fetch.cursor
+            if cursor.complete(fetch, now, reset, lost=lost):
+                self.scheduler.requeue(cursor, now, random())
                 if fetch.error is not None and not lost:
-                    self._on_partition_error(fetch.cursor, fetch.error)
-                self._host.on_cursor_changed(fetch.cursor)
+                    self._on_partition_error(cursor, fetch.error)
+                if fetch.preferred_replica is not None:
+                    self._host.set_replica(cursor, fetch.preferred_replica)
+                elif lost or fetch.error is not None:
+                    self._host.set_replica(cursor, None)
+                if cursor.skipped:
+                    self._host.report_skipped(cursor)
+                deliverable |= cursor.in_ready_queue or cursor.at_end
+        if deliverable:
+            self._host.available.notify()
 
     def _on_partition_error(self, cursor: Cursor, error: OdradekError) -> None:
         if cursor.state is CursorState.RESOLVING:
@@ -224,8 +244,7 @@ class BrokerFetcher:
                 asked.append((cursor, cursor.start))
         if not asked:
             return
-        control = self._host.driver.broker(broker, purpose="control")
-        outcomes = await gather_outcomes(lambda each: control.resolve_position(each[0].partition, each[1]), asked)
+        outcomes = await gather_outcomes(partial(self._ask_leader, broker), asked)
         for (cursor, start), outcome in zip(asked, outcomes, strict=True):
             if not _is_waiting(cursor, start):
                 continue
@@ -236,11 +255,17 @@ class BrokerFetcher:
             if _is_waiting(cursor, start):
                 self._on_resolved(broker, cursor, outcome)
 
+    async def _ask_leader(self, broker: Broker, asked: tuple[Cursor, PositionSpec | AtTime]) -> Position:
+        """Resolve a position at the leader: `broker` may be a replica, which has no positions."""
+        driver, partition = self._host.driver, asked[0].partition
+        leader = driver.metadata.table.leader(partition) or broker
+        return await driver.broker(leader, purpose="control").resolve_position(partition, asked[1])
+
     def _on_resolved(self, broker: Broker, cursor: Cursor, position: Position) -> None:
         client = self._host.driver.broker(broker, purpose="fetch")
         cursor.resolved(position, client.decoder(cursor.partition, position, self._host.settings.decoder))
         if cursor.at_end:
-            self._host.on_cursor_changed(cursor)
+            self._host.on_stopped(cursor)
         elif cursor.quota is not None:
             cursor.quota.scheduler.enqueue(cursor)
 
@@ -253,7 +278,7 @@ class BrokerFetcher:
             self.scheduler.retry_resolving(cursor, anyio.current_time(), random())
         else:
             cursor.fail(error)
-            self._host.on_cursor_changed(cursor)
+            self._host.on_stopped(cursor)
 
 
 def _is_waiting(cursor: Cursor, start: StartPosition) -> bool:

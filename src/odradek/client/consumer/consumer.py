@@ -84,6 +84,7 @@ class Consumer(PartitionReaderBase):
             corrupt=chosen["corrupt"],
             max_message_bytes=chosen["max_message_bytes"],
             reset=start if reset == "start" else reset,
+            isolation=chosen["isolation"],
             long_poll=driver.long_poll,
         )
         counts = _streams_by_topic(topics, streams)

@@ -44,6 +44,7 @@ def fetch_settings(
     corrupt: str,
     max_message_bytes: int,
     reset: PositionSpec | Literal["fail"],
+    isolation: str,
     long_poll: bool,
 ) -> FetchSettings:
     """Return the settings for these options. Raises ConfigError for one that cannot work.
@@ -68,5 +69,10 @@ def fetch_settings(
         reset=None if reset == "fail" else reset,
         long_poll_s=LONG_POLL_S if long_poll else 0.0,
     )
-    decoder = DecoderOptions(max_message_bytes=max_message_bytes, corrupt=corrupt, defer_decompression=True)
+    decoder = DecoderOptions(
+        max_message_bytes=max_message_bytes,
+        corrupt=corrupt,
+        defer_decompression=True,
+        read_committed=isolation == "read_committed",
+    )
     return FetchSettings(limits, policy, decoder)

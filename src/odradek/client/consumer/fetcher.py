@@ -130,7 +130,8 @@ class Fetcher(PartitionSet):
 
     def _assign_to_broker(self, cursor: Cursor, table: RoutingTable) -> None:
         """Assign a cursor to the loops of its broker; it stays with the last one while no broker serves it."""
-        if (leader := table.leader(cursor.partition)) is None:
+        leader = None if cursor.replica is None else table.brokers.get(cursor.replica)
+        if leader is None and (leader := table.leader(cursor.partition)) is None:
             return
         if (broker := self._brokers.get(leader.id)) is None:
             broker = self._brokers[leader.id] = BrokerFetcher(leader.id, self)
@@ -143,6 +144,7 @@ class Fetcher(PartitionSet):
             if self._on_table is not None:
                 self._on_table(table)
             for cursor in self.cursors.values():
+                cursor.replica = None  # another one may be nearer now: its leader knows
                 self._assign_to_broker(cursor, table)
             for broker in self._brokers.values():
                 broker.on_table_changed()
@@ -151,16 +153,12 @@ class Fetcher(PartitionSet):
 
     # ---- called by broker fetchers ----
 
-    def on_cursor_changed(self, cursor: Cursor) -> None:
-        """Queue a cursor for delivery if a response brought something, and report what was left out."""
-        if cursor.assigned:
-            self.update(cursor)
-            if cursor.in_ready_queue:
-                self.available.notify()
-        if cursor.skipped:
-            self._report_skipped(cursor)
+    def on_stopped(self, cursor: Cursor) -> None:
+        """Deliver the error of a cursor that failed without a fetch, or count it as ended."""
+        cursor.update()
+        self.available.notify()
 
-    def _report_skipped(self, cursor: Cursor) -> None:
+    def report_skipped(self, cursor: Cursor) -> None:
         """Keep reports for the user. One line in the log when messages begin to be skipped, and one afterwards."""
         if reports := cursor.take_reports():
             if cursor not in self._skipping:
@@ -175,6 +173,12 @@ class Fetcher(PartitionSet):
         """Tell the owner that the broker named a position."""
         if self._on_resolved is not None:
             await self._on_resolved(partition, position)
+
+    def set_replica(self, cursor: Cursor, broker_id: int | None) -> None:
+        """Fetch a partition from a replica that its leader prefers (KIP-392), or from its leader again."""
+        if cursor.assigned and cursor.replica != broker_id:
+            cursor.replica = broker_id
+            self._assign_to_broker(cursor, self.driver.metadata.table)
 
     def refresh_metadata(self) -> None:
         """Read the metadata again: at once, or a moment after the last time."""

@@ -16,7 +16,10 @@ __all__ = ["resolve_positions"]
 
 
 async def resolve_positions(
-    driver: ProtocolDriver, wanted: Mapping[TopicPartition, PositionSpec | AtTime]
+    driver: ProtocolDriver,
+    wanted: Mapping[TopicPartition, PositionSpec | AtTime],
+    *,
+    read_committed: bool = False,
 ) -> tuple[dict[TopicPartition, Position], dict[TopicPartition, OdradekError]]:
     """Resolve positions: return those that are known now, and the errors of the others.
 
@@ -32,7 +35,8 @@ async def resolve_positions(
 
     async def resolve(broker: Broker, partitions: list[TopicPartition]) -> None:
         async def resolve_one(partition: TopicPartition) -> Position:
-            return await driver.broker(broker, purpose="control").resolve_position(partition, wanted[partition])
+            client = driver.broker(broker, purpose="control")
+            return await client.resolve_position(partition, wanted[partition], read_committed=read_committed)
 
         outcomes = await gather_outcomes(resolve_one, partitions)
         for partition, outcome in zip(partitions, outcomes, strict=True):

@@ -27,7 +27,8 @@ from odradek.client.consumer.streams import ArrowTables, Batches, Stream
 from odradek.client.options import DRIVER, ReaderOptions, StartPositions, Tuning
 from odradek.client.options import partition as partition_rule
 from odradek.client.options import start_position as start_position_rule
-from odradek.core.fetch.cursor import Cursor, ExactPosition
+from odradek.core.fetch.cursor import Cursor
+from odradek.core.fetch.read_range import ExactPosition
 from odradek.core.interfaces import ProtocolDriver, RoutingTable
 from odradek.core.states import CursorState
 from odradek.errors import ConfigError, TransportError
@@ -75,6 +76,7 @@ class Reader(PartitionReaderBase):
             corrupt=chosen["corrupt"],
             max_message_bytes=chosen["max_message_bytes"],
             reset=chosen["reset"],
+            isolation=chosen["isolation"],
             long_poll=driver.long_poll,
         )
         fetcher = Fetcher(driver, settings, on_table=self._add_new_partitions)
@@ -163,7 +165,8 @@ class Reader(PartitionReaderBase):
     ) -> dict[TopicPartition, ExactPosition]:
         """Resolve start positions to exact ones, concurrently."""
         wanted = {p: at for p, at in positions.items() if isinstance(at, PositionSpec | AtTime)}
-        resolved, errors = await resolve_positions(self._driver, wanted)
+        committed = self._fetcher.settings.decoder.read_committed
+        resolved, errors = await resolve_positions(self._driver, wanted, read_committed=committed)
         for error in errors.values():
             raise error
         for partition in wanted.keys() - resolved.keys():

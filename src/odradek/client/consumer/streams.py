@@ -15,7 +15,7 @@ import anyio.lowlevel
 from odradek.batch import Batch
 from odradek.client.consumer.fetcher import Fetcher
 from odradek.client.options import BATCHES, TABLES
-from odradek.core.fetch.cursor import ExactPosition
+from odradek.core.fetch.read_range import ExactPosition
 from odradek.types import Columns, Record, TopicPartition
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ class Stream(Generic[B]):
             await self._yield()
             version = fetcher.available.version
             fetcher.check()
-            taken = fetcher.take(self._number, max_records, max_wait, anyio.current_time())
+            now = anyio.current_time() if max_wait > 0 else 0.0  # nothing else needs it, and it costs a microsecond
+            taken = fetcher.take(self._number, max_records, max_wait, now)
             if not isinstance(taken, float):
                 return self._make_batch(*taken)
             if not self._endless and fetcher.finished:

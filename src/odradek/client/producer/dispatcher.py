@@ -66,6 +66,8 @@ class Dispatcher:
         self._sequences = None if limits.reorder or not options.acks < 0 else driver.producer_sequences()
         if self._sequences is not None:
             limits = replace(limits, in_flight=min(limits.in_flight, self._sequences.max_in_flight))
+        elif driver.refuses_batches and options.acks and not limits.reorder:
+            limits = replace(limits, partition_in_flight=1)
         self.accumulator = Accumulator(
             limits,
             partitioner,
@@ -331,7 +333,7 @@ class Dispatcher:
         failures = 0
         while True:
             try:
-                table = await self._driver.metadata.table_for_topic(topic.name)
+                table = await self._driver.metadata.table_for_topic(topic.name, create=True)
                 break
             except Closed:
                 raise

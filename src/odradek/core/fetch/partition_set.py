@@ -1,7 +1,7 @@
 """All partitions of one reader or consumer: the read-ahead they share, and the queues from which streams take.
 
-Pure: the user's task takes, the loops of the brokers report what changed (`update`); `now` is an argument, and so is
-the callback that wakes the user's task. A partition with something to deliver is in the queue of its stream once.
+Pure: the user's task takes what responses have left in the queues; `now` is an argument, and so is the callback that
+wakes the user's task. A partition with something to deliver is in the queue of its stream once.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class PartitionSet:
         if (former := self.cursors.get(cursor.partition)) is not None:
             self._drop(former)
         self.cursors[cursor.partition] = cursor
-        cursor.assign()
-        self.update(cursor)
+        cursor.assign(self.budget, self._ready.setdefault(cursor.stream, deque()))
+        self._update(cursor)
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         """Drop those of these partitions that are read, with everything read ahead; the others are not affected."""
@@ -67,36 +67,29 @@ class PartitionSet:
 
     def _drop(self, cursor: Cursor) -> None:
         cursor.unassign()
-        self.budget.partitions += cursor.update_active()
+        self._update(cursor)
 
     # ---- what changes ----
 
-    def update(self, cursor: Cursor) -> None:
-        """Queue a cursor for delivery if it has something, and count whether anything may still come of it."""
-        if change := cursor.update_active():
-            self.budget.partitions += change
+    def _update(self, cursor: Cursor) -> None:
+        if cursor.update():
             self._available()
-        if cursor.deliverable and not cursor.in_ready_queue and cursor.assigned:
-            cursor.set_in_ready_queue(True)
-            self._ready.setdefault(cursor.stream, deque()).append(cursor)
-        if cursor.quota is not None:
-            cursor.quota.freed()
 
     def _unblock(self, cursor: Cursor) -> None:
         """Update a cursor from which something was taken, perhaps everything, or that was resumed."""
-        self.update(cursor)
-        if cursor.quota is not None:
+        self._update(cursor)
+        if cursor.blocked and cursor.quota is not None:
             cursor.quota.scheduler.unblock(cursor)
 
     def pause(self, reason: str, partitions: Iterable[TopicPartition]) -> None:
         """Neither fetch nor deliver them until this reason is gone. Raises ConfigError as `cursor` does."""
         for cursor in [self.cursor(partition) for partition in partitions]:
-            cursor.pause_reasons.add(reason)
+            cursor.pause(reason)
 
     def resume(self, reason: str, partitions: Iterable[TopicPartition]) -> None:
         """Continue with those that were paused for no other reason. Raises ConfigError as `cursor` does."""
         for cursor in [self.cursor(partition) for partition in partitions]:
-            cursor.pause_reasons.discard(reason)
+            cursor.resume(reason)
             self._unblock(cursor)
             if cursor.in_ready_queue:
                 self._available()
@@ -112,7 +105,7 @@ class PartitionSet:
         """Take the last `rows` rows of a batch back, to be delivered next."""
         if rows and partition in self.cursors:
             self.cursors[partition].put_back(columns, rows)
-            self.update(self.cursors[partition])
+            self._update(self.cursors[partition])
             self._available()
 
     # ---- delivery ----
@@ -143,7 +136,7 @@ class PartitionSet:
             return wait
         finally:
             for cursor in not_ready:
-                self.update(cursor)
+                self._update(cursor)
 
     def take_some(self, stream: int | None, max_bytes: int, now: float) -> list[tuple[TopicPartition, Columns]]:
         """Take rows of several partitions, round robin: payloads of at most `max_bytes` together, but at least one row.
@@ -155,7 +148,7 @@ class PartitionSet:
         taken: list[tuple[TopicPartition, Columns]] = []
         for cursor in self._queued(stream):
             if taken and cursor.next_bytes > left:
-                self.update(cursor)
+                self._update(cursor)
                 break
             try:
                 taken.append((cursor.partition, cursor.take_bytes(left, now)))
@@ -170,7 +163,7 @@ class PartitionSet:
             self._ready[number] = queue = self._ready.pop(number, deque())
             while queue:
                 cursor = queue.popleft()
-                cursor.set_in_ready_queue(False)
+                cursor.popped()
                 if cursor.deliverable and cursor.assigned:
                     yield cursor
                 elif cursor.quota is not None:
@@ -183,7 +176,7 @@ class PartitionSet:
         they are there, or no more will come for now. `endless`: partitions may be added."""
         cursors = [c for c in self.cursors.values() if stream in (None, c.stream)]
         ready = [c for c in cursors if c.deliverable]
-        if sum([c.buffered.memory for c in ready]) >= max_bytes or any(c.out_of_quota for c in ready):
+        if sum([c.held_bytes for c in ready]) >= max_bytes or any(c.out_of_quota for c in ready):
             return 0.0
         if all(c.at_end for c in cursors) and (cursors or not endless):
             return 0.0

@@ -15,12 +15,10 @@ partial tail is kept, bounded by the limit on message size).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 __all__ = [
     "MIN_FETCH_BYTES",
     "MIN_SHARE_BYTES",
-    "Buffered",
     "ReadAheadBudget",
     "ReadAheadLimits",
     "ReadAheadQuota",
@@ -72,19 +70,6 @@ class ReadAheadLimits:
         return max(self.min_bytes, min(MIN_SHARE_BYTES, self.read_ahead_bytes // 4))
 
 
-class Buffered(NamedTuple):
-    """Memory that one partition holds now.
-
-    Args:
-        memory: Memory of records not yet delivered and of a partial message (bytes).
-        expansion: Memory that one fetched byte recently became (compression, per-record overhead). None: nothing was
-            fetched yet, so the first request is a small one.
-    """
-
-    memory: int
-    expansion: float | None
-
-
 def expected_expansion(observed: float | None) -> float:
     """Return what one fetched byte is expected to become in memory."""
     return UNKNOWN_EXPANSION if observed is None else max(1.0, observed)
@@ -95,18 +80,25 @@ def smoothed_expansion(before: float | None, observed: float) -> float:
     return observed if before is None else max(observed, (7 * before + observed) / 8)
 
 
-def bytes_to_request(buffered: Buffered, share: int, limits: ReadAheadLimits) -> int:
+def bytes_to_request(held: int, observed: float | None, share: int, limits: ReadAheadLimits) -> int:
     """Return how many bytes a partition may request as far as its share goes; 0: not now.
 
     A full partition waits until half of its usual request fits again, so that a slow user causes few large fetches
     rather than many small ones.
+
+    Args:
+        held: Memory of its records not yet delivered and of a partial message (bytes).
+        observed: Memory that one fetched byte recently became (compression, per-record overhead). None: nothing was
+            fetched yet, so the first request is a small one.
+        share: Memory it may hold (bytes).
+        limits: Bounds of a fetch.
     """
-    usual = limits.fetch_bytes if buffered.expansion is not None else limits.first_fetch_bytes
-    expansion = expected_expansion(buffered.expansion)
-    fits = int((share - buffered.memory) / expansion)
+    usual = limits.fetch_bytes if observed is not None else limits.first_fetch_bytes
+    expansion = expected_expansion(observed)
+    fits = int((share - held) / expansion)
     if fits >= min(usual, int(share / expansion)) // 2 and fits >= limits.min_bytes:
         return min(usual, fits)
-    return limits.min_bytes if buffered.memory == 0 else 0
+    return limits.min_bytes if held == 0 else 0
 
 
 class ReadAheadBudget:

@@ -1,10 +1,10 @@
 """Choose the partitions to fetch next from one broker, and how many bytes of each.
 
-Pure: the loops of one broker ask for the next fetch (`next_fetch`), send it, and pass the result back (`finish`); `now`
-and jitter are arguments, and so are the callbacks that wake the loops. A cursor that can be fetched is in exactly one
-place, which its state names: the queue of its quota (READY), a fetch (IN_FLIGHT), the back-off heap (BACKING_OFF), or
-none, until the user resumes it or takes records (PAUSED, OUT_OF_QUOTA). The cost of a fetch depends on the partitions
-in it, not on how many there are.
+Pure: the loops of one broker ask for the next fetch (`next_fetch`), send it, and queue its cursors again once they have
+the result (`requeue`); `now` and jitter are arguments, and so are the callbacks that wake the loops. A cursor that can
+be fetched is in exactly one place, which its state names: the queue of its quota (READY), a fetch (IN_FLIGHT), the
+back-off heap (BACKING_OFF), or none, until the user resumes it or takes records (PAUSED, OUT_OF_QUOTA). The cost of a
+fetch depends on the partitions in it, not on how many there are.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class FetchScheduler:
 
     def unblock(self, cursor: Cursor) -> None:
         """Records were taken from it, or it was resumed or sought: continue with it if that was what it waited for."""
-        if cursor.state is CursorState.RESOLVING or cursor.unblock(self._budget):
+        if cursor.state is CursorState.RESOLVING or cursor.unblock():
             self.enqueue(cursor)
 
     # ---- what is next ----
@@ -228,36 +228,23 @@ class FetchScheduler:
             return 0  # the entry is out of date
         if cursor.pause_reasons:
             cursor.hold_back()
-        elif size := cursor.wanted_bytes(self._budget):
+        elif size := cursor.wanted_bytes():
             return size
         else:
             cursor.fill()
             self.callbacks.available()
         return 0
 
-    # ---- results ----
+    # ---- afterwards ----
 
-    def finish(self, fetch: CursorFetch, now: float, jitter: float, *, lost: bool = False) -> bool:
-        """Accept the result of a fetch, and queue its cursor again. The caller looks for work next.
+    def requeue(self, cursor: Cursor, now: float, jitter: float) -> None:
+        """Queue a cursor again that has the result of its fetch. The caller looks for work next.
 
         Args:
-            fetch: The result.
+            cursor: Its `complete` has returned true.
             now: The time (s).
             jitter: In [0, 1), for back-off.
-            lost: The connection was lost: there is no result, but the decoder may have been fed.
-
-        Returns:
-            Whether the cursor waited for it; otherwise it has changed nothing.
         """
-        fetch.release()
-        cursor = fetch.cursor
-        if not fetch.is_current:
-            fetch.quota.freed()
-            return False
-        if lost:
-            cursor.connection_lost(now)
-        else:
-            cursor.complete(fetch, now, self._policy.reset)
         assert cursor.quota is not None
         owner = cursor.quota.scheduler  # another one if another broker serves it now
         if cursor.state is CursorState.IN_FLIGHT:
@@ -266,7 +253,6 @@ class FetchScheduler:
             owner.enqueue(cursor, wake=False)
         if owner is not self:
             owner.callbacks.work()
-        return True
 
     def back_off(self, cursor: Cursor, now: float, jitter: float) -> None:
         """Fetch it again later: the broker had nothing for it, or a passing error."""

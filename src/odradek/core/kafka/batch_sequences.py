@@ -37,21 +37,38 @@ class BatchSequences:
     def __init__(self, producer: IdempotentProducer) -> None:
         self.producer = producer
         self._batches: dict[Stamp, PartitionBatch] = {}
+        self._enabled = True
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.producer!r}, {len(self._batches)} batches without an outcome>"
 
     @property
     def ready(self) -> bool:
-        """True if the producer has an identity."""
-        return self.producer.identity is not None
+        """True if the producer has an identity, or does without."""
+        return self.producer.identity is not None or not self._enabled
+
+    def disable(self) -> None:
+        """Do without stamps from now on."""
+        self._enabled = False
+
+    def set_identity(self, producer_id: int, epoch: int) -> None:
+        """Apply an identity from the cluster. Batches that waited for it get new stamps."""
+        self._restamp(self.producer.identify(producer_id, epoch))
 
     def may_send(self, batch: PartitionBatch) -> bool:
-        """Return True if a batch may be sent now. One with a stamp always may: the accumulator keeps their order."""
-        return batch.stamp is not None or not self.ready or self.producer.can_send(batch.partition)
+        """Return True if a batch may be sent now: any number of those with stamps, since the accumulator keeps their
+        order; but only the first as long as the broker does not know the producer."""
+        if not self.ready or not self._enabled:
+            return True
+        stamp, producer = stamp_of(batch), self.producer
+        if producer.is_established(batch.partition):
+            return stamp is not None or producer.can_send(batch.partition)
+        return producer.is_idle(batch.partition) if stamp is None else producer.is_first(stamp)
 
     def assign(self, batch: PartitionBatch) -> None:
         """Set the stamp of a batch that is about to be sent for the first time."""
+        if not self._enabled:
+            return
         stamp = self.producer.stamp(batch.partition, len(batch.records))
         batch.stamp = stamp
         self._batches[stamp] = batch
@@ -63,19 +80,23 @@ class BatchSequences:
             return result
         if stamp.count > 1 and (isinstance(error, MessageTooLarge) or result.record_errors):
             return result  # it will be divided, or released
+        code = _code(error)
+        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and result.stamp != stamp:
+            return _meaning(Decision(NextStep.RETRY), result)  # the number has changed since it was sent
         offset = -1 if result.position is None else result.position
         log_start = -1 if result.log_start is None else result.log_start
-        decision = self.producer.answered(stamp, _code(error), offset, log_start)
-        self._restamp(decision.restamped)
+        decision = self.producer.answered(stamp, code, offset, log_start)
         if decision.step not in _AGAIN:
             self._batches.pop(stamp, None)
+        self._restamp(decision.restamped)  # after that: another batch may have got the number of this one
         return _meaning(decision, result)
 
     def divide(self, batch: PartitionBatch, parts: Sequence[PartitionBatch]) -> None:
         """Move the numbers of a batch to parts of it (see `ProducerSequences.divide`)."""
         stamp = stamp_of(batch)
-        if stamp is None or self._batches.pop(stamp, None) is None:
+        if stamp is None or self._batches.get(stamp) is not batch:
             return
+        del self._batches[stamp]
         stamps, restamped = self.producer.divide(stamp, [len(part.records) for part in parts])
         self._restamp(restamped)
         for part, own in zip(parts, stamps, strict=True):
@@ -85,8 +106,9 @@ class BatchSequences:
     def release(self, batch: PartitionBatch, *, may_be_written: bool) -> None:
         """End a batch that will not be sent again (see `ProducerSequences.release`)."""
         stamp = stamp_of(batch)
-        if stamp is None or self._batches.pop(stamp, None) is None:
+        if stamp is None or self._batches.get(stamp) is not batch:
             return
+        del self._batches[stamp]
         if may_be_written:
             self.producer.expire(stamp)
         else:
@@ -118,6 +140,6 @@ def _meaning(decision: Decision, result: PartitionResult) -> PartitionResult:
         return result._replace(error=Fenced("this producer", error.message()))
     own = broker_error(error.code, error.context)
     own.sent = error.sent
-    own.retriable, own.fatal = step in _AGAIN, step in (NextStep.FATAL, NextStep.ABORT)
+    own.retriable, own.fatal, own.fence = step in _AGAIN, step in (NextStep.FATAL, NextStep.ABORT), False
     own.refresh_metadata = error.refresh_metadata or step is NextStep.REFRESH
     return result._replace(error=own)

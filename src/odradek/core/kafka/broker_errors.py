@@ -1,4 +1,4 @@
-"""The error that stands for an error code, made in one place."""
+"""Errors made of error codes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = ["broker_error"]
 
 
 def broker_error(code: int, context: str) -> BrokerError:
-    """Return the error for a code, with the answers of the error table.
+    """Return the error for a code, with the attributes of the error table.
 
     Args:
         code: The number on the wire; an unknown one keeps its number.
-        context: What was asked, and what the broker said besides.
+        context: What was requested, and the broker's own text if there is one.
     """
     error = ErrorCode(code)
     return BrokerError(

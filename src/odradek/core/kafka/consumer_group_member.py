@@ -56,7 +56,7 @@ class ConsumerGroupEvent(Enum):
     RESOLVED = "names requested"
     REVOKE = "target lacks owned partitions"
     REVOKED = "partitions given up"
-    FENCED = "the coordinator does not know the epoch or the member"
+    FENCED = "epoch or member unknown"
     LEAVE = "leave"
     LEFT = "left, or without anything to leave"
     FAIL = "a permanent error"

@@ -18,9 +18,9 @@ class FetchStep(Enum):
 
     READ = "read its records and continue after them"
     READ_FROM_REPLICA = "read its records and continue at the preferred replica"
-    RETRY = "ask again after a back-off"
-    REFRESH = "refresh the metadata, then ask again"
-    BACK_TO_LEADER = "ask the leader: the replica does not have the offset"
+    RETRY = "fetch again after a back-off"
+    REFRESH = "refresh the metadata, then fetch again"
+    BACK_TO_LEADER = "fetch from the leader: the replica does not have the offset"
     OUT_OF_RANGE = "reset by policy, or raise"
     TRUNCATED = "the log was truncated before the position: seek to its end offset, or raise"
     RAISE = "report the error for this partition; its position does not move"
@@ -28,11 +28,11 @@ class FetchStep(Enum):
 
 _FETCH_STEPS: Mapping[int, FetchStep] = {
     ErrorCode.OFFSET_OUT_OF_RANGE: FetchStep.OUT_OF_RANGE,
-    # The broker could not read its log or convert it; another attempt may find it healed.
+    # The broker could not read or convert its log; another attempt may succeed.
     ErrorCode.UNKNOWN_SERVER_ERROR: FetchStep.RETRY,
-    # The position must not move past data that is damaged, however often it is fetched.
+    # The position must not move past damaged data, and another attempt gets the same bytes.
     ErrorCode.CORRUPT_MESSAGE: FetchStep.RAISE,
-    # The leader has not taken notice of its own election, or of all that it may hand out.
+    # The leader does not know of its own election yet, or not yet how far consumers may read.
     ErrorCode.UNKNOWN_LEADER_EPOCH: FetchStep.RETRY,
     ErrorCode.OFFSET_NOT_AVAILABLE: FetchStep.REFRESH,
 }
@@ -44,11 +44,11 @@ def _general(code: int) -> FetchStep:
 
 
 def fetch_step(partition: FetchPartitionData, *, from_replica: bool = False) -> FetchStep:
-    """Return what to do.
+    """Return the next step for a partition.
 
     Args:
-        partition: The partition's part of the answer.
-        from_replica: True when a follower was asked (KIP-392).
+        partition: Its part of the response.
+        from_replica: True if the response came from a follower (KIP-392).
     """
     step = _FETCH_STEPS.get(partition.error_code, _general(partition.error_code))
     if partition.error_code:
@@ -65,8 +65,8 @@ class ListedOffset(Enum):
 
     OFFSET = "an offset with this time or a later one"
     NONE = "no record has this time or a later one"
-    RETRY = "ask again after a back-off"
-    REFRESH = "refresh the metadata, then ask again"
+    RETRY = "request it again after a back-off"
+    REFRESH = "refresh the metadata, then request it again"
     RAISE = "report the error for this partition"
 
 
@@ -74,7 +74,7 @@ _LISTED = {FetchStep.RETRY: ListedOffset.RETRY, FetchStep.REFRESH: ListedOffset.
 
 
 def list_offsets_step(partition: ListOffsetsPartitionResponse) -> ListedOffset:
-    """Return what a part of an answer means, in the shape of version 0 (a list of segments) or of later ones."""
+    """Return the meaning of one partition's result, in the form of version 0 (a list of segments) or of later ones."""
     if partition.error_code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:
         return ListedOffset.NONE  # the topic's format has no times
     if partition.error_code in (ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.OFFSET_NOT_AVAILABLE):

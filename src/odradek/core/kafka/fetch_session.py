@@ -1,6 +1,6 @@
 """Fetch sessions: build the next Fetch request for a broker (KIP-227; specification 4.7).
 
-In a session the broker remembers the partitions and their positions: a request names only those that changed, and a
+In a session the broker remembers the partitions and their positions: a request has only those that changed, and a
 response only those with new data. A session belongs to the broker of one connection. Whenever its state is in doubt,
 the next request is a full one.
 """
@@ -34,19 +34,19 @@ WITHOUT_SESSION = -1
 class FetchSessionState(Enum):
     """States of a session."""
 
-    NONE = "the next request is full and asks for a session"
-    OPEN = "the next request has what changed"
-    REPLACING = "the next request is full, closes the session and asks for another"
-    OFF = "every request is full, and asks for none"
+    NONE = "the next request is full and requests a session"
+    OPEN = "the next request has only what changed"
+    REPLACING = "the next request is full, closes the session and requests another"
+    OFF = "every request is full and requests no session"
 
 
 class FetchSessionEvent(Enum):
     """Events of a session."""
 
-    GRANTED = "an answer names a session"
-    REFUSED = "an answer names no session"
+    GRANTED = "a response with a session"
+    REFUSED = "a response without a session"
     FORGOTTEN = "the broker does not know the session"
-    DOUBTED = "wrong epoch, no answer, or an answer that does not fit"
+    DOUBTED = "wrong epoch, no response, or one with other partitions"
 
 
 _S, _E = FetchSessionState, FetchSessionEvent
@@ -73,9 +73,9 @@ class FetchPosition:
     Args:
         offset: Offset of the first record to fetch.
         max_bytes: Limit of this partition (bytes); the first batch may be larger.
-        leader_epoch: The epoch of the leader as this client knows it; -1 fences nothing.
-        last_fetched_epoch: The epoch of the last record read, to detect truncation; -1 where the broker cannot.
-        topic_id: The topic's id; all zero where it is not known.
+        leader_epoch: The epoch of the leader as this client knows it; -1 if it is unknown.
+        last_fetched_epoch: The epoch of the last record read, to detect truncation; -1 if it is unknown.
+        topic_id: The topic's id; all zero if it is unknown.
     """
 
     offset: int
@@ -91,10 +91,10 @@ class FetchRequestSettings:
 
     Args:
         max_wait_ms: How long the broker may wait for `min_bytes` (ms).
-        min_bytes: What an answer should have at least (bytes).
-        max_bytes: Limit of the answer (bytes); the first batch may be larger.
-        read_committed: True leaves out open and aborted transactions.
-        rack: Where the client runs, for fetching from the nearest replica.
+        min_bytes: Size of a response that is sent before `max_wait_ms` is over (bytes).
+        max_bytes: Limit of the response (bytes); the first batch may be larger.
+        read_committed: True to leave out open and aborted transactions.
+        rack: The rack of the client, for fetching from the nearest replica.
     """
 
     max_wait_ms: int = 500
@@ -106,10 +106,10 @@ class FetchRequestSettings:
 
 @dataclass(slots=True)
 class FetchSession:
-    """The session with one broker. One request is out at a time.
+    """The session with one broker, for one request at a time.
 
     Args:
-        enabled: False for a broker without sessions (`BrokerVersions.has_fetch_sessions`) or to do without.
+        enabled: False for a broker without sessions (`BrokerVersions.has_fetch_sessions`), or not to use them.
     """
 
     enabled: bool = True
@@ -164,7 +164,7 @@ class FetchSession:
         return True
 
     def connection_lost(self) -> None:
-        """Handle a request without a response: the broker may or may not have counted it."""
+        """Handle a request without a response: the broker may or may not have raised the epoch."""
         self._doubt()
 
     # ---- inside ----
@@ -178,8 +178,8 @@ class FetchSession:
             self.session_id, self.epoch = session_id, epoch
 
     def _fits(self, response: FetchResponse) -> bool:
-        """Return True if the response has the partitions it must have: in a session, only requested ones; else
-        all. A throttled full answer may be empty."""
+        """Return True if the response has the partitions it must have: in a session only requested ones, else all of
+        them. A throttled full response may be empty."""
         if self.state is FetchSessionState.OFF:
             return True
         ids = self._uses_ids(self._remembered)

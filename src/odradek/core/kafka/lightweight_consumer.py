@@ -1,9 +1,9 @@
 """The lightweight consumer of the first coordinator design, as states and events in that document's own words.
 
 In that design ("Kafka 0.9 consumer rewrite", later superseded) the coordinator calls the consumer over a channel that
-the consumer opened: it wants offsets, stops the fetchers, starts them. The released protocol has requests of clients
-only, so each of these calls is the answer to a request that waits or recurs. `RELEASED` says which (specification 6),
-and `event_of` turns what a group member asks for into the document's event.
+the consumer opened: it asks for offsets, stops the fetchers, starts them. In the released protocol only clients send
+requests, so each of these calls became a response to a parked or a periodic request. `RELEASED` maps them
+(specification 6), and `event_of` maps the effects of a group member to the document's events.
 
 Components: a coordinator connector (one connection to the coordinator), and a list of fetchers. Kept information: the
 server cluster info with the coordinator, and the consumed partition info.
@@ -115,8 +115,8 @@ class Released:
     """Counterparts of an event in the released protocols.
 
     Args:
-        classic: Requests and answers of classic groups (0.9 on).
-        consumer_group: Those of KIP-848 (4.0 on).
+        classic: Requests and responses of classic groups (from 0.9 on).
+        consumer_group: Those of KIP-848 (from 4.0 on).
     """
 
     classic: str
@@ -127,23 +127,23 @@ RELEASED: Mapping[LightweightConsumerEvent, Released] = {
     _E.ON_START: Released("the configured addresses, in random order", "the same"),
     _E.CHANNEL_FAILED: Released("the next address; a back-off after each round", "the same"),
     _E.CLUSTER_INFO: Released("Metadata, then FindCoordinator of the group", "the same"),
-    _E.REGISTRY_ACCEPTED: Released("JoinGroup answered with a generation", "ConsumerGroupHeartbeat, epoch 0: answered"),
+    _E.REGISTRY_ACCEPTED: Released("JoinGroup response with a generation", "the response to a heartbeat of epoch 0"),
     _E.REGISTRY_REJECTED: Released(
-        "JoinGroup answered with 14, 15 or 16; 22, 25, 79 join again; 23, 24, 26, 30, 81, 82 shut down",
-        "14, 15 or 16; 110 and 25 join again; 35, 42, 82, 111, 112 shut down",
+        "a JoinGroup response with 14, 15 or 16; after 22, 25, 79 it rejoins, after 23, 24, 26, 30, 81, 82 it stops",
+        "a heartbeat response with 14, 15 or 16; after 110 and 25 it rejoins, after 35, 42, 82, 111, 112 it stops",
     ),
     _E.LOST_CONNECTION: Released(
-        "no Heartbeat answered within the session timeout, the connection lost, or 22 or 25",
-        "the connection lost, or 110 or 25",
+        "no Heartbeat response within the session timeout, a lost connection, or 22 or 25",
+        "a lost connection, or 110 or 25",
     ),
     _E.OFFSETS_WANTED: Released("OffsetCommit: at intervals, and before each JoinGroup", "OffsetCommit: at intervals"),
     _E.STOP_FETCHERS: Released(
-        "Heartbeat answered with 27; the OffsetCommit and JoinGroup that follow are the response",
-        "an assignment that lacks partitions; the next heartbeat, with what is owned, is the response",
+        "a Heartbeat response with 27; the OffsetCommit and JoinGroup that follow are the document's response",
+        "an assignment that lacks partitions; the next heartbeat, with the owned ones, is the document's response",
     ),
     _E.START_FETCHERS: Released(
-        "SyncGroup's answer, then OffsetFetch; the first Heartbeat of the generation is the response",
-        "an assignment with new partitions, then OffsetFetch; the next heartbeat is the response",
+        "the SyncGroup response, then OffsetFetch; the first Heartbeat of the generation is the document's response",
+        "an assignment with new partitions, then OffsetFetch; the next heartbeat is the document's response",
     ),
     _E.SHUT_DOWN: Released("OffsetCommit, LeaveGroup", "OffsetCommit, ConsumerGroupHeartbeat with epoch -1 or -2"),
 }
@@ -156,8 +156,8 @@ class ConsumedPartition:
 
     Args:
         fetched_offset: The next offset to fetch.
-        consumed_offset: The next offset to consume: this is what is sent and committed.
-        fetch_size: How much to fetch at once (bytes).
+        consumed_offset: The next offset to consume, which is sent and committed.
+        fetch_size: Limit of one fetch (bytes).
     """
 
     fetched_offset: int
@@ -167,11 +167,11 @@ class ConsumedPartition:
 
 @dataclass(slots=True)
 class LightweightConsumer:
-    """The consumer of the document. Each method is one of its events, and returns what it says to do.
+    """The consumer of the document. Each method is one of its events, and returns the actions that follow.
 
     Args:
-        unknown_brokers: Addresses to begin with, `host:port`.
-        fetch_size: Of each partition (bytes).
+        unknown_brokers: The first addresses to try, `host:port`.
+        fetch_size: Limit of one fetch of a partition (bytes).
     """
 
     unknown_brokers: Sequence[str]
@@ -185,7 +185,7 @@ class LightweightConsumer:
     def on_start(self) -> tuple[Action, ...]:
         """Construct the initial cluster info from the unknown brokers, and begin to consult them."""
         if not self.unknown_brokers:
-            raise LocalProtocolError("the lightweight consumer needs at least one broker to begin with")
+            raise LocalProtocolError("the lightweight consumer needs the address of at least one broker")
         self._known_brokers = tuple(self.unknown_brokers)
         return self._after(_E.ON_START)
 
@@ -237,11 +237,11 @@ class LightweightConsumer:
         return self._known_brokers[self._consulted]
 
     def fetched(self, where: TopicPartition, next_offset: int) -> None:
-        """Note how far a partition is fetched."""
+        """Record how far a partition is fetched."""
         self.partitions[where] = replace(self.partitions[where], fetched_offset=next_offset)
 
     def consumed(self, where: TopicPartition, next_offset: int) -> None:
-        """Note how far a partition is consumed. Raises LocalProtocolError beyond what was fetched."""
+        """Record how far a partition is consumed. Raises LocalProtocolError if that was not fetched yet."""
         info = self.partitions[where]
         if next_offset > info.fetched_offset:
             raise LocalProtocolError(f"{where}: consumed up to {next_offset}, fetched up to {info.fetched_offset} only")
@@ -262,7 +262,7 @@ class LightweightConsumer:
 
 
 def event_of(effect: Effect) -> LightweightConsumerEvent | None:
-    """Return the document's event for what a group member asks for; None for what the document does not have."""
+    """Return the document's event for an effect of a group member; None if the document has none."""
     match effect:
         case Revoke():
             return _E.STOP_FETCHERS

@@ -47,7 +47,7 @@ class ClassicMemberEvent(Enum):
     REVOKE = "partitions to give up"
     REVOKED = "partitions given up"
     REJOIN = "the group or the subscription changed"
-    LOST = "the coordinator does not know the generation or the member"
+    LOST = "generation or member unknown"
     LEAVE = "leave"
     LEFT = "left, or without anything to leave"
     FAIL = "a permanent error"

@@ -1,7 +1,7 @@
 """Choose the partition of a record as Kafka's own producer does.
 
-A partitioner is a function `(topic, key, count) -> index | None`; None means "no preference": the caller asks a
-`StickyChoice` or a `UniformChoice` for the partition that the current batch of the topic fills.
+A partitioner is a function `(topic, key, count) -> index | None`; None means "no preference": then a `StickyChoice` or
+a `UniformChoice` returns the partition whose batch is filling now.
 
 Source: KIP-480 (sticky), KIP-794 (strictly uniform), org.apache.kafka.common.utils.Utils.murmur2.
 """
@@ -39,12 +39,12 @@ def murmur2(data: bytes) -> int:
 
 
 def positive(number: int) -> int:
-    """Return the number with its sign bit cleared: not its absolute value."""
+    """Return the number with its sign bit cleared. This is not its absolute value."""
     return number & 0x7FFFFFFF
 
 
 class Murmur2:
-    """Kafka's default for records with a key: the murmur2 hash of the key, modulo the number of partitions.
+    """Kafka's default for records with a key: the murmur2 hash of the key modulo the number of partitions.
 
     Records without a key have no preference.
     """
@@ -67,14 +67,14 @@ class StickyChoice:
         self._current: dict[str, int] = {}
 
     def current(self, topic: str, available: Sequence[int]) -> int:
-        """Return the partition that fills now, out of `available` (those with a leader; not empty)."""
+        """Return the current partition, one of `available` (those with a leader; not empty)."""
         partition = self._current.get(topic)
         if partition is None or partition not in available:
             return self._choose(topic, available)
         return partition
 
     def batch_complete(self, topic: str, partition: int, available: Sequence[int]) -> None:
-        """Move on to another partition, where there is one, because a batch of `partition` is complete."""
+        """Choose another partition if there is one, because a batch of `partition` is complete."""
         if self._current.get(topic) == partition:
             self._choose(topic, [p for p in available if p != partition] or available)
 
@@ -99,7 +99,7 @@ class UniformChoice:
     than the others.
 
     Args:
-        batch_bytes: How much one partition takes before the next is drawn (bytes).
+        batch_bytes: How much one partition gets before another is chosen (bytes).
         randrange: Returns a random number from 0 up to, but not including, its argument.
     """
 
@@ -109,21 +109,21 @@ class UniformChoice:
     _weights: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
 
     def current(self, topic: str, available: Sequence[int]) -> int:
-        """Return the partition that fills now, out of `available` (those with a leader; not empty)."""
+        """Return the current partition, one of `available` (those with a leader; not empty)."""
         filling = self._filling.get(topic)
         if filling is None or filling.partition not in available:
             filling = self._filling[topic] = _Filling(self._draw(topic, available))
         return filling.partition
 
     def appended(self, topic: str, size: int, available: Sequence[int]) -> None:
-        """Count `size` bytes appended to the current partition, and draw another after `batch_bytes`."""
+        """Count `size` bytes appended to the current partition, and choose another after `batch_bytes`."""
         filling = self._filling[topic]
         filling.produced_bytes += size
         if filling.produced_bytes >= self.batch_bytes:
             self._filling[topic] = _Filling(self._draw(topic, available))
 
     def update_queues(self, topic: str, queued: Mapping[int, int]) -> None:
-        """Apply the number of batches waiting per partition: the longer its queue, the less often one is drawn."""
+        """Apply the number of queued batches of each partition: those with long queues are chosen less often."""
         longest = max(queued.values(), default=0)
         partitions = sorted(queued)
         self._weights[topic] = partitions, list(accumulate(longest + 1 - queued[p] for p in partitions))
@@ -132,6 +132,6 @@ class UniformChoice:
         if not available:
             raise ConfigError(f"topic {topic}: no partition has a leader; wait for the metadata to change")
         partitions, sums = self._weights.get(topic, ([], []))
-        if set(partitions) != set(available):  # the queues are not known, or not of these partitions
+        if set(partitions) != set(available):  # the queues are unknown, or those of other partitions
             return available[self.randrange(len(available))]
         return partitions[bisect_right(sums, self.randrange(sums[-1]))]

@@ -18,6 +18,7 @@ from odradek.errors import MessageTooLarge, OdradekError, RemoteProtocolError, U
 from odradek.types import NO_TIMESTAMP, Position, TopicPartition
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka.error_codes import ErrorCode
+from odradek.wire.kafka.messages.common import NodeEndpoint
 from odradek.wire.kafka.messages.data import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -28,7 +29,10 @@ from odradek.wire.kafka.messages.data import (
 from odradek.wire.kafka.records.encode import encode_batch, encode_message_set, with_producer
 from odradek.wire.kafka.schema import ZERO_UUID
 
-__all__ = ["bytes_for", "encode_records", "produce_request", "read_produce"]
+__all__ = ["OnLeader", "bytes_for", "encode_records", "produce_request", "read_produce"]
+
+OnLeader = Callable[[TopicPartition, int, int, Sequence[NodeEndpoint]], object]
+"""Function that is told of another leader of a partition: its id, its epoch, and addresses of brokers (KIP-951)."""
 
 _MAGIC_AT = 16
 
@@ -124,16 +128,18 @@ def read_produce(
     response: ProduceResponse,
     batches: Sequence[PartitionBatch],
     *,
+    stamps: Sequence[Stamp | None],
     acks: int,
     address: str,
     topic_ids: Mapping[str, bytes],
-    on_leader: Callable[[TopicPartition, PartitionProduceResponse], None] | None = None,
+    on_leader: OnLeader | None = None,
 ) -> list[PartitionResult]:
     """Return the result of each batch, in order.
 
     Args:
         response: The response.
         batches: Those of the request.
+        stamps: With which they were sent.
         acks: As it was requested.
         address: Of the broker, for errors.
         topic_ids: As they were requested.
@@ -146,11 +152,13 @@ def read_produce(
         for partition in topic.partition_responses
     }
     results = []
-    for batch in batches:
+    for batch, stamp in zip(batches, stamps, strict=True):
         answer = answers.get((batch.partition.topic, batch.partition.partition))
-        results.append(_result(batch, answer, acks, f"{address}: produce to {batch.partition}"))
-        if on_leader is not None and answer is not None and answer.error_code and answer.current_leader.leader_id >= 0:
-            on_leader(batch.partition, answer)
+        result = _result(batch, answer, acks, f"{address}: produce to {batch.partition}")
+        results.append(result if stamp is None else result._replace(stamp=stamp))
+        leader = None if answer is None or not answer.error_code else answer.current_leader
+        if on_leader is not None and leader is not None and leader.leader_id >= 0:
+            on_leader(batch.partition, leader.leader_id, leader.leader_epoch, response.node_endpoints)
     return results
 
 
@@ -175,6 +183,7 @@ def _error(batch: PartitionBatch, code: int, context: str) -> OdradekError:
         return MessageTooLarge(str(batch.partition), -1, size, size - 1, "max.message.bytes of the topic")
     error = broker_error(code, context)
     error.sent = code in _MAY_BE_WRITTEN
+    error.fatal = error.fence = False  # it is about this batch; what ends a producer, `BatchSequences` decides
     if code in _TOO_LARGE:
         error.hint = "raise max.message.bytes of the topic"
     return error

@@ -244,6 +244,17 @@ class IdempotentProducer:
         self._close_gap(state)
         return restamped
 
+    def is_established(self, partition: TopicPartition) -> bool:
+        """Return True if a batch of the current epoch was written. Until then the broker takes any sequence for the
+        first: if a batch was refused, the ones behind it would be written before it."""
+        state = self._partitions.get(partition)
+        return state is not None and state.acked >= 0
+
+    def is_idle(self, partition: TopicPartition) -> bool:
+        """Return True if every batch of a partition has an outcome."""
+        state = self._partitions.get(partition)
+        return state is None or not state.pending
+
     def divide(self, stamp: Stamp, counts: Sequence[int]) -> tuple[Sequence[Stamp], Mapping[Stamp, Stamp]]:
         """Replace a batch that was refused, and so not written, by parts of it, which are sent before those behind it.
 

@@ -25,14 +25,13 @@ __all__ = ["BrokerEndpoint", "Changes", "KafkaRoutingTable", "Partition", "Topic
 NO_LEADER = -1
 NO_EPOCH = -1
 
-# The leader is usable despite these errors: replica or in-sync lists are merely shortened (note 11 of
-# specification 2).
+# The leader is usable despite these errors: only the lists of replicas are incomplete (specification 2, note 11).
 _HARMLESS = frozenset({ErrorCode.NONE, ErrorCode.REPLICA_NOT_AVAILABLE})
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerEndpoint:
-    """One broker and its address for this client's listener."""
+    """One broker and its address on this client's listener."""
 
     node_id: int
     host: str
@@ -45,8 +44,8 @@ class Partition:
     """One partition as the cluster describes it.
 
     Args:
-        leader: Broker id, or -1 when there is none now.
-        leader_epoch: Grows with every change of leader; -1 if the broker does not send it.
+        leader: Broker id; -1 if there is none now.
+        leader_epoch: Grows with every change of leader; -1 if the broker does not report it.
         replicas: Broker ids, the preferred leader first.
         in_sync: Ids of in-sync replicas.
         offline: Ids of replicas that are down.
@@ -63,11 +62,11 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic. With an error it has no partitions; earlier knowledge of it is discarded.
+    """One topic. With an error it has no partitions; those known before are discarded.
 
     Args:
         name: Its name.
-        topic_id: 16 bytes, all zero if the broker does not send it.
+        topic_id: 16 bytes; all zero if the broker does not report it.
         is_internal: True for Kafka's own topics, such as the one of group offsets.
         partitions: By partition number.
         error_code: Why it cannot be used; 0 if it can.

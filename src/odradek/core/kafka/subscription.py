@@ -19,8 +19,8 @@ from odradek.wire.kafka.messages.groups import JoinGroupResponseMember
 
 __all__ = ["decode_assignment", "decode_member", "encode_assignment", "encode_subscription"]
 
-SUBSCRIPTION_VERSION = 3  # older readers ignore what they do not know
-ASSIGNMENT_VERSION = 0  # the later ones add nothing
+SUBSCRIPTION_VERSION = 3  # older readers ignore the fields they do not know
+ASSIGNMENT_VERSION = 0  # later versions add nothing
 
 
 def encode_subscription(
@@ -40,7 +40,7 @@ def encode_subscription(
         owned: The partitions it keeps while it rejoins; empty under the eager protocol.
         previous: The partitions it had before this rebalance, for the user data.
         generation: The generation in which it got them.
-        rack: Where it runs.
+        rack: The rack it runs in.
     """
     subscription = ConsumerProtocolSubscription(
         topics=tuple(sorted(topics)),
@@ -77,7 +77,7 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """Decode this member's assignment; no bytes mean no partitions. Raises RemoteProtocolError if it is malformed."""
+    """Decode this member's assignment; empty bytes mean none. Raises RemoteProtocolError if it is malformed."""
     return _flat(decode_versioned(ConsumerProtocolAssignment, data)[0].assigned_partitions) if data else []
 
 

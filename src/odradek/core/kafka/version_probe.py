@@ -1,7 +1,8 @@
-"""Find the versions of an unknown broker: the first requests on a connection, without a long wait (specification 1.4).
+"""Find the versions of an unknown broker by the first requests on a connection, without a long wait.
 
-Brokers from 0.10 on answer ApiVersions. 0.9 drops a request that it does not know and serves the next one; 0.8
-closes the connection. So two requests are written back to back, and the one answered first reveals the version.
+Brokers from 0.10 on respond to ApiVersions. 0.9 drops a request that it does not know and serves the next one; 0.8
+closes the connection. So two requests are written back to back, and the first response reveals the version
+(specification 1.4).
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class Probe:
 
     Args:
         requests: Each with the version to write it in.
-        reconnect: True to do it on a new connection; else on the one of the probe before. Answers to requests of
-            earlier probes that arrive late are dropped.
+        reconnect: True to use a new connection; else the one of the probe before. Late responses to requests of
+            earlier probes are dropped.
     """
 
     requests: tuple[tuple[Request[Any], int], ...]
@@ -52,7 +53,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionClosed:
-    """The broker closed the connection before it answered."""
+    """The broker closed the connection before it responded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +72,13 @@ def probe_versions(
 
     Args:
         software: The client's name for the broker's log and metrics: letters, digits, `-` and `.`.
-        software_version: Its version, of the same characters.
-        topic: A topic that the user asked for, to keep the answer of the second request small; brokers may create
-            it. None asks for all topics.
+        software_version: Its version, with the same characters.
+        topic: A topic that the user wants to use, to keep the second response small; brokers may create it. None
+            requests all topics.
         at_most: API key -> highest version to use, as set by the user.
 
     Raises:
-        Unsupported: What answers is no broker, or expects another security protocol.
+        Unsupported: The peer is not a broker, or expects another security protocol.
     """
     topics = (MetadataRequestTopic(name=topic),) if topic is not None else ()
     metadata = MetadataRequest(topics=topics)
@@ -91,30 +92,31 @@ def probe_versions(
         case ConnectionClosed():
             return (yield from _probe_08(metadata, at_most))
         case _:
-            raise Unsupported("this address", "a Kafka broker on a plaintext or TLS listener: nothing was answered")
+            raise Unsupported("this address", "a Kafka broker on a plaintext or TLS listener: there was no response")
 
 
 def probe_after_sasl(software: str, software_version: str, at_most: Mapping[int, int] | None = None) -> ProbeFlow:
-    """Find out on a listener with SASL, where nothing but ApiVersions may precede authentication.
+    """Find the versions on a listener with SASL, where only ApiVersions may precede authentication.
 
     Raises:
-        Unsupported: The broker did not answer: 0.9 and older have no SASL but raw GSSAPI tokens.
+        Unsupported: The broker did not respond: 0.9 and older have no SASL except raw GSSAPI tokens.
     """
     ask = ApiVersionsRequest(client_software_name=software, client_software_version=software_version)
     outcome = yield Probe(((ask, FIRST_VERSION),), reconnect=True)
     if isinstance(outcome, Received):
         return (yield from _negotiate(ask, outcome.response, at_most))
-    raise Unsupported("SASL", "a broker of 0.10 or later; ApiVersions was not answered on this listener")
+    raise Unsupported("SASL", "a broker of 0.10 or later: there was no response to ApiVersions on this listener")
 
 
 def _negotiate(ask: ApiVersionsRequest, response: Response, at_most: Mapping[int, int] | None) -> ProbeFlow:
-    """Read the answer; after error 35 ask again in the version that it names, or else in version 0 (KIP-511)."""
+    """Read the response; after error 35 repeat the request in the version that it names, or else in version 0
+    (KIP-511)."""
     answer = _versions(response)
     if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
         last = max((a.max_version for a in answer.api_keys if a.api_key == ApiVersionsRequest.SPEC.key), default=0)
         outcome = yield Probe(((ask, min(last, FIRST_VERSION - 1)),))
         if not isinstance(outcome, Received):
-            raise Unsupported("ApiVersions", "a broker that answers it in the version it named")
+            raise Unsupported("ApiVersions", "a broker that responds in the version it named")
         answer = _versions(outcome.response)
     if answer.error_code:
         raise broker_error(answer.error_code, "ApiVersions")
@@ -128,15 +130,15 @@ def _versions(response: Response) -> ApiVersionsResponse:
 
 
 def _confirm_09(at_most: Mapping[int, int] | None) -> ProbeFlow:
-    """Make sure: ListGroups is answered by 0.9 and later only."""
+    """Confirm the release: only 0.9 and later respond to ListGroups."""
     outcome = yield Probe(((ListGroupsRequest(), 0),))
     if isinstance(outcome, Received):
         return BrokerVersions.of_release("0.9.0", at_most)
-    raise Unsupported("this address", "a Kafka broker: it answers Metadata, but neither ApiVersions nor ListGroups")
+    raise Unsupported("this address", "a Kafka broker: it responds to Metadata, not to ApiVersions or ListGroups")
 
 
 def _probe_08(metadata: MetadataRequest, at_most: Mapping[int, int] | None) -> ProbeFlow:
-    """Tell the releases apart that close on a key they do not know, the newest first."""
+    """Distinguish the releases that close the connection after an unknown key, the newest first."""
     steps: tuple[tuple[str, Request[Any]], ...] = (
         ("0.8.2", FindCoordinatorRequest(key="odradek")),
         ("0.8.1", OffsetFetchRequest(group_id="odradek")),

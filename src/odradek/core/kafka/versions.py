@@ -1,8 +1,7 @@
-"""Choose the version of each API to use with a broker, and answer what the broker can do.
+"""Choose the version of each API to use with a broker, and tell which features the broker has.
 
-A broker's answer to ApiVersions, or what is known of brokers too old to answer, becomes one immutable
-`BrokerVersions` per connection. All questions of the kind "may I ..." are properties of it, so that nothing else
-compares versions.
+A broker's response to ApiVersions, or what is known about brokers too old to respond, becomes one immutable
+`BrokerVersions` per connection. Features are properties of it, so that no other code compares versions.
 
 Source: specification 1, 4.1, 4.2, 4.7; KIP-35, KIP-511, KIP-584, KIP-896.
 """
@@ -62,7 +61,7 @@ _WITHOUT_TOPIC_IDS = {
 }
 # Above these, the transaction protocol is that of KIP-890, part 2.
 _TRANSACTIONS_V1 = {ProduceRequest.SPEC.key: 11, TxnOffsetCommitRequest.SPEC.key: 4, EndTxnRequest.SPEC.key: 4}
-# From these on a broker answers a throttled request at once, and the client has to wait.
+# From these on a broker responds to a throttled request at once, and the client has to wait.
 _CLIENT_WAITS_FROM = {0: 6, 1: 8, 2: 3, 3: 6, 8: 4, 9: 4, 10: 2, 11: 3, 12: 2, 13: 2, 14: 2, 15: 2, 16: 2, 18: 2}
 _CLIENT_WAITS_FROM |= {19: 3, 20: 2, 32: 2}
 
@@ -79,7 +78,7 @@ OLD_RELEASES: Mapping[str, Mapping[int, VersionRange]] = {
         8: VersionRange(0, 2),
     },
 }
-"""Versions of releases that do not answer ApiVersions: release -> API key -> versions (specification 1.2)."""
+"""Versions of releases that do not respond to ApiVersions: release -> API key -> versions (specification 1.2)."""
 
 
 def choose(api: AnyRequest, offered: VersionRange | None, supported: VersionRange, at_most: int | None = None) -> int:
@@ -87,9 +86,9 @@ def choose(api: AnyRequest, offered: VersionRange | None, supported: VersionRang
 
     Args:
         api: The request, for errors.
-        offered: What the broker knows; None when it does not have the API.
-        supported: What this library knows.
-        at_most: A version set by the user, or the highest one that a condition allows.
+        offered: The versions of the broker; None if it does not have the API.
+        supported: The versions of this library.
+        at_most: A limit set by the user or by a condition.
 
     Raises:
         Unsupported: There is no such version. Says which side is too old.
@@ -108,18 +107,18 @@ def choose(api: AnyRequest, offered: VersionRange | None, supported: VersionRang
 
 
 def needs_client_wait(api: AnyRequest, version: int) -> bool:
-    """Return True if the client itself has to wait after a `throttle_time_ms`; else the broker has waited (KIP-219)."""
+    """Return True if the client has to wait for `throttle_time_ms`; else the broker has already waited (KIP-219)."""
     return version >= _CLIENT_WAITS_FROM.get(api.SPEC.key, 1)
 
 
 class BrokerVersions:
-    """Versions that one broker offers, as answered on one connection, and the features that follow from them.
+    """Versions that one broker offers on one connection, and the features that follow from them.
 
     Args:
         offered: API key -> versions.
-        finalized: Feature name -> finalized level, of the cluster (KIP-584).
+        finalized: Feature name -> finalized level of the cluster (KIP-584).
         at_most: API key -> highest version to use, as set by the user.
-        release: The release, where it is known only because the broker does not answer ApiVersions.
+        release: The release; None for brokers that respond to ApiVersions.
     """
 
     def __init__(
@@ -134,19 +133,19 @@ class BrokerVersions:
 
     @classmethod
     def from_response(cls, response: ApiVersionsResponse, at_most: Mapping[int, int] | None = None) -> BrokerVersions:
-        """Read an answer without an error."""
+        """Make one of a response without an error."""
         offered = {api.api_key: VersionRange(api.min_version, api.max_version) for api in response.api_keys}
         finalized = {feature.name: feature.max_version_level for feature in response.finalized_features}
         return cls(offered, finalized, at_most)
 
     @classmethod
     def of_release(cls, release: str, at_most: Mapping[int, int] | None = None) -> BrokerVersions:
-        """Return what a release offers that does not answer ApiVersions. Raises ConfigError for any other."""
+        """Make one for a release that does not respond to ApiVersions. Raises ConfigError for any other release."""
         for known, offered in OLD_RELEASES.items():
             if release == known or release.startswith(f"{known}."):
                 return cls(offered, None, at_most, known)
         raise ConfigError(
-            f"broker version {release!r}: only {', '.join(OLD_RELEASES)} can be set; newer brokers say it themselves"
+            f"broker version {release!r}: only {', '.join(OLD_RELEASES)} can be set; newer brokers report theirs"
         )
 
     def __repr__(self) -> str:
@@ -157,11 +156,11 @@ class BrokerVersions:
 
         Args:
             api: The type of the request.
-            topic_ids: True when the id of every topic in it is known.
-            transactions_v2: True inside a transaction of the protocol of KIP-890.
+            topic_ids: True if the id of every topic in it is known.
+            transactions_v2: True inside a transaction under the protocol of KIP-890.
 
         Raises:
-            Unsupported: The broker does not have the API, or no version in common.
+            Unsupported: The broker does not have the API, or there is no common version.
         """
         key = api.SPEC.key
         limits = [self._at_most.get(key), _ALWAYS_AT_MOST.get(key)]
@@ -187,12 +186,12 @@ class BrokerVersions:
 
     @property
     def fetch_magic(self) -> int:
-        """The newest record format that answers to Fetch can hold; older ones may come too."""
+        """The newest record format in responses to Fetch; older ones are possible, too."""
         return _magic(self.version(FetchRequest), timestamps=2, batches=4)
 
     @property
     def has_record_batches(self) -> bool:
-        """Format 2 both ways: headers, sequences, transactions."""
+        """Format 2 in both directions: headers, sequences, transactions."""
         return self.has(ProduceRequest, 3) and self.has(FetchRequest, 4)
 
     @property
@@ -205,7 +204,7 @@ class BrokerVersions:
 
     @property
     def has_time_index(self) -> bool:
-        """ListOffsets finds records by their time, not segments by that of their file."""
+        """ListOffsets finds records by their timestamp, not segments by the time of their file."""
         return self.has(ListOffsetsRequest, 1)
 
     @property
@@ -218,7 +217,7 @@ class BrokerVersions:
 
     @property
     def has_whole_first_message(self) -> bool:
-        """Fetch returns the first message whole even above the limit; else the limit must be raised to get it."""
+        """Fetch returns the first message as a whole even if it exceeds the limit; else the limit must be raised."""
         return self.has(FetchRequest, 3)
 
     @property
@@ -242,17 +241,17 @@ class BrokerVersions:
 
     @property
     def has_null_topics(self) -> bool:
-        """Metadata tells "all topics" from "no topics"."""
+        """Metadata distinguishes "all topics" from "no topics"."""
         return self.has(MetadataRequest, 1)
 
     @property
     def has_leader_epochs(self) -> bool:
-        """Leader epochs in Metadata can be relied on: before version 9 they may be stale (KAFKA-9212)."""
+        """Leader epochs in Metadata are reliable: before version 9 they may be stale (KAFKA-9212)."""
         return self.has(MetadataRequest, 9)
 
     @property
     def has_topic_ids(self) -> bool:
-        """Metadata can be asked by topic id."""
+        """Metadata can be requested by topic id."""
         return self.has(MetadataRequest, 12)
 
     # ---- producers ----
@@ -274,7 +273,7 @@ class BrokerVersions:
 
     @property
     def has_transactions_v2(self) -> bool:
-        """Partitions are added by producing to them, and the epoch grows with every transaction (KIP-890)."""
+        """Produce adds partitions to the transaction, and each transaction has an epoch of its own (KIP-890)."""
         return self.finalized.get("transaction.version", 0) >= 2 and self.has(EndTxnRequest, 5)
 
     @property
@@ -298,22 +297,22 @@ class BrokerVersions:
 
     @property
     def has_member_lists(self) -> bool:
-        """LeaveGroup names members in a list, static ones included."""
+        """LeaveGroup has a list of members, including static ones."""
         return self.has(LeaveGroupRequest, 3)
 
     @property
     def has_group_lists(self) -> bool:
-        """OffsetFetch asks for several groups, and says which member asks."""
+        """OffsetFetch is for several groups, and names the member that sends it."""
         return self.has(OffsetFetchRequest, 8)
 
     @property
     def has_stable_offsets(self) -> bool:
-        """OffsetFetch can say that a transaction is about to commit offsets (KIP-447)."""
+        """OffsetFetch can report that a transaction is about to commit offsets (KIP-447)."""
         return self.has(OffsetFetchRequest, 7)
 
     @property
     def has_consumer_protocol(self) -> bool:
-        """Groups of KIP-848. Brokers of 3.7 to 3.9 may list the API and yet refuse it with error 35."""
+        """Groups under KIP-848. Brokers of 3.7 to 3.9 may list the API and yet refuse it with error 35."""
         return self.has(ConsumerGroupHeartbeatRequest) and (
             self.finalized.get("group.version", 0) >= 1 or not self.has(ConsumerGroupHeartbeatRequest, 1)
         )
@@ -331,7 +330,7 @@ class BrokerVersions:
 
     @property
     def has_sasl_requests(self) -> bool:
-        """SASL tokens travel inside requests, and errors have a text (KIP-152)."""
+        """SASL tokens are sent in requests, and errors have a text (KIP-152)."""
         return self.has(SaslHandshakeRequest, 1)
 
     @property
@@ -340,13 +339,13 @@ class BrokerVersions:
 
 
 def _supported(api: AnyRequest) -> VersionRange:
-    """Return what this library speaks: every version that a release called final."""
+    """Return the versions of this library: all that any release declared final."""
     return VersionRange(*api.SPEC.stable)
 
 
 def _repair(offered: Mapping[int, VersionRange]) -> dict[int, VersionRange]:
-    """Correct the one range that is advertised wrong: 4.x lists Produce from 0 on, for the sake of old clients, and
-    refuses versions below 3. Fetch from 4 on is the sign of 4.x (KAFKA-18659)."""
+    """Correct the one range that brokers misreport: for the sake of old clients 4.x lists Produce from version 0 on,
+    but refuses versions below 3. It is recognized by Fetch, which it lists from version 4 on (KAFKA-18659)."""
     ranges = dict(offered)
     produce, fetch = ranges.get(ProduceRequest.SPEC.key), ranges.get(FetchRequest.SPEC.key)
     if produce is not None and fetch is not None and fetch.first >= 4:

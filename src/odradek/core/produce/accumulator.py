@@ -366,7 +366,7 @@ class Accumulator:
             queue = batch.queue
             if queue.returned or queue.orphaned:
                 self._regroup(queue)
-            elif self._sequences is not None:
+            elif queue.candidate is None and queue.batches:
                 queue.offer()  # what could not be sent while others were in flight
 
     def _regroup(self, queue: PartitionQueue) -> None:

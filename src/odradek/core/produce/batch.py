@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -41,7 +42,11 @@ def as_record(record: bytes | ProducerRecord) -> ProducerRecord:
 
 @dataclass(frozen=True, slots=True)
 class AccumulatorLimits:
-    """The numbers the accumulator decides by. Sizes in bytes, times in seconds."""
+    """The numbers the accumulator decides by. Sizes in bytes, times in seconds.
+
+    `partition_in_flight` is the most batches of one partition in flight: 1 where a broker can refuse one of them and
+    accept the next.
+    """
 
     buffer_bytes: int
     batch_bytes: int
@@ -50,6 +55,7 @@ class AccumulatorLimits:
     latency: float
     deliver_within: float
     reorder: bool = False
+    partition_in_flight: int = sys.maxsize
 
 
 class ProduceBatch(PartitionBatch):

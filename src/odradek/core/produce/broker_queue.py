@@ -76,7 +76,9 @@ class BrokerQueue:
         """Take in that the first batch of a partition is another one, or takes no more records. None of the partition
         waits here while batches of it have yet to come back, unless `reorder`."""
         head = queue.batches[0] if queue.batches and (self._limits.reorder or not queue.returned) else None
-        if head is not None and self._sequences is not None and not self._sequences.may_send(head):
+        if queue.in_flight >= self._limits.partition_in_flight or (
+            head is not None and self._sequences is not None and not self._sequences.may_send(head)
+        ):
             head = None
         if queue.candidate is not head and queue.candidate is not None:
             self.withdraw(queue)

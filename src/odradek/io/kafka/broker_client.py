@@ -19,9 +19,11 @@ from odradek.core.interfaces import (
     PartitionResult,
     PendingResult,
 )
+from odradek.core.kafka.batch_sequences import stamp_of
 from odradek.core.kafka.fetch_session import FetchRequestSettings, FetchSession
 from odradek.core.kafka.list_offsets import list_offsets_request, read_list_offsets
-from odradek.core.kafka.produce import bytes_for, encode_records, produce_request, read_produce
+from odradek.core.kafka.produce import OnLeader, bytes_for, encode_records, produce_request, read_produce
+from odradek.core.kafka.producer_state import Stamp
 from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import ConfigError, RemoteProtocolError
@@ -35,32 +37,18 @@ from odradek.wire.kafka.messages.data import (
     FetchRequest,
     FetchResponse,
     ListOffsetsRequest,
-    PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
 )
 from odradek.wire.kafka.schema import ZERO_UUID
 
-__all__ = ["BrokerClientSettings", "KafkaBrokerClient", "TableSource"]
+__all__ = ["BrokerClientSettings", "KafkaBrokerClient"]
 
 MAX_RESPONSE_BYTES = (1 << 31) - 1
-"""Most bytes of a response to Fetch. What is kept of it is bounded per partition."""
+"""Maximum size of a response to Fetch (bytes). What is kept of it is bounded per partition."""
 
 FETCH_ATTEMPTS = 3
 """Requests for one fetch: a broker may have forgotten a session, or count otherwise."""
-
-
-class TableSource:
-    """What broker clients need to know of the cluster; implemented by its metadata.
-
-    Attributes:
-        kafka_table: The routing table now.
-    """
-
-    kafka_table: KafkaRoutingTable
-
-    def leader_changed(self, partition: TopicPartition, answer: PartitionProduceResponse) -> None:
-        """Take in that a broker names another leader (KIP-951)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +73,8 @@ class KafkaBrokerClient:
         broker: The broker it sends requests to.
         connection: Connection to that broker; not shared with other purposes.
         versions: Returns what is known of the broker before its first connection: what the cluster's other brokers can.
-        source: The routing table.
+        routing: Returns the routing table.
+        on_leader: Told of leaders that responses name.
         settings: See `BrokerClientSettings`.
         clock: Seconds since the epoch: the timestamp of records that have none.
     """
@@ -94,13 +83,16 @@ class KafkaBrokerClient:
         self,
         broker: Broker,
         connection: KafkaConnection,
+        *,
         versions: Callable[[], BrokerVersions],
-        source: TableSource,
+        routing: Callable[[], KafkaRoutingTable],
+        on_leader: OnLeader,
         settings: BrokerClientSettings,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.broker, self.connection = broker, connection
-        self._cluster_versions, self._source, self._settings, self._clock = versions, source, settings, clock
+        self._cluster_versions, self._routing, self._on_leader = versions, routing, on_leader
+        self._settings, self._clock = settings, clock
         self._session = FetchSession()
         self._in_session = False
 
@@ -114,12 +106,12 @@ class KafkaBrokerClient:
 
     @property
     def available_at(self) -> float:
-        """When a request is no longer delayed by a back-off (see `BrokerClient`)."""
+        """Time from which on a request is not delayed by a back-off (see `BrokerClient`)."""
         return self.connection.connection.available_at
 
     @property
     def versions(self) -> BrokerVersions:
-        """What the broker can do, as of its latest connection."""
+        """Versions of the broker, as of its latest connection."""
         return self.connection.versions or self._cluster_versions()
 
     # ---- produce --------------------------------------------------------------------------------------------
@@ -137,8 +129,10 @@ class KafkaBrokerClient:
         """
         timeout_ms = int(self._settings.request_timeout_s * 1000)
         ids = self._topic_ids({batch.partition.topic for batch in batches})
+        stamps: list[Stamp | None] = []
 
         def build(versions: BrokerVersions) -> ProduceRequest:
+            stamps[:] = map(stamp_of, batches)
             limit, now = self._settings.max_message_bytes, self._now_ms()
             encoded = [(batch, bytes_for(batch, versions, limit, now)) for batch in batches]
             return produce_request(encoded, acks=acks, timeout_ms=timeout_ms, topic_ids=ids)
@@ -155,10 +149,11 @@ class KafkaBrokerClient:
             return read_produce(
                 response,
                 batches,
+                stamps=stamps,
                 acks=acks,
                 address=self.broker.address,
                 topic_ids=ids,
-                on_leader=self._source.leader_changed,
+                on_leader=self._on_leader,
             )
 
         # The broker waits for its replicas, and answers after that time at the latest.
@@ -190,7 +185,7 @@ class KafkaBrokerClient:
                         raise exchange.fail(response.error_code)
                 elif not session.answered(response):
                     continue
-                exchange.apply(response)
+                exchange.apply(response, self._on_leader)
                 return
             raise RemoteProtocolError(f"{self.broker.address}: no fetch session after {FETCH_ATTEMPTS} requests")
         except BaseException:
@@ -229,7 +224,7 @@ class KafkaBrokerClient:
         return await request
 
     def _known(self, fetches: Sequence[PartitionFetch]) -> Mapping[TopicPartition, KnownPartition]:
-        table = self._source.kafka_table
+        table = self._routing()
         known = {}
         for fetch in fetches:
             where = fetch.decoder.partition
@@ -240,7 +235,7 @@ class KafkaBrokerClient:
 
     def _topic_ids(self, topics: set[str]) -> Mapping[str, bytes]:
         """Return the ids of topics; none unless all are known."""
-        table = self._source.kafka_table.topics
+        table = self._routing().topics
         ids = {name: table[name].topic_id for name in topics if name in table}
         return ids if len(ids) == len(topics) and ZERO_UUID not in ids.values() else {}
 
@@ -266,23 +261,30 @@ class KafkaBrokerClient:
             positions += await self._list_offsets(partition, EARLIEST, 1)
         return sorted(set(positions), reverse=True)[:count]
 
-    async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
+    async def resolve_position(
+        self, partition: TopicPartition, at: PositionSpec | AtTime, *, read_committed: bool = False
+    ) -> Position:
         """Return the position of `at`: of a time, the first record of that time or a later one, or else the end.
         Before 0.10.1 it is the newest file that is not younger, or else the beginning. Cancellation: safe.
         """
         otherwise = LATEST if self.versions.has_time_index else EARLIEST
         for each in (at, otherwise):
-            if positions := await self._list_offsets(partition, each, 1):
+            if positions := await self._list_offsets(partition, each, 1, read_committed=read_committed):
                 return positions[0]
         raise RemoteProtocolError(f"{partition}: broker {self.broker.id} returned no position for {otherwise!r}")
 
     async def _list_offsets(
-        self, partition: TopicPartition, at: PositionSpec | AtTime, count: int
+        self, partition: TopicPartition, at: PositionSpec | AtTime, count: int, *, read_committed: bool = False
     ) -> Sequence[Position]:
-        known = self._source.kafka_table.partition(partition)
+        known = self._routing().partition(partition)
         epoch = -1 if known is None else known.leader_epoch
-        request = list_offsets_request(partition, at, count, leader_epoch=epoch, read_committed=False)
-        response = await self.connection.submit_built(ListOffsetsRequest, lambda versions: request)
+
+        def build(versions: BrokerVersions) -> ListOffsetsRequest:
+            most = 1 if versions.has_time_index else count
+            committed = read_committed and versions.has_read_committed
+            return list_offsets_request(partition, at, most, leader_epoch=epoch, read_committed=committed)
+
+        response = await self.connection.submit_built(ListOffsetsRequest, build)
         return read_list_offsets(response, partition, f"{self.broker.address}: position {at!r} of {partition}")
 
 

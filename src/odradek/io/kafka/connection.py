@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from odradek.core.kafka.versions import BrokerVersions, needs_client_wait
 from odradek.engine import Buffer
 from odradek.errors import OdradekError
-from odradek.io.connection import Connect, Connection, ConnectionOptions
+from odradek.io.connection import Connect, Connection, ConnectionOptions, State
 from odradek.io.kafka.handshake import KafkaHandshake, Session
 from odradek.io.requests import InFlightRequest, ResponseDecoder
 from odradek.wire.kafka.headers import encode_request
@@ -26,7 +26,7 @@ R = TypeVar("R", bound=Response)
 T = TypeVar("T")
 
 MAX_RESPONSE_BYTES = 1 << 28
-"""Most bytes of a response: brokers bound theirs by fetch limits, and Metadata of 100,000 partitions has 10 MB."""
+"""Maximum size of a response: brokers bound theirs by fetch limits, and Metadata of 100,000 partitions has 10 MB."""
 
 SIZE_ESTIMATE = 256
 
@@ -35,7 +35,7 @@ Build = Callable[[BrokerVersions], Request[R]]
 
 
 class VersionLimits(NamedTuple):
-    """What is known of a request, and allows later versions of it: see `BrokerVersions.version`."""
+    """Knowledge of a request that allows later versions of it: see `BrokerVersions.version`."""
 
     topic_ids: bool = False
     transactions_v2: bool = False
@@ -80,6 +80,11 @@ class KafkaConnection:
     @property
     def address(self) -> str:
         return self.connection.address
+
+    @property
+    def is_open(self) -> bool:
+        """False once the connection was closed for good."""
+        return self.connection.state is not State.CLOSED
 
     @property
     def incarnation(self) -> int:

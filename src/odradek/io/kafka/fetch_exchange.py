@@ -13,6 +13,7 @@ from odradek.core.interfaces import PartitionFetch
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.fetch_results import FetchStep, fetch_step
 from odradek.core.kafka.fetch_session import FetchPosition
+from odradek.core.kafka.produce import OnLeader
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import BrokerError, LogTruncated, OdradekError, OffsetOutOfRange
 from odradek.io.kafka.log_decoder import KafkaLogDecoder
@@ -27,7 +28,7 @@ _RETRY = frozenset({FetchStep.RETRY, FetchStep.REFRESH, FetchStep.BACK_TO_LEADER
 
 
 class KnownPartition:
-    """What the routing table says of a partition that is fetched.
+    """Facts of the routing table about a partition that is fetched.
 
     Args:
         leader_epoch: The epoch of its leader; -1: not known.
@@ -172,12 +173,14 @@ class FetchExchange:
         part = self._part(topic, data)
         return None if part is None else part.begin(data)
 
-    def apply(self, response: FetchResponse) -> None:
+    def apply(self, response: FetchResponse, on_leader: OnLeader) -> None:
         """Set the result of every fetch that the response is about."""
         for topic in response.responses:
             for data in topic.partitions:
                 if (part := self._part(topic, data)) is not None:
                     part.apply(data, self._address)
+                    if data.error_code and (leader := data.current_leader).leader_id >= 0:
+                        on_leader(part.partition, leader.leader_id, leader.leader_epoch, response.node_endpoints)
 
     def end(self) -> None:
         """Accept no more bytes."""

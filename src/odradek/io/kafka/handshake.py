@@ -36,12 +36,16 @@ from odradek.errors import (
 )
 from odradek.io.kafka.handshake_requests import ProbeRequest, RawToken, SaslRequest
 from odradek.io.requests import RECONNECT, Handshake
+from odradek.wire.kafka.messages.data import ProduceRequest
 from odradek.wire.kafka.messages.metadata import ApiVersionsRequest
 
 __all__ = ["Identity", "KafkaHandshake", "KnownVersions", "Login", "Session"]
 
 RELEASE_MEMORY_S = 600.0
-"""How long it is remembered that a broker does not answer ApiVersions: it may be upgraded."""
+"""Time for which it is remembered that a broker does not answer ApiVersions: it may be upgraded."""
+
+MIN_RENEWAL_S = 1.1
+"""Minimum time between two authentications on a connection: brokers refuse the second one within a second."""
 
 FIRST_CORRELATION_ID = -(1 << 31)
 """Requests of a handshake have negative correlation ids, so that a late response is not taken for another."""
@@ -51,7 +55,7 @@ _CLOSED_HINT = "the listener may expect TLS or SASL: the scheme of the URL says 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """How this client names itself.
+    """The names of this client.
 
     Args:
         client_id: In every request; brokers show it in logs, metrics and quotas.
@@ -79,7 +83,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What the handshake of one connection found out.
+    """The result of the handshake of one connection.
 
     Args:
         versions: What the broker offers on it.
@@ -91,7 +95,7 @@ class Session:
 
 
 class KnownVersions:
-    """What is known of the brokers of one cluster before they are asked, so that few have to be probed.
+    """Knowledge of the brokers of one cluster before they are asked, so that few have to be probed.
 
     Args:
         clock: The loop's clock (s).
@@ -99,8 +103,10 @@ class KnownVersions:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self.answers = False
-        """A broker answered ApiVersions: others are not expected to be older."""
+        self._answers = False  # a broker answered ApiVersions: others are not expected to be older
+        self._doubtful: set[str] = set()  # addresses that then did not
+        self.latest: dict[str, BrokerVersions] = {}
+        """Address -> what the broker offered on its latest connection."""
         self._releases: dict[str, tuple[float, BrokerVersions]] = {}
 
     def release(self, address: str) -> BrokerVersions | None:
@@ -108,22 +114,36 @@ class KnownVersions:
         until, versions = self._releases.get(address, (0.0, None))
         return versions if self._clock() < until else None
 
+    def expects_answer(self, address: str) -> bool:
+        """Return True if a broker need not be probed, but only asked for its versions."""
+        return self._answers and address not in self._doubtful
+
     def learn(self, address: str, versions: BrokerVersions) -> None:
         """Remember the outcome of a probe."""
+        self.latest[address] = versions
+        self._doubtful.discard(address)
         if versions.release is None:
-            self.answers = True
+            self._answers = True
             self._releases.pop(address, None)
         else:
             self._releases[address] = self._clock() + RELEASE_MEMORY_S, versions
 
+    def all_have(self, feature: Callable[[BrokerVersions], bool]) -> bool:
+        """Return True if every broker that was asked has a feature; True, too, before any was."""
+        return all(map(feature, self.latest.values()))
+
+    def oldest(self) -> BrokerVersions | None:
+        """Return the versions of the oldest broker that was asked; None before any was."""
+        return min(self.latest.values(), key=lambda versions: versions.version(ProduceRequest), default=None)
+
     def forget(self, address: str) -> None:
-        """Probe this broker the next time."""
-        self.answers = False
+        """Probe this broker the next time: it did not answer as expected."""
+        self._doubtful.add(address)
         self._releases.pop(address, None)
 
 
 class KafkaHandshake:
-    """Makes the handshakes of the connections to one broker.
+    """The handshakes of the connections to one broker.
 
     Args:
         host, port: The broker's address, for errors and for mechanisms that name the host.
@@ -173,7 +193,7 @@ class KafkaHandshake:
         if known is not None:
             return known
         software, version = self._identity.software, self._identity.version
-        if self._login is not None or self._known.answers:
+        if self._login is not None or self._known.expects_answer(self._address):
             flow = probe_after_sasl(software, version)
         else:
             flow = probe_versions(software, version, None)
@@ -181,7 +201,7 @@ class KafkaHandshake:
             versions = yield from self._probe(flow)
             if versions.release is not None and versions.release.startswith("0.8"):
                 versions = yield from self._confirmed(versions)
-        except BaseException:
+        except OdradekError:
             self._known.forget(self._address)
             raise
         self._known.learn(self._address, versions)
@@ -202,8 +222,17 @@ class KafkaHandshake:
                 versions: BrokerVersions = end.value
                 break
         if late:
-            yield ProbeRequest((), late, self._identity.client_id)
+            yield from self._skip(late)
         return versions
+
+    def _skip(self, late: Iterable[int]) -> Generator[Any, Any, None]:
+        """Wait for the answers that nothing needs. Where SASL is expected, the broker closes instead."""
+        try:
+            yield ProbeRequest((), late, self._identity.client_id)
+        except ConnectionLost as error:
+            refused = Unreachable("sasl", self._address, "the broker answers ApiVersions, and closes upon Metadata")
+            refused.hint, refused.retriable = "the listener expects SASL: use a URL with +sasl", False
+            raise refused from error
 
     def _perform(self, probe: Probe, late: Iterable[int]) -> Generator[Any, Any, tuple[ProbeOutcome, frozenset[int]]]:
         """Send the requests of a probe; return what happened first, and the answers that are still to come."""
@@ -239,7 +268,7 @@ class KafkaHandshake:
         mechanism = self._login.mechanism
         hint = "the broker's log says why" if versions.has_sasl_requests else "the user, password or mechanism is wrong"
         try:
-            with _step("sasl", self._address, hint):
+            with _step("sasl", self._address, hint, retriable=versions.has_sasl_requests):
                 exchange = self._login.begin(self._host)
                 flow = authenticate(mechanism, exchange, sasl_requests=versions.has_sasl_requests)
                 message = next(flow)
@@ -252,7 +281,9 @@ class KafkaHandshake:
                         break
         except AuthFailed as error:
             raise self._explained(error) from error
-        return Session(versions, authenticate_again_at(self.clock(), lifetime_ms, self._random()))
+        now = self.clock()
+        renew_at = authenticate_again_at(now, lifetime_ms, self._random())
+        return Session(versions, None if renew_at is None else max(renew_at, now + MIN_RENEWAL_S))
 
     def _sasl_request(self, message: Outgoing, versions: BrokerVersions) -> RawToken | SaslRequest:
         if isinstance(message, bytes):
@@ -270,14 +301,22 @@ class KafkaHandshake:
 
 
 @contextmanager
-def _step(step: str, address: str, hint: str) -> Iterator[None]:
-    """Turn errors of the connection into one that names the step and the address."""
+def _step(step: str, address: str, hint: str, *, retriable: bool = True) -> Iterator[None]:
+    """Turn errors of the connection into one that names the step and the address.
+
+    Args:
+        retriable: False where closing the connection is how a broker refuses.
+    """
     try:
         yield
     except (ConnectionLost, DeadlineError, RemoteProtocolError, Unsupported) as error:
         unreachable = Unreachable(step, address, _reason(error))
-        unreachable.hint = hint
+        unreachable.hint, unreachable.retriable = error.hint or hint, retriable and _may_pass(error)
         raise unreachable from error
+
+
+def _may_pass(error: OdradekError) -> bool:
+    return error.retriable or isinstance(error, Unsupported)  # a broker that restarts closes connections, too
 
 
 def _reason(error: OdradekError) -> str:

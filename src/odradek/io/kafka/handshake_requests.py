@@ -17,10 +17,10 @@ from odradek.wire.kafka.schema import Request, Response, response_of
 __all__ = ["FirstAnswer", "ProbeRequest", "RawToken", "SaslRequest"]
 
 MAX_RESPONSE_BYTES = 1 << 20
-"""Most bytes of a response during the handshake."""
+"""Maximum size of a response during the handshake (bytes)."""
 
 MAX_SKIPPED_BYTES = 1 << 28
-"""Most bytes of a response that is skipped: Metadata of all topics."""
+"""Maximum size of a response that is skipped (bytes): Metadata of all topics may be large."""
 
 SIZE_ESTIMATE = 64
 
@@ -154,6 +154,7 @@ def _other_protocol(start: bytes) -> RemoteProtocolError | None:
     if name is None:
         return None
     error = RemoteProtocolError(f"the peer speaks {name}")
+    error.retriable = False
     error.hint = f"use a URL with {'+ssl' if name == 'TLS' else 'the port of a broker'}"
     return error
 

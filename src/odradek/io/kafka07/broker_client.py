@@ -75,8 +75,8 @@ class Kafka07BrokerClient:
 
     def __init__(self, broker: Broker, connection: Connection, options: BrokerClientOptions | None = None) -> None:
         self.broker, self.connection, self.options = broker, connection, options or BrokerClientOptions()
-        self._current: WeakSet[LogDecoder] = WeakSet()  # decoders whose tail, if any, came over
-        self._current_incarnation = connection.incarnation  # of the connection
+        self._with_tail: WeakSet[LogDecoder] = WeakSet()  # decoders whose partial tail came over
+        self._tail_incarnation = connection.incarnation  # of the connection
 
     def __repr__(self) -> str:
         return f"<Kafka07BrokerClient broker {self.broker.id} {self.connection!r}>"
@@ -153,6 +153,7 @@ class Kafka07BrokerClient:
         if not fetches:
             return
         self._drop_old_tails(fetches)
+        incarnation = self.incarnation
         parts = tuple(
             [Fetch(f.decoder.partition.topic, f.decoder.partition.partition, f.start(), f.max_bytes) for f in fetches]
         )
@@ -167,20 +168,21 @@ class Kafka07BrokerClient:
         finally:
             for fetch in fetches:
                 fetch.cancel()
+            if incarnation == self.incarnation:
+                self._with_tail.update([f.decoder for f in fetches if _has_tail(f.decoder)])
         for fetch, part, (code, received) in zip(fetches, parts, results, strict=True):
             fetch.received = received
             if code:
                 fetch.error = self._error(code, part)
 
     def _drop_old_tails(self, fetches: Sequence[PartitionFetch]) -> None:
-        if self._current_incarnation != self.incarnation:
-            self._current_incarnation = self.incarnation
-            self._current.clear()
+        if self._tail_incarnation != self.incarnation:
+            self._tail_incarnation = self.incarnation
+            self._with_tail.clear()
         for fetch in fetches:
-            if (decoder := fetch.decoder) not in self._current:
-                self._current.add(decoder)
-                if decoder.fetch_position != decoder.position:
-                    decoder.reset(decoder.position)
+            decoder = fetch.decoder
+            if _has_tail(decoder) and decoder not in self._with_tail:
+                decoder.reset(decoder.position)
 
     def _error(self, code: int, part: Fetch) -> BrokerError:
         return broker_error(code, f"{self.broker.address}: fetch {part.topic}/{part.partition} from {part.offset}")
@@ -209,7 +211,9 @@ class Kafka07BrokerClient:
                 error.hint = "0.7 brokers close the connection on a topic or partition that cannot exist on them"
             raise error from None
 
-    async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
+    async def resolve_position(
+        self, partition: TopicPartition, at: PositionSpec | AtTime, *, read_committed: bool = False
+    ) -> Position:
         """Resolve a position (see `BrokerClient.resolve_position`). Cancellation: safe."""
         for each in (at, EARLIEST):  # no segment is as old as a time before the first one
             if positions := await self.positions(partition, each):
@@ -224,6 +228,11 @@ class Kafka07BrokerClient:
 def _payloads(records: Any) -> list[bytes | None]:
     """Return what 0.7 stores of records: keys only choose the partition."""
     return [record if type(record) is bytes else record[0] for record in records]
+
+
+def _has_tail(decoder: LogDecoder) -> bool:
+    """Return True if a decoder keeps bytes behind the last message boundary."""
+    return decoder.fetch_position != decoder.position
 
 
 def _time_ms(at: PositionSpec | AtTime) -> int:

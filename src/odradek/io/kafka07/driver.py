@@ -86,6 +86,7 @@ class Kafka07Driver:
     long_poll = False
     compressions = frozenset({"none", "gzip", "snappy"})
     numbers_by_broker = True
+    refuses_batches = False
 
     def __init__(
         self,

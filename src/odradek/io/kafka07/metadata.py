@@ -110,7 +110,7 @@ class ZooKeeperMetadata(_CurrentTable):
         if error is None:
             self._check()
 
-    async def table_for_topic(self, name: str) -> Kafka07RoutingTable:
+    async def table_for_topic(self, name: str, *, create: bool = False) -> Kafka07RoutingTable:
         """Return a table that has looked up `name`. Raises ZooKeeper's error when the first read of it fails, and
         ConfigError for a name that no topic can have."""
         self._check()
@@ -254,7 +254,7 @@ class StaticMetadata(_CurrentTable):
     ) -> None:
         self._fail(Closed(f"{self!r} was closed"))
 
-    async def table_for_topic(self, name: str) -> Kafka07RoutingTable:
+    async def table_for_topic(self, name: str, *, create: bool = False) -> Kafka07RoutingTable:
         """Return a table that has looked up `name`. Raises the first broker's error when none answers, and ConfigError
         for a name that no topic can have."""
         self._check()

@@ -29,6 +29,8 @@ def make_driver(scheme: str, rest: str, options: DriverOptions) -> Kafka07Driver
 
     Raises ConfigError for a malformed URL; the message says where, and contains no password.
     """
+    if options.security is not None:
+        raise ConfigError(f"security has no effect with {scheme}://: Kafka 0.7 has neither TLS nor SASL")
     if scheme == "kafka07":
         return _over_brokers(rest, _driver_options(options))
     return _over_zookeeper(rest, _driver_options(options))

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-import base64
 import os
+import resource
+import signal
 import socket
 import subprocess
 import time
-import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from odradek import arguments
 from odradek.errors import ConfigError, ProtocolError, ServerError
-from odradek.io.zookeeper import Node
-from odradek.java import find_java
-from odradek.testing.jars import maven_jars
-from odradek.testing.kafka.config import CONTROLLER, ClusterSettings, properties
-from odradek.testing.kafka.releases import KRAFT, NEWEST, ZOOKEEPER, release
+from odradek.testing.kafka.config import CONTROLLER, PLAINTEXT, properties, properties_text
+from odradek.testing.kafka.credentials import jaas_file, jaas_properties, unsecured_token
+from odradek.testing.kafka.java import ClassArchive, java_command, run_tool
+from odradek.testing.kafka.releases import KRAFT, NEWEST, PROTOCOLS, ZOOKEEPER, release
 from odradek.testing.kafka.requests import ask
+from odradek.testing.kafka.setup import ClusterSetup
+from odradek.testing.kafka.storage import format_directory
+from odradek.testing.kafka.topics import create_topic
 from odradek.testing.process import LOOPBACK, START_SECONDS, ServerProcess, reserve_port
 from odradek.testing.zookeeper import ZooKeeperServer
 from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataResponse
+
+if TYPE_CHECKING:
+    from odradek.testing.kafka.certificates import CertificateFiles
 
 __all__ = ["KafkaBroker"]
 
@@ -30,30 +38,18 @@ TOOL_SECONDS = 60.0
 DATA = "data"
 """Name of the directory of logs."""
 
-JAVA_FLAGS = (
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.lang", "java.nio", "java.util", "sun.nio.ch")),
-    "-Dorg.slf4j.simpleLogger.showDateTime=true",
-    "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
-)
-
-LOG4J = """\
-log4j.rootLogger=INFO, stderr
-log4j.appender.stderr=org.apache.log4j.ConsoleAppender
-log4j.appender.stderr.target=System.err
-log4j.appender.stderr.layout=org.apache.log4j.PatternLayout
-log4j.appender.stderr.layout.ConversionPattern=%d{HH:mm:ss.SSS} %p %c: %m%n
-"""
-
+_TEXT = arguments.text("a text", at_least=0)
 RULES = {
     "version": arguments.text("a version"),
     "mode": arguments.optional(arguments.choice(KRAFT, ZOOKEEPER)),
     "broker_id": arguments.count(0),
+    "listeners": arguments.sequence(arguments.choice(*PROTOCOLS), "a sequence of security protocols"),
+    "users": arguments.optional(
+        arguments.mapping(arguments.text("the name of a user", at_most=100), arguments.text("a password"), "a mapping")
+    ),
+    "certificate": arguments.choice("valid", "expired", "untrusted", "wrong_host"),
     "config": arguments.optional(
-        arguments.mapping(
-            arguments.text("the name of a property"), arguments.text("a text", at_least=0), "a mapping of properties"
-        )
+        arguments.mapping(arguments.text("the name of a property"), _TEXT, "a mapping of properties")
     ),
     "zookeeper": arguments.optional(arguments.instance(ZooKeeperServer, "a ZooKeeperServer")),
     "java": arguments.optional(arguments.path(exists=False)),
@@ -74,6 +70,13 @@ class KafkaBroker(ServerProcess):
             `odradek.testing.jars.maven_jars`.
         mode: `kraft` or `zookeeper`; by default `kraft` from 3.3 on.
         broker_id: Its number in metadata.
+        listeners: Security protocols: `PLAINTEXT`, `SSL` (0.9 on), `SASL_PLAINTEXT`, `SASL_SSL` (0.10 on), each at a
+            port of its own. The SASL mechanisms are all that the release has: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512
+            (0.10.2 on; in mode `kraft` 3.5 on), OAUTHBEARER (2.0 on) with tokens that nobody signed. There is always
+            a listener of PLAINTEXT as well, at `plaintext_port`.
+        users: Name -> password, for PLAIN and SCRAM; by default alice with the password alice-secret.
+        certificate: The certificate of its listeners with TLS: `valid` for localhost and 127.0.0.1, `expired`,
+            `untrusted` (not signed by `certificates.ca_file`), or `wrong_host`.
         config: Properties of server.properties, which go before the ones that tests usually want.
         zookeeper: The server that has the nodes of a broker in ZooKeeper mode, below a path of its own; by default one
             that starts and ends with the broker. One server may have many brokers.
@@ -81,7 +84,7 @@ class KafkaBroker(ServerProcess):
         heap: Java's `-Xmx`.
 
     Raises:
-        ConfigError: There is no such version, or it does not have this mode.
+        ConfigError: There is no such version, or it does not have this mode or a listener.
     """
 
     program = "kafka"
@@ -92,6 +95,9 @@ class KafkaBroker(ServerProcess):
         *,
         mode: str | None = None,
         broker_id: int = 1,
+        listeners: Sequence[str] = (PLAINTEXT,),
+        users: Mapping[str, str] | None = None,
+        certificate: str = "valid",
         config: Mapping[str, str] | None = None,
         zookeeper: ZooKeeperServer | None = None,
         java: str | os.PathLike[str] | None = None,
@@ -102,32 +108,29 @@ class KafkaBroker(ServerProcess):
             version=version,
             mode=mode,
             broker_id=broker_id,
+            listeners=listeners,
+            users=users,
+            certificate=certificate,
             config=config,
             zookeeper=zookeeper,
             java=java,
             heap=heap,
         )
         super().__init__()
-        self._release = release(version)
-        self.version = version
-        self.mode = mode or self._release.modes[0]
-        if self.mode not in self._release.modes:
-            raise ConfigError(f"mode={mode!r}: Kafka {version} runs in mode {' or '.join(self._release.modes)}")
-        self.broker_id = broker_id
+        self.setup = ClusterSetup(release(version), mode, listeners, users, certificate, zookeeper, java)
+        self.version, self.mode, self.broker_id = version, self.setup.mode, broker_id
         self.config = dict(config or {})
-        self.zookeeper = zookeeper
-        self._own_zookeeper: ZooKeeperServer | None = None
         self._java, self._heap = java, heap
         self._ports: dict[str, int] = {}
         self._reserved: list[socket.socket] = []
-        self._settings: ClusterSettings | None = None
-        self._keeps_log = False
-        self._cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        self._keeps_log = self._formatted = False
 
     def __repr__(self) -> str:
         state = f"pid {self._process.pid}" if self._process else "down"
         where = f" {self.bootstrap}" if self._ports else ""
-        return f"<{type(self).__name__} {self.version} {self.mode} {self.broker_id}{where} {state}>"
+        return f"<KafkaBroker {self.version} {self.mode} {self.broker_id}{where} {state}>"
+
+    # ---- what tests ask of it -------------------------------------------------------------------------------
 
     @property
     def host(self) -> str:
@@ -136,13 +139,55 @@ class KafkaBroker(ServerProcess):
 
     @property
     def port(self) -> int:
-        """The port of clients, the same over all restarts; 0 before the first start and after `stop`."""
-        return self._ports.get("PLAINTEXT", 0)
+        """The port of the first of its listeners, the same over all restarts; 0 before `start` and after `stop`."""
+        return self._ports.get(self.setup.listeners[0], 0)
+
+    @property
+    def plaintext_port(self) -> int:
+        """The port of its PLAINTEXT listener, where brokers and tools connect."""
+        return self._ports.get(PLAINTEXT, 0)
 
     @property
     def bootstrap(self) -> str:
-        """`host:port` for clients."""
+        """`host:port` of the first of its listeners."""
         return f"{self.host}:{self.port}"
+
+    def bootstrap_of(self, listener: str) -> str:
+        """Return `host:port` of the listener with this security protocol. Raises ConfigError when there is none."""
+        if listener not in self.setup.listeners:
+            raise ConfigError(f"listener={listener!r}: {self!r} has {', '.join(self.setup.listeners)}")
+        return f"{self.host}:{self._ports.get(listener, 0)}"
+
+    @property
+    def users(self) -> Mapping[str, str]:
+        """Name -> password of its users."""
+        return self.setup.users
+
+    @property
+    def mechanisms(self) -> Sequence[str]:
+        """The SASL mechanisms that it takes."""
+        return self.setup.mechanisms
+
+    @property
+    def certificates(self) -> CertificateFiles:
+        """Files of its certificates, once it was started. Raises ConfigError when no listener has TLS."""
+        if self.setup.certificates is None:
+            raise ConfigError(f"{self!r} has no listener with TLS: give it one of SSL, SASL_SSL")
+        return self.setup.certificates.write(self._directory() / "certificates")
+
+    def token(self, user: str, lifetime_s: float = 3600.0) -> str:
+        """Return a token for OAUTHBEARER, valid for this long (s); it has expired if that is negative."""
+        return unsecured_token(user, lifetime_s)
+
+    @property
+    def zookeeper(self) -> ZooKeeperServer:
+        """The ZooKeeper of its cluster. Raises ConfigError when it is not in ZooKeeper mode, or stopped."""
+        return self.setup.zookeeper
+
+    @property
+    def zookeeper_connect(self) -> str:
+        """`host:port/path` of its nodes, in ZooKeeper mode; otherwise empty."""
+        return self.setup.settings.zookeeper
 
     @property
     def log_path(self) -> Path:
@@ -157,13 +202,53 @@ class KafkaBroker(ServerProcess):
     def metadata(self, timeout: float = 10.0) -> MetadataResponse:
         """Return what it says of brokers, and of all topics and their leaders. Raises OSError when it does not answer
         within `timeout` (s)."""
-        return ask(self.host, self.port, MetadataRequest(), 0, timeout)
+        return ask(self.host, self.plaintext_port, MetadataRequest(), 0, timeout)
+
+    def create_topic(self, name: str, partitions: int = 1, *, config: Mapping[str, str] | None = None) -> None:
+        """Create a topic and wait until it can be written. Raises ServerError when it exists."""
+        create_topic(self.setup, [self], name, partitions, 1, config or {})
+
+    # ---- what tests do to it --------------------------------------------------------------------------------
+
+    def terminate(self, timeout: float = 30.0) -> None:
+        """SIGTERM: it hands over what it leads, closes its files and ends; after `timeout` (s) it is killed. `start`
+        starts it again on the same ports and data."""
+        process = self._running()
+        process.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout)
+        self.kill()
+
+    def fill_disk(self) -> None:
+        """Let every write to a file fail, to its log as well, as if the disk were full. Linux only."""
+        self._limit_files(0)
+
+    def free_disk(self) -> None:
+        """Let it write again after `fill_disk`, if it still runs: a broker without a directory to write to ends."""
+        self._limit_files(resource.RLIM_INFINITY)
+
+    def _limit_files(self, size_bytes: int) -> None:
+        resource.prlimit(self._running().pid, resource.RLIMIT_FSIZE, (size_bytes, resource.RLIM_INFINITY))
 
     # ---- the process ----------------------------------------------------------------------------------------
 
+    def reserve(self) -> None:
+        """Take the ports, so that no other process gets them, not even while the broker is down."""
+        for name in (PLAINTEXT, *self.setup.listeners, *([CONTROLLER] if self.mode == KRAFT else [])):
+            if name not in self._ports:
+                self._ports[name], keeper = reserve_port()
+                self._reserved.append(keeper)
+        if self.mode == KRAFT:
+            self.setup.voters[self.broker_id] = self._ports[CONTROLLER]
+
     def launch(self) -> None:
         """Start the process without waiting for it."""
-        self._prepare()
+        self.reserve()
+        self.setup.start()
+        self._write_files()
+        if self.mode == KRAFT and not self._formatted:
+            self._format()
+        self.setup.expire_registration(self.broker_id)
         super().launch()
 
     def wait_ready(self, timeout: float = START_SECONDS) -> None:
@@ -177,23 +262,31 @@ class KafkaBroker(ServerProcess):
 
     def stop(self) -> None:
         """Stop it and remove its data, and its log unless `keep_log` was called. Idempotent."""
+        if self.running and not self.paused and self._archive.is_missing():
+            self.terminate()
+            self._archive.keep(self._directory())
         super().stop()
-        zookeeper, self._own_zookeeper = self._own_zookeeper, None
-        if zookeeper is not None:
-            zookeeper.stop()
-            self.zookeeper = None
+        self._formatted = False
+        self._end_setup()
         while self._reserved:
             self._reserved.pop().close()
-        self._ports, self._settings = {}, None
+        self._ports = {}
 
     def keep_log(self) -> Path:
         """Keep the log after `stop`, and return its path."""
         self._keeps_log = True
         return self.log_path
 
-    def _leave(self, error: BaseException | None) -> None:
+    def _end_setup(self) -> None:
+        self.setup.stop()
+
+    def note_log(self, error: BaseException | None) -> None:
+        """Keep the log if there is an error, and name the file in a note of it."""
         if isinstance(error, Exception) and self._scratch is not None:
             error.add_note(f"the log of {self!r} is kept: {self.keep_log()}")
+
+    def _leave(self, error: BaseException | None) -> None:
+        self.note_log(error)
         self.stop()
 
     def _remove(self, directory: Path) -> None:
@@ -205,13 +298,9 @@ class KafkaBroker(ServerProcess):
     # ---- Java -----------------------------------------------------------------------------------------------
 
     def java_command(self, main_class: str, *args: str, heap: str = "128m") -> list[str]:
-        """Return the command that runs a class of this release's jars, such as its tools."""
-        classpath = os.pathsep.join(map(str, maven_jars(self._release.coordinates)))
-        log4j = self._directory() / "log4j.properties"
-        if not log4j.exists():
-            log4j.write_text(LOG4J)
-        logging = f"-Dlog4j.configuration=file:{log4j}"
-        return [find_java(self._java), f"-Xmx{heap}", *JAVA_FLAGS, logging, "-cp", classpath, main_class, *args]
+        """Return the command that runs a class of this release's jars, such as a tool or a client, in a process of the
+        test's own."""
+        return [*java_command(self.setup.release, self._java, heap, self._directory()), main_class, *args]
 
     def java_tool(
         self, main_class: str, *args: str, stdin: str = "", timeout: float = TOOL_SECONDS
@@ -228,12 +317,8 @@ class KafkaBroker(ServerProcess):
         Raises:
             ServerError: It did not end in time; shows what it wrote.
         """
-        command = self.java_command(main_class, *args)
-        try:
-            return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout)
-        except subprocess.TimeoutExpired as error:
-            wrote = ((error.stdout or b"") + (error.stderr or b"")).decode("utf-8", "replace")
-            raise ServerError(f"{main_class} did not end within {timeout:g} s; it wrote: {wrote}") from None
+        command = java_command(self.setup.release, self._java, "128m", self._directory())
+        return run_tool(command, main_class, args, stdin, timeout)
 
     # ---- how it is launched ---------------------------------------------------------------------------------
 
@@ -242,66 +327,50 @@ class KafkaBroker(ServerProcess):
             listed = self.metadata(timeout=2.0).brokers
         except (OSError, ProtocolError):
             return False
-        if self._release.number < (0, 9) and not listed:  # their metadata has no brokers while there are no topics
-            return self._is_registered()
-        return any((broker.node_id, broker.port) == (self.broker_id, self.port) for broker in listed)
+        if self.setup.release.number < (0, 9) and not listed:  # as long as there are no topics
+            return self.setup.is_registered_without_topics(self.broker_id)
+        return any((broker.node_id, broker.port) == (self.broker_id, self.plaintext_port) for broker in listed)
 
     def _command(self) -> Sequence[str]:
-        return self.java_command("kafka.Kafka", str(self._config_path()), heap=self._heap)
+        options = self._archive.options(self._directory())
+        if self.mechanisms:
+            options.append(f"-Djava.security.auth.login.config={self._jaas_path()}")
+        command = java_command(self.setup.release, self._java, self._heap, self._directory(), options)
+        return [*command, "kafka.Kafka", str(self._config_path())]
 
     def _config_path(self) -> Path:
         return self._directory() / "server.properties"
 
-    def _prepare(self) -> None:
-        """Do what comes before the process: ports, ZooKeeper, configuration, an empty log directory."""
-        self._reserve()
-        if self._settings is None:
-            self._settings = self._alone()
-        config = {**properties(self._settings, self.broker_id, self._ports, str(self.data_dir)), **self.config}
-        self._config_path().write_text("".join(f"{name}={value}\n" for name, value in config.items()))
-        if self.mode == KRAFT and not self.data_dir.exists():
-            self._format()
-        elif self.mode == ZOOKEEPER:
-            self._expire_registration()
+    def _jaas_path(self) -> Path:
+        return self._directory() / "jaas.conf"
 
-    def _reserve(self) -> None:
-        """Take the ports, so that no other process gets them, not even while the broker is down."""
-        for name in ("PLAINTEXT", *([CONTROLLER] if self.mode == KRAFT else [])):
-            if name not in self._ports:
-                self._ports[name], keeper = reserve_port()
-                self._reserved.append(keeper)
+    def _write_files(self) -> None:
+        config = properties(self.setup.settings, self.broker_id, self._ports, str(self.data_dir))
+        if self.setup.certificates is not None:
+            config |= self.certificates.properties
+        if self.mechanisms:
+            self._jaas_path().write_text(jaas_file(self.setup.release, self.users), encoding="utf-8")
+            config["sasl.enabled.mechanisms"] = ",".join(self.mechanisms)
+        if "OAUTHBEARER" in self.mechanisms:
+            for listener in self.setup.listeners:
+                config |= jaas_properties(listener)
+        self._config_path().write_text(properties_text({**config, **self.config}), encoding="ascii")
 
-    def _alone(self) -> ClusterSettings:
-        """Return the settings of a cluster of this broker alone."""
-        if self.mode == KRAFT:
-            return ClusterSettings(self._release, KRAFT, 1, voters={self.broker_id: self._ports[CONTROLLER]})
-        if self.zookeeper is None:
-            self.zookeeper = self._own_zookeeper = ZooKeeperServer(java=self._java)
-            self._own_zookeeper.start()
-        chroot = f"/kafka-{self._cluster_id}"  # brokers of one version: others do not understand its nodes
-        self.zookeeper.create(chroot)
-        return ClusterSettings(self._release, ZOOKEEPER, 1, zookeeper=self.zookeeper.address + chroot)
+    @cached_property
+    def _archive(self) -> ClassArchive:
+        return ClassArchive(self.setup.release, self._java)
 
     def _format(self) -> None:
         """Write the files that a broker in KRaft mode wants in an empty directory."""
-        options = ("-t", self._cluster_id, "-c", str(self._config_path()))
+        kind = (self.version, tuple(self.setup.scram), tuple(self.config.items()))
+        ids = {"cluster.id": self.setup.cluster_id, "node.id": str(self.broker_id)}
+        format_directory(self.data_dir, kind, ids, self._format_by_tool)
+        self._formatted = True
+
+    def _format_by_tool(self) -> None:
+        options = ["-t", self.setup.cluster_id, "-c", str(self._config_path())]
+        for credential in self.setup.scram:
+            options += ["--add-scram", credential.format_option]
         done = self.java_tool("kafka.tools.StorageTool", "format", *options)
         if done.returncode:
             raise ServerError(f"Kafka {self.version}: formatting its directory failed: {done.stdout}{done.stderr}")
-
-    def _nodes(self, path: str) -> dict[str, Node]:
-        """Return the nodes of its cluster at this path of ZooKeeper and below, by path."""
-        assert self.zookeeper is not None
-        assert self._settings is not None
-        root = self._settings.zookeeper.removeprefix(self.zookeeper.address)
-        return {each.removeprefix(root): node for each, node in self.zookeeper.tree(root + path).items()}
-
-    def _is_registered(self) -> bool:
-        """Return whether ZooKeeper names it, and a controller."""
-        return f"/brokers/ids/{self.broker_id}" in self._nodes("/brokers/ids") and bool(self._nodes("/controller"))
-
-    def _expire_registration(self) -> None:
-        """End the ZooKeeper session of a broker that was killed: its number is free again at once."""
-        assert self.zookeeper is not None
-        for node in self._nodes(f"/brokers/ids/{self.broker_id}").values():
-            self.zookeeper.expire(node.owner)

@@ -8,8 +8,10 @@ from typing import NamedTuple
 from odradek.testing.kafka.releases import KRAFT, Release
 from odradek.testing.process import LOOPBACK
 
-__all__ = ["CONTROLLER", "ClusterSettings", "properties"]
+__all__ = ["CONTROLLER", "PLAINTEXT", "ClusterSettings", "properties", "properties_text"]
 
+PLAINTEXT = "PLAINTEXT"
+"""Name of the listener at which brokers talk to each other."""
 CONTROLLER = "CONTROLLER"
 """Name of the listener at which KRaft's controllers talk to each other."""
 
@@ -78,12 +80,16 @@ IN_SYNC = ("transaction.state.log.min.isr", "share.coordinator.state.topic.min.i
 
 def _listeners(release: Release, ports: Mapping[str, int]) -> dict[str, object]:
     if release.number < (0, 9):
-        return {"host.name": LOOPBACK, "port": ports["PLAINTEXT"]}
+        return {"host.name": LOOPBACK, "port": ports[PLAINTEXT]}
     return {"listeners": ",".join(f"{name}://{LOOPBACK}:{port}" for name, port in ports.items())}
 
 
 def _zookeeper(settings: ClusterSettings) -> dict[str, object]:
-    return {"zookeeper.connect": settings.zookeeper, "zookeeper.connection.timeout.ms": 30_000}
+    return {
+        "zookeeper.connect": settings.zookeeper,
+        "zookeeper.connection.timeout.ms": 30_000,
+        "zookeeper.session.timeout.ms": 4000,
+    }
 
 
 def _kraft(settings: ClusterSettings, broker_id: int, ports: Mapping[str, int]) -> dict[str, object]:
@@ -94,8 +100,19 @@ def _kraft(settings: ClusterSettings, broker_id: int, ports: Mapping[str, int]) 
         "controller.listener.names": CONTROLLER,
         "controller.quorum.voters": ",".join(f"{i}@{LOOPBACK}:{port}" for i, port in settings.voters.items()),
         "listener.security.protocol.map": ",".join(
-            f"{name}:{'PLAINTEXT' if name == CONTROLLER else name}" for name in names
+            f"{name}:{PLAINTEXT if name == CONTROLLER else name}" for name in names
         ),
         "advertised.listeners": ",".join(f"{name}://{LOOPBACK}:{ports[name]}" for name in names[1:]),
         **QUICK_KRAFT,
     }
+
+
+def properties_text(values: Mapping[str, object]) -> str:
+    """Return the text of a file of Java properties."""
+    return "".join(f"{name}={_escaped(str(value))}\n" for name, value in values.items())
+
+
+def _escaped(value: str) -> str:
+    units = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").encode("utf-16-be", "surrogatepass")
+    numbers = (units[i] << 8 | units[i + 1] for i in range(0, len(units), 2))
+    return "".join(chr(number) if 31 < number < 127 else f"\\u{number:04x}" for number in numbers)

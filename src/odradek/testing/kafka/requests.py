@@ -10,7 +10,7 @@ from odradek.errors import RemoteProtocolError
 from odradek.wire.kafka.headers import decode_response, encode_request
 from odradek.wire.kafka.schema import Request, Response, response_of
 
-__all__ = ["ask", "exchange"]
+__all__ = ["ask", "exchange", "receive"]
 
 R = TypeVar("R", bound=Response)
 
@@ -32,13 +32,18 @@ def ask(host: str, port: int, request: Request[R], version: int, timeout: float 
 def exchange(connection: socket.socket, request: Request[R], version: int) -> R:
     """Send a request on a connection and return the answer. Raises as `ask` does."""
     connection.sendall(b"".join(encode_request(request, version, CORRELATION_ID, "odradek-testing")))
-    size = struct.unpack(">i", _receive(connection, 4))[0]
-    if not 0 <= size <= LARGEST_BYTES:
-        raise RemoteProtocolError(f"an answer of {size} bytes")
-    answer, correlation_id = decode_response(response_of(type(request)), version, _receive(connection, size))
+    answer, correlation_id = decode_response(response_of(type(request)), version, receive(connection))
     if correlation_id != CORRELATION_ID:
         raise RemoteProtocolError(f"an answer to the request {correlation_id}")
     return answer
+
+
+def receive(connection: socket.socket) -> bytes:
+    """Return the next frame without its size. Raises as `ask` does."""
+    (size,) = struct.unpack(">i", _receive(connection, 4))
+    if not 0 <= size <= LARGEST_BYTES:
+        raise RemoteProtocolError(f"an answer of {size} bytes")
+    return _receive(connection, size)
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:

@@ -183,14 +183,19 @@ class MemoryBrokerClient:
 
     async def _serve_produce(self) -> None:
         first = self._requests[0]
+        partitions = [batch.partition for batch in first.batches]
         try:
-            await self._request("produce", [batch.partition for batch in first.batches])
+            incarnation = await self._request("produce", partitions)
         except OdradekError:
             return  # `_disconnect` passed it on
         if self._requests and self._requests[0] is first:  # not withdrawn before it was sent
-            self._requests.popleft()
             results = [self._append(batch) for batch in first.batches]
             self._state.changed.notify()
+            lost = self._state.faults.request_error("produce", partitions, self.broker.id, applied=True)
+            if lost is not None:
+                self._disconnect(incarnation, lost)
+                return
+            self._requests.popleft()
             first.resolve(results if first.acks else [PartitionResult(batch.partition) for batch in first.batches])
 
     def _append(self, batch: PartitionBatch) -> PartitionResult:
@@ -249,7 +254,9 @@ class MemoryBrokerClient:
 
     # ---- positions --------------------------------------------------------------------------------------------
 
-    async def resolve_position(self, partition: TopicPartition, at: PositionSpec | AtTime) -> Position:
+    async def resolve_position(
+        self, partition: TopicPartition, at: PositionSpec | AtTime, *, read_committed: bool = False
+    ) -> Position:
         """Return the position of `at`; of a time, that of the first record at or after it, or the end."""
         return (await self.positions(partition, at))[0]
 

@@ -9,7 +9,7 @@ from odradek.client.options import Tuning
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import ProducerRecord
 from odradek.core.produce.batch import as_record
-from odradek.errors import ConfigError, OdradekError
+from odradek.errors import BrokerError, ConfigError, OdradekError
 from odradek.testing.memory.clock import MemoryClock
 from odradek.testing.memory.driver import MemoryDriver
 from odradek.testing.memory.faults import Operation, check_operation
@@ -153,6 +153,7 @@ class MemoryCluster:
         *,
         partition: TopicPartition | None = None,
         broker: int | None = None,
+        applied: bool = False,
     ) -> None:
         """Let the next requests of an operation fail, of any client; nothing of them is carried out.
 
@@ -168,15 +169,21 @@ class MemoryCluster:
             times: How often.
             partition: Only requests with this partition.
             broker: Only requests to this broker.
+            applied: The request is carried out, and only its response is lost, so that a producer has to send its
+                records again without knowing that they are stored. Only for `produce`, and not with a BrokerError.
 
         Raises:
-            ConfigError: There is no such operation, partition or broker.
+            ConfigError: There is no such operation, partition or broker, or the request cannot be `applied`.
         """
+        if applied and (operation != "produce" or isinstance(error, BrokerError)):
+            raise ConfigError(
+                f"applied=True with {operation!r} and {error!r}: only a lost response to `produce` can be"
+            )
         if partition is not None:
             self._log(partition)
         if broker is not None:
             self._broker(broker)
-        self._state.faults.fail(operation, error, times, partition, broker)
+        self._state.faults.fail(operation, error, times, partition, broker, applied)
 
     def delay(self, operation: Operation, seconds: float) -> None:
         """Let every request of an operation wait before it is served, on the cluster's clock (s); 0 ends it."""

@@ -39,6 +39,7 @@ class MemoryDriver:
     long_poll = True
     compressions = frozenset({"none", "gzip", "snappy", "lz4", "zstd"})
     numbers_by_broker = False
+    refuses_batches = True
 
     def __init__(self, state: ClusterState, tuning: Tuning) -> None:
         self.metadata = MemoryMetadata(state, tuning.request_timeout)

@@ -27,6 +27,7 @@ class _Failure:
     times: int
     partition: TopicPartition | None
     broker: int | None
+    applied: bool
 
     @property
     def is_answer(self) -> bool:
@@ -57,17 +58,30 @@ class Faults:
         times: int,
         partition: TopicPartition | None,
         broker: int | None,
+        applied: bool = False,
     ) -> None:
         """Let the next requests fail: see `MemoryCluster.fail`."""
         check_operation(operation)
-        self._failures.append(_Failure(operation, error, times, partition, broker))
+        self._failures.append(_Failure(operation, error, times, partition, broker, applied))
 
     def request_error(
-        self, operation: Operation, partitions: Collection[TopicPartition] = (), broker: int | None = None
+        self,
+        operation: Operation,
+        partitions: Collection[TopicPartition] = (),
+        broker: int | None = None,
+        *,
+        applied: bool = False,
     ) -> OdradekError | None:
-        """Return the next error of a request as a whole, and count it: any but those of `partition_error`."""
+        """Return the next error of a request as a whole, and count it: any but those of `partition_error`.
+
+        With `applied` it is an error of a request that has been carried out.
+        """
         for failure in self._failures:
-            if not failure.is_answer and _matches(failure, operation, partitions, broker):
+            if (
+                not failure.is_answer
+                and failure.applied == applied
+                and _matches(failure, operation, partitions, broker)
+            ):
                 return self._count(failure)
         return None
 

@@ -62,7 +62,7 @@ class MemoryMetadata:
             self._read = self._state.announced
         return self._read
 
-    async def table_for_topic(self, name: str) -> MemoryRoutingTable:
+    async def table_for_topic(self, name: str, *, create: bool = False) -> MemoryRoutingTable:
         """Return a table that has `name`, if the topic exists. Cancellation: safe."""
         return self.table if name in self.table.leaders else await self.refresh()
 

@@ -1,6 +1,6 @@
-"""Decoders of messages: one function for each message and version, made when it is first asked for.
+"""Decoders of messages: one function for each message and version, generated on first use.
 
-Every length and count is compared with the bytes that are left before anything is made of it.
+Every length and count is checked against the remaining bytes before anything is allocated for it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from odradek.engine import Buffer
 from odradek.errors import RemoteProtocolError
 from odradek.wire.kafka.decoder_source import DecoderSource
-from odradek.wire.kafka.primitives import Malformed
+from odradek.wire.kafka.primitives import DECODE_ERRORS, Malformed
 from odradek.wire.kafka.schema import Message, Struct, title
 from odradek.wire.kafka.source import Failure
 
@@ -23,6 +23,7 @@ __all__ = [
     "decoder_text",
     "head_decoder",
     "problem_of",
+    "run_decoder",
     "section_decoder",
     "tail_decoder",
 ]
@@ -30,28 +31,26 @@ __all__ = [
 M = TypeVar("M", bound=Message)
 T = TypeVar("T", bound=Struct)
 
-DECODE_ERRORS = (struct.error, IndexError, UnicodeDecodeError, Malformed)
-"""Exceptions that generated functions raise."""
-
 _DECODERS: dict[tuple[type[Message], int], Callable[[Buffer, int], tuple[Any, int]]] = {}
 
 
 def decode(cls: type[M], version: int, data: Buffer, start: int = 0) -> M:
-    """Decode a message that ends where `data` ends.
+    """Decode a message that extends to the end of `data`.
 
     Raises:
-        RemoteProtocolError: The bytes are not this message in this version, or more of them follow.
+        RemoteProtocolError: The bytes are not a valid message of this version, or more bytes follow it.
     """
     value, end = decoder(cls, version)(data, start)
     if end != len(data):
-        raise RemoteProtocolError(f"{title(cls, version)}: {len(data) - end} bytes follow it at byte {end}")
+        raise RemoteProtocolError(f"{title(cls, version)}: {len(data) - end} unexpected bytes follow at byte {end}")
     return value
 
 
 def decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]]:
     """Return the function that decodes a message at a position, and also returns the position after it.
 
-    It raises RemoteProtocolError. Fields that the version lacks get their defaults. What is not bytes is copied first.
+    The function raises RemoteProtocolError. Fields that the version lacks get their defaults. A buffer that is not
+    `bytes` is copied first.
 
     Raises:
         ValueError: There is no such version.
@@ -63,7 +62,7 @@ def decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]
 
 
 def decoder_text(cls: type[Message], version: int) -> str:
-    """Return the text of the generated function."""
+    """Return the source of the generated function."""
     return DecoderSource(cls, version).message(cls).text
 
 
@@ -76,6 +75,14 @@ def head_decoder(message: type[Message], cls: type[T], version: int) -> Callable
     return DecoderSource(message, version).head(cls).compile()
 
 
+def run_decoder(
+    message: type[Message], cls: type[T], version: int
+) -> Callable[[Buffer, int, int, list[T], list[tuple[T, int, int]]], tuple[int, int]]:
+    """Return the function that decodes consecutive structs of a message as far as they are whole; see
+    `DecoderSource.run`. It raises nothing."""
+    return DecoderSource(message, version, "read(data, p, left, items, spans)").run(cls).compile()
+
+
 def tail_decoder(message: type[Message], cls: type[T], version: int) -> Callable[[Buffer, int, T], int]:
     """Return the function that decodes the tagged fields of a struct of a message, and returns the position after
     them. It raises one of DECODE_ERRORS."""
@@ -83,12 +90,12 @@ def tail_decoder(message: type[Message], cls: type[T], version: int) -> Callable
 
 
 def section_decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]]:
-    """Return a decoder that raises one of DECODE_ERRORS, so that the caller can tell where it was."""
+    """Return a decoder that raises one of DECODE_ERRORS: its caller knows the place to name."""
     return DecoderSource(cls, version).message(cls).compile()
 
 
 def problem_of(error: Exception) -> str:
-    """Say what one of DECODE_ERRORS means."""
+    """Return the text for one of DECODE_ERRORS."""
     if isinstance(error, Malformed):
         return str(error)
     return "not UTF-8" if isinstance(error, UnicodeDecodeError) else "the bytes end too early"
@@ -100,7 +107,7 @@ def _decoder(cls: type[Message], version: int) -> Callable[[Buffer, int], tuple[
     read: Callable[[bytes, int], tuple[Any, int]] = source.compile()
 
     def decode(data: Buffer, start: int) -> tuple[Any, int]:
-        data = bytes(data)  # no copy of what is bytes already
+        data = bytes(data)  # not a copy if it is bytes already
         try:
             return read(data, start)
         except DECODE_ERRORS as error:
@@ -112,7 +119,7 @@ def _decoder(cls: type[Message], version: int) -> Callable[[Buffer, int], tuple[
 
 
 def _where(failure: Failure) -> str:
-    """Name the field and the byte; of a run, the first field that does not fit."""
+    """Return the path of the field and the byte; for a run of fields, those of the first field that is cut off."""
     position: int = failure.variables["p"]
     for path, code in zip(failure.paths[:-1], failure.codes, strict=False):
         after = position + struct.calcsize(f">{code}")

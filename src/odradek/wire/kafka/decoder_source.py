@@ -1,7 +1,7 @@
-"""The source of generated decoders.
+"""Source of generated decoders.
 
-Fields of fixed size that follow each other, and the length after them, are read at once; arrays of structs are loops
-in the same function.
+Adjacent fields of fixed size, and the length after them, are read by one call. Arrays of structs are loops in the same
+function.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from odradek.wire.kafka.primitives import (
+    DECODE_ERRORS,
     INTEGERS,
     count_error,
     length_error,
@@ -40,7 +41,7 @@ __all__ = ["DecoderSource", "least_size"]
 
 
 def least_size(kind: Kind, version: int, flexible: bool) -> int:
-    """Return how many bytes a value takes at least; it may be null."""
+    """Return the minimum size of an encoded value (bytes). The value may be null."""
     if isinstance(kind, Nested):
         fields = [field for field in fields_of(kind.type) if field.is_in(version) and field.tag is None]
         sizes = (
@@ -55,10 +56,10 @@ def least_size(kind: Kind, version: int, flexible: bool) -> int:
 
 
 class DecoderSource:
-    """Writes the decoder of a message: `read(data, p)` returns the value and the position after it.
+    """Generates the decoder of a message: `read(data, p)` returns the value and the position after it.
 
-    In the function `p` is the position and `end` that of the end; `n` is a length or count as it came, `q` the
-    position after a string; `t` is the number of tagged fields.
+    In the function `p` is the position and `end` the end of the data, `n` a length or count as encoded, `q` the
+    position after a string, `t` the number of tagged fields.
     """
 
     def __init__(self, cls: type[Message], version: int, signature: str = "read(data, p)") -> None:
@@ -75,6 +76,7 @@ class DecoderSource:
             length_error=length_error,
             count_error=count_error,
             tag_error=tag_error,
+            errors=DECODE_ERRORS,
         )
         self.source.line("end = len(data)")
 
@@ -105,6 +107,40 @@ class DecoderSource:
         self.source.line("return p")
         return self.source
 
+    def run(self, cls: type[Struct]) -> Source:
+        """Write `read(data, p, left, items, spans)` for at most `left` structs, each with the content of its last plain
+        field: it appends those that are whole to `items`, and (struct, start, stop) of each content that is not empty
+        to `spans`. It returns the position after the last one and how many are left. `data` may be any buffer."""
+        line, block = self.source.line, self.source.block
+        line("start = p")
+        with block("try"), block("while left"):
+            value = self._new(cls)
+            *before, last = self._plain(cls)
+            for field in before:
+                self._field(field, f"{value}.{field.name}")
+            self._defaults(value, [last])
+            self._length(last.kind)
+            if self._flexible:
+                line("n -= 1")
+            line("begin = p")
+            with block("if n > 0"):
+                line("p += n")
+                with block("if p > end"):
+                    line("break")
+            with block("elif n < -1"):
+                line("break")
+            line("stop = p")
+            self._tags(value, self._tagged(cls))
+            with block("if stop > begin"):
+                line(f"spans.append(({value}, begin, stop))")
+            line(f"items.append({value})")
+            line("left -= 1")
+            line("start = p")
+        with block("except errors"):
+            line("pass")
+        line("return start, left")
+        return self.source
+
     # ---- structs ------------------------------------------------------------------------------------------
 
     def _struct(self, cls: type[Struct]) -> str:
@@ -122,7 +158,7 @@ class DecoderSource:
         return [field for field in fields_of(cls) if field.is_in(self._version) and field.tag is not None]
 
     def _new(self, cls: type[Struct]) -> str:
-        """Make a struct in a new variable, with the defaults of what does not come, or need not."""
+        """Make a struct in a new variable, with the defaults of absent and of tagged fields."""
         variable = self.source.variable("s")
         self.source.line(f"{variable} = new({self.source.constant('C', cls)})")
         plain = self._plain(cls)
@@ -217,7 +253,7 @@ class DecoderSource:
         return self._flexible and kind is not PLAIN_STRING
 
     def _present(self, kind: Kind, target: str) -> None:
-        """Read a value of which `n` is known and which is not null."""
+        """Read a value that is not null, after its length or count `n`."""
         if isinstance(kind, Nested):
             self.source.line(f"{target} = {self._struct(kind.type)}")
         elif isinstance(kind, Array):
@@ -280,7 +316,7 @@ class DecoderSource:
         self._flush()
 
     def _flush(self) -> None:
-        """Read what is of fixed size and not read yet, all at once."""
+        """Read the pending run of fields of fixed size by one call."""
         if not self._run:
             return
         run, self._run = self._run, []

@@ -1,7 +1,7 @@
-"""Schemas inside of messages and records: the consumer protocol, user data of assignors, control records.
+"""Schemas embedded in messages and records: the consumer protocol, user data of assignors, control records.
 
-None of them has a header. What the consumer protocol and the transaction markers hold begins with their version, which
-`encode_versioned` and `decode_versioned` add and read; the others carry it as a field or not at all.
+None of them has a header. The consumer protocol and transaction markers begin with their version, which
+`encode_versioned` writes and `decode_versioned` reads; the others have it as a field or not at all.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ _VERSION = binary.Struct(">h")
 
 
 def encode_versioned(value: Message, version: int) -> bytes:
-    """Encode a value with its version, an int16, in front.
+    """Encode a value after its version, an int16.
 
     Raises:
-        LocalProtocolError: The version has no bytes for the value.
+        LocalProtocolError: The value cannot be encoded in this version.
         ValueError: There is no such version.
     """
     return _VERSION.pack(version) + encode(value, version)
@@ -66,14 +66,14 @@ def encode_versioned(value: Message, version: int) -> bytes:
 def decode_versioned(cls: type[M], data: Buffer) -> tuple[M, int]:
     """Decode a value that its version precedes; also return that version.
 
-    A version above those that are declared is read as the highest of them, and what follows is ignored: newer versions
-    only add fields at the end (specification 5.1).
+    A version above the declared ones is read as the highest of them, and the rest is ignored: newer versions only add
+    fields at the end (specification 5.1).
 
     Raises:
-        RemoteProtocolError: The bytes are not such a value.
+        RemoteProtocolError: The bytes are not a valid value.
     """
     if len(data) < _VERSION.size:
-        raise RemoteProtocolError(f"{cls.__name__}: {len(data)} bytes are no version")
+        raise RemoteProtocolError(f"{cls.__name__}: {len(data)} bytes, too short for a version")
     (version,) = _VERSION.unpack_from(data)
     first, last = cls.SPEC.versions
     if version < first:

@@ -1,4 +1,4 @@
-"""Encoders of messages: one function for each message and version, made when it is first asked for."""
+"""Encoders of messages: one function for each message and version, generated on first use."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def encode(value: Message, version: int) -> bytes:
     """Encode a message.
 
     Raises:
-        LocalProtocolError: The version has no bytes for the value: a field that it lacks is set, or a field has null or
-            a number that it cannot have.
+        LocalProtocolError: The value cannot be encoded in this version: a field that the version lacks is set, a field
+            is null where that is not allowed, or a number is out of range.
         ValueError: There is no such version.
     """
     parts: list[Buffer] = []
@@ -37,7 +37,7 @@ def encode(value: Message, version: int) -> bytes:
 
 
 def encoder(cls: type[M], version: int) -> Callable[[M, Append], None]:
-    """Return the function that hands the parts of an encoded message to `append`, in order; see `encode`."""
+    """Return the function that passes the parts of an encoded message to `append`, in order; see `encode`."""
     made = _ENCODERS.get((cls, version))
     if made is None:
         made = _ENCODERS[cls, version] = _encoder(cls, version)
@@ -45,7 +45,7 @@ def encoder(cls: type[M], version: int) -> Callable[[M, Append], None]:
 
 
 def encoder_text(cls: type[Message], version: int) -> str:
-    """Return the text of the generated function."""
+    """Return the source of the generated function."""
     return EncoderSource(cls, version).source.text
 
 
@@ -66,7 +66,7 @@ def _encoder(cls: type[Message], version: int) -> Callable[[Message, Append], No
 
 
 def _where(failure: Failure) -> str:
-    """Name the field; of a run, the first one whose value does not fit its type."""
+    """Return the path of the field; for a run of fields, that of the first one whose value does not fit its type."""
     for path, code, value in zip(failure.paths[:-1], failure.codes, failure.values, strict=False):
         try:
             struct.pack(f">{code}", eval(value, {}, failure.variables))
@@ -76,4 +76,4 @@ def _where(failure: Failure) -> str:
 
 
 def _problem(error: Exception) -> str:
-    return "null, which is not legal" if "NoneType" in str(error) else str(error)
+    return "null is not allowed" if "NoneType" in str(error) else str(error)

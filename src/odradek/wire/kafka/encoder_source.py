@@ -1,7 +1,7 @@
-"""The source of generated encoders.
+"""Source of generated encoders.
 
-Fields of fixed size that follow each other, and the length after them, are written at once. The parts of a message are
-joined once, so that record bytes are copied once.
+Adjacent fields of fixed size, and the length after them, are written by one call. The parts of a message are joined
+once, so that record bytes are copied at most once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["EncoderSource"]
 
 
 class EncoderSource:
-    """Writes the encoder of a message: `write(value, append)` hands its parts to `append`."""
+    """Generates the encoder of a message: `write(value, append)` passes its parts to `append`."""
 
     def __init__(self, cls: type[Message], version: int) -> None:
         self._version = version
@@ -69,10 +69,10 @@ class EncoderSource:
         """Refuse values of fields that the version lacks."""
         for field in fields:
             with self.source.about(field.name), self.source.block(self._is_set(field, f"{variable}.{field.name}")):
-                self.source.line('raise Unwritable("this version has no such field, and it is set")')
+                self.source.line('raise Unwritable("it is set, but this version does not have it")')
         if not self._flexible:
             with self.source.block(f"if {variable}.unknown_tags"):
-                self.source.line('raise Unwritable("this version has no tagged fields")')
+                self.source.line('raise Unwritable("unknown tagged fields are set, but this version cannot have any")')
 
     def _tags(self, tagged: list[Field], variable: str) -> None:
         line, block = self.source.line, self.source.block
@@ -146,7 +146,7 @@ class EncoderSource:
         self._run.append(Fixed(self.source.path, value, kind.code))
 
     def _present(self, kind: Kind, value: str, counted: bool = True) -> None:
-        """Write a value that is not null, with what says so, or how much there is of it."""
+        """Write a value that is not null, after its presence, length or count."""
         if isinstance(kind, Nested):
             if counted:
                 self._run.append(Fixed(self.source.path, "1", "b"))
@@ -179,7 +179,7 @@ class EncoderSource:
             self._flush()
 
     def _length(self, kind: Kind | None, length: str) -> None:
-        """Write what is not written yet, and a length or count after it."""
+        """Write the pending run, with a length or count at its end."""
         if not self._flexible or kind is PLAIN_STRING:
             self._run.append(Fixed(self.source.path, length, "h" if kind in STRINGS else "i"))
             self._flush()
@@ -197,7 +197,7 @@ class EncoderSource:
     # ---- runs of fixed size -------------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        """Write what is of fixed size and not written yet, all at once."""
+        """Write the pending run of fields of fixed size by one call."""
         if not self._run:
             return
         run, self._run = self._run, []

@@ -1,4 +1,4 @@
-"""Every error code that a broker answers with, and what it means for the one that asked (specification 1.5 and 5.3).
+"""Error codes of brokers, and what they mean for clients (specification 1.5 and 5.3).
 
 Names and the first two properties are those of Kafka's own table at 4.3; older brokers had other names for -1, 6, 14,
 15 and 16.
@@ -23,14 +23,14 @@ RETRIABLE, REFRESH, FATAL, FENCE = _Property
 
 
 class ErrorCode(IntEnum):
-    """An error code. A number that is not in the table makes a code too, `UNKNOWN_<number>`, without any property.
+    """An error code. A number that is not in the table is a code, too: `UNKNOWN_<number>`, without any property.
 
     Attributes:
-        since: The first release that has it; empty when the number is unknown.
+        since: The first release that has it; empty if the number is unknown.
         retriable: The same request may succeed later.
-        refresh_metadata: What is known about leaders, coordinators or topics is probably stale.
-        fatal: Asking again gives the same answer until a person changes something: rights, options, configuration.
-        fence: The id, epoch or generation of the one that asked is no longer valid.
+        refresh_metadata: The client's knowledge of leaders, coordinators or topics is probably stale.
+        fatal: The same request will fail again until a person changes something: rights, options, configuration.
+        fence: The client's id, epoch or generation is no longer valid.
     """
 
     since: str

@@ -17,6 +17,7 @@ from odradek.wire.kafka.decode import (
     DECODE_ERRORS,
     head_decoder,
     problem_of,
+    run_decoder,
     section_decoder,
     tail_decoder,
 )
@@ -43,6 +44,11 @@ OpenSink = Callable[[FetchableTopicResponse, FetchPartitionData], RecordSink | N
 yet; the partition has everything but its records and, perhaps, its tagged fields."""
 
 
+_PartitionsDecoder = Callable[
+    [Buffer, int, int, list[FetchPartitionData], list[tuple[FetchPartitionData, int, int]]], tuple[int, int]
+]
+
+
 class _Sections(NamedTuple):
     """The functions that decode what is not records, for one version."""
 
@@ -50,6 +56,7 @@ class _Sections(NamedTuple):
     response: Callable[[Buffer, int], tuple[FetchResponse, int, int]]
     topic: Callable[[Buffer, int], tuple[FetchableTopicResponse, int, int]]
     partition: Callable[[Buffer, int], tuple[FetchPartitionData, int, int]]
+    partitions: _PartitionsDecoder
     response_end: Callable[[Buffer, int, FetchResponse], int]
     topic_end: Callable[[Buffer, int, FetchableTopicResponse], int]
     partition_end: Callable[[Buffer, int, FetchPartitionData], int]
@@ -67,6 +74,7 @@ def _sections(version: int) -> _Sections:
         head_decoder(response, response, version),
         head_decoder(response, topic, version),
         head_decoder(response, partition, version),
+        run_decoder(response, partition, version),
         tail_decoder(response, response, version),
         tail_decoder(response, topic, version),
         tail_decoder(response, partition, version),
@@ -131,26 +139,15 @@ class FetchResponseDecoder(FrameDecoder):
 
     def _whole_partitions(self, part: memoryview, start: int) -> int:
         """Take the partitions of a topic of which every byte is here, and return the position after them."""
-        read, read_end, flexible = self._sections.partition, self._sections.partition_end, self._sections.flexible
-        left = self._partitions_left
-        while left:
-            try:
-                partition, size, begin = read(part, start)
-                stop = begin + max(size, 0)
-                if stop > len(part) or size < -1:
-                    break
-                end = read_end(part, stop, partition) if flexible else stop
-            except DECODE_ERRORS:
-                break  # for more bytes, or for saying what is wrong
-            if size > 0 and (sink := self._open_sink(self._topic, partition)) is not None:
+        spans: list[tuple[FetchPartitionData, int, int]] = []
+        end, left = self._sections.partitions(part, start, self._partitions_left, self._partitions, spans)
+        for partition, begin, stop in spans:
+            if (sink := self._open_sink(self._topic, partition)) is not None:
                 sink.feed(part[begin:stop])
-            self._partitions.append(partition)
-            left -= 1
-            start = end
         self._partitions_left = left
         if not left:
             self._next_partition()
-        return start
+        return end
 
     def _feed_sink(self, part: memoryview, start: int) -> int:
         if self._unopened:
@@ -267,7 +264,7 @@ class FetchResponseDecoder(FrameDecoder):
         return end
 
     def _nothing(self, data: memoryview, start: int) -> int:
-        raise Malformed(f"{len(data) - start + self._beyond} bytes follow it")
+        raise Malformed(f"{len(data) - start + self._beyond} unexpected bytes follow")
 
     # ---- what comes next ----------------------------------------------------------------------------------
 

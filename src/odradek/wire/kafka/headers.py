@@ -1,4 +1,4 @@
-"""Frames: the header and the body of a request or a response, and which version of the header goes with which message.
+"""Frames of requests and responses: the header, the body, and the header version that goes with each message.
 
 Source: KIP-482, KIP-511, specification 1.3 and 4.5.
 """
@@ -49,6 +49,8 @@ _UNSUPPORTED_VERSION = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
 @message(versions=(0, 2), flexible=2)
 class RequestHeader(Message):
+    """Header of a request: which API and version the body is, and an id that the response repeats."""
+
     request_api_key: I16 = 0
     request_api_version: I16 = 0
     correlation_id: I32 = 0
@@ -57,6 +59,8 @@ class RequestHeader(Message):
 
 @message(versions=(0, 1), flexible=1)
 class ResponseHeader(Message):
+    """Header of a response: the correlation id of the request that it answers."""
+
     correlation_id: I32 = 0
 
 
@@ -64,7 +68,7 @@ def header_version(cls: type[Message], version: int) -> int:
     """Return the version of the header that goes with a version of a request or response."""
     spec = cls.SPEC
     if cls is ApiVersionsResponse:
-        return 0  # the client does not know yet what the broker speaks (KIP-511)
+        return 0  # the client does not know the versions of the broker yet (KIP-511)
     if (spec.key, spec.side, version) == (CONTROLLED_SHUTDOWN, "request", 0):
         return 0  # without a client id (specification 1.1, note 9)
     return spec.is_flexible(version) + (spec.side == "request")
@@ -76,12 +80,12 @@ def header_version(cls: type[Message], version: int) -> int:
 def encode_request(
     request: Request[Any], version: int, correlation_id: int, client_id: str | None = None
 ) -> list[Buffer]:
-    """Encode a request with its header and the size of both in front, as buffers to send in order.
+    """Encode a frame: the size, the header and the body of a request. Returns buffers to send in this order.
 
-    Large record bytes are among the buffers as they are, not copied: they must not change until they are sent.
+    Large record bytes are passed on without a copy: they must not change until they are sent.
 
     Raises:
-        LocalProtocolError: The version has no bytes for the request.
+        LocalProtocolError: The request cannot be encoded in this version.
         ValueError: There is no such version.
     """
     header = RequestHeader(
@@ -94,13 +98,15 @@ def encode_request(
 
 
 def decode_response(cls: type[R], version: int, frame: Buffer) -> tuple[R, int]:
-    """Decode the answer to a request of this version; also return its correlation id.
+    """Decode the response to a request of this version; also return its correlation id.
 
     Args:
-        frame: Without the size.
+        cls: The response.
+        version: The version of the request.
+        frame: The header and the body, without the size.
 
     Raises:
-        RemoteProtocolError: The bytes are not such an answer.
+        RemoteProtocolError: The bytes are not a valid response of this version.
     """
     header, start = decoder(ResponseHeader, header_version(cls, version))(frame, 0)
     if cls is ApiVersionsResponse and frame[start : start + 2] == _UNSUPPORTED_VERSION:
@@ -109,8 +115,8 @@ def decode_response(cls: type[R], version: int, frame: Buffer) -> tuple[R, int]:
 
 
 def _refused_version(cls: type[R], frame: Buffer, start: int) -> R:
-    """Decode the answer to a version of ApiVersions that the broker does not know: it comes in version 0 (KIP-511),
-    and from some servers with nothing valid after the error code (specification 1.3)."""
+    """Decode the response to a version of ApiVersions that the broker does not know: it has version 0 (KIP-511), and
+    from some servers nothing valid after the error code (specification 1.3)."""
     try:
         return decode(cls, 0, frame, start)
     except RemoteProtocolError:
@@ -121,7 +127,7 @@ def _refused_version(cls: type[R], frame: Buffer, start: int) -> R:
 
 
 def encode_response(response: Response, version: int, correlation_id: int) -> list[Buffer]:
-    """Encode a response like `encode_request` does a request."""
+    """Encode a frame of a response, as `encode_request` does for a request."""
     return _frame(ResponseHeader(correlation_id=correlation_id), response, version)
 
 
@@ -137,7 +143,7 @@ def _frame(header: Message, body: Request[Any] | Response, version: int) -> list
 
 
 def _joined(parts: Iterable[Buffer]) -> list[Buffer]:
-    """Join neighbours that are small."""
+    """Join adjacent small buffers."""
     joined: list[Buffer] = []
     small: list[Buffer] = []
     for part in parts:

@@ -1,7 +1,7 @@
-"""Variable-length integers, tagged fields and runs of integers: what generated encoders and decoders call.
+"""Functions that generated encoders and decoders call: variable-length integers, tagged fields, runs of integers.
 
-Readers raise IndexError where the bytes end too early and Malformed where they make no sense; `decode` turns both into
-RemoteProtocolError and says where.
+Readers raise IndexError if the bytes end too early and Malformed if they are invalid; `decode` turns both into a
+RemoteProtocolError that names the place.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from odradek.engine import Buffer
 from odradek.wire.kafka.schema import UnknownTags
 
 __all__ = [
+    "DECODE_ERRORS",
     "INTEGERS",
     "Malformed",
     "StructTable",
@@ -28,19 +29,19 @@ __all__ = [
     "write_tags",
 ]
 
-MAX_STRING_BYTES = 0x7FFF  # Kafka's limit; without compact lengths an int16 says the same
+MAX_STRING_BYTES = 0x7FFF  # Kafka's limit, and the largest int16 length of versions without compact lengths
 
 
 class Malformed(ValueError):
-    """Bytes that no peer writes; the text says why."""
+    """Invalid bytes; the text says why."""
 
 
 class TooShort(Malformed):
-    """Bytes that announce more than there are.
+    """A length or count that exceeds the remaining bytes.
 
     Args:
-        text: What is announced.
-        needed: The least number of bytes for it.
+        text: The length or count.
+        needed: The minimum number of bytes it takes.
     """
 
     def __init__(self, text: str, needed: int) -> None:
@@ -48,8 +49,12 @@ class TooShort(Malformed):
         self.needed = needed
 
 
+DECODE_ERRORS = (struct.error, IndexError, UnicodeDecodeError, Malformed)
+"""Exceptions that generated decoders raise."""
+
+
 class Unwritable(ValueError):
-    """A value that the version has no bytes for; the text says why."""
+    """A value that cannot be encoded in this version; the text says why."""
 
 
 def read_uvarint(data: Buffer, start: int) -> tuple[int, int]:
@@ -57,7 +62,7 @@ def read_uvarint(data: Buffer, start: int) -> tuple[int, int]:
     value = data[start]
     if value < 1 << 7:
         return value, start + 1
-    value += (data[start + 1] << 7) - (1 << 7)  # without the bit that said that another byte follows
+    value += (data[start + 1] << 7) - (1 << 7)  # without the continuation bit
     if value < 1 << 14:
         return value, start + 2
     value += (data[start + 2] << 14) - (1 << 14)
@@ -85,7 +90,7 @@ def encode_uvarint(value: int) -> bytes:
 def long_string(size: int) -> bytes:
     """Encode the compact length of a string that does not fit one byte."""
     if size > MAX_STRING_BYTES:
-        raise Unwritable(f"{size} bytes of UTF-8, more than {MAX_STRING_BYTES}")
+        raise Unwritable(f"a string of {size} bytes in UTF-8; at most {MAX_STRING_BYTES} are allowed")
     return encode_uvarint(size + 1)
 
 
@@ -114,29 +119,29 @@ def write_tags(append: Callable[[bytes], None], tags: UnknownTags) -> None:
 
 
 def length_error(size: int, left: int) -> Malformed:
-    """Describe the size of a string or of bytes that cannot be."""
+    """Return the error for an invalid length of a string or of bytes."""
     if size < 0:
-        return Malformed("null, which is not legal" if size == -1 else f"a size of {size} bytes")
-    return TooShort(f"{size} bytes are announced, {left} are left", size)
+        return Malformed("null is not allowed" if size == -1 else f"a negative length, {size}")
+    return TooShort(f"a length of {size} bytes, but only {left} bytes are left", size)
 
 
 def count_error(count: int, left: int) -> Malformed:
-    """Describe a number of elements that cannot be."""
+    """Return the error for an invalid number of elements."""
     if count < 0:
-        return Malformed("null, which is not legal" if count == -1 else f"{count} elements")
-    return TooShort(f"{count} elements are announced, {left} bytes are left", count)
+        return Malformed("null is not allowed" if count == -1 else f"a negative count, {count}")
+    return TooShort(f"a count of {count} elements, but only {left} bytes are left", count)
 
 
 def tag_error(size: int, used: int) -> Malformed:
-    """Describe a tagged field whose size and content differ."""
-    return Malformed(f"a tagged field of {size} bytes has content of {used}")
+    """Return the error for a tagged field whose content does not have the size that precedes it."""
+    return Malformed(f"a tagged field has a size of {size} bytes, but its content takes {used}")
 
 
 class StructTable(dict[int, struct.Struct]):
-    """The layouts of so many integers of one size in a row, kept for small numbers of them.
+    """Layouts of arrays of integers of one size, by their count. Those of small counts are kept.
 
     Args:
-        code: The format character of one.
+        code: The format character of one integer.
     """
 
     KEPT = 64

@@ -1,4 +1,4 @@
-"""Every API by its key, and requests of any API as a broker reads them."""
+"""Table of all APIs, and the decoder of requests of any API, as a broker needs it."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ APIS = {api.key: api for api in sorted(map(_api, _requests()))}
 
 
 def decode_request(frame: Buffer) -> tuple[RequestHeader, Request[Any]]:
-    """Decode a request and its header, which says what it is.
+    """Decode the header of a request, and the request that it announces.
 
     Args:
-        frame: Without the size.
+        frame: The header and the body, without the size.
 
     Raises:
-        RemoteProtocolError: There is no such API or version, or the bytes are not such a request.
+        RemoteProtocolError: There is no such API or version, or the bytes are not a valid request of it.
     """
     if len(frame) < _START.size:
-        raise RemoteProtocolError(f"{len(frame)} bytes are no request")
+        raise RemoteProtocolError(f"a request of {len(frame)} bytes, too short for an API key and a version")
     key, version = _START.unpack_from(frame)
     api = APIS.get(key)
     if api is None or not api.versions[0] <= version <= api.versions[1]:
-        raise RemoteProtocolError(f"there is no version {version} of a request with key {key}")
+        raise RemoteProtocolError(f"unknown request: API key {key}, version {version}")
     header, start = decoder(RequestHeader, header_version(api.request, version))(frame, 0)
     return header, decode(api.request, version, frame, start)

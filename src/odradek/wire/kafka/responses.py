@@ -1,6 +1,6 @@
-"""Responses as they arrive: decoders that are fed bytes in any split, beginning with the size of the frame.
+"""Incremental decoders of responses: they are fed bytes as they arrive, starting with the size of the frame.
 
-Brokers answer in the order of the requests, so each decoder is made for one expected response and stops at its end.
+Brokers respond in the order of the requests, so a decoder is made for one expected response and stops at its end.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _SIZE_BYTES = 4
 
 
 class FrameDecoder:
-    """Counts the bytes of one frame; what it does with them is up to its subclasses.
+    """Base class: counts the bytes of one frame, which its subclasses process.
 
     Args:
-        max_bytes: Most bytes a frame may announce.
+        max_bytes: Limit of the frame (bytes), without its size.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -30,13 +30,13 @@ class FrameDecoder:
         """The frame is complete: no byte after it belongs to it."""
         self._max_bytes = max_bytes
         self._size = bytearray()
-        self._left = 0  # bytes of the frame that have not come yet, once its size is known
+        self._left = 0  # missing bytes of the frame, once its size is known
 
     def feed(self, data: memoryview) -> int:
-        """Take the next bytes and return how many belonged to this frame: all of them, unless it is complete.
+        """Process the next bytes and return how many belonged to this frame: all of them, unless it is complete.
 
         Raises:
-            RemoteProtocolError: The bytes are not the response that is expected. Feed no more.
+            RemoteProtocolError: The bytes are not the expected response. Do not call `feed` again.
         """
         used = 0
         if len(self._size) < _SIZE_BYTES:
@@ -58,15 +58,15 @@ class FrameDecoder:
         if len(self._size) == _SIZE_BYTES:
             self._left = int.from_bytes(self._size, "big", signed=True)
             if not 0 <= self._left <= self._max_bytes:
-                raise RemoteProtocolError(f"a response of {self._left} bytes, the limit is {self._max_bytes}")
+                raise RemoteProtocolError(f"a response of {self._left} bytes; at most {self._max_bytes} are accepted")
         return len(part)
 
     def _take(self, part: memoryview) -> None:
-        """Take bytes of the frame, at least one."""
+        """Process bytes of the frame, at least one."""
         raise NotImplementedError
 
     def _end(self) -> None:
-        """Notice that all bytes of the frame have been taken."""
+        """Finish: all bytes of the frame have been processed."""
         raise NotImplementedError
 
 
@@ -75,9 +75,9 @@ class KafkaResponseDecoder(FrameDecoder, Generic[R]):
 
     Args:
         cls: The expected response.
-        version: As it was requested.
-        correlation_id: As it was requested.
-        max_bytes: Most bytes the response may have, without its size.
+        version: The version of the request.
+        correlation_id: The correlation id of the request.
+        max_bytes: Limit of the response (bytes), without its size.
     """
 
     def __init__(self, cls: type[R], version: int, correlation_id: int, max_bytes: int) -> None:

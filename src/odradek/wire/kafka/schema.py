@@ -1,4 +1,4 @@
-"""The language in which messages are declared: one class for all versions of a message.
+"""Declarations of messages: one class for all versions of a message.
 
     @message(key=22, side="request", versions=(0, 6), flexible=2)
     class InitProducerIdRequest(Request["InitProducerIdResponse"]):
@@ -6,17 +6,18 @@
         transaction_timeout_ms: I32 = 0
         producer_id: Annotated[I64, since(3)] = -1
 
-An annotation is the field's type for mypy and says how it is written: an alias of this module (`I32`, `Str`, ...), a
-struct, or a tuple of either, with these marks around it:
+An annotation gives the field's type, for mypy and on the wire: an alias of this module (`I32`, `Str`, ...), a struct,
+or a tuple of either. These marks may be added:
 
 - `since(n)`, `until(n)`: the first and the last version that have the field. Without them it exists as long as its
   struct does.
 - `nullable(first, last)`: the versions in which null is legal.
 - `tag(n)`: the field is a tagged field with this number (KIP-482).
-- `IGNORABLE`: in a version without the field its value is dropped; without this mark it must have its default then.
+- `IGNORABLE`: in a version without the field, its value is dropped. A field without this mark must have its default
+  there.
 
-The order of the fields is their order on the wire, a name is Kafka's own in snake_case. Declarations are data: what is
-made of them stands in `encode`, `decode` and in the documentation's generator.
+The order of the fields is their order on the wire; names are Kafka's own in snake_case. Declarations are data:
+`encode`, `decode` and the generator of the documentation derive everything from them.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ Side = Literal["request", "response", "data"]
 UnknownTags: TypeAlias = tuple[tuple[int, bytes], ...]
 
 LATEST = 0x7FFF
-"""Above every version there is."""
+"""Higher than any version."""
 
 
 # ---- types of fields ----------------------------------------------------------------------------------------
@@ -106,12 +107,12 @@ LATEST = 0x7FFF
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """A type that is no struct and no array.
+    """A type that is neither a struct nor an array.
 
     Args:
-        name: As the protocol guide calls it.
-        code: The format character of `struct`, for what has a fixed size; else empty.
-        size: Bytes of a fixed size, else 0.
+        name: Its name in the protocol guide.
+        code: The format character of Python's `struct` if the size is fixed; else empty.
+        size: The size if it is fixed (bytes); else 0.
     """
 
     name: str
@@ -240,7 +241,7 @@ class Struct:
 
     Attributes:
         unknown_tags: Tagged fields that the declaration does not know, as (number, bytes): they came from a newer peer
-            and are written again.
+            and are encoded again.
     """
 
     DEFAULTS: ClassVar[dict[str, object]]
@@ -257,7 +258,7 @@ class Struct:
         return hash(tuple(getattr(self, name) for name in self.DEFAULTS))
 
     def __repr__(self) -> str:
-        """The fields that differ from their defaults; of bytes only how many, since they may be passwords."""
+        """Show the fields that differ from their defaults; only the number of bytes, since they may be passwords."""
         shown = ((name, getattr(self, name)) for name, default in self.DEFAULTS.items())
         changed = ((name, value) for name, value in shown if value != self.DEFAULTS[name])
         return f"{type(self).__name__}({', '.join(f'{name}={_shown(value)}' for name, value in changed)})"
@@ -272,12 +273,12 @@ class MessageSpec:
     """Properties of a message besides its fields.
 
     Args:
-        name: Of the API, or of the message itself when it belongs to none.
-        key: Of the API; -1 for none.
+        name: Name of the API; of the message itself if it belongs to none.
+        key: Key of the API; -1 for none.
         side: `data` is neither request nor response.
-        versions: First and last.
-        flexible: First version with compact lengths and tagged fields; None: it has no such version.
-        stable: First and last version that a release ever called final.
+        versions: First and last version.
+        flexible: First version with compact lengths and tagged fields; None if there is none.
+        stable: First and last version that any release declared final.
     """
 
     name: str
@@ -309,7 +310,7 @@ class Response(Message):
 
 
 class Request(Message, Generic[R_co]):
-    """A request that is answered with an `R_co`."""
+    """A request whose response is an `R_co`."""
 
     __slots__ = ()
 
@@ -326,7 +327,7 @@ def message(
     flexible: int | None,
     stable: tuple[int, int] | None = None,
 ) -> Callable[[type[M]], type[M]]:
-    """Declare a message; see `MessageSpec` for the arguments. Without `stable` every version is."""
+    """Declare a message; see `MessageSpec` for the arguments. Without `stable` every version is stable."""
 
     def declare(cls: type[M]) -> type[M]:
         made = struct(cls)
@@ -341,9 +342,9 @@ def message(
 
 
 def response_of(request: type[Request[R_co]]) -> type[R_co]:
-    """Return the declared answer to a request."""
-    (answer,) = get_args(vars(request)["__orig_bases__"][0])
-    name = answer.__forward_arg__
+    """Return the response that belongs to a request."""
+    (response,) = get_args(vars(request)["__orig_bases__"][0])
+    name = response.__forward_arg__
     return cast(type[R_co], vars(sys.modules[request.__module__])[name])
 
 
@@ -415,11 +416,11 @@ def _kind(hint: object) -> Kind:
         return _kind(present)
     if isinstance(hint, type) and issubclass(hint, Struct):
         return Nested(hint)
-    raise TypeError(f"{hint} is no type of a field")
+    raise TypeError(f"{hint} cannot be the type of a field")
 
 
 def title(cls: type[Message], version: int) -> str:
-    """Return how errors name a message."""
+    """Return the name of a message in errors."""
     return f"{cls.__name__} version {version}"
 
 
@@ -427,10 +428,10 @@ def title(cls: type[Message], version: int) -> str:
 
 
 def snake_case(name: str) -> str:
-    """The field's name here, of its name in Kafka: `topicId` becomes `topic_id`."""
+    """Convert a field's name in Kafka to its name here: `topicId` becomes `topic_id`."""
     return re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
 
 
 def camel_case(name: str) -> str:
-    """The field's name in Kafka, of its name here: the reverse of `snake_case`."""
+    """Convert a field's name here to its name in Kafka: the reverse of `snake_case`."""
     return re.sub("_([a-z])", lambda letter: letter[1].upper(), name)

@@ -1,7 +1,7 @@
-"""Python source of one generated function, line by line, with the field that each line is about.
+"""Python source of one generated function, line by line, with the field that each line handles.
 
-A generated function does no bookkeeping for errors: the line at which it failed says which field it was, and its local
-variables say how far it was.
+A generated function does no bookkeeping for errors: the line at which it fails identifies the field, and its local
+variables the position.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ INDENT = "    "
 
 
 class Fixed(NamedTuple):
-    """A field of fixed size that is read or written together with its neighbours.
+    """A field of fixed size that is read or written together with adjacent ones.
 
     Args:
-        path: With the names of the variables that count, in braces, for indexes.
-        value: What is assigned to, or written.
+        path: The path of the field; for an index, the name of the loop variable in braces: `topics[{i1}].name`.
+        value: The expression that is assigned to, or written.
         code: The format character.
     """
 
@@ -35,9 +35,9 @@ class Failure(NamedTuple):
     """Location at which a generated function failed.
 
     Attributes:
-        paths: The fields that the line is about, with the indexes of arrays: `topics[3].name`; empty: the message.
-        codes: If they have a fixed size, the format character of each.
-        values: If they are written, the expression of each.
+        paths: The fields that the line handles, with the indexes of arrays: `topics[3].name`; empty: the message.
+        codes: The format character of each, if they have a fixed size.
+        values: The expression of each, if they are written.
         variables: The local variables of the function.
     """
 
@@ -51,8 +51,9 @@ class Source:
     """Collects lines and compiles them.
 
     Args:
-        title: Says in tracebacks what the function is for.
+        title: Name of the function's file in tracebacks.
         signature: `name(parameters)`.
+        scope: Names that the function can use.
     """
 
     def __init__(self, title: str, signature: str, **scope: object) -> None:
@@ -65,13 +66,13 @@ class Source:
         self.path = ""
 
     def line(self, text: str, run: list[Fixed] | None = None) -> None:
-        """Add a line; it is about the current field, or about a run of fields of fixed size."""
+        """Add a line that handles the current field, or a run of fields of fixed size."""
         self._lines.append(INDENT * self._depth + text)
         self._sites.append(run or [Fixed(self.path, "", "")])
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Add a line that opens a block, and the lines added meanwhile to the block."""
+        """Add a line that opens a block; lines added in the `with` statement belong to the block."""
         self.line(f"{head}:")
         self._depth += 1
         yield
@@ -79,10 +80,10 @@ class Source:
 
     @contextmanager
     def about(self, name: str) -> Iterator[None]:
-        """Let the lines added meanwhile be about a field, or element, of what they are about now.
+        """Make a part of the current field the current one; applies to lines added in the `with` statement.
 
         Args:
-            name: The field; for an element the variable that counts them, in braces: `[{i1}]`.
+            name: The name of a field; for an element of an array, the loop variable in braces: `[{i1}]`.
         """
         outer = self.path
         self.path = outer + name if name.startswith("[") else f"{outer}.{name}".lstrip(".")
@@ -90,12 +91,12 @@ class Source:
         self.path = outer
 
     def variable(self, prefix: str) -> str:
-        """Return the name of a variable that is not used yet."""
+        """Return the name of an unused variable."""
         self._variables += 1
         return f"{prefix}{self._variables}"
 
     def constant(self, prefix: str, value: object) -> str:
-        """Return how the function refers to a value."""
+        """Return an expression for a value, for use in the function."""
         if value is None or isinstance(value, bool | int | str | bytes) or value == ():
             return repr(value)
         for name, known in self._scope.items():
@@ -110,13 +111,13 @@ class Source:
         return "\n".join([*self._lines, ""])
 
     def compile(self) -> Callable[..., Any]:
-        """Return the function."""
+        """Compile the source and return the function."""
         exec(compile(self.text, self._title, "exec"), self._scope)
         function: Callable[..., Any] = self._scope[self._name]  # type: ignore[assignment]  # a scope holds anything
         return function
 
     def failure(self, trace: TracebackType | None) -> Failure:
-        """Tell where it was, of the traceback that begins in the function."""
+        """Return the location of a failure from a traceback that begins in the function."""
         assert trace is not None
         variables = trace.tb_frame.f_locals
         run = self._sites[trace.tb_lineno]

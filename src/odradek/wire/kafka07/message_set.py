@@ -11,6 +11,7 @@ from io import BytesIO
 from zlib import crc32
 
 from odradek import engine
+from odradek.engine import Buffer
 from odradek.errors import (
     ConfigError,
     CorruptMessage,
@@ -135,7 +136,7 @@ class MessageSetDecoder:
         self._options = options
         self._max_entry = options.max_message_bytes
         self._deferring = options.defer_decompression
-        self._reports: deque[CorruptMessage] = deque(maxlen=MAX_REPORTS)
+        self._reports: deque[CorruptMessage] | None = None
         self.skipped = 0
         """Messages left out so far (`corrupt="skip"`)."""
         self._error: OdradekError | None = None
@@ -165,7 +166,7 @@ class MessageSetDecoder:
     def deferred_bytes(self) -> int:
         """Bytes from the first whole compressed message on, which wait for `decompress_deferred()`. 0 without
         `defer_decompression`."""
-        return self._deferred.tell()
+        return 0 if self._deferred is None else self._deferred.tell()
 
     @property
     def error(self) -> OdradekError | None:
@@ -191,7 +192,7 @@ class MessageSetDecoder:
 
         Pure: it may run in a thread, while nobody else touches this decoder.
         """
-        if self.deferred_bytes:
+        if self._deferred is not None:
             data = self._deferred.getvalue()
             self._drop_deferred()
             self._deferring = False
@@ -208,9 +209,8 @@ class MessageSetDecoder:
 
     def take_reports(self) -> list[CorruptMessage]:
         """Return the reports of messages skipped since the last call, the latest 1000. A reset keeps them."""
-        reports = list(self._reports)
-        self._reports.clear()
-        return reports
+        reports, self._reports = self._reports, None
+        return list(reports or ())
 
     def reset(self, position: Position) -> None:
         """Forget everything not taken, and the error, and go on from `position` (seek, new connection)."""
@@ -222,11 +222,16 @@ class MessageSetDecoder:
         self._fetch_position = position
 
     def _drop_tail(self) -> None:
-        self._head = bytearray()
-        self._body = BytesIO()  # holds a payload's pieces and gives them up as one `bytes` without another copy
+        self._head = b""
+        self._body: BytesIO | None = None  # a payload's pieces, which it gives up as one `bytes` without another copy
 
     def _drop_deferred(self) -> None:
-        self._deferred = BytesIO()  # gives up its bytes without another copy, too
+        self._deferred: BytesIO | None = None  # gives up its bytes without another copy, too
+
+    def _defer(self, *data: Buffer) -> None:
+        if self._deferred is None:
+            self._deferred = BytesIO()
+        self._deferred.writelines(data)
 
     def _drop_decoded(self) -> None:
         self._rows = engine.active.ColumnBuilder()
@@ -236,15 +241,15 @@ class MessageSetDecoder:
 
     @property
     def _tail_bytes(self) -> int:
-        return len(self._head) + self._body.tell()
+        return len(self._head) + (0 if self._body is None else self._body.tell())
 
     # -- from bytes to entries --
 
     def _feed(self, data: memoryview) -> None:
         try:
             used = self._continue(data) if self._head else 0
-            if self.deferred_bytes:
-                self._deferred.write(data[used:])
+            if self._deferred is not None:
+                self._defer(data[used:])
             elif not self._head and used < len(data):
                 self._decode(data, used)
         except (CorruptMessage, MessageTooLarge) as error:
@@ -264,11 +269,11 @@ class MessageSetDecoder:
             if isinstance(size, ParseStop):
                 break
             if self._deferring and is_wrapper(data[start:]):
-                self._deferred.write(data[start:])
+                self._defer(data[start:])
                 return
             entry = entry_at(data, start, size, base)
             if self._deferring and entry.damage and self._options.corrupt != "fail":
-                self._deferred.write(data[start:])  # there may be many, and each takes as long as a hundred good ones
+                self._defer(data[start:])  # there may be many, and each takes as long as a hundred good ones
                 return
             self._add_entry(entry)
             start += size
@@ -286,22 +291,24 @@ class MessageSetDecoder:
             part = data[used : used + want - len(self._head)]
             if not part:
                 return used
-            self._head += part
+            self._head += bytes(part)
             used += len(part)
             if len(self._head) == want:
                 self._check_head()
         length = int.from_bytes(self._head[:4], "big")
         part = data[used : used + 4 + length - self._tail_bytes]
+        if self._body is None:
+            self._body = BytesIO()
         self._body.write(part)
         if self._tail_bytes == 4 + length:
-            self._complete(bytes(self._head), self._body.getvalue())
+            self._complete(self._head, self._body.getvalue())
         return used + len(part)
 
     def _complete(self, head: bytes, payload: bytes) -> None:
         """Add the entry in the tail, which is whole now."""
         self._drop_tail()
         if self._deferring and is_wrapper(head):
-            self._deferred.writelines((head, payload))
+            self._defer(head, payload)
         else:
             self._add_entry(make_entry(self._at, head, payload))
 
@@ -355,6 +362,8 @@ class MessageSetDecoder:
             self._corrupt.update((row + i, self._corrupt_message(reason)) for i, reason in damaged.items())
             self._add_rows(values, range(len(values)), end)
         elif self._options.corrupt == "skip":
+            if self._reports is None:
+                self._reports = deque(maxlen=MAX_REPORTS)
             self._reports += map(self._corrupt_message, damaged.values())
             self.skipped += len(damaged)
             good = [i for i in range(len(values)) if i not in damaged]

@@ -45,30 +45,31 @@ ROW_BYTES = 1200
 
 
 def fuzz_one(data: bytes) -> None:
-    """Whatever the bytes: nothing is raised; every split, deferred or not, and every engine read the same; positions
-    never move back."""
+    """Check the rule for one input: nothing is raised; any split, deferred or not, and either engine read the same;
+    positions never move back. The input chooses how damage is treated and how it is split."""
     before = engines.active.NAME
     seed = crc32(data)
     cuts = sorted({seed % 7, seed % 31, seed % 257, seed % (len(data) + 1)})
     start = seed % 3
+    options = MODES[seed // 3 % 3]
+    later = replace(options, defer_decompression=True)
     try:
-        for options in MODES:
-            engines.use("pure")
-            expected = read(data, (), options, start)
-            assert expected.fetch_position >= expected.position >= start
-            assert all(row[0] >= start for row in expected.rows)
-            later = replace(options, defer_decompression=True)
-            assert read(data, cuts, options, start) == expected, f"{options.corrupt} depends on the split"
-            assert read(data, cuts, later, start) == expected, f"{options.corrupt} differs when it is deferred"
-            engines.use("compiled")
-            assert read(data, (), options, start) == expected, f"{options.corrupt} differs on the compiled engine"
-            assert read(data, cuts, later, start) == expected, f"{options.corrupt} differs on both accounts"
+        engines.use("pure")
+        expected = read(data, (), options, start)
+        assert expected.fetch_position >= expected.position >= start
+        assert all(row[0] >= start for row in expected.rows)
+        if seed & 1 << 20:
+            assert read(data, cuts, later, start) == expected, f"{options.corrupt} depends on the split"
+        engines.use("compiled")
+        assert read(data, (), options, start) == expected, f"{options.corrupt} differs on the compiled engine"
+        if not seed & 1 << 20:
+            assert read(data, cuts, later, start) == expected, f"{options.corrupt} differs when it is split"
     finally:
         engines.use(before)
 
 
 def allocation_of(data: bytes) -> int:
-    """The most memory (bytes) that reading these bytes took at any moment, as far as Python knows."""
+    """Return the most memory (bytes) that reading these bytes took at any moment, as far as Python knows."""
     tracemalloc.start()
     try:
         fuzz_one(data)
@@ -184,7 +185,7 @@ def run(count: int, seed: int, alive: Callable[[], object] = lambda: None) -> in
         data = hostile(rng, valid)
         start = time.perf_counter()
         try:
-            if i % 20 == 0:
+            if i % 50 == 0:
                 took = allocation_of(data)
                 assert took <= allocation_limit(data), f"{took} bytes allocated"
                 largest = max(largest, took)

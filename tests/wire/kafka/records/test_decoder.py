@@ -94,6 +94,13 @@ def test_a_batch_without_records_moves_the_position() -> None:
     assert read(empty_batch(10, 9)).fetch_position == 20
 
 
+def test_a_batch_with_lower_offsets_does_not_move_the_position_back() -> None:
+    data = batch(b"a", base=500) + batch(b"b", base=100)
+    for cuts in ((), (len(data) // 2,)):
+        reading = read(data, cuts=cuts)
+        assert ([row[0] for row in reading.rows], reading.fetch_position) == ([500, 100], 501)
+
+
 def test_compacted_wrappers_count_from_their_last_message() -> None:
     inner = [(0, b"a"), (3, b"b"), (7, b"c")]
     assert offsets(wrapper(1, inner, 107)) == [100, 103, 107]
@@ -256,6 +263,21 @@ def test_damage_in_a_header_never_hides_the_batches_behind_it() -> None:
     reading = read(batch(b"a") + bytes(far) + batch(b"c", base=2), options=SKIP)
     assert [row[4] for row in reading.rows] == [b"a", b"c"]
     assert read(bytes(far), options=SKIP, start=1).fetch_position == 2
+
+
+def test_a_damaged_batch_of_which_compaction_left_some_records_is_skipped_as_a_whole() -> None:
+    data = damaged(batch(b"a", b"b", base=10, last_delta=499))
+    assert read(data, options=SKIP, start=10).fetch_position == 510
+    later = DecoderOptions(corrupt="skip", defer_decompression=True)
+    packed = damaged(batch(b"a", b"b", base=10, last_delta=499, compression=LZ4))
+    assert read(packed, options=later, start=10).fetch_position == 510
+
+
+@pytest.mark.parametrize(("count", "last_delta"), [(0, 499), (2, 0), (2, (1 << 31) - 1), (-1, 5)])
+def test_damaged_headers_that_cannot_be_move_the_position_by_one(count: int, last_delta: int) -> None:
+    data = bytearray(batch(b"a", b"b", base=10, last_delta=last_delta))
+    data[57:61] = count.to_bytes(4, "big", signed=True)
+    assert read(damaged(bytes(data)), options=SKIP, start=10).fetch_position == 11
 
 
 def test_records_in_front_of_damage_inside_a_batch_are_delivered() -> None:

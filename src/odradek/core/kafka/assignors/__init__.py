@@ -1,7 +1,7 @@
-"""The assignors of classic consumer groups: which member gets which partitions.
+"""Assignors of classic consumer groups: they decide which member gets which partitions.
 
-Only the leader of a group computes an assignment, so members in other languages take part in it: the names, the
-order of members and the claims in the user data are those of Kafka's Java client (specification 5.1).
+The leader of a group computes the assignment for all members, which may run other clients. So names, the order of
+members and the claims in the user data are those of Kafka's Java client (specification 5.1).
 """
 
 from odradek.core.kafka.assignors.cooperative import CooperativeStickyAssignor

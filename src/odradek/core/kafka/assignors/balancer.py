@@ -1,7 +1,7 @@
-"""The sticky algorithm for members that subscribed to different topics.
+"""Sticky algorithm for members that subscribe to different topics.
 
-Partitions stay where they are where they may; the others go to the member with the fewest that subscribed; then
-partitions move from members with many to members with few until no move brings the two closer together.
+Partitions stay with their owners if possible; each of the others is assigned to the subscriber that has the fewest.
+Then partitions move from members with many to members with few until no move brings two members closer together.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Balancer:
     Args:
         topics: The topics with a subscriber.
         members: All members.
-        owned: Member id -> what it owned.
+        owned: Member id -> the partitions it owned.
         earlier: Partition -> the member that owned it in an earlier generation.
-        racks: Who is near what.
+        racks: The racks of members and partitions.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Balancer:
         return self._state.assignment
 
     def _keep_owned(self) -> bool:
-        """Assign what members owned, want and are near. Return True when a member has to give up one it owned."""
+        """Assign what members owned, want and are near. Return True if a member has to give up a partition."""
         revoked = False
         for member, partitions in self._owned.items():
             for partition in partitions:
@@ -78,7 +78,7 @@ class Balancer:
             self._assign_one(partition, near=False)
 
     def _assign_one(self, partition: TopicPartition, *, near: bool) -> bool:
-        """Give the partition to the member with the fewest that subscribed (and is near)."""
+        """Assign the partition to the subscriber (in its racks, if `near`) that has the fewest."""
         for member in self._state.fewest_first():
             if partition.topic in self._wants[member] and not (near and self._racks.far(member, partition)):
                 self._state.add(member, partition)
@@ -86,13 +86,13 @@ class Balancer:
         return False
 
     def _can_change(self, member: str) -> bool:
-        """Return True if the member could get another partition, or another member one of its own."""
+        """Return True if the member could get another partition, or lose one of its own to another member."""
         mine = self._state.assignment[member]
         most = sum(len(self._topics[topic]) for topic in self._wants[member])
         return len(mine) < most or any(len(self._subscribers[partition.topic]) > 1 for partition in mine)
 
     def _reassign(self, partitions: Sequence[TopicPartition]) -> None:
-        """Move partitions until no move helps. Ends: every move brings two members closer together."""
+        """Move partitions until no move helps. This ends because every move brings two members closer together."""
         movable = [partition for partition in partitions if len(self._subscribers[partition.topic]) > 1]
         moved = True
         while moved:
@@ -104,7 +104,7 @@ class Balancer:
                     moved = True
 
     def _better_owner(self, partition: TopicPartition) -> str | None:
-        """Return the earlier owner, or else the subscriber with the fewest, if it has at least two fewer."""
+        """Return the earlier owner, or else the subscriber with the fewest, if that has at least two fewer."""
         most = self._state.count(self._state.owner[partition]) - 1
         earlier = self._earlier.get(partition)
         if earlier and partition.topic in self._wants[earlier] and self._state.count(earlier) < most:
@@ -121,7 +121,7 @@ class Balancer:
 
 
 class _State:
-    """Who has what, with the members in order of how much they have."""
+    """The assignment so far, and the members in the order of how many partitions they have."""
 
     def __init__(self, members: Collection[str]) -> None:
         self.assignment: Assignment = {member: [] for member in members}
@@ -148,7 +148,7 @@ class _State:
         insort(self._order, self._key(member))
 
     def freeze(self, member: str) -> None:
-        """Take the member out of the order: nothing can move to it or away from it."""
+        """Remove the member from the order: nothing can move to it or away from it."""
         self._leave_order(member)
 
     def _key(self, member: str) -> tuple[int, bytes, str]:
@@ -159,19 +159,19 @@ class _State:
 
 
 class _Moves:
-    """Which partitions moved from which member to which, so that two members do not swap partitions of one topic."""
+    """The moves so far, so that two members do not swap partitions of one topic."""
 
     def __init__(self) -> None:
         self._by_partition: dict[TopicPartition, tuple[str, str]] = {}
         self._by_pair: dict[tuple[str, str, str], set[TopicPartition]] = {}
 
     def instead_of(self, partition: TopicPartition, source: str, target: str) -> TopicPartition:
-        """Return the partition to move from `source` to `target`: one of the same topic that moved the other way
-        before, where there is one; then that one goes back, and the number of moves shrinks."""
+        """Return the partition to move from `source` to `target`: if one of the same topic has moved in the other
+        direction, that one moves back, which makes one move less."""
         return min(self._by_pair.get((partition.topic, target, source), ()), default=partition)
 
     def record(self, partition: TopicPartition, source: str, target: str) -> None:
-        """Note a move; two in a row count as one from the first member to the last."""
+        """Record a move; two in a row count as one from the first member to the last."""
         if partition in self._by_partition:
             first, last = self._by_partition.pop(partition)
             self._by_pair[partition.topic, first, last].remove(partition)

@@ -1,4 +1,4 @@
-"""The cooperative sticky assignor: sticky, but a partition changes hands in two rounds (KIP-429)."""
+"""Cooperative sticky assignor: sticky, but a partition moves to another member in two rounds (KIP-429)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["CooperativeStickyAssignor"]
 
 
 class CooperativeStickyAssignor:
-    """Sticky assignment under the cooperative protocol: what another member still owns is left out of this round.
+    """Sticky assignment under the cooperative protocol: partitions that another member still owns are left out.
 
-    Members keep their partitions while they rejoin. The owner sees that one is missing from its assignment, revokes
-    it and rejoins; the second round hands it over.
+    Members keep their partitions while they rejoin. The owner of a partition that is missing in its assignment revokes
+    it and rejoins; the second round assigns it to its new owner.
     """
 
     name: ClassVar[str] = "cooperative-sticky"
     cooperative: ClassVar[bool] = True
 
     def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
-        """Return the generation; what is owned stands in the subscription."""
+        """Return the generation; the owned partitions are in the subscription."""
         return encode_generation(generation)
 
     def claims(
@@ -35,7 +35,7 @@ class CooperativeStickyAssignor:
         return owned, generation if generation != NO_GENERATION else decode_generation(user_data)
 
     def assign(self, topics: Topics, members: Collection[GroupMember]) -> Assignment:
-        """Share out the partitions, without those that another member has to give up first."""
+        """Assign the partitions, without those that another member has to give up first."""
         claims = resolve_claims(topics, members)
         owner = {partition: member for member, partitions in claims.owned.items() for partition in partitions}
         return {

@@ -1,6 +1,6 @@
-"""The sticky algorithm for members that all subscribed to the same topics.
+"""Sticky algorithm for members that all subscribe to the same topics.
 
-Every member ends with `quota` partitions, and `extra` members with one more.
+Every member gets `quota` partitions, and `extra` of them one more.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class EqualShares:
 
     Args:
         topics: The topics of all members, sorted by name.
-        owned: Member id -> what it owned and may keep.
-        racks: Who is near what.
+        owned: Member id -> the partitions it owned and may keep.
+        racks: The racks of members and partitions.
     """
 
     def __init__(self, topics: Topics, owned: Mapping[str, Sequence[TopicPartition]], racks: Racks) -> None:
@@ -36,7 +36,7 @@ class EqualShares:
         self._at_quota: deque[str] = deque()
 
     def assign(self) -> Assignment:
-        """Keep what may be kept, then fill up: first within racks, then in a circle."""
+        """Keep what may be kept, then assign the rest: first within racks, then in a circle."""
         kept = self._keep_owned()
         unassigned = [partition for partition in self._partitions if partition not in kept]
         self._below.sort(key=java_order)
@@ -47,7 +47,7 @@ class EqualShares:
         return self._assignment
 
     def _keep_owned(self) -> set[TopicPartition]:
-        """Let every member keep what it owned up to its share. What is in another rack is given up."""
+        """Let every member keep what it owned, up to its share. It gives up partitions that are in other racks."""
         kept: set[TopicPartition] = set()
         for member in sorted(self._owned, key=java_order):
             mine = sorted(
@@ -72,8 +72,8 @@ class EqualShares:
             self._at_quota.clear()  # no member may have more than it has now
 
     def _fill_by_rack(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Give partitions to members in their racks, in a circle over those below the quota, and then to those that
-        may have one more. Return what no such member was free for."""
+        """Assign partitions to members in their racks, in a circle over those below the quota, and then to those that
+        may get one more. Return the partitions for which there was no such member."""
         left: list[TopicPartition] = []
         start = 0
         for partition in partitions:
@@ -89,7 +89,7 @@ class EqualShares:
         return left
 
     def _fill_in_circle(self, partitions: Sequence[TopicPartition]) -> None:
-        """Give each partition to the next member below the quota, then one each to those that may have one more."""
+        """Assign each partition to the next member below the quota, then one to each that may get one more."""
         index = 0
         for partition in partitions:
             if self._below:
@@ -100,7 +100,7 @@ class EqualShares:
                 self._add_extra(0, partition)
 
     def _add_to_below(self, index: int, partition: TopicPartition) -> bool:
-        """Add to a member below the quota. Return True when it reached it, and so is no longer among them."""
+        """Assign to a member below the quota. Return True if it has reached the quota and left that list."""
         member = self._below[index]
         self._assignment[member].append(partition)
         if len(self._assignment[member]) < self._quota:
@@ -111,7 +111,7 @@ class EqualShares:
         return True
 
     def _add_extra(self, index: int, partition: TopicPartition) -> None:
-        """Add to a member at the quota that may have one more."""
+        """Assign to a member at the quota that may get one more."""
         self._assignment[self._at_quota[index]].append(partition)
         del self._at_quota[index]
         self._take_extra()

@@ -27,7 +27,7 @@ NO_GENERATION = -1
 
 Topics = Mapping[str, Sequence[Set[str]]]
 """Topic -> the racks of the replicas of each of its partitions, by partition number. The length is the number of
-partitions; a set is empty where the racks are not known."""
+partitions; a set is empty if the racks are unknown."""
 
 Assignment = dict[str, list[TopicPartition]]
 """Member id -> its partitions. Every member has an entry."""
@@ -38,12 +38,12 @@ class GroupMember:
     """One member as its subscription describes it to the leader.
 
     Args:
-        member_id: Given by the coordinator.
-        topics: What the member subscribed to.
+        member_id: The id that the coordinator assigned.
+        topics: The topics the member subscribes to.
         instance_id: The name of a static member, or None.
-        rack: Where the member runs, or None.
+        rack: The rack the member runs in, or None.
         owned: The partitions it claims to own, from its subscription or its user data.
-        generation: The generation in which it got them, -1 when it does not say.
+        generation: The generation in which it got them; -1 if it does not say.
     """
 
     member_id: str
@@ -55,32 +55,31 @@ class GroupMember:
 
 
 class Assignor(Protocol):
-    """A rule that shares out partitions.
+    """A rule that assigns partitions to members.
 
-    `name` is what members agree on in JoinGroup. `cooperative` says whether members keep their partitions while they
-    rejoin.
+    Members agree on a `name` in JoinGroup. `cooperative` is True if members keep their partitions while they rejoin.
     """
 
     name: ClassVar[str]
     cooperative: ClassVar[bool]
 
     def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
-        """Return what a member puts into its subscription for the leader's assignor."""
+        """Return the user data of a member's subscription, for the leader's assignor."""
         ...
 
     def claims(
         self, owned: Sequence[TopicPartition], generation: int, user_data: bytes | None
     ) -> tuple[Sequence[TopicPartition], int]:
-        """Return what a member claims and of which generation, from the fields and the user data it sent."""
+        """Return the partitions that a member claims, and their generation, from the fields and user data it sent."""
         ...
 
     def assign(self, topics: Topics, members: Collection[GroupMember]) -> Assignment:
-        """Share out the partitions of `topics` among the members. Topics without partitions are left out."""
+        """Assign the partitions of `topics` to the members. Topics without partitions are left out."""
         ...
 
 
 class WithoutUserData:
-    """The half of an assignor that tells the leader nothing of its own."""
+    """Base class of assignors without user data."""
 
     def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
         """Return None: there is no user data."""
@@ -89,12 +88,12 @@ class WithoutUserData:
     def claims(
         self, owned: Sequence[TopicPartition], generation: int, user_data: bytes | None
     ) -> tuple[Sequence[TopicPartition], int]:
-        """Return what the fields of the subscription say."""
+        """Return the fields of the subscription."""
         return owned, generation
 
 
 def without_racks(counts: Mapping[str, int]) -> Topics:
-    """Return topics with these numbers of partitions, whose racks are not known."""
+    """Return topics with these numbers of partitions and unknown racks."""
     return {topic: (frozenset(),) * count for topic, count in counts.items()}
 
 
@@ -117,6 +116,6 @@ def all_partitions(topics: Topics, names: Iterable[str]) -> list[TopicPartition]
 
 
 def rack_aware(member_racks: Set[str], partition_racks: Collection[Set[str]]) -> bool:
-    """Return True if racks make a difference: some are shared, and not every partition is in every rack."""
+    """Return True if racks matter: members and replicas share some, and not every partition is in every rack."""
     everywhere: set[str] = set().union(*partition_racks)
     return not member_racks.isdisjoint(everywhere) and any(racks != everywhere for racks in partition_racks)

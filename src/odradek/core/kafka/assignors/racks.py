@@ -1,4 +1,4 @@
-"""Racks of members and replicas, as the sticky algorithms ask about them (KIP-881)."""
+"""Racks of members and replicas, for the sticky algorithms (KIP-881)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["Racks"]
 
 
 class Racks:
-    """Racks of members and partitions. `in_use` is False where racks make no difference; then nothing is far from
-    anything."""
+    """Racks of members and partitions. `in_use` is False if racks do not matter; then no partition is far from any
+    member."""
 
     def __init__(self, topics: Topics, members: Collection[GroupMember]) -> None:
         self._topics = topics
@@ -29,7 +29,7 @@ class Racks:
         return rack is not None and rack not in self._topics[partition.topic][partition.partition]
 
     def scarcest_first(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Sort partitions by how many members are near them, the fewest first; equal ones keep their order."""
+        """Sort partitions by the number of members near them, the fewest first; equal ones keep their order."""
         return sorted(partitions, key=lambda p: sum(self._members[r] for r in self._topics[p.topic][p.partition]))
 
     def next_near(self, partition: TopicPartition, members: Sequence[str], start: int) -> int:

@@ -1,4 +1,4 @@
-"""The range assignor: per topic, consecutive partitions for each member (specification 5.1; KIP-881 for racks)."""
+"""Range assignor: per topic, consecutive partitions for each member (specification 5.1; KIP-881 for racks)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ __all__ = ["RangeAssignor"]
 class RangeAssignor(WithoutUserData):
     """Per topic: partitions in order, members in order, and the first `partitions % members` get one more.
 
-    Where members and replicas have racks, partitions go first to members in the same rack, within the same shares.
-    Topics with equal subscribers and equally many partitions stay co-partitioned: partition n of all of them goes to
-    the same member, or racks are not followed for it.
+    If members and replicas have racks, partitions are first assigned to members in the same rack, within the same
+    shares. Topics with the same subscribers and the same number of partitions stay co-partitioned: partition n of all
+    of them is assigned to the same member, or its racks are ignored.
     """
 
     name: ClassVar[str] = "range"
     cooperative: ClassVar[bool] = False
 
     def assign(self, topics: Topics, members: Collection[GroupMember]) -> Assignment:
-        """Share out the partitions."""
+        """Assign the partitions."""
         assignment: Assignment = {member.member_id: [] for member in members}
         in_order = sorted(members, key=member_order)
         shares = [
@@ -50,7 +50,7 @@ class RangeAssignor(WithoutUserData):
 
 
 class _TopicShares:
-    """One topic while its partitions are shared out."""
+    """One topic while its partitions are being assigned."""
 
     def __init__(
         self, topic: str, racks: Sequence[Collection[str]], members: Sequence[GroupMember], assignment: Assignment
@@ -79,7 +79,7 @@ class _TopicShares:
             del self.unassigned[partition]
 
     def assign_ranges(self, eligible: Callable[[str, int], bool]) -> None:
-        """Give every member, in order, the first partitions it is eligible for, up to its share."""
+        """Assign to each member, in order, the first partitions it is eligible for, up to its share."""
         for member in self.members:
             chosen = [p for p in self.unassigned if eligible(member, p)][: self.remaining(member)]
             if chosen:
@@ -98,7 +98,7 @@ def _assign_by_rack(shares: Sequence[_TopicShares]) -> None:
 
 
 def _assign_co_partitioned(group: Sequence[_TopicShares]) -> None:
-    """Give partition n of all these topics to the first member that is in the rack of each of them."""
+    """Assign partition n of all these topics to the first member that is in a rack of each of them."""
     if not any(group[0].members.values()):
         return  # no member has a rack: plain ranges are co-partitioned already
     for partition in range(len(group[0].racks)):

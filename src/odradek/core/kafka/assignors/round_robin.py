@@ -1,4 +1,4 @@
-"""The round-robin assignor: all partitions of all topics in a circle (specification 5.1)."""
+"""Round-robin assignor: all partitions of all topics in a circle (specification 5.1)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = ["RoundRobinAssignor"]
 
 
 class RoundRobinAssignor(WithoutUserData):
-    """Topics by name, partitions by number, members in order: each partition to the next member that subscribed."""
+    """Topics by name, partitions by number, members in order: each partition to the next subscriber."""
 
     name: ClassVar[str] = "roundrobin"
     cooperative: ClassVar[bool] = False
 
     def assign(self, topics: Topics, members: Collection[GroupMember]) -> Assignment:
-        """Share out the partitions."""
+        """Assign the partitions."""
         circle = sorted(members, key=member_order)
         assignment: Assignment = {member.member_id: [] for member in members}
         position = 0
         for partition in all_partitions(topics, subscribed_topics(topics, members)):
-            # Ends: every topic here has a subscriber.
+            # This ends because every topic here has a subscriber.
             while partition.topic not in circle[position].topics:
                 position = (position + 1) % len(circle)
             assignment[circle[position].member_id].append(partition)

@@ -1,8 +1,7 @@
-"""The sticky assignor: as balanced as can be, and each member keeps what it has as far as that allows (KIP-54).
+"""Sticky assignor: as balanced as possible, and within that each member keeps as much as possible (KIP-54).
 
-Claims come first: who owned what. Then one of two algorithms shares out the partitions: `EqualShares` where all
-members subscribed to the same topics, `Balancer` where they differ. Both follow racks as far as balance allows
-(KIP-881).
+First the claims are resolved: which member owned what. Then one of two algorithms assigns the partitions: `EqualShares`
+if all members subscribe to the same topics, else `Balancer`. Both follow racks as far as balance allows (KIP-881).
 """
 
 from __future__ import annotations
@@ -23,24 +22,24 @@ __all__ = ["Claims", "StickyAssignor", "assign_sticky", "resolve_claims"]
 
 
 class StickyAssignor:
-    """Sticky assignment under the eager protocol: members say in their user data what they owned."""
+    """Sticky assignment under the eager protocol: the user data of members has what they owned."""
 
     name: ClassVar[str] = "sticky"
     cooperative: ClassVar[bool] = False
 
     def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
-        """Return what was owned, and in which generation."""
+        """Return the partitions owned before, and their generation."""
         return encode_sticky(owned, generation)
 
     def claims(
         self, owned: Sequence[TopicPartition], generation: int, user_data: bytes | None
     ) -> tuple[Sequence[TopicPartition], int]:
         """Return the claims of the user data. An eager member has given up everything before it joins, so the
-        fields of its subscription say nothing."""
+        fields of its subscription are empty."""
         return decode_sticky(user_data)
 
     def assign(self, topics: Topics, members: Collection[GroupMember]) -> Assignment:
-        """Share out the partitions, moving as few as balance allows."""
+        """Assign the partitions, moving as few as balance allows."""
         return assign_sticky(topics, members)
 
 
@@ -49,9 +48,9 @@ class Claims:
     """Ownership before this rebalance.
 
     Args:
-        owned: Member id -> the partitions it owned, of the newest generation that claims each.
-        disputed: Partitions that two members of one generation claim: neither keeps them.
-        earlier: Partition -> the member that owned it in the newest generation before the last one.
+        owned: Member id -> the partitions it owned, according to the newest generation that claims each.
+        disputed: Partitions that two members of the same generation claim: neither keeps them.
+        earlier: Partition -> the member that owned it in an earlier generation than the last one.
     """
 
     owned: Mapping[str, list[TopicPartition]]
@@ -60,8 +59,8 @@ class Claims:
 
 
 def resolve_claims(topics: Topics, members: Collection[GroupMember]) -> Claims:
-    """Decide between claims: the highest generation wins, and of two equal ones neither does,
-    unless only one of the two members is still subscribed to the topic.
+    """Resolve conflicting claims: the highest generation wins. Of two claims of the same generation neither does,
+    unless only one of the two members still subscribes to the topic.
 
     Claims to partitions that do not exist are dropped.
     """
@@ -92,14 +91,14 @@ def _claim_order(topic: str, member: GroupMember) -> tuple[int, bool, str]:
 
 
 def _is_disputed(partition: TopicPartition, claiming: Sequence[GroupMember]) -> bool:
-    """Return True if the two best claims are equal: of one generation, by members that still want the topic."""
+    """Return True if the two best claims are equal: of the same generation, by members that still subscribe."""
     return (
         len(claiming) > 1 and claiming[0].generation == claiming[1].generation and partition.topic in claiming[1].topics
     )
 
 
 def assign_sticky(topics: Topics, members: Collection[GroupMember]) -> Assignment:
-    """Share out the partitions, moving as few as balance allows."""
+    """Assign the partitions, moving as few as balance allows."""
     if not members:
         return {}
     wanted = {topic: topics[topic] for topic in subscribed_topics(topics, members)}

@@ -1,7 +1,7 @@
-"""The user data of the sticky assignors: what a member tells the leader about its partitions (specification 5.1).
+"""User data of the sticky assignors: the partitions that a member owned (specification 5.1).
 
-Data that cannot be read counts as a claim to nothing, as it does in Java: a member with nonsense in its subscription
-must not keep a group from its assignment.
+Malformed user data is a claim to nothing, as in Java: one member with a malformed subscription must not prevent the
+assignment of a whole group.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def encode_sticky(owned: Sequence[TopicPartition], generation: int) -> bytes:
 
 
 def decode_sticky(data: bytes | None) -> tuple[list[TopicPartition], int]:
-    """Decode sticky user data of version 1, or else 0, into partitions and generation (-1 where it has none)."""
+    """Decode sticky user data of version 1, or else 0, into partitions and generation (-1 if there is none)."""
     for version in (1, 0):
         try:
             value, _ = decoder(StickyUserData, version)(data or b"", 0)

@@ -1,8 +1,8 @@
-"""The exchanges by which a client proves who it is (specification 4.3).
+"""SASL exchanges, by which a client authenticates to a broker (specification 4.3).
 
-An exchange is a generator: it yields a token for the broker and is sent the broker's answer to it, until it returns
-(the broker has proved what the mechanism lets it prove) or raises AuthFailed. Whether tokens travel raw or inside
-SaslAuthenticate requests is no business of the exchange.
+An exchange is a generator: it yields a token for the broker and is sent the broker's response to it, until it returns
+(the broker has proved its identity as far as the mechanism allows) or raises AuthFailed. It does not matter to an
+exchange whether tokens are sent raw or in SaslAuthenticate requests.
 """
 
 from odradek.core.kafka.sasl.authentication import authenticate, authenticate_again_at

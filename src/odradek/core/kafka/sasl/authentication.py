@@ -17,7 +17,7 @@ from odradek.wire.kafka.messages.security import (
 __all__ = ["Authentication", "Outgoing", "authenticate", "authenticate_again_at"]
 
 Outgoing = SaslHandshakeRequest | SaslAuthenticateRequest | bytes
-"""A request, or a raw token: a frame of a size and the bytes, and nothing else."""
+"""A request, or a raw token: a frame that has only the size and the bytes."""
 
 Authentication = Generator[Outgoing, SaslHandshakeResponse | SaslAuthenticateResponse | bytes, int]
 
@@ -25,24 +25,24 @@ Authentication = Generator[Outgoing, SaslHandshakeResponse | SaslAuthenticateRes
 def authenticate(mechanism: str, exchange: Exchange, *, sasl_requests: bool) -> Authentication:
     """Run an exchange: choose the mechanism, then send token after token.
 
-    Nothing else may use the connection meanwhile, and the correlation ids must not be reused: a late response must not
-    be taken for another.
+    No other request may use the connection meanwhile, and correlation ids must not be reused: a late response must not
+    be mistaken for another.
 
     Args:
-        mechanism: Its name.
+        mechanism: The name of the mechanism.
         exchange: The exchange, not started.
-        sasl_requests: `BrokerVersions.has_sasl_requests`: tokens travel in SaslAuthenticate, and SaslHandshake goes out
-            in version 1; else tokens are raw frames, and it goes out in version 0.
+        sasl_requests: `BrokerVersions.has_sasl_requests`. True: tokens are sent in SaslAuthenticate, and SaslHandshake
+            in version 1; False: tokens are raw frames, and SaslHandshake is sent in version 0.
 
     Returns:
-        How long the broker accepts the connection (ms); 0: no limit. Pass it to `authenticate_again_at`.
+        How long the broker accepts the connection (ms); 0 for no limit. Pass it to `authenticate_again_at`.
 
     Raises:
         AuthFailed: The broker refused, or did not prove its identity.
     """
     chosen = yield SaslHandshakeRequest(mechanism=mechanism)
     if not isinstance(chosen, SaslHandshakeResponse):
-        raise RemoteProtocolError(f"{type(chosen).__name__} in answer to SaslHandshake")
+        raise RemoteProtocolError(f"{type(chosen).__name__} in response to SaslHandshake")
     if chosen.error_code:
         names = ", ".join(chosen.mechanisms) or "none"
         raise AuthFailed(mechanism, f"{ErrorCode(chosen.error_code).name}; the broker has {names}")
@@ -62,7 +62,7 @@ def authenticate(mechanism: str, exchange: Exchange, *, sasl_requests: bool) -> 
 
 def _answer(mechanism: str, response: object) -> tuple[bytes, int]:
     if not isinstance(response, SaslAuthenticateResponse):
-        raise RemoteProtocolError(f"{type(response).__name__} in answer to SaslAuthenticate")
+        raise RemoteProtocolError(f"{type(response).__name__} in response to SaslAuthenticate")
     if response.error_code:
         name = ErrorCode(response.error_code).name
         raise AuthFailed(mechanism, f"{name}: {response.error_message}" if response.error_message else name)
@@ -70,11 +70,11 @@ def _answer(mechanism: str, response: object) -> tuple[bytes, int]:
 
 
 def authenticate_again_at(now: float, lifetime_ms: int, jitter: float) -> float | None:
-    """Return when to begin to authenticate again on the live connection; None for never.
+    """Return when to authenticate again on the live connection; None for never.
 
     Args:
-        now: When the broker answered (s).
-        lifetime_ms: What `authenticate` returned.
+        now: The time of the broker's last response (s).
+        lifetime_ms: The result of `authenticate`.
         jitter: In [0, 1): spreads the clients between 85 and 95 % of the lifetime.
     """
     return now + lifetime_ms / 1000 * (0.85 + 0.1 * jitter) if lifetime_ms > 0 else None

@@ -1,4 +1,4 @@
-"""OAUTHBEARER: a bearer token, with extensions (RFC 7628, KIP-255, KIP-342)."""
+"""OAUTHBEARER mechanism: a bearer token, with extensions (RFC 7628, KIP-255, KIP-342)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _END_AFTER_ERROR = b"\x01"
 
 @dataclass(frozen=True, slots=True)
 class OAuthBearer:
-    """Credentials of the OAUTHBEARER mechanism, good for one exchange: tokens expire.
+    """Credentials of the OAUTHBEARER mechanism for one exchange, because tokens expire.
 
     Args:
-        token: The bearer token, never shown.
+        token: The bearer token; never shown.
         extensions: Names (ASCII letters, not `auth`) and values for the broker's validator.
-        authorize_as: The name to act as, where the broker allows one other than the token's; "" leaves it out.
+        authorize_as: The name to act as, if the broker allows one other than the token's; "" for none.
     """
 
     mechanism: ClassVar[str] = "OAUTHBEARER"
@@ -39,10 +39,10 @@ class OAuthBearer:
 
     def __post_init__(self) -> None:
         if not _TOKEN.fullmatch(self.token):
-            raise ConfigError("OAUTHBEARER: the token is empty or has characters that no bearer token has (RFC 6750)")
+            raise ConfigError("OAUTHBEARER: the token is empty or has characters not allowed there (RFC 6750)")
         for name, value in self.extensions.items():
             if not _KEY.fullmatch(name) or name == "auth":
-                raise ConfigError(f"OAUTHBEARER: extension {name!r}: names are ASCII letters, and not 'auth'")
+                raise ConfigError(f"OAUTHBEARER: extension {name!r}: names must be ASCII letters, and not 'auth'")
             if not _VALUE.fullmatch(value):
                 raise ConfigError(f"OAUTHBEARER: extension {name!r}: its value must be printable ASCII, not empty")
 
@@ -53,7 +53,8 @@ class OAuthBearer:
         return f"{header}\x01auth=Bearer {self.token}\x01{extensions}\x01".encode()
 
     def exchange(self) -> Exchange:
-        """Send the token. A broker that refuses says why in JSON, and closes after one more byte from the client.
+        """Send the token. A broker that refuses it responds with the reason in JSON, and closes the connection after
+        one more byte from the client.
 
         Raises:
             AuthFailed: The broker refused.
@@ -65,7 +66,7 @@ class OAuthBearer:
 
     @classmethod
     def decode(cls, data: bytes) -> OAuthBearer:
-        """Decode a client's first token, as a broker reads it. Raises AuthFailed where it is malformed."""
+        """Decode a client's first token, as a broker reads it. Raises AuthFailed if it is malformed."""
         message = _MESSAGE.fullmatch(decode_text(data, cls.mechanism))
         if message is None:
             raise AuthFailed(cls.mechanism, f"a malformed message of {len(data)} bytes")

@@ -1,4 +1,4 @@
-"""PLAIN: user and password in one token (RFC 4616). Only over TLS is this a secret."""
+"""PLAIN mechanism: user and password in one token (RFC 4616). The password is secret only over TLS."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Plain:
     Args:
         user: The name to authenticate.
         password: Its password; never shown.
-        authorize_as: The name to act as, where the broker allows one other than `user`; None leaves it out.
+        authorize_as: The name to act as, if the broker allows one other than `user`; None for none.
     """
 
     mechanism: ClassVar[str] = "PLAIN"
@@ -37,13 +37,13 @@ class Plain:
         return f"{self.authorize_as or ''}\0{self.user}\0{self.password}".encode()
 
     def exchange(self) -> Exchange:
-        """Send the token. The broker's answer is empty and proves nothing, so it is not examined."""
+        """Send the token. The broker's response is empty and proves nothing, so it is not examined."""
         yield self.encode()
 
     @classmethod
     def decode(cls, token: bytes) -> Plain:
-        """Decode a client's token, as a broker reads it. Raises AuthFailed where it is malformed or a name is
-        missing."""
+        """Decode a client's token, as a broker reads it. Raises AuthFailed if it is malformed, or if the user or
+        password is missing."""
         parts = decode_text(token, cls.mechanism).split("\0")
         if len(parts) != 3:
             raise AuthFailed(cls.mechanism, f"a token of {len(parts)} parts instead of 3")

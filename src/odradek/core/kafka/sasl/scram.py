@@ -1,6 +1,6 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512: both sides prove that they know the password (RFC 5802, RFC 7677).
+"""SCRAM-SHA-256 and SCRAM-SHA-512 mechanisms: both sides prove that they know the password (RFC 5802, RFC 7677).
 
-The password is used as its UTF-8 bytes, without SASLprep, as Kafka does.
+The UTF-8 bytes of the password are used without SASLprep, as in Kafka.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 MIN_ITERATIONS = 4096  # RFC 7677 and Kafka's own client refuse fewer
-MAX_ITERATIONS = 1_000_000  # Kafka's tools write at most 16384; a hostile server must not buy seconds of CPU
+MAX_ITERATIONS = 1_000_000  # Kafka's tools use at most 16384; a hostile server must not cost seconds of CPU time
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 _BASE64 = r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
@@ -53,7 +53,7 @@ _NO_CHANNEL_BINDING = "biws"  # base64 of the GS2 header "n,,"
 
 @dataclass(frozen=True, slots=True)
 class ClientFirst:
-    """The client's first message: who it is, and its nonce."""
+    """The client's first message: the user and a nonce."""
 
     user: str
     nonce: str
@@ -63,7 +63,7 @@ class ClientFirst:
 
 @dataclass(frozen=True, slots=True)
 class ServerFirst:
-    """The server's first message: the joint nonce, and how to hash the password."""
+    """The server's first message: the combined nonce, and the salt and number of iterations of the hash."""
 
     nonce: str
     salt: bytes
@@ -82,7 +82,7 @@ class ClientFinal:
 
 @dataclass(frozen=True, slots=True)
 class ServerFinal:
-    """The server's last message: its signature, or why it refuses."""
+    """The server's last message: its signature, or the reason for a refusal."""
 
     signature: bytes | None
     error: str | None
@@ -96,14 +96,14 @@ def _match(pattern: re.Pattern[str], text: str, name: str, mechanism: str) -> re
 
 
 def parse_client_first(text: str, mechanism: str = "SCRAM") -> ClientFirst:
-    """Parse the client's first message. Raises AuthFailed where it is malformed."""
+    """Parse the client's first message. Raises AuthFailed if it is malformed."""
     m = _match(_CLIENT_FIRST, text, "first client", mechanism)
     authorize_as = unescape_name(m["authzid"]) if m["authzid"] else ""
     return ClientFirst(unescape_name(m["name"]), m["nonce"], m["bare"], authorize_as)
 
 
 def parse_server_first(text: str, mechanism: str = "SCRAM") -> ServerFirst:
-    """Parse the server's first message. Raises AuthFailed where it is malformed or has no iterations."""
+    """Parse the server's first message. Raises AuthFailed if it is malformed, or asks for no iterations."""
     m = _match(_SERVER_FIRST, text, "first server", mechanism)
     if int(m["iterations"]) < 1:
         raise AuthFailed(mechanism, "the server asks for 0 iterations")
@@ -111,13 +111,13 @@ def parse_server_first(text: str, mechanism: str = "SCRAM") -> ServerFirst:
 
 
 def parse_client_final(text: str, mechanism: str = "SCRAM") -> ClientFinal:
-    """Parse the client's last message. Raises AuthFailed where it is malformed."""
+    """Parse the client's last message. Raises AuthFailed if it is malformed."""
     m = _match(_CLIENT_FINAL, text, "last client", mechanism)
     return ClientFinal(b64decode(m["binding"]), m["nonce"], b64decode(m["proof"]), m["bare"])
 
 
 def parse_server_final(text: str, mechanism: str = "SCRAM") -> ServerFinal:
-    """Parse the server's last message. Raises AuthFailed where it is malformed."""
+    """Parse the server's last message. Raises AuthFailed if it is malformed."""
     m = _match(_SERVER_FINAL, text, "last server", mechanism)
     return ServerFinal(None if m["signature"] is None else b64decode(m["signature"]), m["error"])
 
@@ -157,9 +157,9 @@ class Scram:
 
     Args:
         mechanism: `SCRAM-SHA-256` or `SCRAM-SHA-512`.
-        user: The name to authenticate; of a delegation token, its id.
-        password: The password; of a delegation token, its HMAC in base64. Never shown.
-        delegation_token: True to say that this is a delegation token (KIP-48).
+        user: The name to authenticate; for a delegation token, its id.
+        password: The password; for a delegation token, its HMAC in base64. Never shown.
+        delegation_token: True if this is a delegation token (KIP-48).
     """
 
     mechanism: str

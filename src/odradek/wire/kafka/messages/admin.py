@@ -163,7 +163,7 @@ class DescribeConfigsResource(Struct):
 
 @message(key=32, side="request", versions=(0, 4), flexible=4)
 class DescribeConfigsRequest(Request["DescribeConfigsResponse"]):
-    """Ask for the configuration of topics, brokers and other resources."""
+    """Describe the configuration of topics, brokers and other resources."""
 
     resources: tuple[DescribeConfigsResource, ...] = ()
     include_synonyms: Annotated[Bool, since(1)] = False
@@ -285,7 +285,7 @@ class DescribableLogDirTopic(Struct):
 
 @message(key=35, side="request", versions=(0, 5), flexible=2)
 class DescribeLogDirsRequest(Request["DescribeLogDirsResponse"]):
-    """Ask what the directories of a broker hold."""
+    """Describe the log directories of a broker."""
 
     topics: Annotated[tuple[DescribableLogDirTopic, ...] | None, nullable()] = ()
 
@@ -463,7 +463,7 @@ class ListPartitionReassignmentsTopics(Struct):
 
 @message(key=46, side="request", versions=(0, 0), flexible=0)
 class ListPartitionReassignmentsRequest(Request["ListPartitionReassignmentsResponse"]):
-    """List the reassignments that are going on."""
+    """List the reassignments in progress."""
 
     timeout_ms: I32 = 60000
     topics: Annotated[tuple[ListPartitionReassignmentsTopics, ...] | None, nullable()] = None
@@ -673,7 +673,7 @@ class UnregisterBrokerResponse(Response):
 
 @message(key=71, side="request", versions=(0, 0), flexible=0)
 class GetTelemetrySubscriptionsRequest(Request["GetTelemetrySubscriptionsResponse"]):
-    """Ask which metrics the broker wants of this client."""
+    """Get the metrics that the broker wants from this client."""
 
     client_instance_id: Uuid = ZERO_UUID
 
@@ -710,7 +710,7 @@ class PushTelemetryResponse(Response):
 
 @message(key=74, side="request", versions=(0, 1), flexible=0)
 class ListConfigResourcesRequest(Request["ListConfigResourcesResponse"]):
-    """List resources that have a configuration. Version 0, ListClientMetricsResources, knows client metrics only."""
+    """List resources that have a configuration. Version 0, ListClientMetricsResources, lists client metrics only."""
 
     resource_types: Annotated[tuple[I8, ...], since(1)] = ()
 

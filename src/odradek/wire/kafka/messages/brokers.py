@@ -185,7 +185,7 @@ class UpdateMetadataBroker(Struct):
 
 @message(key=6, side="request", versions=(0, 8), flexible=6)
 class UpdateMetadataRequest(Request["UpdateMetadataResponse"]):
-    """Tell a broker who leads which partition."""
+    """Tell a broker the leader of each partition."""
 
     controller_id: I32 = 0
     is_k_raft_controller: Annotated[Bool, since(8)] = False
@@ -242,7 +242,7 @@ class VoteRequestTopicData(Struct):
 
 @message(key=52, side="request", versions=(0, 2), flexible=0)
 class VoteRequest(Request["VoteResponse"]):
-    """Ask for a vote in the election of the controllers' leader."""
+    """Request a vote in the election of the controllers' leader."""
 
     cluster_id: Annotated[Str | None, nullable()] = None
     voter_id: Annotated[I32, since(1), IGNORABLE] = -1
@@ -406,7 +406,7 @@ class AlterPartitionRequestTopicData(Struct):
 
 @message(key=56, side="request", versions=(0, 3), flexible=0)
 class AlterPartitionRequest(Request["AlterPartitionResponse"]):
-    """Ask the controller to change the in-sync replicas of partitions."""
+    """Change the in-sync replicas of partitions, at the controller."""
 
     broker_id: I32 = 0
     broker_epoch: I64 = -1
@@ -576,7 +576,7 @@ class BrokerHeartbeatResponse(Response):
 
 @message(key=67, side="request", versions=(0, 0), flexible=0)
 class AllocateProducerIdsRequest(Request["AllocateProducerIdsResponse"]):
-    """Ask the controller for a block of producer ids."""
+    """Get a block of producer ids from the controller."""
 
     broker_id: I32 = 0
     broker_epoch: I64 = -1

@@ -42,7 +42,7 @@ class TopicProduceData(Struct):
 
 @message(key=0, side="request", versions=(0, 13), flexible=9)
 class ProduceRequest(Request["ProduceResponse"]):
-    """Write record batches to partitions. With `acks` 0 there is no answer."""
+    """Write record batches to partitions. With `acks` 0 there is no response."""
 
     transactional_id: Annotated[Str | None, since(3), nullable()] = None
     acks: I16 = 0
@@ -122,7 +122,7 @@ class ForgottenTopic(Struct):
 
 @message(key=1, side="request", versions=(0, 18), flexible=12)
 class FetchRequest(Request["FetchResponse"]):
-    """Read record batches of partitions, from an offset each; waits for `min_bytes` up to `max_wait_ms`."""
+    """Read record batches of partitions from given offsets. The broker waits up to `max_wait_ms` for `min_bytes`."""
 
     cluster_id: Annotated[Str | None, since(12), nullable(), tag(0), IGNORABLE] = None
     replica_id: Annotated[I32, until(14)] = -1
@@ -203,7 +203,7 @@ class ListOffsetsTopic(Struct):
 
 @message(key=2, side="request", versions=(0, 11), flexible=6)
 class ListOffsetsRequest(Request["ListOffsetsResponse"]):
-    """Find offsets by time, or the first and the last of a partition."""
+    """Find offsets by time, or the first or last offset of a partition."""
 
     replica_id: I32 = 0
     isolation_level: Annotated[I8, since(2)] = 0
@@ -248,7 +248,7 @@ class OffsetForLeaderTopic(Struct):
 
 @message(key=23, side="request", versions=(0, 4), flexible=4)
 class OffsetForLeaderEpochRequest(Request["OffsetForLeaderEpochResponse"]):
-    """Ask for the last offset of a leader epoch."""
+    """Get the end offset of a leader epoch."""
 
     replica_id: Annotated[I32, since(3), IGNORABLE] = -2
     topics: tuple[OffsetForLeaderTopic, ...] = ()

@@ -45,7 +45,7 @@ class OffsetCommitRequestTopic(Struct):
 
 @message(key=8, side="request", versions=(0, 10), flexible=8)
 class OffsetCommitRequest(Request["OffsetCommitResponse"]):
-    """Store a group's offsets; in ZooKeeper in version 0."""
+    """Commit offsets of a group; in ZooKeeper in version 0."""
 
     group_id: Str = ""
     generation_id_or_member_epoch: Annotated[I32, since(1), IGNORABLE] = -1
@@ -97,7 +97,7 @@ class OffsetFetchRequestGroup(Struct):
 
 @message(key=9, side="request", versions=(0, 10), flexible=6)
 class OffsetFetchRequest(Request["OffsetFetchResponse"]):
-    """Ask for the offsets a group has stored; null topics mean all of them."""
+    """Get the committed offsets of a group; null topics mean all of them."""
 
     group_id: Annotated[Str, until(7)] = ""
     topics: Annotated[tuple[OffsetFetchRequestTopic, ...] | None, until(7), nullable(2)] = ()
@@ -153,7 +153,7 @@ class OffsetFetchResponse(Response):
 
 @message(key=10, side="request", versions=(0, 6), flexible=3)
 class FindCoordinatorRequest(Request["FindCoordinatorResponse"]):
-    """Ask which broker coordinates a group, a transactional id or a share partition."""
+    """Find the broker that coordinates a group, a transactional id or a share partition."""
 
     key: Annotated[Str, until(3)] = ""
     key_type: Annotated[I8, since(1)] = 0
@@ -189,7 +189,7 @@ class JoinGroupRequestProtocol(Struct):
 
 @message(key=11, side="request", versions=(0, 9), flexible=6)
 class JoinGroupRequest(Request["JoinGroupResponse"]):
-    """Join a classic group; the answer comes when all members have joined."""
+    """Join a classic group; the response comes when all members have joined."""
 
     group_id: Str = ""
     session_timeout_ms: I32 = 0
@@ -275,7 +275,7 @@ class SyncGroupRequestAssignment(Struct):
 
 @message(key=14, side="request", versions=(0, 5), flexible=4)
 class SyncGroupRequest(Request["SyncGroupResponse"]):
-    """Get this member's assignment; the leader also gives the assignments of all members."""
+    """Get this member's assignment; the leader sends the assignments of all members."""
 
     group_id: Str = ""
     generation_id: I32 = 0
@@ -386,7 +386,7 @@ class OffsetDeleteRequestTopic(Struct):
 
 @message(key=47, side="request", versions=(0, 0), flexible=None)
 class OffsetDeleteRequest(Request["OffsetDeleteResponse"]):
-    """Delete offsets that a group has stored."""
+    """Delete committed offsets of a group."""
 
     group_id: Str = ""
     topics: tuple[OffsetDeleteRequestTopic, ...] = ()
@@ -413,7 +413,7 @@ class OffsetDeleteResponse(Response):
 
 @message(key=68, side="request", versions=(0, 1), flexible=0)
 class ConsumerGroupHeartbeatRequest(Request["ConsumerGroupHeartbeatResponse"]):
-    """Join, stay in or leave a group of the protocol of KIP-848."""
+    """Join, stay in or leave a group under the protocol of KIP-848."""
 
     group_id: Str = ""
     member_id: Str = ""
@@ -445,7 +445,7 @@ class ConsumerGroupHeartbeatResponse(Response):
 
 @message(key=69, side="request", versions=(0, 1), flexible=0)
 class ConsumerGroupDescribeRequest(Request["ConsumerGroupDescribeResponse"]):
-    """Describe groups of the protocol of KIP-848."""
+    """Describe groups under the protocol of KIP-848."""
 
     group_ids: tuple[Str, ...] = ()
     include_authorized_operations: Bool = False

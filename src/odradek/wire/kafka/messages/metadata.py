@@ -34,7 +34,7 @@ class MetadataRequestTopic(Struct):
 
 @message(key=3, side="request", versions=(0, 13), flexible=9)
 class MetadataRequest(Request["MetadataResponse"]):
-    """Ask who leads which partition. An empty list of topics means all in version 0 and none later; null means all."""
+    """Get brokers, topics and leaders. No topics mean all topics in version 0 and none later; null means all."""
 
     topics: Annotated[tuple[MetadataRequestTopic, ...] | None, nullable(1)] = ()
     allow_auto_topic_creation: Annotated[Bool, since(4)] = True
@@ -84,7 +84,7 @@ class MetadataResponse(Response):
 
 @message(key=18, side="request", versions=(0, 4), flexible=3)
 class ApiVersionsRequest(Request["ApiVersionsResponse"]):
-    """Ask for the versions and features of a broker."""
+    """Get the versions and features of a broker."""
 
     client_software_name: Annotated[Str, since(3), IGNORABLE] = ""
     client_software_version: Annotated[Str, since(3), IGNORABLE] = ""

@@ -148,7 +148,7 @@ class DeleteAclsResponse(Response):
 
 @message(key=36, side="request", versions=(0, 2), flexible=2)
 class SaslAuthenticateRequest(Request["SaslAuthenticateResponse"]):
-    """Pass on bytes of a SASL exchange."""
+    """Send a token of a SASL exchange."""
 
     auth_bytes: Bytes = b""
 
@@ -194,7 +194,7 @@ class CreateDelegationTokenResponse(Response):
 
 @message(key=39, side="request", versions=(0, 2), flexible=2)
 class RenewDelegationTokenRequest(Request["RenewDelegationTokenResponse"]):
-    """Extend the life of a delegation token."""
+    """Extend the lifetime of a delegation token."""
 
     hmac: Bytes = b""
     renew_period_ms: I64 = 0
@@ -209,7 +209,7 @@ class RenewDelegationTokenResponse(Response):
 
 @message(key=40, side="request", versions=(0, 2), flexible=2)
 class ExpireDelegationTokenRequest(Request["ExpireDelegationTokenResponse"]):
-    """Shorten or end the life of a delegation token."""
+    """Shorten or end the lifetime of a delegation token."""
 
     hmac: Bytes = b""
     expiry_time_period_ms: I64 = 0

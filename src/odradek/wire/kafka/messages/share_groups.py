@@ -131,7 +131,7 @@ class ShareFetchForgottenTopic(Struct):
 
 @message(key=78, side="request", versions=(0, 2), flexible=0, stable=(1, 2))
 class ShareFetchRequest(Request["ShareFetchResponse"]):
-    """Acquire records for a member of a share group, and acknowledge former ones."""
+    """Acquire records for a member of a share group, and acknowledge earlier ones."""
 
     group_id: Annotated[Str | None, nullable()] = None
     member_id: Annotated[Str | None, nullable()] = ""
@@ -637,7 +637,7 @@ class DescribeShareGroupOffsetsRequestGroup(Struct):
 
 @message(key=90, side="request", versions=(0, 1), flexible=0)
 class DescribeShareGroupOffsetsRequest(Request["DescribeShareGroupOffsetsResponse"]):
-    """Ask for the offsets of share groups."""
+    """Get the start offsets of share groups."""
 
     groups: tuple[DescribeShareGroupOffsetsRequestGroup, ...] = ()
 
@@ -687,7 +687,7 @@ class AlterShareGroupOffsetsRequestTopic(Struct):
 
 @message(key=91, side="request", versions=(0, 0), flexible=0)
 class AlterShareGroupOffsetsRequest(Request["AlterShareGroupOffsetsResponse"]):
-    """Change the offsets of a share group."""
+    """Change the start offsets of a share group."""
 
     group_id: Str = ""
     topics: tuple[AlterShareGroupOffsetsRequestTopic, ...] = ()
@@ -722,7 +722,7 @@ class DeleteShareGroupOffsetsRequestTopic(Struct):
 
 @message(key=92, side="request", versions=(0, 0), flexible=0)
 class DeleteShareGroupOffsetsRequest(Request["DeleteShareGroupOffsetsResponse"]):
-    """Delete the offsets of a share group."""
+    """Delete the start offsets of a share group."""
 
     group_id: Str = ""
     topics: tuple[DeleteShareGroupOffsetsRequestTopic, ...] = ()

@@ -25,7 +25,7 @@ from odradek.wire.kafka.schema import (
 
 @message(key=22, side="request", versions=(0, 6), flexible=2, stable=(0, 5))
 class InitProducerIdRequest(Request["InitProducerIdResponse"]):
-    """Get a producer id and an epoch; ends what a former producer with the transactional id left open."""
+    """Get a producer id and an epoch; aborts what an earlier producer with the transactional id left open."""
 
     transactional_id: Annotated[Str | None, nullable()] = ""
     transaction_timeout_ms: I32 = 0
@@ -62,7 +62,7 @@ class AddPartitionsToTxnTransaction(Struct):
 
 @message(key=24, side="request", versions=(0, 5), flexible=3)
 class AddPartitionsToTxnRequest(Request["AddPartitionsToTxnResponse"]):
-    """Make partitions part of a transaction."""
+    """Add partitions to a transaction."""
 
     transactions: Annotated[tuple[AddPartitionsToTxnTransaction, ...], since(4)] = ()
     v3_and_below_transactional_id: Annotated[Str, until(3)] = ""
@@ -99,7 +99,7 @@ class AddPartitionsToTxnResponse(Response):
 
 @message(key=25, side="request", versions=(0, 4), flexible=3)
 class AddOffsetsToTxnRequest(Request["AddOffsetsToTxnResponse"]):
-    """Make a group's offsets part of a transaction."""
+    """Add the offsets of a group to a transaction."""
 
     transactional_id: Str = ""
     producer_id: I64 = 0
@@ -193,7 +193,7 @@ class TxnOffsetCommitRequestTopic(Struct):
 
 @message(key=28, side="request", versions=(0, 5), flexible=3)
 class TxnOffsetCommitRequest(Request["TxnOffsetCommitResponse"]):
-    """Store a group's offsets as part of a transaction."""
+    """Commit offsets of a group with a transaction."""
 
     transactional_id: Str = ""
     group_id: Str = ""

@@ -12,6 +12,7 @@ from odradek.wire.kafka.records.compression import decompress
 __all__ = [
     "HEADER_BYTES",
     "LEAST_LENGTH",
+    "LEAST_RECORD",
     "NO_EPOCH",
     "ROW_BYTES",
     "BatchHeader",
@@ -30,7 +31,9 @@ NO_EPOCH = -1
 """The leader epoch of what no leader has written yet."""
 LEAST_LENGTH = HEADER_BYTES - 12
 """The least a length field may say."""
-_CRC_AT, _CRC_FROM = 17, 21
+LEAST_RECORD = 7
+"""Bytes of a record without key, value and headers."""
+_CRC_FROM = 21
 
 ROW_BYTES = 64
 """Bytes that a record counts beyond its own in `max_decompressed_bytes`: about those of its row in the columns."""
@@ -120,13 +123,15 @@ def damage_of(batch: BatchHeader, entry: memoryview) -> str:
     return ""
 
 
-def end_of_damaged(batch: BatchHeader, position: int) -> int:
-    """Return where to continue behind a batch whose header may be wrong.
+def end_of_damaged(batch: BatchHeader, position: int, max_decompressed_bytes: int) -> int:
+    """Return the offset behind a batch whose header may be wrong.
 
-    Its last offset counts only where the number of records agrees with it, as in every batch that was not compacted.
-    Otherwise the damage would decide how many good records behind it are lost; so it is one offset behind `position`.
+    Its last offset counts where it is plausible: there are no more records than offsets, and no more offsets than
+    records can ever have been in it, of which compaction has left some. Otherwise the damage would decide how many good
+    records behind it are lost; so the end is one offset behind `position`, and every further fetch moves on by one.
     """
-    if batch.base_offset >= 0 and batch.record_count > 0 and batch.last_offset_delta == batch.record_count - 1:
+    most = max_decompressed_bytes // LEAST_RECORD
+    if batch.base_offset >= 0 and 0 < batch.record_count <= batch.last_offset_delta + 1 <= most:
         return batch.next_offset
     return max(position, batch.base_offset) + 1
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from odradek.wire import compression
+from odradek.wire import compression, lz4
 from odradek.wire.compression import CompressionError, CompressionType
-from odradek.wire.kafka.records import lz4
 
 __all__ = ["compress", "decompress"]
 
 
 def compress(kind: CompressionType, data: bytes, *, magic: int) -> bytes:
     """Compress the body of a batch, or the entries inside a wrapper."""
-    if kind is CompressionType.LZ4:
-        return lz4.compress(data, hash_magic=magic == 0)
+    if kind is CompressionType.LZ4 and magic == 0:
+        return lz4.compress(data, hash_magic=True)
     return compression.compress(kind, data)
 
 
@@ -23,8 +22,8 @@ def decompress(kind: int, data: memoryview, max_bytes: int, *, magic: int) -> by
         CompressionError: The data is damaged, or its format is not one for this magic.
         DecompressedTooLarge: It decompresses to more than `max_bytes`.
     """
-    if kind == CompressionType.LZ4:
-        return lz4.decompress(data, max_bytes, check_header=magic != 0)
+    if kind == CompressionType.LZ4 and magic == 0:
+        return lz4.decompress(data, max_bytes, check_header=False)
     if kind > CompressionType.ZSTD or (kind == CompressionType.ZSTD and magic < 2):
         raise CompressionError(f"compression {kind} in magic {magic}, which does not have it")
     return compression.decompress(CompressionType(kind), data, max_bytes)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import partial
 
 from odradek import engine
 from odradek.engine import Headers
 from odradek.errors import LocalProtocolError
-from odradek.types import NO_TIMESTAMP
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka.records.compression import compress
 
 __all__ = ["encode_batch", "encode_message_set", "with_producer"]
 
-_HEAD = struct.Struct(">qiib")  # up to the CRC
-_BODY = struct.Struct(">hiqqqhii")  # what the CRC covers, up to the records
+_CRC_AT, _PRODUCER_AT = 17, 43
 _PRODUCER = struct.Struct(">qhi")
-_PRODUCER_AT = 43
-_NO_EPOCH = -1
 _TRANSACTIONAL, _CONTROL = 16, 32
 
 Strings = Sequence[bytes | None]
@@ -57,20 +54,13 @@ def encode_batch(
         LocalProtocolError: There is no record, or the batch or a field of it is too large for the format.
     """
     _check_count(values)
-    base = timestamps[0] if timestamps else NO_TIMESTAMP
     attributes = compression | (_TRANSACTIONAL if is_transactional else 0) | (_CONTROL if is_control else 0)
-    last = len(values) - 1
+    packer = partial(compress, compression, magic=2) if compression else None
+    producer = producer_id, producer_epoch, base_sequence
     try:
-        records = engine.active.encode_records(values, keys, headers, timestamps, base)
-        body = compress(compression, records, magic=2) if compression else records
-        latest = max(timestamps) if timestamps else NO_TIMESTAMP
-        producer = producer_id, producer_epoch, base_sequence
-        fields = _BODY.pack(attributes, last, base, latest, *producer, len(values))
-        head = _HEAD.pack(base_offset, _HEAD.size - 12 + 4 + len(fields) + len(body), _NO_EPOCH, 2)
-    except (OverflowError, struct.error) as error:
+        return engine.active.encode_batch(values, keys, headers, timestamps, attributes, base_offset, *producer, packer)
+    except OverflowError as error:
         raise _too_large(error) from None
-    crc = engine.active.crc32c(body, engine.active.crc32c(fields))
-    return b"".join((head, crc.to_bytes(4, "big"), fields, body))
 
 
 def with_producer(batch: bytes, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
@@ -78,7 +68,7 @@ def with_producer(batch: bytes, producer_id: int, producer_epoch: int, base_sequ
     producer = _PRODUCER.pack(producer_id, producer_epoch, base_sequence)
     if batch[_PRODUCER_AT : _PRODUCER_AT + _PRODUCER.size] == producer:
         return batch
-    head, fields = batch[: _HEAD.size], batch[_HEAD.size + 4 : _PRODUCER_AT] + producer
+    head, fields = batch[:_CRC_AT], batch[_CRC_AT + 4 : _PRODUCER_AT] + producer
     rest = memoryview(batch)[_PRODUCER_AT + _PRODUCER.size :]
     crc = engine.active.crc32c(rest, engine.active.crc32c(fields))
     return b"".join((head, crc.to_bytes(4, "big"), fields, rest))

@@ -8,7 +8,7 @@ import cramjam
 import pytest
 
 from odradek.wire.compression import CompressionError, DecompressedTooLarge
-from odradek.wire.kafka.records.lz4 import compress, decompress
+from odradek.wire.lz4 import compress, decompress
 
 MIB = 1 << 20
 TEXT = b"What is written here is written here again. " * 9

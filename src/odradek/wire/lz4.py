@@ -8,42 +8,47 @@ magic 0 hashed the magic number, too, so that the header checksum of their frame
 from __future__ import annotations
 
 import struct
-from io import BytesIO
+from collections.abc import Iterator
+from functools import partial
 
 import cramjam
 
-from odradek.wire.compression import CompressionError, DecompressedTooLarge
+from odradek.wire.decompressed import CompressionError, filled, too_large
 
 __all__ = ["compress", "decompress"]
 
 _MAGIC = 0x184D2204
+_UINT = struct.Struct("<I")
+_MAGIC_BYTES = _UINT.pack(_MAGIC)
 _DESCRIPTOR = b"\x60\x40"  # version 1, independent blocks, no checksums, no content size; 64 KiB
 _BLOCK = 1 << 16
 _STORED = 1 << 31
 _INDEPENDENT, _BLOCK_CHECKSUM, _CONTENT_SIZE, _CONTENT_CHECKSUM = 0x20, 0x10, 0x08, 0x04
 
+_Block = tuple[memoryview, bool, int]
+"""Content, True if it is not compressed, and the most bytes that it stands for."""
+
 
 def compress(data: bytes, *, hash_magic: bool = False) -> bytes:
     """Return one frame. `hash_magic` makes the wrong header checksum that 0.8 and 0.9 ask for."""
-    head = struct.pack("<I", _MAGIC) + _DESCRIPTOR
-    parts = [head, _checksum(head if hash_magic else _DESCRIPTOR)]
+    parts: list[bytes | memoryview] = [_OLD_HEADER if hash_magic else _HEADER]
     view = memoryview(data)
     for start in range(0, len(data), _BLOCK):
         plain = view[start : start + _BLOCK]
-        packed = bytes(cramjam.lz4.compress_block(plain, store_size=False))
+        packed = memoryview(cramjam.lz4.compress_block(plain, store_size=False))
         if len(packed) < len(plain):
             parts += len(packed).to_bytes(4, "little"), packed
         else:
-            parts += (len(plain) | _STORED).to_bytes(4, "little"), bytes(plain)
+            parts += (len(plain) | _STORED).to_bytes(4, "little"), plain
     return b"".join([*parts, bytes(4)])
 
 
 def decompress(data: memoryview, max_bytes: int, *, check_header: bool = True) -> bytes:
-    """Return what a frame holds.
+    """Return the content of a frame.
 
     Args:
         data: The frame.
-        max_bytes: The limit of what it may hold.
+        max_bytes: The limit of its content.
         check_header: Refuse a wrong header checksum.
 
     Raises:
@@ -51,40 +56,48 @@ def decompress(data: memoryview, max_bytes: int, *, check_header: bool = True) -
         DecompressedTooLarge: It holds more than `max_bytes`.
     """
     at, flags, largest = _header(data, check_header)
-    out = BytesIO()
-    while True:
-        size = _number(data, at)
-        at += 4
-        if not size:
-            _check_end(data, at, flags)
-            return out.getvalue()
+    blocks = list(_blocks(data, at, flags, largest))
+    return filled(min(sum(bound for _, _, bound in blocks), max_bytes), partial(_fill, blocks, max_bytes))
+
+
+def _fill(blocks: list[_Block], max_bytes: int, buffer: memoryview) -> int:
+    """Decompress the blocks into a buffer; return how many bytes they hold."""
+    end = 0
+    for content, is_stored, bound in blocks:
+        free = buffer[end : end + bound]
+        if is_stored:
+            if len(free) < bound:
+                raise too_large(max_bytes)
+            free[:] = content
+            end += bound
+            continue
+        try:
+            end += cramjam.lz4.decompress_block_into(content, free)
+        except cramjam.DecompressionError as error:
+            if len(free) < bound:
+                raise too_large(max_bytes) from None
+            raise CompressionError(f"bad lz4 data: {error}") from None
+    return end
+
+
+def _blocks(data: memoryview, at: int, flags: int, largest: int) -> Iterator[_Block]:
+    """Return the blocks of a frame whose header ends at `at`. Each byte of one stands for 255 at most, so that little
+    input never asks for a large buffer."""
+    while size := _number(data, at):
         length = size & ~_STORED
-        block = data[at : at + length]
-        if length > largest or len(block) < length:
-            raise CompressionError(f"an lz4 block of {length} bytes in {len(data) - at}")
-        out.write(block if size & _STORED else _plain(block, min(largest, max_bytes - out.tell()), largest, max_bytes))
-        if out.tell() > max_bytes:
-            raise _too_large(max_bytes)
-        at += length + (4 if flags & _BLOCK_CHECKSUM else 0)
-
-
-def _plain(block: memoryview, free_bytes: int, largest: int, max_bytes: int) -> memoryview:
-    # Each byte of a block stands for 255 at most, so that little input never makes a large buffer.
-    buffer = bytearray(min(free_bytes, 255 * len(block) + 64))
-    try:
-        return memoryview(buffer)[: cramjam.lz4.decompress_block_into(block, buffer)]
-    except cramjam.DecompressionError as error:
-        if free_bytes < largest and free_bytes < 255 * len(block) + 64:
-            raise _too_large(max_bytes) from None
-        raise CompressionError(f"bad lz4 data: {error}") from None
-
-
-def _too_large(max_bytes: int) -> DecompressedTooLarge:
-    return DecompressedTooLarge(f"decompresses to more than {max_bytes} bytes")
+        content = data[at + 4 : at + 4 + length]
+        if length > largest or len(content) < length:
+            raise CompressionError(f"an lz4 block of {length} bytes in {len(data) - at - 4}")
+        is_stored = bool(size & _STORED)
+        yield content, is_stored, length if is_stored else min(largest, 255 * length + 64)
+        at += 4 + length + (4 if flags & _BLOCK_CHECKSUM else 0)
+    _check_end(data, at + 4, flags)
 
 
 def _header(data: memoryview, check: bool) -> tuple[int, int, int]:
     """Return the index behind the header, its flags, and the most bytes that a block may have."""
+    if data[:7] == _HEADER:  # as nearly all writers make it
+        return 7, _INDEPENDENT, _BLOCK
     if _number(data, 0) != _MAGIC or len(data) < 7:
         raise CompressionError("not in lz4 format")
     flags, blocks = data[4], data[5]
@@ -104,9 +117,11 @@ def _check_end(data: memoryview, at: int, flags: int) -> None:
 
 
 def _number(data: memoryview, at: int) -> int:
-    if len(data) < at + 4:
-        raise CompressionError("the lz4 frame is cut")
-    return int.from_bytes(data[at : at + 4], "little")
+    try:
+        number: int = _UINT.unpack_from(data, at)[0]
+    except struct.error:
+        raise CompressionError("the lz4 frame is cut") from None
+    return number
 
 
 # ---- xxHash of 32 bits, of less than 16 bytes -------------------------------------------------------------------
@@ -134,3 +149,7 @@ def _rotated(number: int, bits: int) -> int:
 
 def _mixed(hashed: int, bits: int, prime: int) -> int:
     return (hashed ^ hashed >> bits) * prime & _MASK
+
+
+_HEADER = _MAGIC_BYTES + _DESCRIPTOR + _checksum(_DESCRIPTOR)
+_OLD_HEADER = _MAGIC_BYTES + _DESCRIPTOR + _checksum(_MAGIC_BYTES + _DESCRIPTOR)

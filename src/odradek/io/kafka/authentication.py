@@ -1,0 +1,181 @@
+"""Credentials of one cluster: what `Security` says becomes the login of every connection.
+
+Bearer tokens come from an asynchronous function of the user and expire, while the exchange on a connection cannot wait:
+a token is fetched before a connection is opened, and again in the background ahead of its expiry.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from base64 import urlsafe_b64decode
+from collections.abc import Callable
+from random import random
+from secrets import token_urlsafe
+
+import anyio
+
+from odradek.core.backoff import Backoff
+from odradek.core.kafka.sasl import Exchange, OAuthBearer, Plain, Scram
+from odradek.errors import AuthFailed, ConfigError, OdradekError, Unreachable
+from odradek.io.kafka.handshake import Login
+from odradek.io.notifier import Notifier
+from odradek.io.security import Security, TokenProvider
+
+__all__ = ["TokenSource", "login"]
+
+log = logging.getLogger("odradek.security")
+
+REFRESH_FRACTION = 0.8
+"""Part of its lifetime after which a token is replaced: brokers end a session at the expiry of its token."""
+
+
+class TokenSource:
+    """The current bearer token. Its owner runs `run`.
+
+    Args:
+        provider: Fetches tokens.
+        timeout_s: For one call of the provider (s).
+        backoff: Between calls that failed.
+        wall_clock: Seconds since the epoch, which expiries refer to.
+    """
+
+    def __init__(
+        self,
+        provider: TokenProvider,
+        timeout_s: float,
+        backoff: Backoff | None = None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._provider, self._timeout_s, self._backoff = provider, timeout_s, backoff or Backoff()
+        self._clock = wall_clock
+        self._fetching, self._fetched = anyio.Lock(), Notifier()
+        self._token = ""
+        self._refresh_at = self._expires_at = math.inf
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {'a token' if self._token else 'no token yet'}>"
+
+    @property
+    def token(self) -> str:
+        """Latest token. Raises AuthFailed before the first one."""
+        if not self._token:
+            raise AuthFailed("OAUTHBEARER", "there is no token yet")
+        return self._token
+
+    async def ensure(self, address: str) -> None:
+        """Fetch a token unless the present one is fresh. Cancellation: safe.
+
+        Args:
+            address: Of the broker it is for, for the error.
+
+        Raises:
+            Unreachable: Step `sasl`: the provider failed, and there is no token that is still valid.
+        """
+        async with self._fetching:
+            if self._token and self._clock() < self._refresh_at < math.inf:
+                return
+            try:
+                await self._fetch()
+            except Exception as error:
+                if self._token and self._clock() < self._expires_at < math.inf:
+                    return
+                unreachable = Unreachable("sasl", address, f"no token: the provider raised {type(error).__name__}")
+                unreachable.hint = "the cause of this error says more"
+                raise unreachable from error
+
+    async def run(self) -> None:
+        """Replace each token ahead of its expiry, until cancelled. A failure is logged once, and tried again."""
+        failures = 0
+        while True:
+            version, wait = self._fetched.version, self._refresh_at - self._clock()
+            if wait > 0:
+                await self._fetched.wait(version, wait)
+            elif await self._refresh(failures):
+                failures = 0
+            else:
+                await anyio.sleep(self._backoff.delay(failures, random()))
+                failures += 1
+
+    async def _refresh(self, failures: int) -> bool:
+        async with self._fetching:
+            try:
+                await self._fetch()
+            except Exception as error:
+                if not failures:
+                    log.warning("the token provider raised %s; trying again", type(error).__name__)
+                return False
+        return True
+
+    async def _fetch(self) -> None:
+        with anyio.fail_after(self._timeout_s):
+            answer = await self._provider()
+        token, expires_at = answer if isinstance(answer, tuple) else (answer, expiry_of(answer))
+        if not isinstance(token, str):
+            raise TypeError("a token provider returns a text, or a text and the time when it expires")
+        now = self._clock()
+        self._token, self._expires_at = token, expires_at
+        self._refresh_at = now + REFRESH_FRACTION * (expires_at - now)  # never, if it does not expire
+        self._fetched.notify()
+
+
+def expiry_of(token: str) -> float:
+    """Return when a JSON Web Token expires (s since the epoch); infinity if the text is none, or does not say."""
+    parts = token.split(".") if isinstance(token, str) else []
+    if len(parts) != 3:
+        return math.inf
+    try:
+        claims = json.loads(urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        return float(claims["exp"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf
+
+
+def login(security: Security, tokens: TokenSource | None) -> Login:
+    """Return the login that `security` describes.
+
+    Args:
+        security: Its mechanism is set.
+        tokens: The source of bearer tokens (OAUTHBEARER).
+
+    Raises:
+        ConfigError: Options are missing, or contradict each other.
+    """
+    mechanism = security.sasl_mechanism
+    if mechanism is None:
+        raise ConfigError("SASL needs Security(sasl_mechanism=...), or ODRADEK_SASL_MECHANISM in the environment")
+    if mechanism == "OAUTHBEARER":
+        return Login(mechanism, _bearer(security, tokens))
+    if mechanism == "GSSAPI":
+        from odradek.io.kafka.gssapi import kerberos_exchange
+
+        service = security.sasl_kerberos_service_name or "kafka"
+        return Login(mechanism, lambda host: kerberos_exchange(service, host))
+    user, password = security.sasl_username, security.sasl_password
+    if user is None or password is None:
+        raise ConfigError(
+            f"{mechanism} needs sasl_username and sasl_password, or ODRADEK_SASL_USERNAME and ODRADEK_SASL_PASSWORD"
+        )
+    if mechanism == "PLAIN":
+        plain = Plain(user, password)
+        return Login(mechanism, lambda host: plain.exchange())
+    scram = Scram(mechanism, user, password, security.sasl_delegation_token)
+    return Login(mechanism, lambda host: scram.exchange(token_urlsafe(24)))
+
+
+def _bearer(security: Security, tokens: TokenSource | None) -> Callable[[str], Exchange]:
+    fixed = security.sasl_token
+    if tokens is None and fixed is None:
+        raise ConfigError("OAUTHBEARER needs sasl_token_provider or sasl_token, or ODRADEK_SASL_TOKEN")
+    OAuthBearer(fixed or "checked", security.sasl_extensions)  # raises ConfigError now rather than later
+
+    def begin(host: str) -> Exchange:
+        token = tokens.token if tokens is not None else fixed or ""
+        try:
+            return OAuthBearer(token, security.sasl_extensions).exchange()
+        except OdradekError as error:
+            raise AuthFailed("OAUTHBEARER", error.message()) from None
+
+    return begin

@@ -1,0 +1,152 @@
+"""The connections to the brokers of one cluster: one for each broker and kind of work."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Callable
+from random import random
+from types import TracebackType
+from typing import Self, TypeVar
+
+import anyio
+from anyio.abc import TaskGroup
+
+from odradek._version import __version__
+from odradek.core.kafka.versions import BrokerVersions
+from odradek.errors import Closed, InternalError, Unreachable
+from odradek.io.connection import ConnectionOptions
+from odradek.io.kafka.authentication import TokenSource
+from odradek.io.kafka.connection import KafkaConnection
+from odradek.io.kafka.handshake import Identity, KafkaHandshake, KnownVersions, Login
+from odradek.io.tcp import connect
+from odradek.io.transport import Transport
+from odradek.types import Broker
+from odradek.wire.kafka.schema import Request, Response
+
+__all__ = ["BOOTSTRAP_ID", "BrokerConnections"]
+
+BOOTSTRAP_ID = -1
+"""Stands for the unknown id of a broker of which only an address in the URL is known."""
+
+R = TypeVar("R", bound=Response)
+
+
+class BrokerConnections:
+    """Opens a connection when it is first needed, and runs it until the block ends.
+
+    Args:
+        bootstrap: The addresses of the URL.
+        client_id: In every request.
+        request_timeout_s: From a call to its result (s).
+        options: For every connection.
+        tls: None: without TLS.
+        login: None: without SASL.
+        tokens: The source of the login's bearer tokens.
+    """
+
+    def __init__(
+        self,
+        bootstrap: frozenset[str],
+        *,
+        client_id: str,
+        request_timeout_s: float,
+        options: ConnectionOptions,
+        tls: ssl.SSLContext | None = None,
+        login: Login | None = None,
+        tokens: TokenSource | None = None,
+    ) -> None:
+        self._bootstrap, self._options, self._timeout_s = bootstrap, options, request_timeout_s
+        self._identity = Identity(client_id, "odradek", re.sub(r"[^a-zA-Z0-9.-]", "-", __version__))
+        self._tls, self._login, self._tokens = tls, login, tokens
+        self.known = KnownVersions(anyio.current_time)
+        self._connections: dict[tuple[Broker, str], KafkaConnection] = {}
+        self._tasks: TaskGroup | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {len(self._connections)} connections>"
+
+    async def __aenter__(self) -> Self:
+        self._tasks = await anyio.create_task_group().__aenter__()
+        if self._tokens is not None:
+            self._tasks.start_soon(self._tokens.run)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        tasks, self._tasks = self._tasks, None
+        if tasks is not None:
+            tasks.cancel_scope.cancel()
+            await tasks.__aexit__(None, None, None)
+        self._connections.clear()
+
+    def get(self, broker: Broker, purpose: str) -> KafkaConnection:
+        """Return the connection to a broker for a kind of work. Raises Closed outside the block."""
+        connection = self._connections.get((broker, purpose))
+        if connection is None:
+            if self._tasks is None:
+                raise Closed(f"{self!r}: the block of the cluster has ended, or not begun")
+            connection = self._new(broker)
+            self._connections[broker, purpose] = connection
+            self._tasks.start_soon(self._run, connection, broker, purpose)
+        return connection
+
+    def close(self, broker: Broker, purpose: str) -> None:
+        """Close a connection, in the background: the next call of `get` makes another one."""
+        connection = self._connections.pop((broker, purpose), None)
+        if connection is not None and self._tasks is not None:
+            self._tasks.start_soon(connection.connection.aclose)
+
+    async def ask(self, broker: Broker, api: type[Request[R]], build: Callable[[BrokerVersions], Request[R]]) -> R:
+        """Send a request to a broker over its connection for control. One without an id gets a connection for this
+        request only. Cancellation: safe.
+
+        Raises what awaiting a request raises (see `InFlightRequest`).
+        """
+        purpose = "control" if broker.id != BOOTSTRAP_ID else "bootstrap"
+        try:
+            return await self.get(broker, purpose).submit_built(api, build)
+        finally:
+            if broker.id == BOOTSTRAP_ID:
+                self.close(broker, purpose)
+
+    def _new(self, broker: Broker) -> KafkaConnection:
+        handshake = KafkaHandshake(
+            broker.host, broker.port, self._identity, self.known, self._login, anyio.current_time, random
+        )
+        return KafkaConnection(
+            broker.host,
+            broker.port,
+            connect=self._connect if broker.address in self._bootstrap else self._connect_advertised,
+            handshake=handshake,
+            client_id=self._identity.client_id,
+            request_timeout_s=self._timeout_s,
+            options=self._options,
+        )
+
+    async def _run(self, connection: KafkaConnection, broker: Broker, purpose: str) -> None:
+        """Run a connection. A defect that ends it has failed its requests; others must not see it."""
+        try:
+            await connection.connection.run()
+        except InternalError:  # logged by the connection
+            if self._connections.get((broker, purpose)) is connection:
+                del self._connections[broker, purpose]
+
+    async def _connect(self, host: str, port: int, timeout: float) -> Transport:
+        if self._tokens is not None:
+            await self._tokens.ensure(f"{host}:{port}")
+        return await connect(host, port, timeout, self._tls)
+
+    async def _connect_advertised(self, host: str, port: int, timeout: float) -> Transport:
+        """Connect to an address that a broker advertises, and the URL has not: nothing shows that it can be reached."""
+        try:
+            return await self._connect(host, port, timeout)
+        except Unreachable as error:
+            if error.step in ("dns", "tcp"):
+                error = Unreachable("listener", error.address, f"{error.step}: {error.why}")
+                error.hint = (
+                    "the cluster was reached, and names this address for one of its brokers: "
+                    "check advertised.listeners, routes and firewalls"
+                )
+            raise error

@@ -1,0 +1,284 @@
+"""The protocol driver of Kafka 0.8 and later (`core.interfaces.ProtocolDriver`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from random import shuffle
+from threading import get_ident
+from types import TracebackType
+from typing import Self, TypeVar
+
+from odradek.core.interfaces import Membership, OffsetStore, PartitionBatch, ProducerRecord, Subscription
+from odradek.core.kafka.partitioners import Murmur2
+from odradek.core.kafka.routing import KafkaRoutingTable
+from odradek.core.kafka.versions import BrokerVersions
+from odradek.errors import Closed, MessageTooLarge, OdradekError, Rejected, Unsupported, UsageError
+from odradek.io.connection import ConnectionOptions
+from odradek.io.kafka.authentication import TokenSource, login
+from odradek.io.kafka.broker_client import BrokerClientSettings, KafkaBrokerClient
+from odradek.io.kafka.connection import KafkaConnection
+from odradek.io.kafka.connections import BrokerConnections
+from odradek.io.kafka.coordinators import Coordinators, CoordinatorType
+from odradek.io.kafka.metadata import KafkaMetadata, MetadataOptions
+from odradek.io.kafka.producer_sequences import KafkaProducerSequences
+from odradek.io.security import Security
+from odradek.io.tls import client_context
+from odradek.types import Broker
+from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataResponse
+from odradek.wire.kafka.messages.transactions import InitProducerIdRequest
+from odradek.wire.kafka.schema import Request, Response
+
+__all__ = ["AnsweringBrokerPolicy", "KafkaDriver", "KafkaOptions"]
+
+TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+RECORD_BYTES = 34
+"""Maximum size of what surrounds key and value: a message of format 1. A record of a batch takes up to 31 bytes."""
+
+HEADER_BYTES = 10
+"""Maximum size of the two lengths of a header."""
+
+R = TypeVar("R", bound=Response)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaOptions:
+    """Options of one cluster.
+
+    Args:
+        connection: How connections to brokers are made.
+        metadata: How brokers and topics are read.
+        request_timeout_s: From a call to its outcome (s).
+        client_id: In every request; brokers show it in logs, metrics and quotas.
+        rack: Where this client runs: fetches go to a replica in the same rack where brokers allow it (KIP-392).
+    """
+
+    connection: ConnectionOptions = field(default_factory=ConnectionOptions)
+    metadata: MetadataOptions = field(default_factory=MetadataOptions)
+    request_timeout_s: float = 10.0
+    client_id: str = "odradek"
+    rack: str | None = None
+
+
+class KafkaDriver:
+    """A cluster of Kafka 0.8 or later.
+
+    An asynchronous context manager. Entering reads the brokers from one of the bootstrap addresses, and raises
+    Unreachable or AuthFailed; other connections are opened when they are first needed. Leaving closes all connections:
+    what is outstanding fails with ConnectionLost. A defect on one connection ends that connection, never the others.
+
+    Args:
+        bootstrap: Some of its brokers; their ids are not used.
+        options: See KafkaOptions.
+        security: Options of TLS and SASL.
+        tls: Connections use TLS.
+        sasl: Connections authenticate.
+
+    Raises:
+        ConfigError: Options of `security` are missing, or contradict each other.
+    """
+
+    name = "kafka"
+    long_poll = True
+    numbers_by_broker = False
+    refuses_batches = True
+
+    def __init__(
+        self,
+        bootstrap: Sequence[Broker],
+        options: KafkaOptions | None = None,
+        security: Security | None = None,
+        *,
+        tls: bool = False,
+        sasl: bool = False,
+    ) -> None:
+        self._options, security = options or KafkaOptions(), security or Security()
+        tokens = self._token_source(security) if sasl else None
+        self.connections = BrokerConnections(
+            frozenset(broker.address for broker in bootstrap),
+            client_id=self._options.client_id,
+            request_timeout_s=self._options.request_timeout_s,
+            options=self._options.connection,
+            tls=client_context(security) if tls else None,
+            login=login(security, tokens) if sasl else None,
+            tokens=tokens,
+        )
+        self.metadata = KafkaMetadata(bootstrap, self._ask_metadata, self._options.metadata)
+        self.coordinators = Coordinators(self._ask_any)
+        self._clients: dict[tuple[int, str], KafkaBrokerClient] = {}
+        self._thread = 0  # in which it was entered
+        self._stack = AsyncExitStack()
+
+    def _token_source(self, security: Security) -> TokenSource | None:
+        if security.sasl_mechanism != "OAUTHBEARER" or security.sasl_token_provider is None:
+            return None
+        limits = self._options.connection
+        return TokenSource(security.sasl_token_provider, limits.connect_timeout_s, limits.backoff)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.metadata!r} {self.connections!r}>"
+
+    async def __aenter__(self) -> Self:
+        self._thread = get_ident()
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.connections)
+            await stack.enter_async_context(self.metadata)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.__aexit__(kind, error, trace)
+
+    # ---- brokers ---------------------------------------------------------------------------------------------
+
+    def broker(self, broker: Broker, *, purpose: str) -> KafkaBrokerClient:
+        """Return the client of a broker (ProtocolDriver). One whose address changed gets another connection; the old
+        one is closed.
+
+        Raises:
+            Closed: Outside the block.
+            UsageError: In another thread than that of the block.
+        """
+        if self._thread != get_ident():
+            self._check_thread()
+        client = self._clients.get((broker.id, purpose))
+        if client is not None and (client.broker is broker or client.broker == broker) and client.connection.is_open:
+            return client
+        if client is not None:
+            self.connections.close(client.broker, purpose)
+        connection = self.connections.get(broker, purpose)
+        settings = BrokerClientSettings(self._options.request_timeout_s, rack=self._options.rack or "")
+        client = KafkaBrokerClient(
+            broker,
+            connection,
+            versions=self.versions,
+            routing=self._routing,
+            on_leader=self.metadata.leader_changed,
+            settings=settings,
+        )
+        self._clients[broker.id, purpose] = client
+        return client
+
+    def _check_thread(self) -> None:
+        if self._thread:
+            raise UsageError(
+                f"{self!r} was used in another thread than that of its `async with` block: call it there, for example "
+                "through loop.call_soon_threadsafe or anyio.from_thread"
+            )
+
+    async def coordinator(self, kind: CoordinatorType, key: str) -> KafkaConnection:
+        """Return a connection to the coordinator of a group or transactional id, for its requests only: one that waits
+        for other members holds up nothing else. See `Coordinators.find`."""
+        broker = await self.coordinators.find(kind, key)
+        return self.connections.get(broker, f"{kind.name.lower()} {key}")
+
+    async def ask(self, api: type[Request[R]], build: Callable[[BrokerVersions], Request[R]]) -> R:
+        """Send a request to any broker: each is tried once, until one answers. Cancellation: safe.
+
+        Raises the error of the last one, or the first that trying again cannot change.
+        """
+        brokers = list(self.metadata.table.brokers.values())
+        shuffle(brokers)
+        error: OdradekError = Closed(f"{self!r}: no broker is known")
+        for broker in brokers:
+            try:
+                return await self.connections.ask(broker, api, build)
+            except OdradekError as failed:
+                if not failed.retriable:
+                    raise
+                error = failed
+        raise error
+
+    async def _ask_any(self, build: Callable[[BrokerVersions], FindCoordinatorRequest]) -> FindCoordinatorResponse:
+        return await self.ask(FindCoordinatorRequest, build)
+
+    async def _ask_metadata(
+        self, broker: Broker, build: Callable[[BrokerVersions], MetadataRequest]
+    ) -> MetadataResponse:
+        return await self.connections.ask(broker, MetadataRequest, build)
+
+    def _routing(self) -> KafkaRoutingTable:
+        return self.metadata.table.state
+
+    def versions(self) -> BrokerVersions:
+        """Return the versions of the oldest broker met so far: what holds for the whole cluster."""
+        oldest = self.connections.known.oldest()
+        if oldest is None:
+            raise Closed(f"{self!r}: use it in `async with`")
+        return oldest
+
+    # ---- the rules -------------------------------------------------------------------------------------------
+
+    @property
+    def compressions(self) -> frozenset[str]:
+        """Names of the compressions that every broker met so far can store."""
+        known = self.connections.known
+        later = {"lz4": known.all_have(lambda v: v.has_lz4), "zstd": known.all_have(lambda v: v.has_zstd)}
+        return frozenset({"none", "gzip", "snappy", *(name for name, has in later.items() if has)})
+
+    def refusal_policy(self) -> AnsweringBrokerPolicy:
+        """Return a policy that gives up nothing: brokers say why they refuse a batch."""
+        return AnsweringBrokerPolicy()
+
+    def producer_sequences(self) -> KafkaProducerSequences | None:
+        """Return what makes one producer idempotent (see `ProtocolDriver`): 0.11 and later."""
+        if not self.connections.known.all_have(lambda v: v.has_idempotence):
+            return None
+        return KafkaProducerSequences(lambda request: self.ask(InitProducerIdRequest, lambda versions: request))
+
+    def default_partitioner(self) -> Murmur2:
+        """Return the partitioner of producers that name none: that of Java's client."""
+        return Murmur2()
+
+    def validate_record(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
+        """Validate a record (see `ProtocolDriver`)."""
+        known = self.connections.known
+        if record.headers and not known.all_have(lambda v: v.has_headers):
+            raise Unsupported("a header", "Kafka 0.11")
+        if record.timestamp is not None and not known.all_have(lambda v: v.has_timestamps):
+            raise Unsupported("a timestamp", "Kafka 0.10")
+        if not TOPIC_NAME.fullmatch(topic) or topic in (".", ".."):
+            raise Rejected([record], f"topic {topic!r}: a name has 1 to 249 of the characters a-z A-Z 0-9 . _ -")
+        if (size := self.record_size(record)) > max_message_bytes:
+            too_large = MessageTooLarge(topic, -1, size, max_message_bytes, "max_message_bytes")
+            raise Rejected([record], str(too_large)) from too_large
+
+    def record_size(self, record: ProducerRecord) -> int:
+        """Return the most bytes a record takes on the wire, in any format."""
+        value, key, headers, _ = record
+        size = RECORD_BYTES + len(value or b"") + len(key or b"")
+        return size + sum([HEADER_BYTES + len(name.encode()) + len(content or b"") for name, content in headers])
+
+    # ---- groups ----------------------------------------------------------------------------------------------
+
+    def membership(self, subscription: Subscription) -> Membership:
+        """Join a group."""
+        raise Unsupported("a consumer group", "a later version of this client")
+
+    def offsets(self, group: str) -> OffsetStore:
+        """Return the stored positions of a group."""
+        raise Unsupported("storing positions", "a later version of this client")
+
+    async def groups(self) -> list[str]:
+        """List the groups."""
+        raise Unsupported("listing groups", "a later version of this client")
+
+
+class AnsweringBrokerPolicy:
+    """The policy for brokers that never refuse by closing the connection (`core.interfaces.RefusalPolicy`)."""
+
+    def request_failed(
+        self, batches: Sequence[PartitionBatch], error: OdradekError, *, answered: bool
+    ) -> Sequence[PartitionBatch]:
+        """Give up no batch."""
+        return ()
+
+    def describe(self, batch: PartitionBatch) -> tuple[str, str]:
+        """Return no reason: none is ever needed."""
+        return "", ""

@@ -1,0 +1,324 @@
+"""The metadata of a cluster: routing tables from Metadata responses (`core.interfaces.ClusterMetadata`).
+
+One request is under way at a time. What is asked for meanwhile goes into the next one, so that many callers cost two
+requests at most, and every caller gets an answer that is newer than its call.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from random import random, shuffle
+from types import TracebackType
+from typing import Self
+
+import anyio
+from anyio.abc import TaskGroup
+
+from odradek.core.backoff import Backoff
+from odradek.core.kafka.broker_errors import broker_error
+from odradek.core.kafka.routing import KafkaRoutingTable
+from odradek.core.kafka.routing_snapshot import RoutingSnapshot
+from odradek.core.kafka.versions import BrokerVersions
+from odradek.errors import Closed, ConfigError, OdradekError, Unreachable
+from odradek.io.notifier import Notifier
+from odradek.types import Broker, TopicPartition
+from odradek.wire.kafka.error_codes import ErrorCode
+from odradek.wire.kafka.messages.common import NodeEndpoint
+from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+__all__ = ["Ask", "KafkaMetadata", "MetadataOptions", "metadata_request"]
+
+log = logging.getLogger("odradek.metadata")
+
+CREATION_CODES = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
+"""Codes that are answered for a topic while it is created, and for one that does not exist."""
+
+Ask = Callable[[Broker, Callable[[BrokerVersions], MetadataRequest]], Awaitable[MetadataResponse]]
+"""Function that sends a Metadata request, made for the versions of the broker. Raises OdradekError."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataOptions:
+    """Options of the metadata.
+
+    Args:
+        bootstrap_timeout_s: How long entering the block may take, over all addresses (s).
+        max_age_s: When everything is read again although nothing has shown that it is stale (s).
+        creation_s: How long a topic that is being created is waited for (s).
+        backoff: Between reads after a failure, and while a topic has no leader.
+    """
+
+    bootstrap_timeout_s: float = 10.0
+    max_age_s: float = 300.0
+    creation_s: float = 1.0
+    backoff: Backoff = Backoff()  # noqa: RUF009 - frozen
+
+
+class _Read:
+    """One request to come: what it asks for, and those who wait for it."""
+
+    def __init__(self) -> None:
+        self.create: set[str] = set()
+        self.wanted = False
+        self.done = anyio.Event()
+        self.error: OdradekError | None = None
+
+
+class KafkaMetadata:
+    """Brokers, topics and leaders, read from any broker.
+
+    Entering the block reads the brokers from the first bootstrap address that answers. Topics are read from their first
+    use on: again after `max_age_s`, when an error shows that the table is stale, and while one has no leader. When no
+    known broker answers, the bootstrap addresses are asked again (KIP-899).
+
+    Args:
+        bootstrap: Some brokers' addresses, in any order.
+        ask: Sends requests.
+        options: See MetadataOptions.
+    """
+
+    def __init__(self, bootstrap: Sequence[Broker], ask: Ask, options: MetadataOptions | None = None) -> None:
+        if not bootstrap:
+            raise ConfigError("the URL of a cluster needs at least one broker")
+        self._bootstrap, self._ask, self._options = list(bootstrap), ask, options or MetadataOptions()
+        shuffle(self._bootstrap)
+        self._table = RoutingSnapshot()
+        self._topics: set[str] = set()
+        self._all_topics = False
+        self._changed, self._asked = Notifier(), Notifier()
+        self._next = _Read()
+        self._failures = 0
+        self._read_at = -math.inf
+        self._closed: Exception | None = None
+        self._tasks: TaskGroup | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._table!r}>"
+
+    @property
+    def table(self) -> RoutingSnapshot:
+        return self._table
+
+    async def __aenter__(self) -> Self:
+        await self._bootstrap_within(self._options.bootstrap_timeout_s)
+        self._tasks = await anyio.create_task_group().__aenter__()
+        self._tasks.start_soon(self._keep_reading)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end(Closed("the block of the cluster has ended"))
+        if self._tasks is not None:
+            self._tasks.cancel_scope.cancel()
+            await self._tasks.__aexit__(None, None, None)
+
+    # ---- the caller's side -----------------------------------------------------------------------------------
+
+    async def table_for_topic(self, name: str, *, create: bool = False) -> RoutingSnapshot:
+        """Return a table that has looked up `name`. Cancellation: safe.
+
+        Args:
+            create: Have brokers create the topic if it does not exist, where they are configured to. Brokers before
+                0.11 do so in any case.
+
+        Raises:
+            BrokerError: No topic can have this name, or this client may not know of it.
+            OdradekError: No broker answered.
+        """
+        described = self._table.state.topics.get(name)
+        if described is not None and described.partitions:
+            return self._table
+        self._topics.add(name)
+        with anyio.move_on_after(self._options.creation_s):
+            for attempt in range(100):
+                await self._read([name] if create else ())
+                described = self._table.state.topics.get(name)
+                if described is None or described.error_code not in CREATION_CODES or not create:
+                    break
+                await anyio.sleep(self._options.backoff.delay(attempt, random()))
+        described = self._table.state.topics.get(name)
+        if described is not None and described.error_code and described.error_code not in CREATION_CODES:
+            raise broker_error(described.error_code, f"Metadata of topic {name!r}")
+        return self._table
+
+    async def all_topics(self) -> frozenset[str]:
+        """Return every topic but Kafka's own; from now on new ones enter the table by themselves.
+
+        Cancellation: safe.
+        """
+        self._all_topics = True
+        return (await self._read()).topics
+
+    async def wait_for_newer(self, version: int) -> RoutingSnapshot:
+        """Wait until `table.version > version`. Raises what ended the reading. Cancellation: safe."""
+        while self._table.version <= version:
+            self._check()
+            await self._changed.wait(self._changed.version)
+        return self._table
+
+    async def refresh(self) -> RoutingSnapshot:
+        """Read brokers and all known topics again. Cancellation: safe; the request goes on."""
+        return await self._read()
+
+    def leader_changed(
+        self, partition: TopicPartition, leader: int, leader_epoch: int, endpoints: Sequence[NodeEndpoint] = ()
+    ) -> None:
+        """Apply the leader that a response names (KIP-951), if its address is known."""
+        state, changed = self._table.state.hint(partition, leader, leader_epoch, endpoints)
+        if changed:
+            self._update(state)
+
+    # ---- reading ---------------------------------------------------------------------------------------------
+
+    async def _read(self, create: Iterable[str] = ()) -> RoutingSnapshot:
+        """Have everything wanted read by a request that begins after this call."""
+        self._check()
+        read = self._next
+        read.create.update(create)
+        read.wanted = True
+        self._asked.notify()
+        await read.done.wait()
+        if read.error is not None:
+            raise read.error
+        return self._table
+
+    async def _keep_reading(self) -> None:
+        try:
+            while True:
+                version = self._asked.version
+                if not self._next.wanted:
+                    await self._asked.wait(version, max(0.0, self._due_at() - anyio.current_time()))
+                read, self._next = self._next, _Read()
+                await self._perform(read)
+                if read.error is not None:
+                    await anyio.sleep(self._options.backoff.delay(self._failures - 1, random()))
+        except Exception as defect:
+            self._end(defect)
+
+    async def _perform(self, read: _Read) -> None:
+        read.error = Closed("the block of the cluster has ended")  # if it is cancelled
+        try:
+            await self._read_from_any(read.create)
+            read.error = None
+        except OdradekError as error:
+            if not self._failures:
+                log.warning("no broker answers a Metadata request, trying again: %s", error)
+            self._failures += 1
+            read.error = error
+        finally:
+            read.done.set()
+
+    def _due_at(self) -> float:
+        """Return when to read although nothing asks for it."""
+        if any(map(self._table.has_problem, self._topics)):
+            return self._read_at + self._options.backoff.max_s
+        return self._read_at + self._options.max_age_s
+
+    async def _read_from_any(self, create: Iterable[str]) -> None:
+        """Read from the first broker that answers: known ones, then the bootstrap addresses."""
+        known = list(self._table.brokers.values())
+        shuffle(known)
+        errors: dict[str, OdradekError] = {}
+        for broker in (*known, *self._bootstrap):
+            try:
+                await self._read_from(broker, create)
+            except OdradekError as error:
+                errors.setdefault(broker.address, error)
+            else:
+                return
+        raise _summary(errors)
+
+    async def _read_from(self, broker: Broker, create: Iterable[str]) -> None:
+        names = None if self._all_topics else sorted({*self._topics, *create})
+        response = await self._ask(broker, lambda versions: metadata_request(versions, names, bool(create)))
+        if response.error_code not in (0, ErrorCode.REBOOTSTRAP_REQUIRED):
+            raise broker_error(response.error_code, f"{broker.address}: Metadata")
+        state, changes = self._table.state.apply(response, names)
+        self._read_at = anyio.current_time()
+        self._update(state)
+        if changes.bootstrap_again:
+            log.warning("%s asks this client to begin again with the addresses of its URL", broker.address)
+            raise broker_error(response.error_code, f"{broker.address}: Metadata")
+        if not state.brokers:
+            raise Unreachable("version", broker.address, "the broker does not know any broker yet")
+        if self._failures:
+            log.warning("%s answers, after %d failed attempts", broker.address, self._failures)
+        self._failures = 0
+
+    async def _bootstrap_within(self, seconds: float) -> None:
+        error: OdradekError | None = None
+        with anyio.move_on_after(seconds):
+            attempt = 0
+            while True:
+                try:
+                    await self._read_from_any(())
+                    return
+                except OdradekError as failed:
+                    error = failed
+                    if not error.retriable:
+                        raise
+                await anyio.sleep(self._options.backoff.delay(attempt, random()))
+                attempt += 1
+        if error is None:
+            addresses = ", ".join(broker.address for broker in self._bootstrap)
+            raise Unreachable("tcp", addresses, f"no answer within {seconds:g} s")
+        raise error
+
+    def _update(self, state: KafkaRoutingTable) -> None:
+        table = self._table.updated(state)
+        if table is not self._table:
+            self._table = table
+            self._changed.notify()
+
+    def _end(self, why: Exception) -> None:
+        if self._closed is None:
+            self._closed = why
+        read, self._next = self._next, _Read()
+        read.error = why if isinstance(why, OdradekError) else Closed(f"reading the metadata ended: {why}")
+        read.done.set()
+        self._changed.notify()
+
+    def _check(self) -> None:
+        if self._closed is not None:
+            raise self._closed
+
+
+def metadata_request(versions: BrokerVersions, names: Sequence[str] | None, create: bool) -> MetadataRequest:
+    """Return the request for these topics, or for all.
+
+    Args:
+        versions: Of the broker that is asked.
+        names: None: all. Before 0.10 no names mean all, too.
+        create: Topics may be created by being asked for.
+    """
+    topics: tuple[MetadataRequestTopic, ...] | None = None
+    if names is not None:
+        topics = tuple([MetadataRequestTopic(name=name) for name in names])
+    elif not versions.has_null_topics:
+        topics = ()
+    if versions.has(MetadataRequest, 4):
+        return MetadataRequest(topics=topics, allow_auto_topic_creation=create)
+    return MetadataRequest(topics=topics)
+
+
+def _summary(errors: dict[str, OdradekError]) -> OdradekError:
+    """Return one error for those of all brokers: the only one, or a list of them."""
+    distinct = list({str(error): error for error in errors.values()}.values())
+    final = [error for error in distinct if not error.retriable]
+    if len(distinct) == 1 or len(final) == len(distinct):
+        return distinct[0]
+    last = distinct[-1]
+    step = last.step if isinstance(last, Unreachable) else "tcp"
+    why = "; ".join(f"{address}: {_brief(error)}" for address, error in errors.items())
+    summary = Unreachable(step, ", ".join(errors), why)
+    summary.hint = last.hint
+    summary.__cause__ = last
+    return summary
+
+
+def _brief(error: OdradekError) -> str:
+    return f"{error.step}: {error.why}" if isinstance(error, Unreachable) else error.message()

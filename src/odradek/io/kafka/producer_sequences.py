@@ -1,0 +1,52 @@
+"""The identity of an idempotent producer, from the cluster: `core.interfaces.ProducerSequences`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from odradek.core.kafka.batch_sequences import BatchSequences
+from odradek.core.kafka.broker_errors import broker_error
+from odradek.core.kafka.producer_state import IdempotentProducer
+from odradek.errors import RemoteProtocolError
+from odradek.wire.kafka.error_codes import ErrorCode
+from odradek.wire.kafka.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+
+__all__ = ["KafkaProducerSequences"]
+
+log = logging.getLogger("odradek.produce")
+
+NO_TIMEOUT_MS = (1 << 31) - 1
+"""A producer without transactions has none to time out."""
+
+AskAnyBroker = Callable[[InitProducerIdRequest], Awaitable[InitProducerIdResponse]]
+"""Function that sends a request to a broker of the cluster. Raises OdradekError."""
+
+
+class KafkaProducerSequences(BatchSequences):
+    """Stamps of the batches of one producer without transactions.
+
+    Args:
+        ask: Reaches any broker.
+    """
+
+    def __init__(self, ask: AskAnyBroker) -> None:
+        super().__init__(IdempotentProducer())
+        self._ask = ask
+
+    async def identify(self) -> None:
+        """Get an identity (see `ProducerSequences.identify`).
+
+        Brokers before 2.8 ask for a right of its own. Without it, the producer works as it does with brokers that know
+        no idempotence: a batch whose outcome was in doubt may be in the log twice.
+        """
+        response = await self._ask(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=NO_TIMEOUT_MS))
+        if response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            log.warning("this client may not write idempotently (IdempotentWrite): batches may be repeated")
+            self.disable()
+        elif response.error_code:
+            raise broker_error(response.error_code, "InitProducerId")
+        elif response.producer_id < 0 or response.producer_epoch < 0:
+            raise RemoteProtocolError(f"producer id {response.producer_id}, epoch {response.producer_epoch}")
+        else:
+            self.set_identity(response.producer_id, response.producer_epoch)

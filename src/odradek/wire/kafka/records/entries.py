@@ -1,0 +1,251 @@
+"""Whole entries of one partition's log -> rows: batches of magic 2, messages of magic 0 and 1, damaged ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from odradek import engine
+from odradek.errors import CorruptMessage
+from odradek.types import Columns, TopicPartition
+from odradek.wire.compression import CompressionError
+from odradek.wire.decoding import DecodingOptions
+from odradek.wire.kafka.records.batch import (
+    NO_EPOCH,
+    BatchHeader,
+    batch_header,
+    body_of,
+    control_type,
+    damage_of,
+    end_of_damaged,
+    last_epoch,
+)
+from odradek.wire.kafka.records.message_set import (
+    HEAD_BYTES,
+    Wrapper,
+    compression_of,
+    is_crc_right,
+    message_damage,
+    open_wrapper,
+)
+
+__all__ = ["EntryDecoder", "FetchContext", "IsVisible", "end_of", "is_compressed"]
+
+IsVisible = Callable[[BatchHeader, int | None], bool]
+"""Function that decides whether the records of a batch are delivered.
+
+It is called in order for each control batch and each batch of a transaction; the batches between them are always
+delivered. The second argument is the type of a control batch, None for a batch of data. The result for a control batch
+does not matter.
+"""
+
+_MAX_OFFSET = (1 << 63) - 1
+
+_HINT = 'corrupt="skip" continues behind it, corrupt="raw" hands over its bytes'
+
+
+class FetchContext(NamedTuple):
+    """Facts that all entries of one response to a fetch share."""
+
+    first_offset: int
+    """The offset that was asked for: records below it are left out."""
+    is_visible: IsVisible
+
+
+class EntryDecoder:
+    """Decodes entries that are whole and whose length and magic are possible.
+
+    Args:
+        partition: Named in errors.
+        options: See `RecordDecoder`.
+        position: The offset of the first record.
+        report: Called for each entry that is left out (`corrupt="skip"`).
+    """
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        options: DecodingOptions,
+        position: int,
+        report: Callable[[CorruptMessage], None],
+    ) -> None:
+        self._partition, self._options, self._report = partition, options, report
+        self.end = position
+        """The offset behind everything decoded."""
+        self._first = position  # of the first row that is not taken
+        self._rows = engine.active.RecordBuilder()
+        self._corrupt: dict[int, CorruptMessage] = {}
+        self.leader_epoch = NO_EPOCH
+        """The epoch of the leader that wrote the last batch decoded; -1 where there is none (magic 0 and 1)."""
+        self.decoded_bytes = 0
+        """Bytes of the entries, and of what they decompressed to, whose rows are not taken."""
+
+    @property
+    def position(self) -> int:
+        """The offset of the first row that is not taken."""
+        return self._first if len(self._rows) else self.end
+
+    def take(self) -> Columns:
+        """Return all rows, and forget them."""
+        values, positions, nexts, keys, headers, times, types = self._rows.take()
+        taken = Columns(values, positions, nexts, None, keys, headers, times, types, self._corrupt)
+        self._corrupt, self.decoded_bytes = {}, 0
+        return taken
+
+    def decode(self, entry: memoryview, fetch: FetchContext) -> None:
+        """Decode one entry. Raises CorruptMessage for a damaged one with `corrupt="fail"`."""
+        self.decoded_bytes += len(entry)
+        if entry[16] == 2:
+            self._decode_batch(entry, fetch)
+        elif not self._decode_message(entry, fetch):
+            self._decode_wrapper(entry, fetch)
+
+    def decode_run(self, data: memoryview, start: int, fetch: FetchContext) -> int:
+        """Decode plain entries that are not damaged, as far as there are any; return the index behind them."""
+        if len(data) - start < HEAD_BYTES:
+            return start
+        self._mark_first()
+        decode = self._rows.decode_messages if data[start + 16] < 2 else self._rows.decode_batches
+        end, behind = decode(data, start, len(data), fetch.first_offset, max_entry=self._options.max_message_bytes)
+        self.decoded_bytes += end - start
+        self.end = max(self.end, behind)
+        if end > start and data[start + 16] == 2:
+            self.leader_epoch = last_epoch(data, start, end)
+        return end
+
+    def corrupt_message(self, position: int, reason: str) -> CorruptMessage:
+        """Return the error for damage at a position."""
+        error = CorruptMessage(str(self._partition), position, reason)
+        error.hint = _HINT
+        return error
+
+    def _mark_first(self) -> None:
+        if not len(self._rows):
+            self._first = self.end
+
+    def _decode_message(self, entry: memoryview, fetch: FetchContext) -> bool:
+        """Decode a plain message of magic 0 or 1; return False for anything else."""
+        self._mark_first()
+        end, behind = self._rows.decode_messages(entry, 0, len(entry), fetch.first_offset)
+        self.end = max(self.end, behind)
+        return end > 0
+
+    def _decode_batch(self, entry: memoryview, fetch: FetchContext) -> None:
+        batch = batch_header(entry)
+        damage = damage_of(batch, entry)
+        if damage:
+            self._add_damaged(
+                entry,
+                batch.base_offset,
+                end_of_damaged(batch, self.end, self._options.max_decompressed_bytes),
+                damage,
+                fetch,
+            )
+            return
+        self.leader_epoch = batch.leader_epoch
+        if batch.is_transactional and not batch.is_control and not fetch.is_visible(batch, None):
+            self.end = max(self.end, batch.next_offset)
+            return
+        try:
+            body = body_of(batch, entry, self._options.max_decompressed_bytes)
+        except CompressionError as error:
+            damage = str(error)
+        else:
+            add = self._read_control if batch.is_control else self._add_records
+            damage = add(batch, body, fetch)
+        if damage:
+            self._add_damaged(entry, batch.base_offset, batch.next_offset, damage, fetch)
+        self.end = max(self.end, batch.next_offset)
+
+    def _read_control(self, batch: BatchHeader, body: memoryview | bytes, fetch: FetchContext) -> str:
+        """Show a control batch to the filter; return what is wrong with it."""
+        kind = control_type(batch, body)
+        if kind is None and batch.record_count:
+            return "a control batch whose record cannot be read"
+        fetch.is_visible(batch, -1 if kind is None else kind)
+        return ""
+
+    def _add_records(self, batch: BatchHeader, body: memoryview | bytes, fetch: FetchContext) -> str:
+        """Append the records of a batch; return what is wrong with the first one that is damaged."""
+        self._mark_first()
+        timestamp = batch.max_timestamp if batch.is_append_time else batch.base_timestamp
+        end, count, behind = self._rows.decode_batch(
+            body,
+            0,
+            len(body),
+            batch.record_count,
+            batch.base_offset,
+            batch.last_offset_delta,
+            fetch.first_offset,
+            timestamp,
+            batch.is_append_time,
+        )
+        self.decoded_bytes += len(body) if batch.compression else 0
+        self.end = max(self.end, behind)
+        if count < batch.record_count:
+            return f"record {count + 1} of {batch.record_count} is damaged or missing"
+        return f"{len(body) - end} bytes behind {count} records" if end < len(body) else ""
+
+    def _decode_wrapper(self, entry: memoryview, fetch: FetchContext) -> None:
+        """Decode a compressed message, or say what is wrong with one that is not taken."""
+        offset = int.from_bytes(entry[:8], "big", signed=True)
+        damage = message_damage(entry)
+        if not damage:
+            try:
+                wrapper = open_wrapper(entry, self._options.max_decompressed_bytes)
+            except CompressionError as error:
+                damage = str(error)
+            else:
+                self._add_inner(wrapper, fetch)
+                self.end = max(self.end, offset + 1)
+        if damage:
+            self._add_damaged(entry, offset, max(offset, self.end) + 1, damage, fetch)
+
+    def _add_inner(self, wrapper: Wrapper, fetch: FetchContext) -> None:
+        data, start = memoryview(wrapper.data), 0
+        self.decoded_bytes += len(data)
+        while True:
+            self._mark_first()
+            start, behind = self._rows.decode_messages(
+                wrapper.data, start, len(data), fetch.first_offset, wrapper.shift, wrapper.append_time
+            )
+            self.end = max(self.end, behind)
+            if start == len(data):
+                return
+            inner = data[start : start + 12 + int.from_bytes(data[start + 8 : start + 12], "big")]
+            offset = int.from_bytes(inner[:8], "big", signed=True) + wrapper.shift
+            damage = message_damage(inner, "message inside a compressed one")
+            self._add_damaged(inner, offset, offset + 1, damage, fetch)
+            start += len(inner)
+
+    def _add_damaged(self, entry: memoryview, offset: int, next_offset: int, reason: str, fetch: FetchContext) -> None:
+        """Do with a damaged entry, or the rest of one, what the option `corrupt` says."""
+        if next_offset <= fetch.first_offset and self._options.corrupt != "fail":
+            return  # it was not asked for
+        self._mark_first()
+        next_offset = min(next_offset, _MAX_OFFSET)
+        position = self.end if self._options.corrupt == "fail" else min(max(self.end, offset), next_offset - 1)
+        error = self.corrupt_message(position, f"entry at offset {offset}: {reason}")
+        if self._options.corrupt == "fail":
+            raise error
+        error.hint = ""
+        if self._options.corrupt == "skip":
+            self._report(error)
+        else:
+            self._corrupt[len(self._rows)] = error
+            self._rows.append(entry, position, next_offset)
+        self.end = max(self.end, next_offset)
+
+
+def is_compressed(entry: memoryview) -> bool:
+    """Return True for an entry whose records are compressed."""
+    return bool(batch_header(entry).compression if entry[16] == 2 else compression_of(entry))
+
+
+def end_of(entry: memoryview, position: int, max_decompressed_bytes: int) -> tuple[int, bool]:
+    """Return the offset behind an entry, and True if its CRC and header are right."""
+    if entry[16] == 2:
+        batch = batch_header(entry)
+        sound = not damage_of(batch, entry)
+        return batch.next_offset if sound else end_of_damaged(batch, position, max_decompressed_bytes), sound
+    return int.from_bytes(entry[:8], "big", signed=True) + 1, is_crc_right(entry)

@@ -1,0 +1,539 @@
+"""The data requests of one broker, against a scripted one that speaks real bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from tests.io.kafka.scripted_broker import T0, T1, TOPIC_ID, ScriptedBroker, names, running, versions
+
+from odradek.core.interfaces import DecoderOptions, PartitionBatch, PartitionFetch, ProducerRecord
+from odradek.core.kafka.producer_state import ProducerIdentity, Stamp
+from odradek.core.kafka.versions import BrokerVersions
+from odradek.errors import (
+    BrokerError,
+    ConfigError,
+    ConnectionLost,
+    LogTruncated,
+    MessageTooLarge,
+    OdradekError,
+    OffsetOutOfRange,
+    RemoteProtocolError,
+)
+from odradek.io.kafka.broker_client import KafkaBrokerClient
+from odradek.types import EARLIEST, LATEST, AtTime, Position, PositionSpec, TopicPartition
+from odradek.wire.kafka.error_codes import ErrorCode
+from odradek.wire.kafka.messages.data import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchEpochEndOffset,
+    FetchPartitionData,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    ProduceRequest,
+    ProduceResponse,
+)
+from odradek.wire.kafka.records.encode import encode_batch
+
+pytestmark = pytest.mark.anyio
+
+RELEASES: dict[str, BrokerVersions] = {
+    "0.8": versions(0, 0),
+    "0.9": versions(1, 1),
+    "0.10.0": versions(2, 2),
+    "0.10.1": versions(2, 3, 1),
+    "0.11": versions(3, 5, 2),
+    "2.1": versions(7, 10, 4),
+    "2.8": versions(9, 12, 6),
+    "3.1": versions(9, 13, 7),
+    "4.1": versions(13, 18, 10),
+}
+NEWEST = RELEASES["4.1"]
+every_release = pytest.mark.parametrize("release", RELEASES)
+
+
+def batch(*values: bytes | None, where: TopicPartition = T0, **more: Any) -> PartitionBatch:
+    return PartitionBatch(where, [ProducerRecord(value) for value in values], **more)
+
+
+def fetch_of(
+    client: KafkaBrokerClient, where: TopicPartition = T0, position: int = 0, max_bytes: int = 1 << 20, **options: Any
+) -> PartitionFetch:
+    return PartitionFetch(client.decoder(where, Position(position), DecoderOptions(**options)), max_bytes)
+
+
+def taken(*fetches: PartitionFetch) -> list[str | None]:
+    return [name for fetch in fetches for name in names(fetch.decoder.take().values)]
+
+
+async def outcome(client: KafkaBrokerClient, *batches: PartitionBatch, acks: int = -1) -> Any:
+    """Results, or the error as (type, sent)."""
+    try:
+        with anyio.fail_after(20):
+            return list(await client.produce(batches, acks=acks))
+    except OdradekError as error:
+        return type(error), error.sent
+
+
+# ---- produce ------------------------------------------------------------------------------------------------
+
+
+@every_release
+@pytest.mark.parametrize("topic_id", [bytes(16), TOPIC_ID], ids=["by name", "by id"])
+async def test_what_is_produced_is_fetched_on_every_release(release: str, topic_id: bytes) -> None:
+    broker = ScriptedBroker(RELEASES[release])
+    async with running(broker, topic_id=topic_id) as client:
+        results = await client.produce([batch(b"a", b"b"), batch(b"c", where=T1)], acks=-1)
+        assert [(r.partition, r.error, r.position) for r in results] == [(T0, None, 0), (T1, None, 0)]
+        assert (await client.produce([batch(b"d")], acks=1))[0].position == 2
+        fetches = [fetch_of(client), fetch_of(client, T1)]
+        await client.fetch(fetches)
+        assert taken(*fetches) == ["a", "b", "d", "c"]
+        assert [fetch.high_watermark for fetch in fetches] == [3, 1]
+        assert [fetch.decoder.position for fetch in fetches] == [3, 1]
+
+
+@every_release
+async def test_without_acknowledgement_a_result_comes_when_the_bytes_are_written(release: str) -> None:
+    broker = ScriptedBroker(RELEASES[release])
+    async with running(broker) as client:
+        assert await outcome(client, batch(b"a"), acks=0) == [(T0, None, None, None, None, {}, None)]
+        assert (await client.produce([batch(b"b")], acks=-1))[0].position == 1
+
+
+async def test_a_produce_of_nothing_proves_that_the_broker_answers() -> None:
+    async with running(ScriptedBroker(NEWEST)) as client:
+        assert await client.produce([], acks=-1) == []
+
+
+async def test_results_are_called_back_in_order_and_can_be_taken_back_while_they_wait() -> None:
+    broker = ScriptedBroker(NEWEST)
+    async with running(broker) as client:
+        order: list[int] = []
+        pending = [client.produce([batch(b"%d" % n)], acks=-1) for n in range(3)]
+        for n, each in enumerate(pending):
+            each.add_done_callback(lambda n=n: order.append(n))  # type: ignore[misc]  # mypy cannot infer it
+        assert pending[2].withdraw()
+        assert (await pending[1])[0].position == 1
+        assert pending[0].done and pending[0].result() is pending[0].result()
+        assert order == [0, 1]
+        assert not pending[0].withdraw()
+
+
+async def test_an_error_of_one_partition_leaves_the_others() -> None:
+    async with running(ScriptedBroker(NEWEST)) as client:
+        good, bad = await client.produce([batch(b"a"), batch(b"b", where=TopicPartition("t", 7))], acks=-1)
+        assert good.error is None
+        assert isinstance(bad.error, BrokerError) and bad.error.refresh_metadata
+
+
+async def test_a_partition_that_the_broker_leaves_out_has_no_outcome() -> None:
+    broker = ScriptedBroker(NEWEST)
+    broker.answers[ProduceRequest] = lambda request, version: ProduceResponse()
+    async with running(broker) as client:
+        (result,) = await client.produce([batch(b"a")], acks=-1)
+        assert isinstance(result.error, RemoteProtocolError) and result.error.sent
+
+
+async def test_a_batch_leaves_in_the_format_of_the_connection_and_with_its_stamp() -> None:
+    broker = ScriptedBroker(NEWEST)
+    async with running(broker) as client:
+        made = batch(b"a", stamp=Stamp(T0, ProducerIdentity(7, 1), 5, 1))
+        client.encode(made, 1000)
+        first = made.encoded
+        made.stamp = Stamp(T0, ProducerIdentity(7, 2), 0, 1)
+        client.encode(made, 1000)
+        assert made.encoded is first
+        await client.produce([made], acks=-1)
+        sent = broker.requests[0][0].topic_data[0].partition_data[0].records
+        assert bytes(sent)[43:57] == (7).to_bytes(8, "big") + (2).to_bytes(2, "big") + bytes(4)
+
+
+async def test_a_batch_that_is_too_large_is_not_sent() -> None:
+    async with running(ScriptedBroker(NEWEST)) as client:
+        with pytest.raises(MessageTooLarge, match="max_message_bytes"):
+            client.encode(batch(bytes(1000)), 1000)
+
+
+async def test_a_produce_reply_cut_anywhere_is_a_lost_connection_and_the_next_one_works() -> None:
+    broker = ScriptedBroker(NEWEST)
+    async with running(broker) as client:
+        await client.produce([batch(b"x")], acks=-1)
+        for cut in range(broker.reply_sizes[0]):
+            broker.cut = cut
+            before = client.incarnation
+            assert await outcome(client, batch(b"a")) == (ConnectionLost, True)
+            assert client.incarnation > before
+        assert (await client.produce([batch(b"y")], acks=-1))[0].position == broker.reply_sizes[0] + 1
+
+
+# ---- fetch --------------------------------------------------------------------------------------------------
+
+
+@every_release
+@pytest.mark.parametrize("defer", [False, True])
+async def test_a_fetch_reply_cut_anywhere_keeps_what_was_decoded_and_continues_behind_it(
+    release: str, defer: bool
+) -> None:
+    broker = ScriptedBroker(RELEASES[release])
+    async with running(broker) as client:
+        compression = "gzip" if RELEASES[release].has_timestamps else "none"  # a 0.9 broker would compress again
+        for value in (b"a", b"b", b"c"):
+            await client.produce([batch(value, compression=compression)], acks=-1)
+        whole = fetch_of(client, defer_decompression=defer)
+        await client.fetch([whole])
+        whole.decompress()
+        assert taken(whole) == ["a", "b", "c"]
+        for cut in range(broker.reply_sizes[-1]):
+            broker.cut = cut
+            first = fetch_of(client, defer_decompression=defer)
+            with pytest.raises(ConnectionLost):
+                await client.fetch([first])
+            first.decompress()
+            again = PartitionFetch(first.decoder, 1 << 20)
+            before = taken(first)
+            await client.fetch([again])
+            again.decompress()
+            assert before + taken(again) == ["a", "b", "c"], cut
+
+
+@every_release
+async def test_a_message_larger_than_the_limit_is_fetched_with_a_higher_one(release: str) -> None:
+    broker = ScriptedBroker(RELEASES[release])
+    async with running(broker) as client:
+        await client.produce([batch(b"a" * 500)], acks=-1)
+        decoder = fetch_of(client, max_bytes=100).decoder
+        for _ in range(2):
+            await client.fetch([PartitionFetch(decoder, 100)])
+        assert len(decoder.take().values) == 1
+        assert decoder.pending_bytes == 0
+
+
+@every_release
+async def test_a_message_larger_than_allowed_is_an_error_that_says_what_to_raise(release: str) -> None:
+    broker = ScriptedBroker(RELEASES[release])
+    async with running(broker) as client:
+        await client.produce([batch(b"a" * 500)], acks=-1)
+        fetch = fetch_of(client, max_bytes=100, max_message_bytes=300)
+        await client.fetch([fetch])
+        error = fetch.decoder.error
+        assert isinstance(error, MessageTooLarge) and error.option == "max_message_bytes"
+
+
+async def test_records_before_the_position_are_left_out() -> None:
+    broker = ScriptedBroker(NEWEST)
+    async with running(broker) as client:
+        await client.produce([batch(b"a", b"b", b"c")], acks=-1)
+        fetch = fetch_of(client, position=1)
+        await client.fetch([fetch])
+        assert taken(fetch) == ["b", "c"]
+
+
+async def test_fetching_nothing_sends_nothing() -> None:
+    broker = ScriptedBroker(NEWEST)
+    async with running(broker) as client:
+        await client.fetch([])
+    assert broker.requests == []
+
+
+def answers(broker: ScriptedBroker, **fields: Any) -> None:
+    """The broker answers every fetch like this."""
+
+    def answer(request: FetchRequest, version: int) -> FetchResponse:
+        data = FetchPartitionData(partition_index=0, **fields)
+        return FetchResponse(responses=(FetchableTopicResponse(topic="t", partitions=(data,)),))
+
+    broker.answers[FetchRequest] = answer
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "retriable", "refresh"),
+    [
+        (ErrorCode.OFFSET_OUT_OF_RANGE, OffsetOutOfRange, False, False),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, BrokerError, True, True),
+        (ErrorCode.FENCED_LEADER_EPOCH, BrokerError, True, True),
+        (ErrorCode.UNKNOWN_LEADER_EPOCH, BrokerError, True, False),
+        (ErrorCode.OFFSET_NOT_AVAILABLE, BrokerError, True, True),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, BrokerError, True, False),
+        (ErrorCode.CORRUPT_MESSAGE, BrokerError, False, False),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, BrokerError, False, False),
+    ],
+)
+async def test_an_error_of_a_partition_says_what_to_do(
+    code: int, kind: type[OdradekError], retriable: bool, refresh: bool
+) -> None:
+    broker = ScriptedBroker(NEWEST)
+    answers(broker, error_code=code)
+    async with running(broker) as client:
+        fetch = fetch_of(client)
+        await client.fetch([fetch])
+        assert type(fetch.error) is kind
+        assert fetch.error is not None
+        assert (fetch.error.retriable, fetch.error.refresh_metadata) == (retriable, refresh)
+
+
+async def test_a_truncated_log_is_reported_with_its_end() -> None:
+    broker = ScriptedBroker(NEWEST)
+    answers(broker, diverging_epoch=FetchEpochEndOffset(epoch=3, end_offset=2), records=encode_batch([b"no"]))
+    async with running(broker) as client:
+        fetch = fetch_of(client, position=5)
+        await client.fetch([fetch])
+        assert isinstance(fetch.error, LogTruncated)
+        assert (fetch.error.position, fetch.error.end, fetch.error.leader_epoch) == (5, 2, 3)
+        assert taken(fetch) == []
+
+
+async def test_the_epoch_of_the_last_record_is_sent_to_detect_truncation() -> None:
+    broker = ScriptedBroker(NEWEST)
+    async with running(broker, epoch=6) as client:
+        entry = bytearray(encode_batch([b"a"]))
+        entry[12:16] = (4).to_bytes(4, "big")
+        broker.logs[T0].add(0, bytes(entry))
+        fetch = fetch_of(client)
+        await client.fetch([fetch])
+        await client.fetch([PartitionFetch(fetch.decoder, 100)])
+        sent = [request.topics[0].partitions[0] for request, _ in broker.requests]
+        assert [(part.current_leader_epoch, part.last_fetched_epoch) for part in sent] == [(6, -1), (6, 4)]
+
+
+async def test_the_leader_that_an_answer_names_is_passed_on() -> None:
+    broker = ScriptedBroker(NEWEST)
+    leader = LeaderIdAndEpoch(leader_id=2, leader_epoch=5)
+    answers(broker, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, current_leader=leader)
+    heard: list[tuple[Any, ...]] = []
+    async with running(broker, on_leader=lambda *named: heard.append(named)) as client:
+        await client.fetch([fetch_of(client)])
+    assert heard == [(T0, 2, 5, ())]
+
+
+async def test_the_preferred_replica_is_passed_on() -> None:
+    broker = ScriptedBroker(NEWEST)
+    answers(broker, preferred_read_replica=3)
+    async with running(broker) as client:
+        fetch = fetch_of(client)
+        await client.fetch([fetch])
+        assert (fetch.preferred_replica, fetch.error) == (3, None)
+
+
+@pytest.mark.parametrize(("committed", "shown"), [(False, ["a", "b", "c"]), (True, ["b", "c"])])
+async def test_records_of_aborted_transactions_are_left_out_on_request(committed: bool, shown: list[str]) -> None:
+    broker = ScriptedBroker(NEWEST)
+    async with running(broker) as client:
+        log = broker.logs[T0]
+        log.add(0, encode_batch([b"a"], producer_id=7, is_transactional=True))
+        log.add(1, encode_batch([b"b"], producer_id=8, is_transactional=True))
+        log.add(2, encode_batch([b""], [bytes(4)], producer_id=7, is_transactional=True, is_control=True))
+        log.add(3, encode_batch([b"c"]))
+        answers(
+            broker,
+            records=log.read(0, 1 << 20, True),
+            aborted_transactions=(AbortedTransaction(producer_id=7, first_offset=0),),
+        )
+        fetch = fetch_of(client, read_committed=committed)
+        await client.fetch([fetch])
+        assert taken(fetch) == shown
+        assert fetch.decoder.position == 4
+        assert broker.requests[0][0].isolation_level == committed
+
+
+async def test_a_partition_that_was_not_asked_for_is_skipped() -> None:
+    broker = ScriptedBroker(NEWEST)
+    broker.answers[FetchRequest] = lambda request, version: FetchResponse(
+        responses=(
+            FetchableTopicResponse(
+                topic="u", partitions=(FetchPartitionData(partition_index=0, records=encode_batch([b"x"])),)
+            ),
+            FetchableTopicResponse(
+                topic="t",
+                partitions=(
+                    FetchPartitionData(partition_index=9, records=encode_batch([b"x"])),
+                    FetchPartitionData(partition_index=0, records=encode_batch([b"a"])),
+                    FetchPartitionData(partition_index=0, records=encode_batch([b"twice"], base_offset=1)),
+                ),
+            ),
+        )
+    )
+    async with running(broker) as client:
+        fetch = fetch_of(client)
+        await client.fetch([fetch])
+        assert taken(fetch) == ["a"]
+
+
+async def test_an_answer_much_longer_than_asked_for_is_not_kept() -> None:
+    broker = ScriptedBroker(NEWEST)
+    entries = b"".join(encode_batch([bytes(100)], base_offset=n) for n in range(1000))
+    answers(broker, records=entries)
+    async with running(broker) as client:
+        fetch = fetch_of(client, max_bytes=1000, max_message_bytes=1000)
+        await client.fetch([fetch])
+        assert fetch.received == len(entries)
+        assert 0 < len(fetch.decoder.take().values) <= 2000 // 170
+
+
+async def test_damaged_records_end_their_partition_alone() -> None:
+    broker = ScriptedBroker(NEWEST)
+    async with running(broker) as client:
+        good, bad = encode_batch([b"a"]), bytearray(encode_batch([b"b"]))
+        bad[-1] ^= 1
+        broker.logs[T0].add(0, bytes(bad))
+        broker.logs[T1].add(0, good)
+        fetches = [fetch_of(client), fetch_of(client, T1)]
+        await client.fetch(fetches)
+        assert fetches[0].decoder.error is not None
+        assert taken(fetches[1]) == ["a"]
+
+
+async def test_a_decoder_that_was_reset_takes_nothing_of_a_fetch_in_flight() -> None:
+    broker = ScriptedBroker(NEWEST)
+    async with running(broker) as client:
+        fetch = fetch_of(client)
+
+        def answer(request: FetchRequest, version: int) -> FetchResponse:
+            fetch.decoder.reset(Position(7))
+            return broker.fetch(request, version)
+
+        broker.logs[T0].append(encode_batch([b"a"]))
+        broker.answers[FetchRequest] = answer
+        await client.fetch([fetch])
+        assert taken(fetch) == [] and fetch.decoder.position == 7
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff" * 40, bytes(4) + b"\x7f\xff\xff\xff" * 10], ids=["short", "ff", "many"]
+)
+async def test_bytes_that_are_no_answer_end_the_connection_alone(content: bytes) -> None:
+    broker = ScriptedBroker(NEWEST)
+    broker.answers[FetchRequest] = lambda request, version: content
+    async with running(broker) as client:
+        with pytest.raises(RemoteProtocolError):
+            await client.fetch([fetch_of(client)])
+        broker.answers.clear()
+        broker.logs[T0].append(encode_batch([b"a"]))
+        fetch = fetch_of(client)
+        await client.fetch([fetch])
+        assert taken(fetch) == ["a"]
+
+
+# ---- fetch sessions -----------------------------------------------------------------------------------------
+
+
+def sessions(broker: ScriptedBroker) -> list[tuple[int, int, list[int]]]:
+    """Session, epoch and partitions of each fetch."""
+    return [
+        (r.session_id, r.session_epoch, [p.partition for t in r.topics for p in t.partitions])
+        for r, _ in broker.requests
+    ]
+
+
+async def poll(client: KafkaBrokerClient, *fetches: PartitionFetch) -> None:
+    await client.fetch([PartitionFetch(fetch.decoder, 100) for fetch in fetches], max_wait=0.5)
+
+
+async def test_a_long_poll_names_partitions_once() -> None:
+    broker = ScriptedBroker(NEWEST)
+    async with running(broker) as client:
+        both = fetch_of(client), fetch_of(client, T1)
+        await poll(client, *both)
+        await poll(client, *both)
+        await poll(client, both[1])
+        assert sessions(broker) == [(0, 0, [0, 1]), (9, 1, []), (9, 2, [])]
+        forgotten = broker.requests[-1][0].forgotten_topics_data
+        assert [topic.partitions for topic in forgotten] == [(0,)]
+        assert broker.requests[0][0].max_wait_ms == 500
+
+
+async def test_other_fetches_use_no_session() -> None:
+    broker = ScriptedBroker(NEWEST)
+    async with running(broker) as client:
+        await client.fetch([fetch_of(client)])
+        await client.fetch([fetch_of(client)])
+        assert sessions(broker) == [(0, -1, [0]), (0, -1, [0])]
+
+
+@pytest.mark.parametrize(
+    ("code", "then"),
+    [
+        (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, (0, 0, [0])),
+        (ErrorCode.INVALID_FETCH_SESSION_EPOCH, (9, 0, [0])),
+    ],
+)
+async def test_a_session_that_the_broker_does_not_know_is_replaced_at_once(code: int, then: tuple[Any, ...]) -> None:
+    broker = ScriptedBroker(NEWEST)
+    async with running(broker) as client:
+        fetch = fetch_of(client)
+        await poll(client, fetch)
+        refusals = iter([FetchResponse(error_code=code)])
+        broker.answers[FetchRequest] = lambda request, version: next(refusals, None) or broker.fetch(request, version)
+        broker.logs[T0].append(encode_batch([b"a"]))
+        await poll(client, fetch)
+        assert sessions(broker)[1:] == [(9, 1, []), then]
+        assert taken(fetch) == ["a"]
+
+
+async def test_a_broker_that_refuses_every_session_is_a_passing_error() -> None:
+    broker = ScriptedBroker(NEWEST)
+    broker.answers[FetchRequest] = lambda request, version: FetchResponse(
+        error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    )
+    async with running(broker) as client:
+        with pytest.raises(RemoteProtocolError, match="session") as caught:
+            await poll(client, fetch_of(client))
+        assert caught.value.retriable
+
+
+async def test_an_error_of_the_whole_answer_is_raised() -> None:
+    broker = ScriptedBroker(NEWEST)
+    broker.answers[FetchRequest] = lambda request, version: FetchResponse(error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+    async with running(broker) as client:
+        with pytest.raises(BrokerError, match="KAFKA_STORAGE_ERROR"):
+            await client.fetch([fetch_of(client)])
+
+
+async def test_after_a_lost_poll_the_session_is_opened_again() -> None:
+    broker = ScriptedBroker(NEWEST)
+    async with running(broker) as client:
+        fetch = fetch_of(client)
+        await poll(client, fetch)
+        broker.cut = 10
+        with pytest.raises(ConnectionLost):
+            await poll(client, fetch)
+        await poll(client, fetch)
+        assert sessions(broker) == [(0, 0, [0]), (9, 1, []), (9, 0, [0])]
+
+
+# ---- positions ----------------------------------------------------------------------------------------------
+
+
+@every_release
+@pytest.mark.parametrize(
+    ("at", "position"), [(EARLIEST, 0), (LATEST, 3), (AtTime(5.0), None)], ids=["earliest", "latest", "time"]
+)
+async def test_a_position_is_resolved_on_every_release(release: str, at: PositionSpec | AtTime, position: Any) -> None:
+    broker = ScriptedBroker(RELEASES[release])
+    async with running(broker) as client:
+        await client.produce([batch(b"a", b"b", b"c")], acks=-1)
+        if position is None:  # no record is that new; files have no time either
+            position = 3 if RELEASES[release].has_time_index else 0
+        assert await client.resolve_position(T0, at) == position
+
+
+@every_release
+async def test_positions_where_a_log_can_be_cut(release: str) -> None:
+    broker = ScriptedBroker(RELEASES[release])
+    async with running(broker) as client:
+        await client.produce([batch(b"a", b"b", b"c")], acks=-1)
+        assert await client.positions(T0, LATEST, 5) == [3, 0]
+        assert await client.positions(T0, LATEST) == [3]
+        assert await client.positions(T0, EARLIEST, 5) == [0]
+        with pytest.raises(ConfigError):
+            await client.positions(T0, LATEST, 0)
+
+
+@pytest.mark.parametrize(("release", "asked"), [("0.10.1", 0), ("0.11", 1), ("4.1", 1)])
+async def test_the_end_of_what_is_committed_is_asked_for_where_there_are_transactions(release: str, asked: int) -> None:
+    broker = ScriptedBroker(RELEASES[release])
+    async with running(broker) as client:
+        assert await client.resolve_position(T0, LATEST, read_committed=True) == 0
+        assert broker.requests[0][0].isolation_level == asked

@@ -1,0 +1,105 @@
+"""The connections of one cluster: who may be reached how, and what is left when the block ends."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import anyio
+import pytest
+
+from odradek.core.backoff import Backoff
+from odradek.errors import Closed, InternalError, Unreachable
+from odradek.io.connection import ConnectionOptions
+from odradek.io.kafka.authentication import TokenSource
+from odradek.io.kafka.connections import BOOTSTRAP_ID, BrokerConnections
+from odradek.types import Broker
+from odradek.wire.kafka.messages.metadata import MetadataRequest
+
+pytestmark = pytest.mark.anyio
+
+OPTIONS = ConnectionOptions(connect_timeout_s=0.5, backoff=Backoff(0, 1, 5))
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port on which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        number: int = server.getsockname()[1]
+    yield number
+
+
+@pytest.fixture
+def silent() -> Iterator[Broker]:
+    """A server that accepts and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield Broker(BOOTSTRAP_ID, *server.getsockname())
+
+
+def connections_of(*bootstrap: str, tokens: TokenSource | None = None) -> BrokerConnections:
+    return BrokerConnections(
+        frozenset(bootstrap), client_id="me", request_timeout_s=20.0, options=OPTIONS, tokens=tokens
+    )
+
+
+async def test_an_advertised_address_that_cannot_be_reached_is_named_as_such(port: int) -> None:
+    async with connections_of() as connections:
+        with pytest.raises(Unreachable, match=r"listener: tcp: Connection refused .*advertised\.listeners") as caught:
+            await connections.get(Broker(1, "127.0.0.1", port), "control").negotiate()
+    assert (caught.value.step, caught.value.address) == ("listener", f"127.0.0.1:{port}")
+
+
+async def test_an_address_of_the_url_that_cannot_be_reached_names_the_step(port: int) -> None:
+    async with connections_of(f"127.0.0.1:{port}") as connections:
+        for broker in (Broker(1, "127.0.0.1", port), Broker(BOOTSTRAP_ID, "127.0.0.1", port)):
+            with pytest.raises(Unreachable, match="tcp: Connection refused") as caught:
+                await connections.ask(broker, MetadataRequest, lambda versions: MetadataRequest())
+            assert caught.value.step == "tcp"
+
+
+async def test_a_server_that_says_nothing_costs_the_time_limit(silent: Broker) -> None:
+    async with connections_of(silent.address) as connections:
+        with anyio.fail_after(10), pytest.raises(Unreachable, match=r"version: .* nothing was answered"):
+            await connections.ask(silent, MetadataRequest, lambda versions: MetadataRequest())
+        assert repr(connections) == "<BrokerConnections 0 connections>"  # it was for this request only
+
+
+async def test_each_kind_of_work_has_its_own_until_it_is_closed() -> None:
+    async with connections_of() as connections:
+        broker = Broker(1, "b", 9092)
+        fetch, produce = connections.get(broker, "fetch"), connections.get(broker, "produce")
+        assert connections.get(broker, "fetch") is fetch
+        assert fetch is not produce
+        connections.close(broker, "fetch")
+        connections.close(broker, "unknown")
+        assert connections.get(broker, "fetch") is not fetch
+        await anyio.wait_all_tasks_blocked()
+        assert not fetch.is_open
+        assert produce.is_open
+    assert not produce.is_open
+    with pytest.raises(Closed):
+        connections.get(broker, "fetch")
+
+
+async def test_a_defect_ends_one_connection_and_the_next_use_opens_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with connections_of() as connections:
+        broker = Broker(1, "b", 9092)
+        first, other = connections.get(broker, "fetch"), connections.get(broker, "produce")
+
+        async def fail() -> None:
+            raise InternalError("a defect")
+
+        monkeypatch.setattr(first.connection, "run", fail)
+        await anyio.wait_all_tasks_blocked()
+        assert connections.get(broker, "fetch") is not first
+        assert connections.get(broker, "produce") is other
+
+
+async def test_a_token_is_fetched_before_a_connection_is_opened(silent: Broker) -> None:
+    async def fail() -> str:
+        raise LookupError("secret")
+
+    async with connections_of(silent.address, tokens=TokenSource(fail, 1.0)) as connections:
+        with pytest.raises(Unreachable, match="sasl: no token: the provider raised LookupError") as caught:
+            await connections.ask(silent, MetadataRequest, lambda versions: MetadataRequest())
+        assert "secret" not in str(caught.value)

@@ -1,0 +1,402 @@
+"""The handshake of a connection, with a peer that answers, or does not, as the releases of Kafka do."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from tests.io.kafka.peer import CLUSTER, EVERYTHING, Peer, of_release
+
+from odradek.core.backoff import Backoff
+from odradek.core.kafka.sasl import OAuthBearer, Plain, Scram
+from odradek.core.kafka.sasl.scram import Keys
+from odradek.core.kafka.versions import BrokerVersions
+from odradek.errors import AuthFailed, OdradekError, Unreachable
+from odradek.io.connection import ConnectionOptions
+from odradek.io.kafka.connection import KafkaConnection
+from odradek.io.kafka.handshake import Identity, KafkaHandshake, KnownVersions, Login
+from odradek.wire.kafka.messages.metadata import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+)
+from odradek.wire.kafka.messages.security import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+
+pytestmark = pytest.mark.anyio
+
+PLAIN = Login("PLAIN", lambda host: Plain("alice", "pass-of-alice").exchange())
+OPTIONS = ConnectionOptions(connect_timeout_s=5.0, backoff=Backoff(0, 1, 5))
+SHORT = ConnectionOptions(connect_timeout_s=0.2, backoff=Backoff(0, 1, 5))
+
+
+@asynccontextmanager
+async def connection_to(
+    peer: Peer,
+    login: Login | None = None,
+    known: KnownVersions | None = None,
+    options: ConnectionOptions = OPTIONS,
+    clock: Any = anyio.current_time,
+) -> AsyncIterator[KafkaConnection]:
+    handshake = KafkaHandshake(
+        "b", 9092, Identity("me", "odradek", "1.0"), known or KnownVersions(clock), login, clock, lambda: 0.5
+    )
+    async with anyio.create_task_group() as peer.group:
+        connection = KafkaConnection(
+            "b",
+            9092,
+            connect=peer.dial,
+            handshake=handshake,
+            client_id="me",
+            request_timeout_s=20.0,
+            options=options,
+        )
+        async with connection.connection:
+            with anyio.fail_after(30):
+                yield connection
+        peer.group.cancel_scope.cancel()
+
+
+async def failure(peer: Peer, login: Login | None = None, options: ConnectionOptions = OPTIONS) -> Any:
+    """Return the error of the handshake."""
+    async with connection_to(peer, login, options=options) as connection:
+        with pytest.raises(OdradekError) as caught:
+            await connection.negotiate()
+        assert not caught.value.sent
+        return caught.value
+
+
+# ---- versions ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_modern_broker_is_known_after_one_request_and_the_second_answer_is_skipped() -> None:
+    peer = Peer({MetadataRequest: lambda request, version: CLUSTER})
+    async with connection_to(peer) as connection:
+        versions = await connection.negotiate()
+        assert versions.version(MetadataRequest) == 13
+        assert await connection.submit(MetadataRequest()) == CLUSTER
+        assert peer.names() == ["ApiVersions 3", "Metadata 0", "Metadata 13"]
+        assert len(peer.connections) == 1
+
+
+async def test_a_broker_of_a_known_cluster_is_asked_for_its_versions_only() -> None:
+    peer, known = Peer(), KnownVersions(anyio.current_time)
+    for _ in range(2):
+        async with connection_to(peer, known=known) as connection:
+            await connection.negotiate()
+    assert peer.names() == ["ApiVersions 3", "Metadata 0", "ApiVersions 3"]
+
+
+async def test_a_broker_that_does_not_answer_as_the_others_did_is_probed_the_next_time() -> None:
+    known = KnownVersions(anyio.current_time)
+    async with connection_to(Peer(), known=known) as connection:
+        await connection.negotiate()
+    old = of_release("0.8.2")
+    async with connection_to(old, known=known) as connection:
+        with pytest.raises(Unreachable):
+            await connection.negotiate()
+        assert old.names() == ["ApiVersions 3"]
+        assert (await connection.negotiate()).release == "0.8.2"
+
+
+async def test_the_client_names_itself() -> None:
+    peer = Peer()
+    async with connection_to(peer) as connection:
+        await connection.negotiate()
+    request, _ = peer.requests[0]
+    assert (request.client_software_name, request.client_software_version) == ("odradek", "1.0")
+
+
+@pytest.mark.parametrize("listed", [(), (ApiVersion(api_key=18, max_version=2),)])
+async def test_a_refused_version_of_the_question_is_asked_again_in_another(listed: tuple[ApiVersion, ...]) -> None:
+    def answer(request: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
+        return ApiVersionsResponse(error_code=35, api_keys=listed) if version == 3 else EVERYTHING
+
+    peer = Peer({ApiVersionsRequest: answer})
+    async with connection_to(peer) as connection:
+        assert (await connection.negotiate()).has(MetadataRequest, 12)
+        await connection.submit(MetadataRequest())
+    assert peer.names() == ["ApiVersions 3", "Metadata 0", f"ApiVersions {2 if listed else 0}", "Metadata 13"]
+
+
+@pytest.mark.parametrize(("release", "connections"), [("0.9.0", 1), ("0.8.2", 3), ("0.8.1", 4), ("0.8.0", 5)])
+async def test_brokers_that_know_no_versions_are_told_apart(release: str, connections: int) -> None:
+    peer, known = of_release(release), KnownVersions(anyio.current_time)
+    async with connection_to(peer, known=known) as connection:
+        assert (await connection.negotiate()).release == release
+        await connection.submit(MetadataRequest())
+        assert len(peer.connections) == connections
+        assert connection.connection.statistics().losses == 0
+    before = len(peer.requests)
+    async with connection_to(peer, known=known) as connection:
+        assert (await connection.negotiate()).release == release  # it is remembered
+    assert len(peer.requests) == before
+
+
+async def test_what_is_remembered_of_an_old_broker_is_forgotten_after_a_time() -> None:
+    now = 0.0
+    known = KnownVersions(lambda: now)
+    known.learn("b:9092", BrokerVersions.of_release("0.8.2"))
+    assert known.release("b:9092") is not None
+    assert known.release("c:9092") is None
+    now = 601.0
+    assert known.release("b:9092") is None
+
+
+async def test_a_broker_that_closed_for_a_reason_of_its_own_is_not_taken_for_an_old_one() -> None:
+    peer = Peer()
+    closed = iter([ConnectionAbortedError])
+    peer.answers[ApiVersionsRequest] = lambda request, version: next(closed, EVERYTHING)
+    async with connection_to(peer) as connection:
+        assert (await connection.negotiate()).release is None
+        assert (await connection.negotiate()).has(MetadataRequest, 13)
+
+
+async def test_requests_are_encoded_for_the_connection_they_leave_on_again_after_a_reconnect() -> None:
+    def only(last: int) -> ApiVersionsResponse:
+        return ApiVersionsResponse(
+            api_keys=(ApiVersion(api_key=3, max_version=last), ApiVersion(api_key=0, max_version=last))
+        )
+
+    offers = iter([only(1), only(5)])
+    peer = Peer({ApiVersionsRequest: lambda request, version: next(offers)})
+    async with connection_to(peer) as connection:
+        await connection.submit(MetadataRequest(topics=None))
+        answers = iter([ConnectionAbortedError])
+        peer.answers[MetadataRequest] = lambda request, version: next(answers, CLUSTER)
+        with pytest.raises(OdradekError):
+            await connection.submit(MetadataRequest(topics=None))
+        assert await connection.submit(MetadataRequest(topics=None))
+    assert [name for name in peer.names() if name[0] == "M"] == ["Metadata 0", "Metadata 1", "Metadata 1", "Metadata 5"]
+
+
+# ---- peers that are no brokers, or expect something else -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "why", "hint"),
+    [
+        (b"\x15\x03\x03\x00\x02\x02\x50", "the peer speaks TLS", "+ssl"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "the peer speaks HTTP", "port of a broker"),
+        (b"\x7f\xff\xff\xff", "a response of 2147483647 bytes", "TLS or SASL"),
+        (b"\xff\xff\xff\xff", "a response of -1 bytes", "TLS or SASL"),
+        (b"\x00\x00\x00\x04\x00\x00\x00\x07", "correlation id 7, expected one of", "TLS or SASL"),
+        (b"\x00\x00\x00\x02\x00\x00", "a response of 2 bytes", "TLS or SASL"),
+    ],
+)
+async def test_bytes_that_are_no_answer_name_step_address_and_hint(answer: bytes, why: str, hint: str) -> None:
+    error = await failure(Peer({ApiVersionsRequest: lambda request, version: answer}))
+    assert isinstance(error, Unreachable)
+    assert (error.step, error.address) == ("version", "b:9092")
+    assert why in error.why
+    assert hint in error.hint
+    assert error.retriable == ("speaks" not in why)
+
+
+async def test_a_peer_that_closes_every_connection_may_expect_another_security_protocol() -> None:
+    peer = Peer()
+    peer.answers = {}
+    peer.default = lambda request, version: ConnectionAbortedError  # type: ignore[assignment,return-value,method-assign]
+    error = await failure(peer)
+    assert (type(error), error.step, len(peer.connections)) == (Unreachable, "version", 4)
+    assert "security protocol" in error.why
+
+
+async def test_a_silent_peer_costs_one_time_limit() -> None:
+    error = await failure(Peer({ApiVersionsRequest: lambda *_: None, MetadataRequest: lambda *_: None}), options=SHORT)
+    assert (type(error), error.step) == (Unreachable, "version")
+    assert "there was no response" in error.why
+
+
+async def test_a_listener_that_expects_sasl_says_so() -> None:
+    error = await failure(Peer({MetadataRequest: lambda *_: ConnectionAbortedError}))
+    assert (type(error), error.step, error.retriable) == (Unreachable, "sasl", False)
+    assert "+sasl" in error.hint
+
+
+# ---- SASL --------------------------------------------------------------------------------------------------------
+
+
+def sasl_peer(lifetime_ms: int = 0) -> Peer:
+    return Peer(
+        {
+            SaslHandshakeRequest: lambda request, version: SaslHandshakeResponse(mechanisms=("PLAIN",)),
+            SaslAuthenticateRequest: lambda request, version: SaslAuthenticateResponse(session_lifetime_ms=lifetime_ms),
+        }
+    )
+
+
+async def test_nothing_but_versions_precedes_authentication_and_nothing_overtakes_it() -> None:
+    peer = sasl_peer()
+    async with connection_to(peer, PLAIN) as connection:
+        await connection.submit(MetadataRequest())
+    assert peer.names() == ["ApiVersions 3", "SaslHandshake 1", "SaslAuthenticate 2", "Metadata 13"]
+    assert peer.requests[2][0].auth_bytes == b"\0alice\0pass-of-alice"
+
+
+async def test_tokens_are_raw_before_1_0() -> None:
+    offered = ApiVersionsResponse(
+        api_keys=(ApiVersion(api_key=17, max_version=0), ApiVersion(api_key=3, max_version=2), ApiVersion(api_key=0))
+    )
+    peer = sasl_peer()
+    peer.answers[ApiVersionsRequest] = lambda request, version: offered
+    tokens: list[bytes] = []
+
+    def raw(frame: bytes) -> bytes | None:
+        if frame.startswith(b"\0alice"):
+            tokens.append(frame)
+            return b""
+        return None
+
+    peer.raw = raw
+    async with connection_to(peer, PLAIN) as connection:
+        await connection.submit(MetadataRequest(topics=None))
+    assert peer.names() == ["ApiVersions 3", "SaslHandshake 0", "Metadata 2"]
+    assert tokens == [b"\0alice\0pass-of-alice"]
+
+
+async def test_both_sides_of_scram_are_checked() -> None:
+    keys: list[Any] = []
+
+    def server(request: SaslAuthenticateRequest, version: int) -> SaslAuthenticateResponse:
+        message = request.auth_bytes.decode()
+        if message.startswith("n,,"):
+            nonce = message.split("r=")[1] + "more"
+            keys[:] = [message[3:], f"r={nonce},s=c2FsdA==,i=4096"]
+            return SaslAuthenticateResponse(auth_bytes=keys[1].encode())
+        derived = Keys.derive("SCRAM-SHA-256", "right", b"salt", 4096)
+        signature = derived.server_signature(f"{keys[0]},{keys[1]},{message.split(',p=')[0]}")
+        return SaslAuthenticateResponse(auth_bytes=b"v=" + b64encode(signature))
+
+    peer = sasl_peer()
+    peer.answers[SaslAuthenticateRequest] = server
+    for password, accepted in (("right", True), ("wrong", False)):
+        login = Login("SCRAM-SHA-256", lambda host, p=password: Scram("SCRAM-SHA-256", "u", p).exchange("n" * 24))  # type: ignore[misc]
+        if accepted:
+            async with connection_to(peer, login) as connection:
+                await connection.negotiate()
+        else:
+            assert "did not prove" in (await failure(peer, login)).why
+
+
+@pytest.mark.parametrize(
+    ("handshake", "authenticate", "why", "hint"),
+    [
+        (SaslHandshakeResponse(error_code=33, mechanisms=("GSSAPI",)), None, "the broker has GSSAPI", "sasl_mechanism"),
+        (SaslHandshakeResponse(error_code=34), None, "ILLEGAL_SASL_STATE", "without +sasl"),
+        (
+            SaslHandshakeResponse(),
+            SaslAuthenticateResponse(error_code=58, error_message="Invalid username or password"),
+            "b:9092: SASL_AUTHENTICATION_FAILED: Invalid username or password",
+            "",
+        ),
+    ],
+)
+async def test_a_refusal_says_why_and_shows_no_secret(
+    handshake: SaslHandshakeResponse, authenticate: SaslAuthenticateResponse | None, why: str, hint: str
+) -> None:
+    peer = sasl_peer()
+    peer.answers[SaslHandshakeRequest] = lambda request, version: handshake
+    peer.answers[SaslAuthenticateRequest] = lambda request, version: authenticate
+    error = await failure(peer, PLAIN)
+    assert isinstance(error, AuthFailed)
+    assert why in error.why
+    assert hint in error.hint
+    assert not error.retriable
+    assert "pass-of-alice" not in f"{error}{error!r}{error.__cause__!r}"
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+async def test_a_close_during_authentication_is_final_where_brokers_refuse_that_way(wrapped: bool) -> None:
+    peer = sasl_peer()
+    last = 1 if wrapped else 0
+    keys = tuple(ApiVersion(api_key=key, max_version=last) for key in ((0, 3, 17, 36) if wrapped else (0, 3, 17)))
+    peer.answers[ApiVersionsRequest] = lambda request, version: ApiVersionsResponse(api_keys=keys)
+    peer.answers[SaslHandshakeRequest] = lambda request, version: ConnectionAbortedError
+    error = await failure(peer, PLAIN)
+    assert (type(error), error.step, error.retriable) == (Unreachable, "sasl", wrapped)
+
+
+async def test_a_session_is_renewed_on_the_live_connection_before_it_ends() -> None:
+    now = 1000.0
+    peer = sasl_peer(lifetime_ms=60_000)
+    async with connection_to(peer, PLAIN, clock=lambda: now) as connection:
+        await connection.submit(MetadataRequest())
+        now += 53.0
+        await connection.submit(MetadataRequest())
+        assert peer.names()[4:] == ["Metadata 13"]  # 90 % of a minute are 54 s
+        now += 2.0
+        first, second = connection.submit(MetadataRequest()), connection.submit(MetadataRequest())
+        await first
+        await second
+        assert peer.names()[5:] == ["SaslHandshake 1", "SaslAuthenticate 2", "Metadata 13", "Metadata 13"]
+        await connection.submit(MetadataRequest())
+        assert peer.names()[9:] == ["Metadata 13"]
+        assert len(peer.connections) == 1
+
+
+async def test_a_session_is_not_renewed_twice_in_a_second_however_short_it_is() -> None:
+    now = 1000.0
+    peer = sasl_peer(lifetime_ms=100)
+    async with connection_to(peer, PLAIN, clock=lambda: now) as connection:
+        await connection.submit(MetadataRequest())
+        now += 1.0
+        await connection.submit(MetadataRequest())
+        assert peer.names()[4:] == ["Metadata 13"]
+        now += 0.2
+        await connection.submit(MetadataRequest())
+        assert peer.names()[5:] == ["SaslHandshake 1", "SaslAuthenticate 2", "Metadata 13"]
+
+
+async def test_a_refused_renewal_fails_what_waits_for_it() -> None:
+    now = 1000.0
+    peer = sasl_peer(lifetime_ms=60_000)
+    async with connection_to(peer, PLAIN, clock=lambda: now) as connection:
+        await connection.submit(MetadataRequest())
+        now += 59.0
+        peer.answers[SaslAuthenticateRequest] = lambda *_: SaslAuthenticateResponse(
+            error_code=58, error_message="expired"
+        )
+        with pytest.raises(AuthFailed, match="expired"):
+            await connection.submit(MetadataRequest())
+
+
+async def test_a_bad_bearer_token_of_the_provider_is_an_authentication_failure() -> None:
+    error = await failure(sasl_peer(), Login("OAUTHBEARER", lambda host: OAuthBearer("not a token").exchange()))
+    assert "not a token" not in str(error)
+
+
+# ---- cut lines ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("login", [None, PLAIN], ids=["plaintext", "sasl"])
+async def test_a_line_cut_at_any_byte_of_the_handshake_fails_at_once_and_heals(login: Login | None) -> None:
+    """Whatever was cut, the error is one of the network, nothing hangs, and the next attempt works."""
+    whole = sasl_peer()
+    async with connection_to(whole, login) as connection:
+        await connection.negotiate()
+    for cut in [*range(24), *range(24, whole.sent, 37), whole.sent - 1]:
+        peer = sasl_peer()
+        peer.cut = cut
+        async with connection_to(peer, login) as connection:
+            with pytest.raises(Unreachable) as caught:
+                await connection.negotiate()
+            assert caught.value.step in ("version", "sasl")
+            peer.cut = None
+            assert (await connection.negotiate()).release is None
+
+
+async def test_answers_that_come_byte_by_byte_are_the_same() -> None:
+    peer = sasl_peer()
+    peer.capacity = 1
+    async with connection_to(peer, PLAIN) as connection:
+        assert (await connection.negotiate()).has(MetadataRequest, 13)

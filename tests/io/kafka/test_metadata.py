@@ -1,0 +1,371 @@
+"""Metadata of a cluster, from brokers that answer, do not, or change their minds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from anyio import wait_all_tasks_blocked
+
+from odradek.core.backoff import Backoff
+from odradek.core.kafka.versions import BrokerVersions, VersionRange
+from odradek.errors import AuthFailed, BrokerError, Closed, ConfigError, OdradekError, Unreachable
+from odradek.io.kafka.connections import BOOTSTRAP_ID
+from odradek.io.kafka.metadata import KafkaMetadata, MetadataOptions, metadata_request
+from odradek.types import Broker, TopicPartition
+from odradek.wire.kafka.messages.common import NodeEndpoint
+from odradek.wire.kafka.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+pytestmark = pytest.mark.anyio
+
+SEEDS = [Broker(BOOTSTRAP_ID, host, 9092) for host in ("s1", "s2", "s3")]
+NEWEST = BrokerVersions({3: VersionRange(0, 13), 0: VersionRange(0, 13), 1: VersionRange(0, 18)})
+QUICK = MetadataOptions(bootstrap_timeout_s=5.0, creation_s=5.0, backoff=Backoff(0, 1, 0.01))
+
+
+def topic(name: str, *leaders: int, error: int = 0, internal: bool = False, epoch: int = -1) -> MetadataResponseTopic:
+    parts = tuple(
+        MetadataResponsePartition(partition_index=n, leader_id=leader, leader_epoch=epoch)
+        for n, leader in enumerate(leaders)
+    )
+    return MetadataResponseTopic(error_code=error, name=name, is_internal=internal, partitions=parts)
+
+
+class Brokers:
+    """A cluster whose answers a test sets."""
+
+    def __init__(self, *topics: MetadataResponseTopic) -> None:
+        self.topics = {each.name: each for each in topics}
+        self.hosts = {1: "b1", 2: "b2"}
+        self.asked: list[tuple[str, MetadataRequest]] = []
+        self.down: dict[str, OdradekError] = {}
+        self.error_code = 0
+        self.gate: anyio.Event | None = None
+        self.on_ask: Callable[[MetadataRequest], None] = lambda request: None
+
+    async def ask(self, broker: Broker, build: Callable[[BrokerVersions], MetadataRequest]) -> MetadataResponse:
+        await anyio.lowlevel.checkpoint()
+        request = build(NEWEST)
+        self.asked.append((broker.host, request))
+        if broker.host in self.down:
+            raise self.down[broker.host]
+        self.on_ask(request)
+        if self.gate is not None:
+            await self.gate.wait()
+        names = self.topics if request.topics is None else [each.name for each in request.topics]
+        unknown = MetadataResponseTopic(error_code=3)
+        answered = tuple(self.topics.get(name) or _named(unknown, name) for name in names)
+        brokers = tuple(MetadataResponseBroker(node_id=n, host=host, port=9092) for n, host in self.hosts.items())
+        return MetadataResponse(brokers=brokers, topics=answered, error_code=self.error_code)
+
+    @property
+    def names_asked(self) -> list[list[str | None] | None]:
+        return [r.topics if r.topics is None else [t.name for t in r.topics] for _, r in self.asked]
+
+
+def _named(unknown: MetadataResponseTopic, name: str | None) -> MetadataResponseTopic:
+    return MetadataResponseTopic(error_code=unknown.error_code, name=name)
+
+
+@asynccontextmanager
+async def opened(brokers: Brokers, options: MetadataOptions = QUICK) -> AsyncIterator[KafkaMetadata]:
+    with anyio.fail_after(20):
+        async with KafkaMetadata(SEEDS, brokers.ask, options) as metadata:
+            yield metadata
+
+
+def refused(address: str) -> Unreachable:
+    return Unreachable("tcp", address, "refused")
+
+
+# ---- bootstrap ---------------------------------------------------------------------------------------------------
+
+
+async def test_the_first_address_that_answers_is_enough() -> None:
+    brokers = Brokers()
+    brokers.down = {"s1": refused("s1:9092"), "s3": refused("s3:9092")}
+    async with opened(brokers) as metadata:
+        assert metadata.table.brokers == {1: Broker(1, "b1", 9092), 2: Broker(2, "b2", 9092)}
+    assert {host for host, _ in brokers.asked} <= {"s1", "s2", "s3"}
+    assert brokers.names_asked[-1] == []
+
+
+async def test_addresses_are_tried_again_until_one_answers() -> None:
+    brokers = Brokers()
+    brokers.down = {broker.host: refused(broker.address) for broker in SEEDS}
+
+    async with anyio.create_task_group() as group:
+
+        async def come_up() -> None:
+            while len(brokers.asked) < 7:
+                await anyio.lowlevel.checkpoint()
+            brokers.down.clear()
+
+        group.start_soon(come_up)
+        async with opened(brokers) as metadata:
+            assert metadata.table.brokers
+    assert len(brokers.asked) > 7
+
+
+async def test_without_an_answer_the_error_names_every_address_and_its_reason() -> None:
+    brokers = Brokers()
+    brokers.down = {"s1": refused("s1:9092"), "s2": Unreachable("dns", "s2:9092", "unknown"), "s3": refused("s3:9092")}
+    options = MetadataOptions(bootstrap_timeout_s=0.05, backoff=Backoff(0, 1, 0.01))
+    with pytest.raises(Unreachable) as caught:
+        async with opened(brokers, options):
+            pass
+    for part in ("s1:9092", "s2:9092: dns: unknown", "s3:9092: tcp: refused"):
+        assert part in str(caught.value)
+
+
+async def test_silent_addresses_cost_the_time_limit_and_no_more() -> None:
+    brokers = Brokers()
+    brokers.gate = anyio.Event()
+    began = anyio.current_time()
+    with pytest.raises(Unreachable, match=r"no answer within 0\.05 s"):
+        async with opened(brokers, MetadataOptions(bootstrap_timeout_s=0.05)):
+            pass
+    assert anyio.current_time() - began < 5
+
+
+async def test_an_error_that_trying_again_cannot_change_is_raised_at_once() -> None:
+    brokers = Brokers()
+    brokers.down = {broker.host: AuthFailed("PLAIN", "wrong password") for broker in SEEDS}
+    with pytest.raises(AuthFailed, match="wrong password"):
+        async with opened(brokers, MetadataOptions(bootstrap_timeout_s=3600)):
+            pass
+    assert len(brokers.asked) == 3
+
+
+async def test_no_address_is_an_error_of_the_user() -> None:
+    with pytest.raises(ConfigError, match="at least one broker"):
+        KafkaMetadata([], Brokers().ask)
+
+
+async def test_a_broker_that_knows_no_broker_yet_is_not_believed() -> None:
+    brokers = Brokers()
+    brokers.hosts = {}
+
+    def starts(request: MetadataRequest) -> None:
+        if len(brokers.asked) > 4:
+            brokers.hosts = {1: "b1"}
+
+    brokers.on_ask = starts
+    async with opened(brokers) as metadata:
+        assert list(metadata.table.brokers) == [1]
+
+
+# ---- topics ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_topic_is_read_at_its_first_use_and_known_afterwards() -> None:
+    brokers = Brokers(topic("orders", 1, 2, -1))
+    async with opened(brokers) as metadata:
+        table = await metadata.table_for_topic("orders")
+        assert table.partitions("orders") == tuple(TopicPartition("orders", n) for n in range(3))
+        assert [table.leader(p) for p in table.partitions("orders")] == [
+            Broker(1, "b1", 9092),
+            Broker(2, "b2", 9092),
+            None,
+        ]
+        assert (await metadata.table_for_topic("orders")) is metadata.table
+        assert table.topics == {"orders"}
+
+
+async def test_reading_creates_no_topic_and_writing_does() -> None:
+    brokers = Brokers()
+    async with opened(brokers) as metadata:
+        assert (await metadata.table_for_topic("misspelt")).partitions("misspelt") == ()
+        assert not any(request.allow_auto_topic_creation for _, request in brokers.asked)
+
+        def create(request: MetadataRequest) -> None:
+            if request.allow_auto_topic_creation:
+                assert [each.name for each in request.topics or ()] == ["misspelt", "new"]
+                brokers.topics["new"] = topic("new", 1) if "new" in brokers.topics else topic("new", error=5)
+
+        brokers.on_ask = create
+        assert (await metadata.table_for_topic("new", create=True)).partitions("new") == (TopicPartition("new", 0),)
+
+
+@pytest.mark.parametrize(("code", "name"), [(29, "TOPIC_AUTHORIZATION_FAILED"), (17, "INVALID_TOPIC_EXCEPTION")])
+async def test_a_topic_that_cannot_be_used_says_why(code: int, name: str) -> None:
+    async with opened(Brokers(topic("secret", error=code))) as metadata:
+        with pytest.raises(BrokerError, match=f"Metadata of topic 'secret': {name}"):
+            await metadata.table_for_topic("secret")
+
+
+async def test_all_topics_are_those_of_users_and_stay_up_to_date() -> None:
+    brokers = Brokers(topic("a", 1), topic("__consumer_offsets", 1, internal=True))
+    async with opened(brokers) as metadata:
+        assert await metadata.all_topics() == {"a"}
+        brokers.topics["b"] = topic("b", 2)
+        assert (await metadata.refresh()).topics == {"a", "b"}
+        assert brokers.names_asked[-1] is None
+
+
+async def test_a_topic_without_a_leader_is_read_again_until_it_has_one() -> None:
+    brokers = Brokers(topic("t", -1))
+    async with opened(brokers) as metadata:
+        table = await metadata.table_for_topic("t")
+        brokers.topics["t"] = topic("t", 2)
+        table = await metadata.wait_for_newer(table.version)
+        assert table.leader(TopicPartition("t", 0)) == Broker(2, "b2", 9092)
+
+
+async def test_everything_is_read_again_when_it_is_old() -> None:
+    brokers = Brokers(topic("t", 1))
+    async with opened(brokers, MetadataOptions(max_age_s=0.02, backoff=Backoff(0, 1, 0.01))) as metadata:
+        table = await metadata.table_for_topic("t")
+        brokers.hosts[3] = "b3"
+        assert set((await metadata.wait_for_newer(table.version)).brokers) == {1, 2, 3}
+
+
+async def test_calls_at_the_same_time_share_requests_and_none_gets_an_answer_older_than_its_call() -> None:
+    brokers = Brokers(topic("t", 1))
+    async with opened(brokers) as metadata:
+        await metadata.table_for_topic("t")
+        before = len(brokers.asked)
+        brokers.gate = anyio.Event()
+        tables: list[Any] = []
+
+        async def refresh() -> None:
+            tables.append(await metadata.refresh())
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(refresh)
+            await wait_all_tasks_blocked()
+            brokers.topics["t"] = topic("t", 2)
+            for _ in range(50):
+                group.start_soon(refresh)
+            await wait_all_tasks_blocked()
+            assert len(brokers.asked) == before + 1
+            brokers.gate.set()
+        assert len(brokers.asked) == before + 2
+        assert {table.leader(TopicPartition("t", 0)).id for table in tables} == {2}
+
+
+async def test_a_cancelled_call_leaves_the_request_to_others() -> None:
+    brokers = Brokers(topic("t", 1))
+    async with opened(brokers) as metadata:
+        brokers.gate = anyio.Event()
+        with anyio.move_on_after(0.01):
+            await metadata.table_for_topic("t")
+        brokers.gate.set()
+        assert (await metadata.refresh()).partitions("t")
+
+
+async def test_a_leader_that_a_response_names_is_in_the_table_at_once() -> None:
+    brokers = Brokers(topic("t", 1, epoch=5))
+    async with opened(brokers) as metadata:
+        table, where = await metadata.table_for_topic("t"), TopicPartition("t", 0)
+        metadata.leader_changed(where, 2, 4)
+        assert metadata.table is table  # an older epoch
+        metadata.leader_changed(where, 9, 6, [NodeEndpoint(node_id=9, host="b9", port=1)])
+        assert metadata.table.leader(where) == Broker(9, "b9", 1)
+        assert (await metadata.wait_for_newer(table.version)) is metadata.table
+
+
+# ---- brokers that go ---------------------------------------------------------------------------------------------
+
+
+async def test_when_no_known_broker_answers_the_addresses_of_the_url_are_asked_again() -> None:
+    brokers = Brokers(topic("t", 1))
+    async with opened(brokers) as metadata:
+        await metadata.table_for_topic("t")
+        brokers.down = {host: refused(f"{host}:9092") for host in ("b1", "b2")}
+        brokers.hosts = {7: "b7"}
+        assert list((await metadata.refresh()).brokers) == [7]
+
+
+async def test_a_cluster_may_send_the_client_back_to_the_beginning() -> None:
+    brokers = Brokers(topic("t", 1))
+    async with opened(brokers) as metadata:
+        await metadata.table_for_topic("t")
+        brokers.error_code = 129
+        hosts: list[str] = []
+
+        def once(request: MetadataRequest) -> None:
+            hosts.append(brokers.asked[-1][0])
+            brokers.error_code = 0 if len(hosts) > 1 else 129
+
+        brokers.on_ask = once
+        await metadata.refresh()
+        assert hosts[0] in ("b1", "b2")
+        assert len(hosts) == 2
+
+
+async def test_an_outage_costs_two_log_lines(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    brokers = Brokers(topic("t", 1))
+    caplog.set_level(logging.INFO, "odradek")
+    async with opened(brokers) as metadata:
+        await metadata.table_for_topic("t")
+        brokers.down = {host: refused(f"{host}:9092") for host in ("b1", "b2", "s1", "s2", "s3")}
+        for _ in range(3):
+            with pytest.raises(Unreachable, match=r"b1:9092.*refused"):
+                await metadata.refresh()
+        brokers.down.clear()
+        await metadata.refresh()
+    lines = [record.message for record in caplog.records]
+    assert len(lines) == 2
+    assert "no broker answers" in lines[0]
+    assert "answers, after 3 failed attempts" in lines[1]
+
+
+async def test_leaving_the_block_ends_every_wait() -> None:
+    brokers = Brokers(topic("t", 1))
+    errors: list[BaseException] = []
+    async with anyio.create_task_group() as group:
+
+        async def wait(call: Callable[[], Any]) -> None:
+            try:
+                await call()
+            except Closed as error:
+                errors.append(error)
+
+        async with opened(brokers) as metadata:
+            brokers.gate = anyio.Event()
+            version = metadata.table.version
+            calls = (metadata.refresh, metadata.refresh, lambda: metadata.wait_for_newer(version))
+            for call in calls:
+                group.start_soon(wait, call)
+                await wait_all_tasks_blocked()
+    assert len(errors) == 3
+    with pytest.raises(Closed):
+        await metadata.refresh()
+
+
+# ---- requests ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("last", "names", "create", "topics", "creates"),
+    [
+        (0, None, False, (), True),
+        (0, [], False, (), True),
+        (0, ["a"], False, ("a",), True),
+        (1, None, False, None, True),
+        (1, [], False, (), True),
+        (4, ["a", "b"], False, ("a", "b"), False),
+        (13, ["a"], True, ("a",), True),
+        (13, None, False, None, False),
+    ],
+)
+def test_requests_fit_the_versions_of_the_broker(
+    last: int, names: list[str] | None, create: bool, topics: tuple[str, ...] | None, creates: bool
+) -> None:
+    request = metadata_request(BrokerVersions({3: VersionRange(0, last)}), names, create)
+    assert (None if request.topics is None else tuple(each.name for each in request.topics)) == topics
+    assert request.allow_auto_topic_creation == creates

@@ -1,0 +1,237 @@
+"""Every mechanism with real brokers, and every way of being refused: the right error at once, without any secret."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+
+import odradek as od
+from odradek.errors import AuthFailed, OdradekError, Unreachable
+from odradek.testing import KafkaBroker
+from odradek.testing.kafka.releases import NEWEST
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+
+USER, PASSWORD, WRONG = "alice", "password-of-alice", "wrong-password"
+AT_ONCE_S = 8.0
+"""Less than the time for which addresses are tried again."""
+
+
+def started(version: str, **options: Any) -> Iterator[KafkaBroker]:
+    with KafkaBroker(version, users={USER: PASSWORD}, **options) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[KafkaBroker]:
+    """All kinds of listeners; a session of SASL ends after 3 s."""
+    yield from started(
+        NEWEST,
+        listeners=("SASL_PLAINTEXT", "SASL_SSL", "SSL", "PLAINTEXT"),
+        config={"connections.max.reauth.ms": "3000"},
+    )
+
+
+@pytest.fixture(scope="module")
+def old_broker() -> Iterator[KafkaBroker]:
+    """Tokens of SASL are raw in 0.10."""
+    yield from started("0.10.2.2", listeners=("SASL_PLAINTEXT",))
+
+
+@pytest.fixture(scope="module")
+def demanding() -> Iterator[KafkaBroker]:
+    """A listener that asks clients for a certificate."""
+    yield from started(NEWEST, listeners=("SSL",), config={"ssl.client.auth": "required"})
+
+
+CERTIFICATES = {
+    "expired": ("certificate has expired", "renew"),
+    "untrusted": ("unable to get local issuer certificate", "ssl_cafile"),
+    "wrong_host": ("IP address mismatch", "advertised.listeners"),
+}
+"""Kind of certificate -> what the error says, and its hint."""
+
+
+@pytest.fixture(scope="module", params=CERTIFICATES)
+def bad(request: pytest.FixtureRequest) -> Iterator[tuple[str, KafkaBroker]]:
+    """A listener with a certificate that is not right."""
+    for broker in started(NEWEST, listeners=("SSL",), certificate=request.param):
+        yield request.param, broker
+
+
+def url(scheme: str, broker: KafkaBroker, listener: str) -> str:
+    return f"{scheme}://{broker.bootstrap_of(listener)}"
+
+
+def login(mechanism: str, password: str = PASSWORD, **more: Any) -> od.Security:
+    return od.Security(sasl_mechanism=mechanism, sasl_username=USER, sasl_password=password, **more)
+
+
+async def use(address: str, security: od.Security | None) -> None:
+    """Write a record over every kind of connection, and read it again."""
+    async with od.connect(address, security=security) as k:
+        async with k.producer() as out:
+            ack = await out.send("secured", b"v")
+        positions = await k.positions("secured", od.LATEST)
+        assert positions[ack.partition] > (ack.position or 0)
+
+
+async def refusal(address: str, security: od.Security | None, caplog: pytest.LogCaptureFixture) -> OdradekError:
+    """Return the error, which comes at once; neither it nor any log shows a secret."""
+    caplog.set_level(logging.DEBUG)
+    began = anyio.current_time()
+    with pytest.raises(OdradekError) as caught:
+        await use(address, security)
+    assert anyio.current_time() - began < AT_ONCE_S
+    shown = f"{caught.value} {caught.value!r} {caught.value.__cause__!r} {caplog.text}"
+    assert PASSWORD not in shown
+    assert WRONG not in shown
+    return caught.value
+
+
+# ---- mechanisms --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize(("scheme", "listener"), [("kafka+sasl", "SASL_PLAINTEXT"), ("kafka+sasl+ssl", "SASL_SSL")])
+async def test_user_and_password_work(broker: KafkaBroker, mechanism: str, scheme: str, listener: str) -> None:
+    files = {"ssl_cafile": str(broker.certificates.ca_file)} if listener == "SASL_SSL" else {}
+    await use(url(scheme, broker, listener), login(mechanism, **files))
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+async def test_raw_tokens_work(old_broker: KafkaBroker, mechanism: str) -> None:
+    await use(url("kafka+sasl", old_broker, "SASL_PLAINTEXT"), login(mechanism))
+
+
+async def test_bearer_tokens_work(broker: KafkaBroker) -> None:
+    async def provide() -> str:
+        return broker.token(USER)
+
+    await use(
+        url("kafka+sasl", broker, "SASL_PLAINTEXT"),
+        od.Security(sasl_mechanism="OAUTHBEARER", sasl_token_provider=provide),
+    )
+
+
+async def test_certificates_work(broker: KafkaBroker) -> None:
+    await use(url("kafka+ssl", broker, "SSL"), od.Security(ssl_cafile=str(broker.certificates.ca_file)))
+
+
+async def test_a_client_certificate_works_where_it_is_asked_for(demanding: KafkaBroker) -> None:
+    ca, mine = str(demanding.certificates.ca_file), str(demanding.certificates.client_file)
+    address = url("kafka+ssl", demanding, "SSL")
+    await use(address, od.Security(ssl_cafile=ca, ssl_certfile=mine))
+    with pytest.raises(Unreachable) as caught:
+        async with od.connect(address, security=od.Security(ssl_cafile=ca)):
+            pass
+    assert caught.value.step in ("tls", "version")
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "OAUTHBEARER"])
+async def test_connections_outlive_their_sessions(broker: KafkaBroker, mechanism: str) -> None:
+    """The broker ends a session after 3 s; tokens live for 8 s. Work goes on over the same connections for 8 s."""
+    tokens: list[str] = []
+
+    async def provide() -> str:
+        tokens.append(broker.token(USER, 8.0))
+        return tokens[-1]
+
+    bearer = od.Security(sasl_mechanism="OAUTHBEARER", sasl_token_provider=provide)
+    address = url("kafka+sasl", broker, "SASL_PLAINTEXT")
+    security = bearer if mechanism == "OAUTHBEARER" else login(mechanism)
+    async with od.connect(address, security=security) as k:
+        async with k.producer() as out:
+            began, sent = time.monotonic(), 0
+            while time.monotonic() - began < 8:
+                await out.send("secured", b"v")
+                sent += 1
+                await anyio.sleep(0.05)
+        driver: Any = k.driver
+        statistics = [each.connection.connection.statistics() for each in driver._clients.values()]
+        assert sent > 20
+        assert {(each.connects, each.losses) for each in statistics} == {(1, 0)}
+    assert len(tokens) == 0 if mechanism != "OAUTHBEARER" else 2 <= len(tokens) <= 6
+
+
+# ---- refusals ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+async def test_a_wrong_password_is_refused(
+    broker: KafkaBroker, mechanism: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    error = await refusal(url("kafka+sasl", broker, "SASL_PLAINTEXT"), login(mechanism, WRONG), caplog)
+    assert isinstance(error, AuthFailed)
+    assert f"{mechanism} failed: {broker.bootstrap_of('SASL_PLAINTEXT')}: SASL_AUTHENTICATION_FAILED" in str(error)
+
+
+async def test_a_wrong_password_is_refused_by_closing_in_0_10(
+    old_broker: KafkaBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    error = await refusal(url("kafka+sasl", old_broker, "SASL_PLAINTEXT"), login("PLAIN", WRONG), caplog)
+    assert isinstance(error, Unreachable)
+    assert (error.step, error.retriable) == ("sasl", False)
+    assert "password" in error.hint
+
+
+async def test_a_mechanism_that_the_broker_lacks_names_those_it_has(
+    old_broker: KafkaBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    security = od.Security(sasl_mechanism="OAUTHBEARER", sasl_token=old_broker.token(USER))
+    error = await refusal(url("kafka+sasl", old_broker, "SASL_PLAINTEXT"), security, caplog)
+    assert isinstance(error, AuthFailed)
+    assert "the broker has" in str(error)
+    assert "PLAIN" in error.why
+    assert "sasl_mechanism" in error.hint
+
+
+async def test_an_expired_token_is_refused(broker: KafkaBroker, caplog: pytest.LogCaptureFixture) -> None:
+    security = od.Security(sasl_mechanism="OAUTHBEARER", sasl_token=broker.token(USER, -10.0))
+    error = await refusal(url("kafka+sasl", broker, "SASL_PLAINTEXT"), security, caplog)
+    assert isinstance(error, AuthFailed)
+    assert "invalid_token" in error.why
+
+
+async def test_a_bad_certificate_is_refused(bad: tuple[str, KafkaBroker], caplog: pytest.LogCaptureFixture) -> None:
+    kind, broker = bad
+    why, hint = CERTIFICATES[kind]
+    security = od.Security(ssl_cafile=str(broker.certificates.ca_file))
+    error = await refusal(url("kafka+ssl", broker, "SSL"), security, caplog)
+    assert isinstance(error, Unreachable)
+    assert error.step == "tls"
+    assert why in error.why
+    assert hint in error.hint
+
+
+async def test_the_name_in_a_certificate_does_not_matter_if_it_is_not_checked(bad: tuple[str, KafkaBroker]) -> None:
+    kind, broker = bad
+    security = od.Security(ssl_cafile=str(broker.certificates.ca_file), ssl_check_hostname=False)
+    if kind == "wrong_host":
+        await use(url("kafka+ssl", broker, "SSL"), security)
+        return
+    with pytest.raises(Unreachable, match="tls: "):
+        await use(url("kafka+ssl", broker, "SSL"), security)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "listener", "step", "hint"),
+    [
+        ("kafka", "SASL_PLAINTEXT", "sasl", "use a URL with +sasl"),
+        ("kafka", "SSL", "version", "use a URL with +ssl"),
+        ("kafka+sasl", "SASL_SSL", "version", "use a URL with +ssl"),
+        ("kafka+sasl", "PLAINTEXT", None, "use a URL without +sasl"),
+    ],
+)
+async def test_the_wrong_scheme_for_a_listener_says_which_one_it_expects(
+    broker: KafkaBroker, scheme: str, listener: str, step: str | None, hint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    security = login("PLAIN") if "sasl" in scheme else None
+    error = await refusal(url(scheme, broker, listener), security, caplog)
+    assert hint in error.hint
+    assert getattr(error, "step", None) == step

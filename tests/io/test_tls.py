@@ -1,0 +1,203 @@
+"""TLS under a transport: bytes both ways on every event loop, and the reason when there is no handshake."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import anyio
+import pytest
+import trustme
+
+from odradek.errors import Unreachable
+from odradek.io import tcp
+from odradek.io.security import Security
+from odradek.io.tls import client_context
+from odradek.io.transport import Transport
+
+pytestmark = pytest.mark.anyio
+
+BIG = 3 << 20
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def trusting(authority: trustme.CA) -> ssl.SSLContext:
+    context = client_context(Security())
+    authority.configure_trust(context)
+    return context
+
+
+def serving(work: Callable[[socket.socket], None]) -> Iterator[int]:
+    """A server that does `work` with each connection, in a thread."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = server.accept()
+                with connection, suppress(OSError):
+                    work(connection)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield server.getsockname()[1]
+    server.shutdown(socket.SHUT_RDWR)
+    server.close()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+def echo(authority: trustme.CA) -> Iterator[int]:
+    """An echo over TLS, for localhost and 127.0.0.1; it closes after `bye`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost", "127.0.0.1").configure_cert(context)
+
+    def work(connection: socket.socket) -> None:
+        with context.wrap_socket(connection, server_side=True) as secured:
+            while (data := secured.recv(65536)) and data != b"bye":
+                secured.sendall(data)
+
+    yield from serving(work)
+
+
+@pytest.fixture
+def plain() -> Iterator[int]:
+    """A server that answers anything with plain text."""
+    yield from serving(lambda connection: connection.sendall(b"hello, who are you?" + connection.recv(10)))
+
+
+@pytest.fixture
+def closing() -> Iterator[int]:
+    """A server that closes every connection after the first bytes."""
+
+    def work(connection: socket.socket) -> None:
+        connection.recv(10)
+
+    yield from serving(work)
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """A server that accepts, and says nothing until the client leaves."""
+
+    def work(connection: socket.socket) -> None:
+        while connection.recv(65536):
+            pass
+
+    yield from serving(work)
+
+
+class Echoed:
+    """A handler that sends bytes and collects what comes back."""
+
+    def __init__(self, transport: Transport, data: bytes) -> None:
+        self.transport, self.left, self.expected = transport, [data], len(data)
+        self.received, self.ended = bytearray(), ""
+
+    def data_to_send(self) -> list[bytes]:
+        return [self.left.pop()] if self.left else []
+
+    def data_sent(self) -> None:
+        pass
+
+    def data_received(self, data: memoryview) -> None:
+        self.received += data
+        if len(self.received) == self.expected:
+            self.left.append(b"bye")
+            self.transport.write()
+
+    def connection_lost(self, why: str) -> None:
+        self.ended = why
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+async def test_bytes_go_both_ways_and_the_end_is_noticed(echo: int, trusting: ssl.SSLContext, host: str) -> None:
+    data = bytes(range(256)) * (BIG // 256)
+    with anyio.fail_after(60):
+        transport = await tcp.connect(host, echo, 30, trusting)
+        handler = Echoed(transport, data)
+        await transport.run(handler)  # type: ignore[arg-type]
+    assert bytes(handler.received) == data
+    assert handler.ended == "closed by the peer"
+
+
+async def test_an_aborted_connection_is_closed_at_once(echo: int, trusting: ssl.SSLContext) -> None:
+    with anyio.fail_after(10):
+        transport = await tcp.connect("localhost", echo, 10, trusting)
+        await transport.aclose()
+        with anyio.move_on_after(0.05):
+            other = await tcp.connect("localhost", echo, 10, trusting)
+            await other.run(Echoed(other, b""))  # type: ignore[arg-type]
+
+
+async def failure(port: int, context: ssl.SSLContext, host: str = "127.0.0.1", timeout: float = 20.0) -> Unreachable:
+    with anyio.fail_after(30), pytest.raises(Unreachable) as caught:
+        await tcp.connect(host, port, timeout, context)
+    assert caught.value.address == f"{host}:{port}"
+    assert caught.value.step == "tls"
+    return caught.value
+
+
+async def test_an_unknown_authority_is_refused_for_good(echo: int) -> None:
+    error = await failure(echo, client_context(Security()))
+    assert "not accepted: unable to get local issuer certificate" in error.why
+    assert "ssl_cafile" in error.hint
+    assert (error.retriable, error.fatal) == (False, True)
+
+
+async def test_a_certificate_of_another_host_is_refused_for_good(
+    authority: trustme.CA, trusting: ssl.SSLContext
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("other.example").configure_cert(context)
+
+    def work(connection: socket.socket) -> None:
+        with context.wrap_socket(connection, server_side=True) as secured:
+            secured.recv(1)
+
+    for port in serving(work):
+        error = await failure(port, trusting)
+        assert "IP address mismatch" in error.why
+        assert "advertised.listeners" in error.hint
+        assert not error.retriable
+
+
+async def test_a_peer_without_tls_is_named_as_such(plain: int, trusting: ssl.SSLContext) -> None:
+    error = await failure(plain, trusting)
+    assert "without +ssl" in error.hint
+
+
+async def test_a_peer_that_closes_may_have_no_tls(closing: int, trusting: ssl.SSLContext) -> None:
+    error = await failure(closing, trusting)
+    assert "without +ssl" in error.hint
+    assert error.retriable
+
+
+async def test_a_silent_peer_costs_the_time_limit(silent: int, trusting: ssl.SSLContext) -> None:
+    error = await failure(silent, trusting, timeout=0.1)
+    assert error.why == "no answer within 0.1 s"
+    assert "without +ssl" in error.hint
+
+
+async def test_a_port_on_which_nothing_listens_is_no_matter_of_tls(trusting: ssl.SSLContext) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(Unreachable, match="tcp: Connection refused"):
+        await tcp.connect("127.0.0.1", port, 10, trusting)
+
+
+async def test_cancelled_in_the_handshake_it_leaves_nothing_open(silent: int, trusting: ssl.SSLContext) -> None:
+    before = {task.id for task in anyio.get_running_tasks()}
+    with anyio.move_on_after(0.05) as scope:
+        await tcp.connect("127.0.0.1", silent, 20, trusting)
+    assert scope.cancelled_caught
+    assert {task.id for task in anyio.get_running_tasks()} <= before
