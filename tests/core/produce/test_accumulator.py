@@ -245,6 +245,39 @@ def test_one_request_takes_the_oldest_batch_of_every_partition() -> None:
     assert bench.values(request) == ["a c", "b"]
 
 
+def test_a_batch_that_is_due_takes_along_only_those_that_have_waited_nearly_as_long() -> None:
+    bench = Bench(table({"t": {1: 4}}, 1))
+    bench.put("a", to=0, at=10.0)
+    bench.confirm(bench.next(10.0))  # with a latency of 1 s
+    for number, at in enumerate((10.1, 10.2, 10.3, 10.4)):
+        bench.put(f"{number}", to=number, at=at)
+    assert bench.acc.broker_queue(1).next_request(10.9) is None
+    assert bench.values(bench.next(11.0)) == ["0", "1"]  # at least three quarters of it
+    assert bench.acc.broker_queue(1).next_due() == 11.3
+    assert bench.values(bench.next(11.3)) == ["2", "3"]
+
+
+def test_a_full_batch_takes_along_only_those_that_have_waited_nearly_their_latency() -> None:
+    bench = Bench(table({"t": {1: 3}}, 1))
+    bench.put("a", to=0, at=10.0)
+    bench.confirm(bench.next(10.0))
+    for value, to, at in (("old", 1, 10.0), ("young", 2, 10.5), ("x" * 40, 0, 10.8)):
+        bench.put(value, to=to, at=at)
+    assert bench.values(bench.next(10.8)) == ["old", "x" * 40]
+    assert bench.acc.broker_queue(1).next_request(10.8) is None
+
+
+def test_full_batches_do_not_starve_an_older_one_that_is_not_full() -> None:
+    bench = Bench(table({"t": {1: 3}}, 1), request_bytes=60)
+    bench.put("a", to=0, at=10.0)
+    bench.confirm(bench.next(10.0))
+    bench.put("old", to=1, at=10.0)
+    for to in (0, 2):
+        bench.put("x" * 40, to=to, at=10.9)
+    assert bench.values(bench.next(11.0)) == ["old"]
+    assert bench.values(bench.next(11.0)) == ["x" * 40]
+
+
 def test_a_request_is_bounded_and_the_oldest_batches_go_first() -> None:
     bench = Bench(table({"t": {1: 5}}, 1), request_bytes=30)
     for value, to in (("a" * 10, 3), ("b" * 15, 1), ("c", 2)):

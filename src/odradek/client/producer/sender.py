@@ -123,7 +123,7 @@ class Sender:
             return
         self._draining, at, queue = True, None, self._queue
         try:
-            while queue.waiting or queue.isolated:
+            while queue.waiting or queue.closed or queue.isolated:
                 now, broker = self._clock(), self._accumulator.table.brokers.get(self._broker)
                 if broker is None or now < self._retry_at or self._connection_changed(broker):
                     at = self._next_wake_up()

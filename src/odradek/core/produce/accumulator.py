@@ -135,7 +135,8 @@ class Accumulator:
         elif self._router.keyless_is_sticky and (type(record) is bytes or record[1] is None):
             queue, sticky = topic.sticky, True
         else:
-            queue, sticky = self._choose(topic, record)
+            chosen = self._router.choose(topic, record.key if isinstance(record, tuple) else None)
+            queue, sticky = (topic.sticky, True) if chosen is None else (chosen, False)
         batch = queue.open
         if batch is None or batch.size + size > self._batch_bytes or batch.explicit_partition is (partition is None):
             batch = self._router.next_batch(queue, size, now, explicit=partition is not None, sticky=sticky)
@@ -226,13 +227,6 @@ class Accumulator:
         if batch.size >= self._batch_bytes or isinstance(values, PackedBytes):
             batch.queue.close()
         return end
-
-    def _choose(self, topic: TopicQueues, record: bytes | ProducerRecord) -> tuple[PartitionQueue, bool]:
-        """Return the partition for a record that the partitioner has to see, and whether it has no preference."""
-        if not topic.choices:
-            return topic.unassigned, False
-        queue = self._router.choose(topic, record.key if isinstance(record, tuple) else None)
-        return (topic.sticky, True) if queue is None else (queue, False)
 
     def _pop_due(self) -> Collection[int]:
         due = tuple(self._due)

@@ -12,7 +12,8 @@ from odradek.engine import PackedBytes
 from odradek.errors import DeliveryError, OdradekError
 
 if TYPE_CHECKING:
-    from odradek.core.produce.broker_queue import BrokerQueue
+    from collections import deque
+
     from odradek.core.produce.partition_queue import PartitionQueue
 
 __all__ = [
@@ -86,12 +87,11 @@ class ProduceBatch(PartitionBatch):
     may_be_written = False
     overdue = False
     queued = False
-    ready = False
     request: BrokerProduceRequest | None = None
     result: PartitionResult | None = None
     size = 0
-    broker_queue: BrokerQueue | None = None
-    """Queue in which it waits to be sent, if it is the next of its partition; `ready`: it takes no more records."""
+    waits_in: deque[ProduceBatch] | None = None
+    """Queue of its broker in which it waits to be sent, if it is the next of its partition."""
 
     def __init__(self, queue: PartitionQueue, sequence: int, created_at: float, explicit_partition: bool) -> None:
         self.queue, self.sequence, self.created_at = queue, sequence, created_at

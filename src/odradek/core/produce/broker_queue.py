@@ -1,7 +1,10 @@
 """The batches that wait for one broker, when its next request is due, and its requests in flight.
 
 Nothing here looks at more partitions than it sends: the first batch of each waits here, ordered by age. A batch that
-is withdrawn stays where it is and is dropped when it comes to the front, which `ProduceBatch.broker_queue` tells.
+is withdrawn stays where it is and is dropped when it comes to the front, which `ProduceBatch.waits_in` tells.
+
+What is sent without waiting takes along everything. What has waited for its `latency`, or is full, takes along only
+what has waited nearly as long: with many partitions, whose batches have few records, the younger ones still fill.
 """
 
 from __future__ import annotations
@@ -19,7 +22,15 @@ __all__ = ["MAX_REQUEST_PARTITIONS", "BrokerQueue"]
 MAX_REQUEST_PARTITIONS = 10_000
 """Maximum partitions in one request: 0.7 counts them in a signed i16 (specification 1.1)."""
 
+TAKEN_ALONG = 0.75
+"""Share of its latency that a batch must have waited to be taken along by another. If all batches were, keys over 1,000
+partitions would leave fewer records for each; if none were, there would be a request for every batch."""
+
 _by_age = attrgetter("sequence")
+
+
+def _age_of_first(queue: deque[ProduceBatch]) -> int:
+    return queue[0].sequence
 
 
 class BrokerQueue:
@@ -32,13 +43,14 @@ class BrokerQueue:
         sequences: Identifies batches, if the producer is idempotent.
 
     Attributes:
-        waiting: Batches that are not isolated. If it is empty, so is the queue; the reverse need not be true.
-        isolated: Batches that must be sent isolated; likewise.
+        waiting: Batches that take more records.
+        closed: Batches that take none, so that they are due.
+        isolated: Batches that must be sent isolated. If these three are empty, nothing waits; the reverse need not be
+            true.
         in_flight: Requests without an outcome, oldest first.
         last_sent_at: When the last request was taken that was not isolated (s).
         has_waiters: A caller waits for the outcome of a record that is still here, or was: it need not wait for its
             latency.
-        ready: How many batches take no more records, so that they are due.
     """
 
     def __init__(
@@ -52,17 +64,11 @@ class BrokerQueue:
         self.in_flight: list[BrokerProduceRequest] = []
         self.last_sent_at = -inf
         self.has_waiters = False
-        self.ready = 0
         self.waiting: deque[ProduceBatch] = deque()
+        self.closed: deque[ProduceBatch] = deque()
         self.isolated: deque[ProduceBatch] = deque()
         self._limits, self._due, self._sequences = limits, due, sequences
         self._in_order = True
-
-    def _may_follow(self, queue: PartitionQueue, head: ProduceBatch) -> bool:
-        """Return True if a batch may be sent behind those of its partition that are in flight."""
-        if queue.in_flight >= self._limits.partition_in_flight:
-            return False
-        return self._sequences is None or self._sequences.may_send(head)
 
     # ---- batches in ----------------------------------------------------------------------------------------
 
@@ -70,32 +76,30 @@ class BrokerQueue:
         """Take in that the first batch of a partition is another one, or takes no more records. None of the partition
         waits here while batches of it have yet to come back, unless `reorder`."""
         head = queue.batches[0] if queue.batches and (self._limits.reorder or not queue.returned) else None
-        if head is not None and not self._may_follow(queue, head):
+        if queue.in_flight >= self._limits.partition_in_flight or (
+            head is not None and self._sequences is not None and not self._sequences.may_send(head)
+        ):
             head = None
         if queue.candidate is not head and queue.candidate is not None:
             self.withdraw(queue)
         if head is None:
             return
-        waiting = self.isolated if head.isolate_with else self.waiting
-        if queue.candidate is not head:
-            if not waiting or waiting[0].broker_queue is not self:
-                self._due[self.broker] = None
-            elif head.sequence < waiting[-1].sequence:
-                self._in_order = False
-                self._due[self.broker] = None
-            waiting.append(head)
-            queue.candidate, head.broker_queue = head, self
-        if queue.open is not head and not head.ready and not head.isolate_with:
-            head.ready = True
-            self.ready += 1
+        waiting = self.isolated if head.isolate_with else self.waiting if queue.open is head else self.closed
+        if head.waits_in is waiting:
+            return
+        if waiting is self.closed or not waiting or waiting[0].waits_in is not waiting:
             self._due[self.broker] = None
+        elif head.sequence < waiting[-1].sequence:
+            self._in_order = False
+            self._due[self.broker] = None
+        waiting.append(head)
+        queue.candidate, head.waits_in = head, waiting
 
     def withdraw(self, queue: PartitionQueue) -> None:
         """Remove the batch of a partition, if one waits here."""
         batch, queue.candidate = queue.candidate, None
         if batch is not None:
-            self.ready -= batch.ready
-            batch.broker_queue, batch.ready = None, False
+            batch.waits_in = None
 
     # ---- requests out --------------------------------------------------------------------------------------
 
@@ -103,69 +107,16 @@ class BrokerQueue:
         """Return the next request if one is due; its batches are in flight from now on."""
         if not self._may_send():
             return None
-        waiting = self.waiting
-        if self.isolated and self._oldest(self.isolated) is not None:
-            if self.in_flight:
-                return None
-            waiting = self.isolated
-        else:
-            oldest = self._oldest(waiting)
-            if oldest is None or self._due_at(oldest) > now:
-                return None
-            self.last_sent_at = now
-        request = BrokerProduceRequest(self.broker, [], waiting is self.isolated)
-        self._fill(request, waiting)
-        self.has_waiters = self.has_waiters and bool(self.waiting or self.isolated)
-        return request if request.batches else None
-
-    def next_due(self) -> float | None:
-        """Return when `next_request` may have something (s) if nothing else happens before; None: only an answer can
-        help."""
-        if not self._may_send():
+        isolated = self._oldest(self.isolated) is not None
+        until = self._due_until(now, isolated)
+        if until == -inf:
             return None
-        if (isolated := self._oldest(self.isolated)) is not None:
-            return None if self.in_flight else isolated.created_at
-        oldest = self._oldest(self.waiting)
-        return None if oldest is None else self._due_at(oldest)
-
-    def _may_send(self) -> bool:
-        if self._sequences is not None and not self._sequences.ready:
-            return False
-        in_flight = self.in_flight
-        return not in_flight or (len(in_flight) < self._limits.in_flight and not in_flight[-1].isolated)
-
-    def _due_at(self, oldest: ProduceBatch) -> float:
-        """Return when batches that are not isolated are due (s): one that takes no more records is due already."""
-        created_at, latency = oldest.created_at, self._limits.latency
-        if self.ready:
-            return created_at
-        if self.in_flight:
-            return created_at + latency
-        if self.has_waiters:
-            return created_at
-        return max(created_at, min(created_at, self.last_sent_at) + latency)
-
-    def _fill(self, request: BrokerProduceRequest, waiting: deque[ProduceBatch]) -> None:
-        """Put the oldest batches that may share a request in flight, up to `request_bytes`, but at least one. The next
-        batches of their partitions wait from now on."""
-        batches, sequences = request.batches, self._sequences
-        most, left = MAX_REQUEST_PARTITIONS, self._limits.request_bytes
-        while waiting and len(batches) < most:
-            batch = waiting[0]
-            if batch.broker_queue is self:
-                most = min(most, batch.isolate_with) if batch.isolate_with else most
-                if batches and (batch.size > left or len(batches) >= most):
-                    break
-                if sequences is None or self._has_stamp(batch, sequences):
-                    left -= batch.size
-                    batches.append(batch)
-                    batch.broker_queue = None
-                else:  # offered again when the batches of its partition that it waits for have an outcome
-                    self.withdraw(batch.queue)
-            waiting.popleft()
-        for batch in batches:
-            self.ready -= batch.ready
-            batch.queued, batch.ready, batch.request = False, False, request
+        request = BrokerProduceRequest(self.broker, [], isolated)
+        self._fill(request.batches, isolated, until)
+        if not request.batches:
+            return None
+        for batch in request.batches:
+            batch.queued, batch.request = False, request
             batch.attempts += 1
             request.compressed |= batch.encoded is None and batch.compression != "none"
             queue = batch.queue
@@ -176,8 +127,71 @@ class BrokerQueue:
                 queue.open = None
             if queue.batches:
                 self.offer(queue)
-        if batches:
-            self.in_flight.append(request)
+        self.in_flight.append(request)
+        if not isolated:
+            self.last_sent_at = now
+        self.has_waiters = self.has_waiters and bool(self.waiting or self.closed or self.isolated)
+        return request
+
+    def next_due(self) -> float | None:
+        """Return when `next_request` may have something (s) if nothing else happens before; None: only an answer can
+        help."""
+        if not self._may_send():
+            return None
+        if (isolated := self._oldest(self.isolated)) is not None:
+            return None if self.in_flight else isolated.created_at
+        if (closed := self._oldest(self.closed)) is not None:
+            return closed.created_at
+        oldest = self._oldest(self.waiting)
+        return None if oldest is None else self._due_at(oldest)
+
+    def _may_send(self) -> bool:
+        if self._sequences is not None and not self._sequences.ready:
+            return False
+        in_flight = self.in_flight
+        return not in_flight or (len(in_flight) < self._limits.in_flight and not in_flight[-1].isolated)
+
+    def _due_until(self, now: float, isolated: bool) -> float:
+        """Return the age of the youngest batches that are sent now, as the time they began (s); -inf: none is due."""
+        if isolated:
+            return -inf if self.in_flight else inf
+        aged = now - TAKEN_ALONG * self._limits.latency
+        oldest = self._oldest(self.waiting)
+        if oldest is not None and (due := self._due_at(oldest)) <= now:
+            return inf if due == oldest.created_at else max(aged, oldest.created_at)
+        return -inf if self._oldest(self.closed) is None else aged
+
+    def _due_at(self, oldest: ProduceBatch) -> float:
+        """Return when batches that take more records are due (s)."""
+        created_at, latency = oldest.created_at, self._limits.latency
+        if self.in_flight:
+            return created_at + latency
+        if self.has_waiters:
+            return created_at
+        return max(created_at, min(created_at, self.last_sent_at) + latency)
+
+    def _fill(self, batches: list[ProduceBatch], isolated: bool, until: float) -> None:
+        """Move the oldest batches that may share a request, up to `request_bytes`, but at least one. Those that take
+        more records only if they began by then."""
+        most, left, sequences = MAX_REQUEST_PARTITIONS, self._limits.request_bytes, self._sequences
+        queues = [queue for queue in (self.closed, self.waiting) if queue]
+        if len(queues) > 1:  # neither must starve while the other alone fills a request
+            queues.sort(key=_age_of_first)
+        for waiting in [self.isolated] if isolated else queues:
+            while waiting and len(batches) < most:
+                batch = waiting[0]
+                if batch.waits_in is waiting:
+                    most = min(most, batch.isolate_with) if batch.isolate_with else most
+                    full = batches and (batch.size > left or len(batches) >= most)
+                    if full or (batch.created_at > until and waiting is self.waiting):
+                        break
+                    if sequences is None or self._has_stamp(batch, sequences):
+                        left -= batch.size
+                        batches.append(batch)
+                        batch.waits_in = None
+                    else:  # offered again when the batches of its partition that it waits for have an outcome
+                        self.withdraw(batch.queue)
+                waiting.popleft()
 
     def _has_stamp(self, batch: ProduceBatch, sequences: ProducerSequences) -> bool:
         """Return True if a batch may be sent, after giving it its stamp."""
@@ -187,27 +201,13 @@ class BrokerQueue:
             sequences.assign(batch)
         return True
 
-    def _drain_isolated(self) -> list[ProduceBatch]:
-        """Remove and return the oldest isolated batches that may share a request, up to `request_bytes`."""
-        drained: list[ProduceBatch] = []
-        most, left = MAX_REQUEST_PARTITIONS, self._limits.request_bytes
-        while (batch := self._oldest(self.isolated)) is not None:
-            most = min(most, batch.isolate_with)
-            if len(drained) >= most or (batch.size > left and drained):
-                break
-            self.isolated.popleft()
-            left -= batch.size
-            drained.append(batch)
-            batch.broker_queue = None
-        return drained
-
     def _oldest(self, waiting: deque[ProduceBatch]) -> ProduceBatch | None:
         """Return the first batch that was not withdrawn, after dropping those that were."""
         if not self._in_order:
             self._sort()
         while waiting:
             batch = waiting[0]
-            if batch.broker_queue is self:
+            if batch.waits_in is waiting:
                 return batch
             waiting.popleft()
         return None

@@ -57,12 +57,15 @@ class Router:
     # ---- records -------------------------------------------------------------------------------------------
 
     def choose(self, topic: TopicQueues, key: bytes | None) -> PartitionQueue | None:
-        """Return the partition that the partitioner chooses, or None if it has no preference.
+        """Return the partition that the partitioner chooses, or None if it has no preference. While there are none to
+        choose from, records are unassigned.
 
         Raises:
             ConfigError: It chose a partition that does not exist. So is what the partitioner itself raises.
         """
         count = len(topic.choices)
+        if not count:
+            return topic.unassigned
         index = self._partitioner(topic.name, key, count)
         if index is None:
             return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 from weakref import WeakSet
 
 from odradek.core.interfaces import (
@@ -102,11 +102,13 @@ class Kafka07BrokerClient:
         if batch.encoded is not None:
             return
         values: Any = batch.records
+        if values and type(values[0]) is not bytes:
+            values = _payloads(values)
         compression = CompressionType.NONE if batch.compression == "none" else CompressionType.named(batch.compression)
         try:
             encoded = encode_set(values, compression)
-        except TypeError:  # records with keys, which are not stored
-            values = [record if type(record) is bytes else record[0] for record in values]
+        except TypeError:  # records with keys among them
+            values = _payloads(values)
             encoded = encode_set(values, compression)
         if len(encoded) - ENTRY_OVERHEAD > max_message_bytes:  # else no payload can be over the limit
             size = len(encoded) - ENTRY_OVERHEAD if compression else max(map(len, values))
@@ -131,7 +133,8 @@ class Kafka07BrokerClient:
         for batch in batches:
             if batch.encoded is None:
                 self.encode(batch, self.options.max_message_bytes)
-            parts.append(Produce(batch.partition.topic, batch.partition.partition, cast(bytes, batch.encoded)))
+            topic, partition, _ = batch.partition
+            parts.append(Produce(topic, partition, batch.encoded or b""))
         buffers = encode_request(parts[0] if len(parts) == 1 else MultiProduce(tuple(parts)))
         return self.connection.submit(
             buffers + CONFIRM if acks else buffers,
@@ -220,6 +223,11 @@ class Kafka07BrokerClient:
     def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> LogDecoder:
         """Return a decoder for `fetch` that begins at `position`."""
         return MessageSetDecoder(partition, position, options)
+
+
+def _payloads(records: Any) -> list[bytes | None]:
+    """Return what 0.7 stores of records: keys only choose the partition."""
+    return [record if type(record) is bytes else record[0] for record in records]
 
 
 def _has_tail(decoder: LogDecoder) -> bool:
