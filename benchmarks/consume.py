@@ -153,7 +153,7 @@ def parts_alone(port: int, how: str, size: int, rows: int) -> Stopwatch:
         pull(port, width)
         for first in range(0, len(fetches), TABLE_FETCHES):
             decoded = (decode(fetched[:stop]) for stop in fetches[first : first + TABLE_FETCHES])
-            received = LOOK[how](decoded)
+            received = USES[how](decoded)
             assert received
     return watch
 
@@ -165,23 +165,23 @@ def decode(fetched: memoryview) -> Columns:
     return decoder.take()
 
 
-def look_at_table(decoded: Iterable[Columns]) -> int:
+def use_table(decoded: Iterable[Columns]) -> int:
     values = arrow_table([(PARTITION, columns) for columns in decoded])["value"]
     return int(pc.sum(pc.binary_length(values)).as_py())
 
 
-def look_at_batches(decoded: Iterable[Columns]) -> int:
+def use_batches(decoded: Iterable[Columns]) -> int:
     return sum(len(Batch(PARTITION, columns).values) for columns in decoded)
 
 
-def look_at_records(decoded: Iterable[Columns]) -> int:
+def use_records(decoded: Iterable[Columns]) -> int:
     return sum(len(record.value or b"") for columns in decoded for record in Batch(PARTITION, columns))
 
 
-LOOK: dict[str, Callable[[Iterable[Columns]], int]] = {
-    "arrow": look_at_table,
-    "batches": look_at_batches,
-    "records": look_at_records,
+USES: dict[str, Callable[[Iterable[Columns]], int]] = {
+    "arrow": use_table,
+    "batches": use_batches,
+    "records": use_records,
 }
 
 
