@@ -74,9 +74,7 @@ async def test_a_server_that_says_nothing_costs_the_time_limit(silent: Broker) -
     async with connections_of(silent.address) as connections:
         with (
             anyio.fail_after(10),
-            pytest.raises(
-                Unreachable, match="version: this address needs a Kafka broker"
-            ),
+            pytest.raises(Unreachable, match="version: this address needs a Kafka broker"),
         ):
             await connections.ask(silent, MetadataRequest, lambda versions: MetadataRequest())
         assert repr(connections) == "<BrokerConnections 0 connections>"  # it was for this request only
