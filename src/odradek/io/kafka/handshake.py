@@ -194,10 +194,7 @@ class KafkaHandshake:
             return known
         software, version = self._identity.software, self._identity.version
         asks_only = self._login is not None or self._known.expects_answer(self._address)
-        if asks_only:
-            flow = probe_after_sasl(software, version)
-        else:
-            flow = probe_versions(software, version, None)
+        flow = probe_after_sasl(software, version) if asks_only else probe_versions(software, version, None)
         try:
             versions = yield from self._probe(flow)
             if versions.release is not None and versions.release.startswith("0.8"):
