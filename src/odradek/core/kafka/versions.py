@@ -12,7 +12,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from odradek.errors import ConfigError, Unsupported
-from odradek.wire.kafka.messages.data import FetchRequest, ListOffsetsRequest, ProduceRequest
+from odradek.wire.kafka.messages.data import (
+    FetchRequest,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+    ProduceRequest,
+)
 from odradek.wire.kafka.messages.groups import (
     ConsumerGroupHeartbeatRequest,
     FindCoordinatorRequest,
@@ -232,6 +237,12 @@ class BrokerVersions:
     def has_truncation_detection(self) -> bool:
         """Fetch compares the epoch of the last record read with the log (KIP-595)."""
         return self.has(FetchRequest, 12)
+
+    @property
+    def needs_epoch_check(self) -> bool:
+        """Leader epochs can be relied on, but it is left to the client to compare them with the log (KIP-320)."""
+        has_epochs = self.has_leader_epochs and self.has(OffsetForLeaderEpochRequest, 2)
+        return has_epochs and not self.has_truncation_detection
 
     @property
     def has_rack_aware_fetch(self) -> bool:
