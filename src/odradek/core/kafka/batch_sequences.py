@@ -81,7 +81,7 @@ class BatchSequences:
         if stamp.count > 1 and (isinstance(error, MessageTooLarge) or result.record_errors):
             return result  # it will be divided, or released
         code = _code(error)
-        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and result.stamp != stamp:
+        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and result.stamp not in (None, stamp):
             return _meaning(Decision(NextStep.RETRY), result)  # the number has changed since it was sent
         offset = -1 if result.position is None else result.position
         log_start = -1 if result.log_start is None else result.log_start
