@@ -31,6 +31,7 @@ __all__ = [
 
 Array: TypeAlias = "pa.Array[Any]"
 
+_INT32 = pa.int32()
 _NO_TIMESTAMP_BYTES = NO_TIMESTAMP.to_bytes(8, "little", signed=True)
 """All bits are 1: the order of the bytes does not matter."""
 
@@ -110,7 +111,7 @@ def header_lists(columns: Sequence[Headers] | None, rows: int) -> Array:
 
 def constant(value: int, rows: int) -> Array:
     """Return an int32 array with the same value in each row."""
-    return pa.Array.from_buffers(pa.int32(), rows, [None, _filled(value, 4 * rows)])
+    return pa.Array.from_buffers(_INT32, rows, [None, _filled(value, 4 * rows)])
 
 
 def nulls(kind: pa.DataType, rows: int) -> Array:

@@ -319,7 +319,7 @@ def test_batches_that_waited_for_another_id_get_its_stamps() -> None:
     sequences.set_identity(7, 0x7FFF)
     sequences.assign(batch)
     out_of_order = broker_error(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "")
-    result = sequences.resolve(batch, PartitionResult(WHERE, out_of_order))
+    result = sequences.resolve(batch, PartitionResult(WHERE, out_of_order, stamp=stamp_of(batch)))
     assert result.error is not None and result.error.retriable and not sequences.ready
     sequences.set_identity(8, 0)
     assert stamp_of(batch) == Stamp(WHERE, ProducerIdentity(8, 0), 0, 2)
@@ -342,3 +342,23 @@ def test_records_without_a_preference_go_to_partitions_with_a_leader() -> None:
     waiting = {queue.partition.partition: len(queue.batches) for queue in topic.queues.values() if queue.batches}
     keyed = Murmur2()("t", b"key", 3)
     assert waiting == ({1: 3} if keyed == 1 else {1: 2, keyed: 1})
+
+
+@pytest.mark.parametrize("code", [45, 47, 59])
+def test_an_error_about_a_stamp_that_was_replaced_meanwhile_says_nothing_about_the_present_one(code: int) -> None:
+    sequences = Sequences(IdempotentProducer())
+    sequences.set_identity(7, 0)
+    first, second = PartitionBatch(WHERE, [b"one"]), PartitionBatch(WHERE, [b"two"])
+    for batch in (first, second):
+        sequences.assign(batch)
+    sent = stamp_of(second)
+    error = broker_error(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "")
+    sequences.resolve(first, PartitionResult(WHERE, error, stamp=stamp_of(first)))
+    present = stamp_of(second)
+    assert present == Stamp(WHERE, ProducerIdentity(7, 1), 1, 1) and present != sent
+
+    late = broker_error(code, "")
+    result = sequences.resolve(second, PartitionResult(WHERE, late, log_start=Position(50), stamp=sent))
+
+    assert result.error is not None and result.error.retriable
+    assert stamp_of(second) == present and sequences.producer.identity == ProducerIdentity(7, 1)

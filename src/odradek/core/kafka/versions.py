@@ -256,6 +256,11 @@ class BrokerVersions:
         return self.has(MetadataRequest, 1)
 
     @property
+    def lists_all_brokers(self) -> bool:
+        """Metadata lists every broker; else only those that have a replica of a topic that is asked for."""
+        return self.release not in ("0.8.0", "0.8.1")
+
+    @property
     def has_leader_epochs(self) -> bool:
         """Leader epochs in Metadata are reliable: before version 9 they may be stale (KAFKA-9212)."""
         return self.has(MetadataRequest, 9)

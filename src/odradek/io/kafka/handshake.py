@@ -324,4 +324,6 @@ def _reason(error: OdradekError) -> str:
         return error.why
     if isinstance(error, DeadlineError):
         return f"no answer within {error.seconds:g} s"
+    if isinstance(error, Unsupported):
+        return f"{error.feature} needs {error.needs}"
     return error.message()

@@ -92,7 +92,7 @@ class MockBroker:
     """A broker inside of librdkafka: it stores what is produced as it came, and gives it back."""
 
     def __init__(self, **options: str) -> None:
-        self.producer = Producer({"test.mock.num.brokers": 1, "linger.ms": 5000, "log_level": 0, **options})
+        self.producer = Producer({"test.mock.num.brokers": 1, "linger.ms": 10_000, "log_level": 0, **options})
         (broker,) = self.producer.list_topics(timeout=30).brokers.values()
         self.address = broker.host, broker.port
 
@@ -103,9 +103,15 @@ class MockBroker:
             size = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
             return decode_response(response_of(type(request)), version, connection.recv(size, socket.MSG_WAITALL))[0]
 
-    def fetch(self, topic: str) -> bytes:
-        """Return all record bytes of partition 0."""
-        partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    def fetch(self, topic: str, count: int) -> bytes:
+        """Return the record bytes of partition 0, at least `count` records."""
+        data = b""
+        while len((reading := read(data)).rows) < count:
+            data += self._fetch(topic, reading.fetch_position)
+        return data
+
+    def _fetch(self, topic: str, offset: int) -> bytes:
+        partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
         topics = (FetchTopic(topic=topic, partitions=(partition,)),)
         request = FetchRequest(max_wait_ms=5000, min_bytes=1, max_bytes=1 << 20, topics=topics)
         (data,) = self.call(request, 11).responses[0].partitions
@@ -156,5 +162,5 @@ def test_we_read_the_batches_that_librdkafka_writes(compression: CompressionType
     for _, time, key, value, headers in ROWS:
         broker.producer.produce("theirs", value, key, 0, timestamp=time, headers=list(headers))
     assert broker.producer.flush(30) == 0
-    reading = read(broker.fetch("theirs"))
+    reading = read(broker.fetch("theirs", len(ROWS)))
     assert (reading.error, [(row[0], row[1], *row[3:]) for row in reading.rows]) == ((), ROWS)
