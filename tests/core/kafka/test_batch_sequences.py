@@ -7,7 +7,10 @@ import pytest
 from odradek.core.interfaces import PartitionBatch, PartitionResult, ProducerRecord
 from odradek.core.kafka.batch_sequences import BatchSequences, stamp_of
 from odradek.core.kafka.broker_errors import broker_error
+from odradek.core.kafka.partitioners import Murmur2
 from odradek.core.kafka.producer_state import IdempotentProducer, ProducerIdentity, Stamp
+from odradek.core.kafka.routing import BrokerEndpoint, KafkaRoutingTable, Partition, Topic
+from odradek.core.kafka.routing_snapshot import RoutingSnapshot
 from odradek.core.kafka07.routing import BrokersChanged, Kafka07RoutingTable, TopicChanged
 from odradek.core.produce.accumulator import Accumulator
 from odradek.core.produce.batch import AccumulatorLimits, BrokerProduceRequest, Effects, ProduceBatch
@@ -321,6 +324,24 @@ def test_batches_that_waited_for_another_id_get_its_stamps() -> None:
     sequences.set_identity(8, 0)
     assert stamp_of(batch) == Stamp(WHERE, ProducerIdentity(8, 0), 0, 2)
     assert sequences.resolve(batch, PartitionResult(WHERE, None, Position(5))).error is None
+
+
+def test_records_without_a_preference_go_to_partitions_with_a_leader() -> None:
+    leaders = {0: -1, 1: 1, 2: -1}
+    partitions = {number: Partition(leader) for number, leader in leaders.items()}
+    table = RoutingSnapshot(
+        1, KafkaRoutingTable({1: BrokerEndpoint(1, "b", 9092)}, {"t": Topic("t", partitions=partitions)})
+    )
+    limits = AccumulatorLimits(10_000, 11, 1000, 5, 0.0, 30.0)
+    acc = Accumulator(limits, Murmur2(), lambda count: count - 1, Bench.size, table, MemoryRefusalPolicy())
+    topic = acc.topic("t", "none")
+    acc.learned(topic)
+    for value in (b"a", b"b"):
+        acc.append(topic, 11, value, None, None, 0.0)
+    acc.append(topic, 11, ProducerRecord(b"c", b"key"), None, None, 0.0)
+    waiting = {queue.partition.partition: len(queue.batches) for queue in topic.queues.values() if queue.batches}
+    keyed = Murmur2()("t", b"key", 3)
+    assert waiting == ({1: 3} if keyed == 1 else {1: 2, keyed: 1})
 
 
 @pytest.mark.parametrize("code", [45, 47, 59])
