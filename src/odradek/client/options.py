@@ -6,7 +6,7 @@ line read defaults and rules from here. `odradek.arguments` is the mechanism.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, NoReturn, TypedDict
@@ -395,6 +395,16 @@ class ConsumerOptions(TypedDict, total=False):
             None,
             arguments.optional(arguments.text("a consumer id", at_most=255)),
             "A fixed name for this member; None makes a unique one.",
+        ),
+    ]
+    assignors: Annotated[
+        Sequence[str] | None,
+        Option(
+            None,
+            arguments.optional(arguments.sequence(arguments.text("the name of an assignor"), "a sequence of names")),
+            "Names of the assignors this member supports, the preferred one first (Kafka 0.9 and later): range, "
+            "roundrobin, sticky, cooperative-sticky. None: all of them, so that it can join any group. With "
+            "cooperative-sticky alone, partitions that stay are delivered without a pause in a rebalance.",
         ),
     ]
     corrupt: Annotated[Corrupt, _CORRUPT]

@@ -622,6 +622,7 @@ class Subscription:
         exclude: Blacklist regular expression.
         streams: Streams for include/exclude.
         consumer_id: A fixed id; None makes a unique one.
+        assignors: Names of the assignors the member supports, the preferred one first; None: the driver's choice.
     """
 
     group: str
@@ -630,6 +631,7 @@ class Subscription:
     exclude: str | None = None
     streams: int = 1
     consumer_id: str | None = None
+    assignors: Sequence[str] | None = None
 
 
 class Assignment(NamedTuple):

@@ -89,7 +89,13 @@ class Consumer(PartitionReaderBase):
         )
         counts = _streams_by_topic(topics, streams)
         self._subscription = Subscription(
-            chosen["group"], counts, chosen["include"], chosen["exclude"], streams, chosen["consumer_id"]
+            chosen["group"],
+            counts,
+            chosen["include"],
+            chosen["exclude"],
+            streams,
+            chosen["consumer_id"],
+            chosen["assignors"],
         )
         self._start, self._commit_every = start, chosen["commit_every"]
         self._dead_letter_producer = chosen["dead_letter_producer"]

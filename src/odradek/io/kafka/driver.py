@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from random import shuffle
 from threading import get_ident
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from odradek.core.interfaces import Membership, OffsetStore, PartitionBatch, ProducerRecord, Subscription
+import anyio
+from anyio.abc import TaskGroup
+
+from odradek.core.interfaces import PartitionBatch, ProducerRecord, Subscription
+from odradek.core.kafka.broker_errors import broker_error
+from odradek.core.kafka.member_states import MemberSettings
 from odradek.core.kafka.partitioners import Murmur2
 from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import Closed, MessageTooLarge, OdradekError, Rejected, Unsupported, UsageError
 from odradek.io.connection import ConnectionOptions
+from odradek.io.gather import gather
 from odradek.io.kafka.authentication import TokenSource, login
 from odradek.io.kafka.broker_client import BrokerClientSettings, KafkaBrokerClient
 from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.kafka.connections import BrokerConnections
 from odradek.io.kafka.coordinators import Coordinators, CoordinatorType
+from odradek.io.kafka.membership import KafkaMembership
 from odradek.io.kafka.metadata import KafkaMetadata, MetadataOptions
+from odradek.io.kafka.offsets import CoordinatorAccess, KafkaOffsets
 from odradek.io.kafka.producer_sequences import KafkaProducerSequences
 from odradek.io.security import Security
 from odradek.io.tls import client_context
 from odradek.types import Broker
-from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse, ListGroupsRequest
 from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataResponse
 from odradek.wire.kafka.messages.transactions import InitProducerIdRequest
 from odradek.wire.kafka.schema import Request, Response
@@ -42,6 +50,9 @@ RECORD_BYTES = 34
 HEADER_BYTES = 10
 """Maximum size of the two lengths of a header."""
 
+CONSUMER_PROTOCOL_TYPES = ("consumer", "")
+"""Protocol types of groups of consumers; one without members, whose positions were committed from outside, has none."""
+
 R = TypeVar("R", bound=Response)
 
 
@@ -55,6 +66,9 @@ class KafkaOptions:
         request_timeout_s: From a call to its outcome (s).
         client_id: In every request; brokers show it in logs, metrics and quotas.
         rack: Where this client runs: fetches go to a replica in the same rack where brokers allow it (KIP-392).
+        group_session_timeout_s: A group removes a member after this time without a heartbeat (s): by default the most
+            that every broker accepts unless it is configured otherwise.
+        rebalance_timeout_s: Maximum time for members of a group to give up partitions and join again (s).
     """
 
     connection: ConnectionOptions = field(default_factory=ConnectionOptions)
@@ -62,6 +76,8 @@ class KafkaOptions:
     request_timeout_s: float = 10.0
     client_id: str = "odradek"
     rack: str | None = None
+    group_session_timeout_s: float = 30.0
+    rebalance_timeout_s: float = 60.0
 
 
 class KafkaDriver:
@@ -112,6 +128,8 @@ class KafkaDriver:
         self._clients: dict[tuple[int, str], KafkaBrokerClient] = {}
         self._thread = 0  # in which it was entered
         self._stack = AsyncExitStack()
+        self._tasks: TaskGroup | None = None
+        self._members = 0  # of groups, made so far
 
     def _token_source(self, security: Security) -> TokenSource | None:
         if security.sasl_mechanism != "OAUTHBEARER" or security.sasl_token_provider is None:
@@ -127,6 +145,7 @@ class KafkaDriver:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.connections)
             await stack.enter_async_context(self.metadata)
+            self._tasks = await stack.enter_async_context(_background())
             self._stack = stack.pop_all()
         return self
 
@@ -257,17 +276,74 @@ class KafkaDriver:
 
     # ---- groups ----------------------------------------------------------------------------------------------
 
-    def membership(self, subscription: Subscription) -> Membership:
-        """Join a group."""
-        raise Unsupported("a consumer group", "a later version of this client")
+    def membership(self, subscription: Subscription) -> KafkaMembership:
+        """Return a member of a classic group.
 
-    def offsets(self, group: str) -> OffsetStore:
-        """Return the stored positions of a group."""
-        raise Unsupported("storing positions", "a later version of this client")
+        Raises:
+            Unsupported: The brokers are older than 0.9, or it has a pattern of topics or a fixed consumer id.
+        """
+        known = self.connections.known
+        if known.oldest() is not None and not known.all_have(lambda v: v.has_groups):
+            raise Unsupported("a consumer group", "Kafka 0.9: older brokers have no groups, read the topic instead")
+        self._members += 1
+        return KafkaMembership(
+            self._coordinator_access(),
+            self.metadata,
+            subscription,
+            MemberSettings(
+                subscription.group,
+                rack=self._options.rack,
+                session_timeout_s=self._options.group_session_timeout_s,
+                rebalance_timeout_s=self._options.rebalance_timeout_s,
+            ),
+            spawn=self._spawn,
+            ask=self.ask,
+            number=self._members,
+        )
+
+    def offsets(self, group: str) -> KafkaOffsets:
+        """Return the committed positions of a group."""
+        return KafkaOffsets(self._coordinator_access(), group)
 
     async def groups(self) -> list[str]:
-        """List the groups."""
-        raise Unsupported("listing groups", "a later version of this client")
+        """Return the groups of consumers, sorted: each broker lists those that it coordinates.
+
+        Raises:
+            Unsupported: The brokers are older than 0.9.
+        """
+        if not self.versions().has(ListGroupsRequest):
+            raise Unsupported("listing groups", "Kafka 0.9")
+        listed = await gather(self._groups_of, self.metadata.table.brokers.values())
+        return sorted({group for groups in listed for group in groups})
+
+    async def _groups_of(self, broker: Broker) -> list[str]:
+        response = await self.connections.ask(broker, ListGroupsRequest, lambda versions: ListGroupsRequest())
+        if response.error_code:
+            raise broker_error(response.error_code, f"{broker.address}: ListGroups")
+        return [group.group_id for group in response.groups if group.protocol_type in CONSUMER_PROTOCOL_TYPES]
+
+    def _coordinator_access(self) -> CoordinatorAccess:
+        options = self._options
+        return CoordinatorAccess(
+            self.connections, self.coordinators, self.versions, options.request_timeout_s, options.connection.backoff
+        )
+
+    def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `work` until it returns or this driver is closed."""
+        if self._tasks is None:
+            raise Closed(f"{self!r}: use it in `async with`")
+        self._tasks.start_soon(work)
+
+
+@asynccontextmanager
+async def _background() -> AsyncIterator[TaskGroup]:
+    """Yield a task group that is cancelled at the end, and leaves an exception of the block as it is."""
+    tasks = await anyio.create_task_group().__aenter__()
+    try:
+        yield tasks
+    finally:
+        tasks.cancel_scope.cancel()
+        await tasks.__aexit__(None, None, None)
 
 
 class AnsweringBrokerPolicy:

@@ -241,9 +241,11 @@ class Kafka07Driver:
         """Return a member of a group, in this cluster's ZooKeeper session.
 
         Raises:
-            Unsupported: Without ZooKeeper.
+            Unsupported: Without ZooKeeper, or with assignors.
             ConfigError: ZooKeeper refuses the name of the group or consumer, or a broker that of a topic.
         """
+        if subscription.assignors is not None:
+            raise Unsupported("a choice of assignors", "Kafka 0.9: members of 0.7 share partitions by one rule")
         zookeeper = self._zookeeper("a consumer group")
         return ZooKeeperMembership(zookeeper, subscription, self._options.rebalance, self._spawn)
 

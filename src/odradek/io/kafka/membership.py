@@ -1,0 +1,407 @@
+"""A member of a classic consumer group (Kafka 0.9 and later): `core.interfaces.Membership`.
+
+`core.kafka.member` decides. This module sends its requests, calls the listener, and reports back. A task of the cluster
+does the former, so that heartbeats go on while the listener gives up partitions, and while a consumer commits for the
+last time. `run` does the latter, one call at a time, in the order in which the member decided.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from random import random
+from typing import Any
+
+import anyio
+
+from odradek.core.interfaces import Assignment, RebalanceListener, Subscription
+from odradek.core.kafka.assignors import (
+    Assignor,
+    CooperativeStickyAssignor,
+    RangeAssignor,
+    RoundRobinAssignor,
+    StickyAssignor,
+)
+from odradek.core.kafka.group_effects import (
+    Assign,
+    Compute,
+    Effect,
+    Fail,
+    GroupCoordinator,
+    Lost,
+    ResolveTopics,
+    Revoke,
+    Send,
+)
+from odradek.core.kafka.member import Member
+from odradek.core.kafka.member_states import ClassicMemberState, MemberSettings
+from odradek.core.kafka.routing_snapshot import RoutingSnapshot
+from odradek.core.kafka.transaction_requests import GroupMetadata
+from odradek.errors import ConfigError, GroupError, OdradekError, Unsupported
+from odradek.io.kafka.connection import KafkaConnection
+from odradek.io.kafka.metadata import KafkaMetadata
+from odradek.io.kafka.offsets import CoordinatorAccess, KafkaOffsets
+from odradek.io.notifier import Notifier
+from odradek.types import Broker, Position, TopicPartition
+from odradek.wire.kafka.schema import Response
+
+__all__ = ["ASSIGNORS", "KafkaMembership", "Spawn", "assignors_of"]
+
+log = logging.getLogger("odradek.group")
+
+ASSIGNORS: Mapping[str, type[Assignor]] = {
+    assignor.name: assignor
+    for assignor in (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor)
+}
+"""The assignors by their names in the protocol. A member that names none supports all of them, the first one preferred,
+so that it can join the groups of all usual clients."""
+
+Spawn = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
+"""Function that runs a coroutine function in the background, until it returns or the cluster is closed."""
+
+_ENDED = (ClassicMemberState.LEFT, ClassicMemberState.FAILED)
+
+
+class KafkaMembership:
+    """One member of one group.
+
+    The member exists from `run` until `leave`; in between it stays in the group, also after `run` was cancelled.
+
+    Args:
+        access: The way to the coordinator.
+        metadata: Partitions of the topics.
+        subscription: The group and its topics.
+        settings: Timeouts.
+        spawn: Runs what keeps the member in its group.
+        ask: Sends a request to any broker.
+        number: Tells members of one cluster apart: each has a connection of its own.
+
+    Raises:
+        Unsupported: The subscription has a pattern, or a fixed consumer id.
+        ConfigError: It names an unknown assignor.
+    """
+
+    def __init__(
+        self,
+        access: CoordinatorAccess,
+        metadata: KafkaMetadata,
+        subscription: Subscription,
+        settings: MemberSettings,
+        *,
+        spawn: Spawn,
+        ask: Callable[..., Awaitable[Any]],
+        number: int,
+    ) -> None:
+        if subscription.topics is None:
+            raise Unsupported("a pattern of topics for a consumer group", "a later version of this client")
+        if subscription.consumer_id is not None:
+            raise Unsupported("a fixed consumer id (static membership)", "a later version of this client")
+        self._access, self._metadata, self._spawn, self._ask = access, metadata, spawn, ask
+        self._streams = subscription.topics
+        self._group, self._purpose = subscription.group, f"group {subscription.group} member {number}"
+        self._offsets = KafkaOffsets(access, subscription.group)
+        self._member = Member(settings, assignors_of(subscription.assignors), frozenset(subscription.topics))
+        self._steps: deque[Revoke | Assign] = deque()  # for the listener
+        self._assigned: dict[TopicPartition, int] = {}  # what the listener has, with its stream
+        self._listener: RebalanceListener | None = None
+        self._decided = Notifier()  # there is something to do for `run`
+        self._reported = Notifier()  # the member may have something to do
+        self._started = self._ended = False
+        self._sending: Send | None = None
+        self._broker: Broker | None = None  # to which the connection of this member leads
+        self._error: Exception | None = None
+        self._problem = ""
+        self._generation = self._failures = self._losses = 0
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._member!r}>"
+
+    @property
+    def consumer_id(self) -> str:
+        """The id that the coordinator gave this member; empty before it has joined."""
+        return self._member.member_id
+
+    @property
+    def problem(self) -> str:
+        """The last error, until a request succeeds; empty while nothing is wrong."""
+        return self._problem
+
+    async def run(self, listener: RebalanceListener) -> None:
+        """Join, and call `listener`, until cancelled. Cancellation: the member stays in the group until `leave`.
+
+        Raises:
+            Unsupported: The brokers are older than 0.9.
+            Fenced: Another process has this member's identity.
+            BrokerError, ConfigError: The group does not accept this member; trying again cannot change that.
+        """
+        if not self._access.versions().has_groups:
+            raise Unsupported("a consumer group", "Kafka 0.9: older brokers have no groups, read the topic instead")
+        self._listener = listener
+        if not self._started:
+            self._started = True
+            self._spawn(self._keep_membership)
+        try:
+            while True:
+                version = self._decided.version
+                if self._error is not None:
+                    raise self._error
+                if self._steps:
+                    await self._carry_out(self._steps.popleft(), listener)
+                else:
+                    await self._decided.wait(version)
+        finally:
+            self._listener = None
+
+    async def leave(self) -> None:
+        """Leave the group. Does nothing if it never joined. Cancellation: it leaves in the background."""
+        self._assigned.clear()
+        self._steps.clear()
+        if not self._started:
+            return
+        if not self._ended and self._member.state not in (*_ENDED, ClassicMemberState.LEAVING):
+            self._begin_to_leave()
+        while not self._ended:
+            await self._decided.wait(self._decided.version)
+
+    def _begin_to_leave(self) -> None:
+        node = self._member.coordinator
+        versions = (node and self._connection(node).versions) or self._access.versions()
+        self._member.leave(member_lists=versions.has_member_lists, reason="the consumer left its block")
+        if self._sending is not None and self._sending.timeout_s is not None:
+            # A coordinator reads nothing more from a connection whose JoinGroup or SyncGroup waits for other members.
+            self._disconnect()
+        self._reported.notify()
+
+    # ---- positions -------------------------------------------------------------------------------------------
+
+    async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Store positions of assigned partitions, fenced by the generation of the member.
+
+        Raises:
+            GroupError: A partition is not assigned to this member (any more).
+            BrokerError: The group has removed this member, or refuses the positions. Nothing more of them is stored.
+            TransportError, DeadlineError: They may be stored or not.
+        """
+        await self._offsets.commit(positions, token=lambda: self._token(positions), refused=self._commit_refused)
+
+    def _token(self, positions: Mapping[TopicPartition, Position]) -> GroupMetadata:
+        """Return the current generation, if the member has all these partitions in it."""
+        if foreign := sorted(positions.keys() - self._assigned.keys()):
+            raise GroupError(f"group {self._group}: {foreign[0]} does not belong to this member: not committed")
+        return self._member.fence
+
+    def _commit_refused(self, token: GroupMetadata, code: int) -> None:
+        self._member.commit_refused(token, code)
+        self._reported.notify()
+
+    async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position | None]:
+        """Return the committed positions; None where none was ever committed. See `KafkaOffsets.fetch`."""
+        return await self._offsets.fetch(partitions)
+
+    # ---- the listener ----------------------------------------------------------------------------------------
+
+    async def _carry_out(self, step: Revoke | Assign, listener: RebalanceListener) -> None:
+        if isinstance(step, Revoke):
+            if revoked := step.partitions & self._assigned.keys():
+                await listener.revoke(revoked)
+            for partition in revoked:
+                self._assigned.pop(partition, None)
+            self._member.revoked(step)
+            self._reported.notify()
+        else:
+            await self._assign(step, listener)
+
+    async def _assign(self, step: Assign, listener: RebalanceListener) -> None:
+        """Give the listener what is still owned, with positions read now."""
+        losses = self._losses
+        committed = await self._read_committed(step.partitions)
+        if losses != self._losses:
+            return
+        added = sorted(step.partitions & self._member.owned)
+        streams = self._choose_streams(added)
+        self._assigned.update(streams)
+        self._generation += 1
+        log.info("%s owns %d partitions, generation %d", self._group, len(self._assigned), self._member.generation)
+        await listener.assign(Assignment(self._generation, streams, {p: committed[p] for p in added}))
+
+    async def _read_committed(self, partitions: frozenset[TopicPartition]) -> dict[TopicPartition, Position | None]:
+        """Read positions, again after passing errors; return none once partitions were lost."""
+        attempt, losses = 0, self._losses
+        while losses == self._losses:
+            try:
+                for topic in {p.topic for p in partitions}:
+                    await self._metadata.table_for_topic(topic)
+                return await self.committed(sorted(partitions))
+            except OdradekError as error:
+                if not error.retriable:
+                    raise
+                self._report_problem(error)
+            await anyio.sleep(self._access.backoff.delay(attempt, random()))
+            attempt += 1
+        return {}
+
+    def _choose_streams(self, added: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the stream of each new partition: of those of its topic, the one with the fewest."""
+        used = Counter((p.topic, stream) for p, stream in self._assigned.items())
+        chosen: dict[TopicPartition, int] = {}
+        for partition in added:
+            streams = [(partition.topic, stream) for stream in range(self._streams.get(partition.topic, 1))]
+            fewest = min(streams, key=used.__getitem__)
+            chosen[partition] = fewest[1]
+            used[fewest] += 1
+        return chosen
+
+    def _lose(self, partitions: frozenset[TopicPartition]) -> None:
+        """Take partitions from the listener at once, and what it was to do about them."""
+        self._steps.clear()
+        self._losses += 1
+        lost = partitions & self._assigned.keys()
+        for partition in lost:
+            del self._assigned[partition]
+        if lost and self._listener is not None:
+            log.warning("%s: lost %d partitions: the group has removed this member", self._group, len(lost))
+            self._listener.lost(lost)
+
+    # ---- the member ------------------------------------------------------------------------------------------
+
+    async def _keep_membership(self) -> None:
+        """Do what the member decides, until it has left or failed."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._guard, self._follow_metadata)
+                while self._member.state not in _ENDED and self._error is None:
+                    version = self._reported.version
+                    now = anyio.current_time()
+                    for effect in self._member.poll(now):
+                        self._begin(effect, tasks)
+                    wake_at = self._member.tick(now)
+                    await self._reported.wait(version, math.inf if wake_at is None else max(0.0, wake_at - now))
+                tasks.cancel_scope.cancel()
+        finally:
+            self._disconnect()
+            self._ended = True
+            self._decided.notify()
+
+    def _begin(self, effect: Effect, tasks: anyio.abc.TaskGroup) -> None:
+        match effect:
+            case Send():
+                tasks.start_soon(self._guard, self._send, effect)
+            case Compute():
+                tasks.start_soon(self._guard, self._compute, effect)
+            case Lost():
+                self._lose(effect.partitions)
+            case Fail():
+                self._fail(effect.error)
+            case Revoke() | Assign():
+                self._steps.append(effect)
+                self._decided.notify()
+            case ResolveTopics():  # only of KIP-848
+                raise AssertionError(effect)
+
+    async def _guard(self, call: Callable[..., Awaitable[None]], *args: Any) -> None:
+        try:
+            await call(*args)
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._error = self._error or error
+        self._decided.notify()
+        self._reported.notify()
+
+    async def _send(self, send: Send) -> None:
+        self._sending = send
+        delay = self._access.backoff.delay(self._failures, random())
+        try:
+            response: Response = await self._request(send)
+        except OdradekError as error:
+            self._failures += 1
+            self._member.connection_lost(anyio.current_time(), delay)
+            if not error.retriable:
+                raise
+            self._report_problem(error)
+        else:
+            refused = getattr(response, "error_code", 0)
+            self._failures = self._failures + 1 if refused else 0
+            if not refused:
+                self._problem = ""
+            self._member.receive(response, anyio.current_time(), delay)
+        finally:
+            self._sending = None
+            self._reported.notify()
+
+    async def _request(self, send: Send) -> Response:
+        if send.node is None:
+            response: Response = await self._ask(type(send.request), lambda versions: send.request)
+            return response
+        response = await self._connection(send.node).submit(send.request, timeout_s=send.timeout_s)
+        return response  # noqa: RET504 - typed by the assignment: `Send.request` is of any kind
+
+    def _connection(self, node: GroupCoordinator) -> KafkaConnection:
+        broker = _broker(node)
+        if self._broker is not None and self._broker != broker:
+            self._access.connections.close(self._broker, self._purpose)
+        self._broker = broker
+        return self._access.connections.get(broker, self._purpose)
+
+    def _disconnect(self) -> None:
+        if self._broker is not None:
+            self._access.connections.close(self._broker, self._purpose)
+
+    def _report_problem(self, error: OdradekError) -> None:
+        if not self._problem:
+            log.warning("%s: %s; trying again", self._group, error)
+        self._problem = str(error)
+
+    # ---- metadata --------------------------------------------------------------------------------------------
+
+    async def _compute(self, compute: Compute) -> None:
+        """Compute the assignment of the group from fresh metadata, however long that takes."""
+        attempt = 0
+        while self._member.state is ClassicMemberState.ASSIGNING:
+            try:
+                for topic in compute.topics:
+                    await self._metadata.table_for_topic(topic)
+                table = await self._metadata.refresh()
+            except OdradekError as error:
+                if not error.retriable:
+                    raise
+                self._report_problem(error)
+                await anyio.sleep(self._access.backoff.delay(attempt, random()))
+                attempt += 1
+            else:
+                self._member.assign(_topics(table, compute.topics))
+                self._reported.notify()
+                return
+
+    async def _follow_metadata(self) -> None:
+        """Tell the member of new partitions."""
+        table = self._metadata.table
+        while True:
+            table = await self._metadata.wait_for_newer(table.version)
+            if self._member.state is ClassicMemberState.STABLE and not _is_unsettled(table):
+                self._member.metadata_changed(_topics(table, table.state.topics))
+                self._reported.notify()
+
+
+def assignors_of(names: Sequence[str] | None) -> list[Assignor]:
+    """Return the assignors with these names; all of them for None. Raises ConfigError for an unknown name."""
+    chosen = ASSIGNORS if names is None else names
+    if unknown := [name for name in chosen if name not in ASSIGNORS]:
+        raise ConfigError(f"assignors: {unknown[0]!r} is none of {', '.join(ASSIGNORS)}")
+    return [ASSIGNORS[name]() for name in chosen]
+
+
+def _topics(table: RoutingSnapshot, names: Any) -> dict[str, list[frozenset[str]]]:
+    return {topic: table.state.replica_racks(topic) for topic in names}
+
+
+def _is_unsettled(table: RoutingSnapshot) -> bool:
+    """Return True while a topic has no partitions because of a passing error: they are not gone."""
+    return any(topic.error_code and not topic.partitions for topic in table.state.topics.values())
+
+
+def _broker(node: GroupCoordinator) -> Broker:
+    return Broker(node.node_id, node.host, node.port)

@@ -1,0 +1,167 @@
+"""Committed positions of a consumer group (OffsetCommit, OffsetFetch): `core.interfaces.OffsetStore`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import random
+from typing import Any, TypeVar
+
+import anyio
+
+from odradek.core.backoff import Backoff
+from odradek.core.kafka.broker_errors import broker_error
+from odradek.core.kafka.offsets import Committed, OffsetStep, commit_request, fetch_request, read_commit, read_fetch
+from odradek.core.kafka.transaction_requests import GroupMetadata, Offset
+from odradek.core.kafka.versions import BrokerVersions
+from odradek.errors import DeadlineError, OdradekError, Unsupported
+from odradek.io.kafka.connections import BrokerConnections
+from odradek.io.kafka.coordinators import Coordinators, CoordinatorType
+from odradek.types import Position, TopicPartition
+from odradek.wire.kafka.messages.groups import OffsetCommitRequest, OffsetFetchRequest
+from odradek.wire.kafka.schema import Request, Response
+
+__all__ = ["CoordinatorAccess", "KafkaOffsets"]
+
+R = TypeVar("R", bound=Response)
+
+MAX_NAMED = 5
+"""Partitions named in one error; further ones are only counted."""
+
+FINAL_STEPS = (OffsetStep.LOST, OffsetStep.FENCED, OffsetStep.FAIL, OffsetStep.REFRESH_EPOCH)
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorAccess:
+    """The way to the coordinators of one cluster.
+
+    Args:
+        connections: Connections to its brokers.
+        coordinators: Finds them.
+        versions: Returns the versions of the oldest broker met so far.
+        timeout_s: From a call to its outcome (s).
+        backoff: Between two attempts.
+    """
+
+    connections: BrokerConnections
+    coordinators: Coordinators
+    versions: Callable[[], BrokerVersions]
+    timeout_s: float = 10.0
+    backoff: Backoff = Backoff()  # noqa: RUF009 - frozen
+
+
+class KafkaOffsets:
+    """The positions that a group has committed, through its coordinator.
+
+    Args:
+        access: The way to the coordinator.
+        group: The group.
+    """
+
+    def __init__(self, access: CoordinatorAccess, group: str) -> None:
+        self._access, self.group = access, group
+
+    async def fetch(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position | None]:
+        """Return the committed positions; None where none was ever committed. Cancellation: safe.
+
+        Positions that a transaction is about to commit are waited for, where brokers can say so (2.5 and later).
+
+        Raises:
+            BrokerError, TransportError, DeadlineError: Not all of them could be read.
+            Unsupported: The brokers are older than 0.8.2.
+        """
+        group = GroupMetadata(self.group)
+        read: dict[TopicPartition, Position | None] = {}
+
+        async def attempt() -> dict[TopicPartition, Committed]:
+            missing = [p for p in partitions if p not in read]
+            response = await self._ask(OffsetFetchRequest, lambda v: fetch_request(missing, group, v, stable=True))
+            answers = read_fetch(response, missing)
+            for partition, answer in answers.items():
+                if answer.step is OffsetStep.DONE:
+                    read[partition] = None if answer.offset is None else Position(answer.offset.offset)
+            return answers
+
+        if partitions:
+            await self._until_done(attempt, "positions not read")
+        return read
+
+    async def commit(
+        self,
+        positions: Mapping[TopicPartition, Position],
+        *,
+        token: Callable[[], GroupMetadata] | None = None,
+        refused: Callable[[GroupMetadata, int], None] | None = None,
+    ) -> None:
+        """Store positions. Cancellation: positions being stored may be stored or not.
+
+        Args:
+            positions: By partition.
+            token: Returns what proves that a member owns them, before each attempt; None: they are stored unfenced,
+                which brokers refuse while the group has members.
+            refused: Called with the token that was sent, and with each error that says something about the member.
+
+        Raises:
+            BrokerError, TransportError, DeadlineError: Names partitions that were not stored, and why.
+            Unsupported: The brokers are older than 0.8.2.
+        """
+        left = dict(positions)
+
+        async def attempt() -> dict[TopicPartition, Committed]:
+            sent = GroupMetadata(self.group) if token is None else token()
+            request = commit_request({p: Offset(int(at)) for p, at in left.items()}, sent)
+            response = await self._ask(OffsetCommitRequest, lambda versions: request)
+            read = read_commit(response)
+            answers = {p: read.get(p, Committed(OffsetStep.RETRY)) for p in left}
+            for partition, answer in answers.items():
+                if answer.step is OffsetStep.DONE:
+                    del left[partition]
+            for code in {answer.error_code for answer in answers.values()} - {0}:
+                if refused is not None:
+                    refused(sent, code)
+            return answers
+
+        if positions:
+            await self._until_done(attempt, "positions not stored")
+
+    async def _until_done(self, attempt: Callable[[], Any], what: str) -> None:
+        """Repeat attempts while their errors are passing ones, and while there is time."""
+        failure: OdradekError | None = None
+        with anyio.move_on_after(self._access.timeout_s):
+            for number in range(1_000):
+                try:
+                    answers: dict[TopicPartition, Committed] = await attempt()
+                except OdradekError as error:
+                    if not error.retriable:
+                        raise
+                    self._forget()
+                    failure = error
+                else:
+                    failure = self._failure(answers, what)
+                    if failure is None:
+                        return
+                    if any(answer.step in FINAL_STEPS for answer in answers.values()):
+                        raise failure
+                await anyio.sleep(self._access.backoff.delay(number, random()))
+        raise failure or DeadlineError(f"group {self.group}: {what}", self._access.timeout_s, sent=True)
+
+    def _failure(self, answers: Mapping[TopicPartition, Committed], what: str) -> OdradekError | None:
+        """Return the error for partitions that are not done; None if all are."""
+        failed = {p: answer for p, answer in answers.items() if answer.step is not OffsetStep.DONE}
+        if not failed:
+            return None
+        if any(answer.step is OffsetStep.FIND_COORDINATOR for answer in failed.values()):
+            self._forget()
+        worst = next((a for a in failed.values() if a.step in FINAL_STEPS), next(iter(failed.values())))
+        names = ", ".join(str(p) for p in list(failed)[:MAX_NAMED])
+        more = f" and {len(failed) - MAX_NAMED} more" if len(failed) > MAX_NAMED else ""
+        return broker_error(worst.error_code, f"group {self.group}: {what}: {names}{more}")
+
+    async def _ask(self, api: type[Request[R]], build: Callable[[BrokerVersions], Request[R]]) -> R:
+        if not self._access.versions().has_offsets_in_kafka:
+            raise Unsupported("storing positions under a group name", "Kafka 0.8.2")
+        broker = await self._access.coordinators.find(CoordinatorType.GROUP, self.group)
+        return await self._access.connections.get(broker, "positions").submit_built(api, build)
+
+    def _forget(self) -> None:
+        self._access.coordinators.forget(CoordinatorType.GROUP, self.group)

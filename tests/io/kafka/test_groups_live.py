@@ -1,0 +1,119 @@
+"""Consumer groups on real brokers."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from itertools import count
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+
+import odradek as od
+from odradek.testing import KafkaBroker
+from odradek.testing.kafka.releases import NEWEST
+from odradek.types import LATEST
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+
+PARTITIONS = 4
+NUMBERS = count()
+
+
+@pytest.fixture(scope="module", params=["0.9.0.1", "0.10.1.1", NEWEST])
+def broker(request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
+    with KafkaBroker(request.param) as broker:
+        yield broker
+
+
+@asynccontextmanager
+async def cluster_with_records(broker: KafkaBroker, records: int) -> AsyncIterator[tuple[od.Cluster, str]]:
+    """A cluster, and a topic of its own with so many different records."""
+    topic = f"orders-{next(NUMBERS)}"
+    await anyio.to_thread.run_sync(broker.create_topic, topic, PARTITIONS)
+    async with od.connect(f"kafka://{broker.bootstrap}") as k:
+        async with k.producer() as out:
+            await out.send_many(topic, [str(n).encode() for n in range(records)])
+        yield k, topic
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - of members whose events are not for tests
+        await anyio.sleep(0.02)
+
+
+async def take(consumer: od.Consumer, records: Counter[bytes], until: int) -> None:
+    """Take records until there are so many, all members together."""
+    async for batch in consumer.batches():
+        records.update(record.value for record in batch)
+        batch.done()
+        if records.total() >= until:
+            return
+
+
+async def test_two_members_share_the_partitions_and_deliver_every_record_once(broker: KafkaBroker) -> None:
+    async with cluster_with_records(broker, 400) as (k, topic):
+        records: Counter[bytes] = Counter()
+        async with k.consumer(topic, group=topic) as first, k.consumer(topic, group=topic) as second:
+            with anyio.fail_after(60):
+                await until(lambda: len(first.assignment) == len(second.assignment) == PARTITIONS // 2)
+                assert not first.assignment.keys() & second.assignment.keys()
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(take, first, records, 400)
+                    tasks.start_soon(take, second, records, 400)
+                    await until(lambda: records.total() >= 400)
+                    tasks.cancel_scope.cancel()
+            assert topic in await k.driver.groups()
+        assert records == Counter(str(n).encode() for n in range(400))
+        committed = await k.driver.offsets(topic).fetch(await k.partitions(topic))
+        assert committed == await k.positions(topic, LATEST)
+
+
+async def test_the_partitions_of_a_member_that_leaves_go_to_the_other_one(broker: KafkaBroker) -> None:
+    async with cluster_with_records(broker, 100) as (k, topic):
+        records: Counter[bytes] = Counter()
+        async with k.consumer(topic, group=topic) as first:
+            with anyio.fail_after(60):
+                async with k.consumer(topic, group=topic) as second:
+                    await until(lambda: len(second.assignment) == PARTITIONS // 2)
+                await until(lambda: len(first.assignment) == PARTITIONS)
+                await take(first, records, 100)
+    assert records == Counter(str(n).encode() for n in range(100))
+
+
+async def test_members_cancelled_at_random_moments_leave_a_group_that_works(broker: KafkaBroker) -> None:
+    seed = random.randrange(1 << 30)
+    moments = random.Random(seed)
+    async with cluster_with_records(broker, 50) as (k, topic):
+        for _ in range(15):
+            with anyio.move_on_after(moments.random() ** 3 * 4):
+                async with k.consumer(topic, group=topic, exit_within=5.0):
+                    await anyio.sleep_forever()
+        records: Counter[bytes] = Counter()
+        with anyio.fail_after(90):
+            async with k.consumer(topic, group=topic, join_within=90) as last:
+                await until(lambda: len(last.assignment) == PARTITIONS)
+                await take(last, records, 50)
+    assert records == Counter(str(n).encode() for n in range(50)), seed
+
+
+async def test_cooperative_members_keep_the_partitions_that_do_not_move(broker: KafkaBroker) -> None:
+    async with cluster_with_records(broker, 10) as (k, topic):
+        with anyio.fail_after(60):
+            async with k.consumer(topic, group=topic, assignors=["cooperative-sticky"]) as first:
+                before = dict(first.assignment)
+                assert len(before) == PARTITIONS
+                sizes: set[int] = set()
+                async with k.consumer(topic, group=topic, assignors=["cooperative-sticky"]) as second:
+
+                    def shared() -> bool:
+                        sizes.add(len(first.assignment))
+                        return len(second.assignment) == PARTITIONS // 2
+
+                    await until(shared)
+                    assert first.assignment.items() < before.items()
+                    assert 0 not in sizes
