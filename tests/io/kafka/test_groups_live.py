@@ -49,7 +49,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def take(consumer: od.Consumer, records: Counter[bytes], until: int) -> None:
     """Take records until there are so many, all members together."""
     async for batch in consumer.batches():
-        records.update(record.value for record in batch)
+        records.update(record.value or b"" for record in batch)
         batch.done()
         if records.total() >= until:
             return
