@@ -68,6 +68,7 @@ class KafkaOptions:
         rack: Where this client runs: fetches go to a replica in the same rack where brokers allow it (KIP-392).
         group_session_timeout_s: A group removes a member after this time without a heartbeat (s): by default the most
             that every broker accepts unless it is configured otherwise.
+        heartbeat_s: Time between two heartbeats of a member (s).
         rebalance_timeout_s: Maximum time for members of a group to give up partitions and join again (s).
     """
 
@@ -77,6 +78,7 @@ class KafkaOptions:
     client_id: str = "odradek"
     rack: str | None = None
     group_session_timeout_s: float = 30.0
+    heartbeat_s: float = 3.0
     rebalance_timeout_s: float = 60.0
 
 
@@ -295,6 +297,7 @@ class KafkaDriver:
                 rack=self._options.rack,
                 session_timeout_s=self._options.group_session_timeout_s,
                 rebalance_timeout_s=self._options.rebalance_timeout_s,
+                heartbeat_interval_s=self._options.heartbeat_s,
             ),
             spawn=self._spawn,
             ask=self.ask,

@@ -271,11 +271,13 @@ class KafkaMembership:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._guard, self._follow_metadata)
-                while self._member.state not in _ENDED and self._error is None:
+                while True:
                     version = self._reported.version
                     now = anyio.current_time()
                     for effect in self._member.poll(now):
                         self._begin(effect, tasks)
+                    if self._member.state in _ENDED or self._error is not None:
+                        break
                     wake_at = self._member.tick(now)
                     await self._reported.wait(version, math.inf if wake_at is None else max(0.0, wake_at - now))
                 tasks.cancel_scope.cancel()

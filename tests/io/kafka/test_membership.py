@@ -1,0 +1,429 @@
+"""Members of a group and committed positions, with a scripted coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from tests.io.kafka.peer import Peer, of_release
+
+from odradek.core.backoff import Backoff
+from odradek.core.interfaces import Assignment, Subscription
+from odradek.core.kafka.subscription import encode_assignment
+from odradek.errors import BrokerError, ConfigError, DeadlineError, Fenced, GroupError, OdradekError, Unsupported
+from odradek.io.connection import ConnectionOptions
+from odradek.io.kafka import connections
+from odradek.io.kafka.driver import KafkaDriver, KafkaOptions
+from odradek.io.kafka.membership import KafkaMembership
+from odradek.types import Broker, Position, TopicPartition
+from odradek.wire.kafka.error_codes import ErrorCode
+from odradek.wire.kafka.messages.groups import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    LeaveGroupRequest,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from odradek.wire.kafka.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+pytestmark = pytest.mark.anyio
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+QUICK = Backoff(0.01, 1, 0.01)
+
+
+class Coordinator(Peer):
+    """A broker that coordinates a group with one member, the leader.
+
+    Attributes:
+        errors: Error codes of the next answers to a kind of request.
+        positions: What is committed.
+        silent: Kinds of requests that are not answered.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            {
+                MetadataRequest: lambda request, version: METADATA,
+                FindCoordinatorRequest: self.coordinator,
+                JoinGroupRequest: self.join,
+                SyncGroupRequest: self.sync,
+                HeartbeatRequest: lambda request, version: HeartbeatResponse(error_code=self.error(request)),
+                OffsetCommitRequest: self.commit,
+                OffsetFetchRequest: self.fetch,
+            }
+        )
+        self.errors: dict[type, list[int]] = {}
+        self.positions: dict[TopicPartition, int] = {}
+        self.silent: set[type] = set()
+        self.generation = 0
+
+    def error(self, request: Any) -> int:
+        codes = self.errors.get(type(request))
+        return codes.pop(0) if codes else 0
+
+    def of(self, api: type) -> list[Any]:
+        return [request for request, _ in self.requests if type(request) is api]
+
+    async def until_sent(self, api: type, more: int) -> None:
+        """Wait until so many more requests have arrived."""
+        count = len(self.of(api)) + more
+        with anyio.fail_after(10):
+            while len(self.of(api)) < count:  # noqa: ASYNC110 - what a peer was sent has no event
+                await anyio.sleep(0.01)
+
+    def coordinator(self, request: FindCoordinatorRequest, version: int) -> FindCoordinatorResponse:
+        return FindCoordinatorResponse(error_code=self.error(request), node_id=1, host="b", port=9092)
+
+    def join(self, request: JoinGroupRequest, version: int) -> JoinGroupResponse | None:
+        if type(request) in self.silent:
+            return None
+        if error := self.error(request):
+            return JoinGroupResponse(error_code=error)
+        if not request.member_id:
+            return JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=f"m{self.generation}")
+        self.generation += 1
+        protocol = request.protocols[0]
+        member = JoinGroupResponseMember(member_id=request.member_id, metadata=protocol.metadata)
+        return JoinGroupResponse(
+            generation_id=self.generation,
+            protocol_name=protocol.name,
+            leader=request.member_id,
+            member_id=request.member_id,
+            members=(member,),
+        )
+
+    def sync(self, request: SyncGroupRequest, version: int) -> SyncGroupResponse:
+        if error := self.error(request):
+            return SyncGroupResponse(error_code=error)
+        return SyncGroupResponse(assignment=request.assignments[0].assignment)
+
+    def commit(self, request: OffsetCommitRequest, version: int) -> OffsetCommitResponse:
+        topics = []
+        for topic in request.topics:
+            parts = []
+            for part in topic.partitions:
+                error = self.error(request)
+                if not error:
+                    self.positions[TopicPartition(topic.name, part.partition_index)] = part.committed_offset
+                parts.append(OffsetCommitResponsePartition(partition_index=part.partition_index, error_code=error))
+            topics.append(OffsetCommitResponseTopic(name=topic.name, partitions=tuple(parts)))
+        return OffsetCommitResponse(topics=tuple(topics))
+
+    def fetch(self, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
+        (group,) = request.groups
+        if error := self.error(request):
+            return OffsetFetchResponse(groups=(OffsetFetchResponseGroup(group_id=group.group_id, error_code=error),))
+        topics = tuple(
+            OffsetFetchResponseTopics(
+                name=topic.name,
+                partitions=tuple(
+                    OffsetFetchResponsePartitions(
+                        partition_index=n, committed_offset=self.positions.get(TopicPartition(topic.name, n), -1)
+                    )
+                    for n in topic.partition_indexes
+                ),
+            )
+            for topic in group.topics or ()
+        )
+        return OffsetFetchResponse(groups=(OffsetFetchResponseGroup(group_id=group.group_id, topics=topics),))
+
+
+METADATA = MetadataResponse(
+    brokers=(MetadataResponseBroker(node_id=1, host="b", port=9092),),
+    cluster_id="c",
+    topics=(
+        MetadataResponseTopic(
+            name="t",
+            partitions=tuple(MetadataResponsePartition(partition_index=n, leader_id=1) for n in range(2)),
+        ),
+    ),
+)
+
+
+class Listener:
+    """Records what it is told."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, object]] = []
+        self.changed = anyio.Event()
+
+    def record(self, what: str, value: object) -> None:
+        self.calls.append((what, value))
+        self.changed.set()
+        self.changed = anyio.Event()
+
+    async def assign(self, assignment: Assignment) -> None:
+        self.record("assign", dict(assignment.committed))
+
+    async def revoke(self, partitions: Collection[TopicPartition]) -> None:
+        self.record("revoke", set(partitions))
+
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
+        self.record("lost", set(partitions))
+
+    async def until(self, count: int) -> None:
+        with anyio.fail_after(10):
+            while len(self.calls) < count:
+                await self.changed.wait()
+
+
+@asynccontextmanager
+async def driver_at(peer: Peer, monkeypatch: pytest.MonkeyPatch, timeout_s: float = 2.0) -> AsyncIterator[KafkaDriver]:
+    async def dial(host: str, port: int, timeout: float, tls: object) -> Any:
+        return await peer.dial(host, port, timeout)
+
+    monkeypatch.setattr(connections, "connect", dial)
+    options = KafkaOptions(
+        ConnectionOptions(backoff=QUICK), request_timeout_s=timeout_s, group_session_timeout_s=9.0, heartbeat_s=0.05
+    )
+    async with anyio.create_task_group() as peer.group:
+        async with KafkaDriver([Broker(-1, "b", 9092)], options) as driver:
+            yield driver
+        peer.group.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def member_of(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, **subscription: Any
+) -> AsyncIterator[tuple[KafkaMembership, Listener]]:
+    """A member that runs."""
+    async with driver_at(peer, monkeypatch) as driver:
+        member, listener = driver.membership(Subscription("g", {"t": 1}, **subscription)), Listener()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(member.run, listener)
+            yield member, listener
+            tasks.cancel_scope.cancel()
+        with anyio.fail_after(5):
+            await member.leave()
+
+
+NONE_COMMITTED = {A: None, B: None}
+
+
+async def test_a_member_joins_gets_its_positions_and_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Coordinator()
+    peer.positions[B] = 7
+    async with member_of(peer, monkeypatch) as (member, listener):
+        await listener.until(1)
+        assert listener.calls == [("assign", {A: None, B: 7})]
+        await member.commit({A: Position(3)})
+        assert member.consumer_id == "m0"
+        assert member.problem == ""
+    assert peer.positions == {A: 3, B: 7}
+    (commit,) = peer.of(OffsetCommitRequest)
+    assert (commit.generation_id_or_member_epoch, commit.member_id) == (1, "m0")
+    (left,) = peer.of(LeaveGroupRequest)
+    assert left.members[0].member_id == "m0"
+
+
+async def test_a_rebalance_takes_everything_from_an_eager_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Coordinator()
+    async with member_of(peer, monkeypatch) as (_, listener):
+        await listener.until(1)
+        peer.errors[HeartbeatRequest] = [ErrorCode.REBALANCE_IN_PROGRESS]
+        await listener.until(3)
+    assert listener.calls == [("assign", NONE_COMMITTED), ("revoke", {A, B}), ("assign", NONE_COMMITTED)]
+
+
+async def test_a_rebalance_takes_from_a_cooperative_member_only_what_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Coordinator()
+    async with member_of(peer, monkeypatch, assignors=["cooperative-sticky"]) as (_, listener):
+        await listener.until(1)
+        peer.answers[SyncGroupRequest] = lambda request, version: SyncGroupResponse(assignment=encode_assignment([A]))
+        peer.errors[HeartbeatRequest] = [ErrorCode.REBALANCE_IN_PROGRESS]
+        await listener.until(4)
+    assert listener.calls == [("assign", NONE_COMMITTED), ("revoke", {B}), ("assign", {}), ("assign", {})]
+
+
+@pytest.mark.parametrize(
+    ("code", "member_id"), [(ErrorCode.UNKNOWN_MEMBER_ID, "m1"), (ErrorCode.ILLEGAL_GENERATION, "m0")]
+)
+async def test_a_member_that_was_removed_loses_everything_and_joins_again(
+    monkeypatch: pytest.MonkeyPatch, code: int, member_id: str
+) -> None:
+    peer = Coordinator()
+    async with member_of(peer, monkeypatch) as (member, listener):
+        await listener.until(1)
+        peer.errors[HeartbeatRequest] = [code]
+        await listener.until(3)
+        assert listener.calls[1:] == [("lost", {A, B}), ("assign", NONE_COMMITTED)]
+        assert member.consumer_id == member_id
+
+
+async def test_a_commit_of_an_ended_generation_is_refused_and_the_member_joins_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    peer = Coordinator()
+    async with member_of(peer, monkeypatch) as (member, listener):
+        await listener.until(1)
+        peer.errors[OffsetCommitRequest] = [ErrorCode.ILLEGAL_GENERATION]
+        with pytest.raises(BrokerError, match=r"t/0: ILLEGAL_GENERATION"):
+            await member.commit({A: Position(3)})
+        await listener.until(3)
+        assert peer.positions == {}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+    ],
+)
+async def test_a_commit_is_repeated_after_a_passing_error(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    peer = Coordinator()
+    async with member_of(peer, monkeypatch, assignors=["cooperative-sticky"]) as (member, listener):
+        await listener.until(1)
+        peer.errors[OffsetCommitRequest] = [0, code]
+        await member.commit({A: Position(3), B: Position(4)})
+        assert peer.positions == {A: 3, B: 4}
+        assert len(peer.of(OffsetCommitRequest)) == 2
+
+
+async def test_positions_of_others_are_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Coordinator()
+    async with member_of(peer, monkeypatch) as (member, listener):
+        await listener.until(1)
+        with pytest.raises(GroupError, match=r"t/9 does not belong to this member"):
+            await member.commit({TopicPartition("t", 9): Position(1)})
+    assert not peer.of(OffsetCommitRequest)
+
+
+@pytest.mark.parametrize("api", [FindCoordinatorRequest, JoinGroupRequest, SyncGroupRequest, OffsetFetchRequest])
+async def test_passing_errors_delay_joining_only(monkeypatch: pytest.MonkeyPatch, api: type) -> None:
+    peer = Coordinator()
+    peer.errors[api] = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 3
+    async with member_of(peer, monkeypatch) as (member, listener):
+        await listener.until(1)
+        assert listener.calls == [("assign", NONE_COMMITTED)]
+        assert member.problem == ""
+    assert len(peer.of(api)) > 3
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(ErrorCode.GROUP_AUTHORIZATION_FAILED, BrokerError), (ErrorCode.FENCED_INSTANCE_ID, Fenced)]
+)
+async def test_an_error_that_trying_again_cannot_change_ends_the_member(
+    monkeypatch: pytest.MonkeyPatch, code: int, kind: type[OdradekError]
+) -> None:
+    peer = Coordinator()
+    peer.errors[JoinGroupRequest] = [code]
+    async with driver_at(peer, monkeypatch) as driver:
+        member = driver.membership(Subscription("g", {"t": 1}))
+        with anyio.fail_after(10):
+            with pytest.raises(kind, match=ErrorCode(code).name):
+                await member.run(Listener())
+            await member.leave()
+
+
+async def test_a_member_stays_in_its_group_over_lost_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Coordinator()
+    async with member_of(peer, monkeypatch) as (member, listener):
+        await listener.until(1)
+        await peer.hang_up()
+        await peer.until_sent(HeartbeatRequest, 3)
+        await member.commit({A: Position(5)})
+        assert listener.calls == [("assign", NONE_COMMITTED)]
+
+
+async def test_leaving_does_not_wait_for_other_members_to_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Coordinator()
+    async with member_of(peer, monkeypatch) as (_, listener):
+        await listener.until(1)
+        peer.silent = {JoinGroupRequest}
+        peer.errors[HeartbeatRequest] = [ErrorCode.REBALANCE_IN_PROGRESS]
+        await peer.until_sent(JoinGroupRequest, 1)
+    (left,) = peer.of(LeaveGroupRequest)
+    assert left.members[0].member_id == "m0"
+
+
+async def test_a_member_that_never_ran_has_nothing_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Coordinator()
+    async with driver_at(peer, monkeypatch) as driver:
+        await driver.membership(Subscription("g", {"t": 1})).leave()
+    assert not peer.of(LeaveGroupRequest)
+
+
+async def test_what_groups_cannot_do_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with driver_at(Coordinator(), monkeypatch) as driver:
+        with pytest.raises(Unsupported, match="pattern"):
+            driver.membership(Subscription("g", include="t.*"))
+        with pytest.raises(Unsupported, match="static membership"):
+            driver.membership(Subscription("g", {"t": 1}, consumer_id="me"))
+        with pytest.raises(ConfigError, match="'best' is none of range, roundrobin, sticky, cooperative-sticky"):
+            driver.membership(Subscription("g", {"t": 1}, assignors=["best"]))
+
+
+async def test_brokers_before_0_9_have_no_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = of_release("0.8.2")
+    peer.answers[MetadataRequest] = lambda request, version: METADATA
+    async with driver_at(peer, monkeypatch) as driver:
+        with pytest.raises(Unsupported, match=r"Kafka 0\.9"):
+            driver.membership(Subscription("g", {"t": 1}))
+        with pytest.raises(Unsupported, match=r"Kafka 0\.9"):
+            await driver.groups()
+
+
+async def test_positions_are_stored_and_read_from_outside_of_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Coordinator()
+    peer.errors[OffsetFetchRequest] = [ErrorCode.NOT_COORDINATOR]
+    async with driver_at(peer, monkeypatch) as driver:
+        offsets = driver.offsets("g")
+        assert await offsets.fetch([]) == {}
+        await offsets.commit({})
+        await offsets.commit({A: Position(2)})
+        assert await offsets.fetch([A, B]) == {A: 2, B: None}
+        (commit,) = peer.of(OffsetCommitRequest)
+        assert (commit.generation_id_or_member_epoch, commit.member_id) == (-1, "")
+        peer.errors[OffsetCommitRequest] = [ErrorCode.UNKNOWN_MEMBER_ID]
+        with pytest.raises(BrokerError, match=r"positions not stored: t/0: UNKNOWN_MEMBER_ID"):
+            await offsets.commit({A: Position(3)})
+
+
+async def test_storing_positions_ends_with_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Coordinator()
+    peer.answers[OffsetCommitRequest] = lambda request, version: None
+    async with driver_at(peer, monkeypatch, timeout_s=0.2) as driver:
+        with pytest.raises(DeadlineError):
+            await driver.offsets("g").commit({A: Position(2)})
+
+
+async def test_groups_of_consumers_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Coordinator()
+    kinds = {"b": "consumer", "a": "", "w": "connect"}
+    listed = tuple(ListedGroup(group_id=name, protocol_type=kind) for name, kind in kinds.items())
+    peer.answers[ListGroupsRequest] = lambda request, version: ListGroupsResponse(groups=listed)
+    async with driver_at(peer, monkeypatch) as driver:
+        assert await driver.groups() == ["a", "b"]
+        peer.answers[ListGroupsRequest] = lambda request, version: ListGroupsResponse(error_code=29)
+        with pytest.raises(BrokerError, match="ListGroups"):
+            await driver.groups()
