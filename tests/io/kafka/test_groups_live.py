@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import count
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -27,6 +29,12 @@ NUMBERS = count()
 @pytest.fixture(scope="module", params=["0.9.0.1", "0.10.1.1", NEWEST])
 def broker(request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
     with KafkaBroker(request.param) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def newest() -> Iterator[KafkaBroker]:
+    with KafkaBroker(NEWEST) as broker:
         yield broker
 
 
@@ -117,3 +125,33 @@ async def test_cooperative_members_keep_the_partitions_that_do_not_move(broker: 
                     await until(shared)
                     assert first.assignment.items() < before.items()
                     assert 0 not in sizes
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the only one of aiokafka
+async def test_a_group_is_shared_with_a_consumer_of_aiokafka(newest: KafkaBroker) -> None:
+    async with cluster_with_records(newest, 200) as (k, topic):
+        aiokafka: Any = importlib.import_module("aiokafka")
+        other = aiokafka.AIOKafkaConsumer(
+            topic, bootstrap_servers=newest.bootstrap, group_id=topic, auto_offset_reset="earliest"
+        )
+        records: Counter[bytes] = Counter()
+
+        async def take_other() -> None:
+            async for record in other:
+                records[record.value] += 1
+
+        async with k.consumer(topic, group=topic) as ours, anyio.create_task_group() as tasks:
+            with anyio.fail_after(60):
+                await other.start()
+                try:
+                    await until(lambda: len(ours.assignment) == len(other.assignment()) == PARTITIONS // 2)
+                    theirs = {p.partition for p in other.assignment()}
+                    assert theirs | {p.partition for p in ours.assignment} == set(range(PARTITIONS))
+                    tasks.start_soon(take_other)
+                    tasks.start_soon(take, ours, records, 200)
+                    await until(lambda: records.total() >= 200)
+                    tasks.cancel_scope.cancel()
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await other.stop()
+        assert records == Counter(str(n).encode() for n in range(200))

@@ -318,6 +318,36 @@ async def test_positions_of_others_are_not_committed(monkeypatch: pytest.MonkeyP
     assert not peer.of(OffsetCommitRequest)
 
 
+@pytest.mark.parametrize("pattern", [{"include": "t|u.*"}, {"exclude": "v"}])
+async def test_a_pattern_selects_topics_and_follows_new_ones(
+    monkeypatch: pytest.MonkeyPatch, pattern: dict[str, Any]
+) -> None:
+    peer = Coordinator()
+    more = [MetadataResponseTopic(name=n, partitions=(MetadataResponsePartition(leader_id=1),)) for n in ("u", "v")]
+    changed = MetadataResponse(brokers=METADATA.brokers, topics=(*METADATA.topics, *more))
+    async with driver_at(peer, monkeypatch) as driver:
+        member, listener = driver.membership(Subscription("g", streams=2, **pattern)), Listener()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(member.run, listener)
+            await listener.until(1)
+            peer.answers[MetadataRequest] = lambda request, version: changed
+            await driver.metadata.refresh()
+            await listener.until(3)
+            tasks.cancel_scope.cancel()
+    assert listener.calls[0] == ("assign", NONE_COMMITTED)
+    assert listener.calls[-1] == ("assign", {**NONE_COMMITTED, TopicPartition("u", 0): None})
+
+
+async def test_a_static_member_keeps_its_partitions_when_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Coordinator()
+    async with member_of(peer, monkeypatch, consumer_id="me") as (member, listener):
+        await listener.until(1)
+        await member.commit({A: Position(3)})
+    assert {join.group_instance_id for join in peer.of(JoinGroupRequest)} == {"me"}
+    assert peer.of(OffsetCommitRequest)[0].group_instance_id == "me"
+    assert not peer.of(LeaveGroupRequest)
+
+
 @pytest.mark.parametrize("api", [FindCoordinatorRequest, JoinGroupRequest, SyncGroupRequest, OffsetFetchRequest])
 async def test_passing_errors_delay_joining_only(monkeypatch: pytest.MonkeyPatch, api: type) -> None:
     peer = Coordinator()
@@ -373,12 +403,8 @@ async def test_a_member_that_never_ran_has_nothing_to_leave(monkeypatch: pytest.
     assert not peer.of(LeaveGroupRequest)
 
 
-async def test_what_groups_cannot_do_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unknown_assignor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async with driver_at(Coordinator(), monkeypatch) as driver:
-        with pytest.raises(Unsupported, match="pattern"):
-            driver.membership(Subscription("g", include="t.*"))
-        with pytest.raises(Unsupported, match="static membership"):
-            driver.membership(Subscription("g", {"t": 1}, consumer_id="me"))
         with pytest.raises(ConfigError, match="'best' is none of range, roundrobin, sticky, cooperative-sticky"):
             driver.membership(Subscription("g", {"t": 1}, assignors=["best"]))
 

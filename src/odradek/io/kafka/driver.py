@@ -282,7 +282,8 @@ class KafkaDriver:
         """Return a member of a classic group.
 
         Raises:
-            Unsupported: The brokers are older than 0.9, or it has a pattern of topics or a fixed consumer id.
+            Unsupported: The brokers are older than 0.9.
+            ConfigError: It names an unknown assignor.
         """
         known = self.connections.known
         if known.oldest() is not None and not known.all_have(lambda v: v.has_groups):
@@ -294,6 +295,7 @@ class KafkaDriver:
             subscription,
             MemberSettings(
                 subscription.group,
+                instance_id=subscription.consumer_id,
                 rack=self._options.rack,
                 session_timeout_s=self._options.group_session_timeout_s,
                 rebalance_timeout_s=self._options.rebalance_timeout_s,

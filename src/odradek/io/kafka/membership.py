@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from random import random
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 
@@ -61,6 +62,8 @@ so that it can join the groups of all usual clients."""
 Spawn = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
 """Function that runs a coroutine function in the background, until it returns or the cluster is closed."""
 
+T = TypeVar("T")
+
 _ENDED = (ClassicMemberState.LEFT, ClassicMemberState.FAILED)
 
 
@@ -79,8 +82,7 @@ class KafkaMembership:
         number: Tells members of one cluster apart: each has a connection of its own.
 
     Raises:
-        Unsupported: The subscription has a pattern, or a fixed consumer id.
-        ConfigError: It names an unknown assignor.
+        ConfigError: The subscription names an unknown assignor.
     """
 
     def __init__(
@@ -94,15 +96,12 @@ class KafkaMembership:
         ask: Callable[..., Awaitable[Any]],
         number: int,
     ) -> None:
-        if subscription.topics is None:
-            raise Unsupported("a pattern of topics for a consumer group", "a later version of this client")
-        if subscription.consumer_id is not None:
-            raise Unsupported("a fixed consumer id (static membership)", "a later version of this client")
         self._access, self._metadata, self._spawn, self._ask = access, metadata, spawn, ask
-        self._streams = subscription.topics
+        self._subscription = subscription
+        self._pattern = re.compile(subscription.include or subscription.exclude or "")
         self._group, self._purpose = subscription.group, f"group {subscription.group} member {number}"
         self._offsets = KafkaOffsets(access, subscription.group)
-        self._member = Member(settings, assignors_of(subscription.assignors), frozenset(subscription.topics))
+        self._member = Member(settings, assignors_of(subscription.assignors), self._wanted(metadata.table))
         self._steps: deque[Revoke | Assign] = deque()  # for the listener
         self._assigned: dict[TopicPartition, int] = {}  # what the listener has, with its stream
         self._listener: RebalanceListener | None = None
@@ -132,12 +131,18 @@ class KafkaMembership:
         """Join, and call `listener`, until cancelled. Cancellation: the member stays in the group until `leave`.
 
         Raises:
-            Unsupported: The brokers are older than 0.9.
+            Unsupported: The brokers are older than 0.9, or with a fixed consumer id than 2.3.
             Fenced: Another process has this member's identity.
             BrokerError, ConfigError: The group does not accept this member; trying again cannot change that.
         """
-        if not self._access.versions().has_groups:
+        versions = self._access.versions()
+        if not versions.has_groups:
             raise Unsupported("a consumer group", "Kafka 0.9: older brokers have no groups, read the topic instead")
+        if self._subscription.consumer_id is not None and not versions.has_static_members:
+            raise Unsupported("a fixed consumer id (a static member)", "Kafka 2.3")
+        if self._subscription.topics is None:
+            await self._retry(self._metadata.all_topics)
+            self._member.subscribe(self._wanted(self._metadata.table))
         self._listener = listener
         if not self._started:
             self._started = True
@@ -216,8 +221,10 @@ class KafkaMembership:
     async def _assign(self, step: Assign, listener: RebalanceListener) -> None:
         """Give the listener what is still owned, with positions read now."""
         losses = self._losses
-        committed = await self._read_committed(step.partitions)
-        if losses != self._losses:
+        committed = await self._retry(
+            lambda: self._read_committed(step.partitions), needed=lambda: losses == self._losses
+        )
+        if committed is None or losses != self._losses:
             return
         added = sorted(step.partitions & self._member.owned)
         streams = self._choose_streams(added)
@@ -227,27 +234,18 @@ class KafkaMembership:
         await listener.assign(Assignment(self._generation, streams, {p: committed[p] for p in added}))
 
     async def _read_committed(self, partitions: frozenset[TopicPartition]) -> dict[TopicPartition, Position | None]:
-        """Read positions, again after passing errors; return none once partitions were lost."""
-        attempt, losses = 0, self._losses
-        while losses == self._losses:
-            try:
-                for topic in {p.topic for p in partitions}:
-                    await self._metadata.table_for_topic(topic)
-                return await self.committed(sorted(partitions))
-            except OdradekError as error:
-                if not error.retriable:
-                    raise
-                self._report_problem(error)
-            await anyio.sleep(self._access.backoff.delay(attempt, random()))
-            attempt += 1
-        return {}
+        for topic in {p.topic for p in partitions}:
+            await self._metadata.table_for_topic(topic)
+        return await self.committed(sorted(partitions))
 
     def _choose_streams(self, added: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the stream of each new partition: of those of its topic, the one with the fewest."""
+        wanted = self._subscription
+        counts = wanted.topics or {}
         used = Counter((p.topic, stream) for p, stream in self._assigned.items())
         chosen: dict[TopicPartition, int] = {}
         for partition in added:
-            streams = [(partition.topic, stream) for stream in range(self._streams.get(partition.topic, 1))]
+            streams = [(partition.topic, stream) for stream in range(counts.get(partition.topic, wanted.streams))]
             fewest = min(streams, key=used.__getitem__)
             chosen[partition] = fewest[1]
             used[fewest] += 1
@@ -352,6 +350,20 @@ class KafkaMembership:
         if self._broker is not None:
             self._access.connections.close(self._broker, self._purpose)
 
+    async def _retry(self, call: Callable[[], Awaitable[T]], needed: Callable[[], bool] = lambda: True) -> T | None:
+        """Repeat a call after passing errors; return its result, or None once it is not needed any more."""
+        attempt = 0
+        while needed():
+            try:
+                return await call()
+            except OdradekError as error:
+                if not error.retriable:
+                    raise
+                self._report_problem(error)
+            await anyio.sleep(self._access.backoff.delay(attempt, random()))
+            attempt += 1
+        return None
+
     def _report_problem(self, error: OdradekError) -> None:
         if not self._problem:
             log.warning("%s: %s; trying again", self._group, error)
@@ -361,31 +373,35 @@ class KafkaMembership:
 
     async def _compute(self, compute: Compute) -> None:
         """Compute the assignment of the group from fresh metadata, however long that takes."""
-        attempt = 0
-        while self._member.state is ClassicMemberState.ASSIGNING:
-            try:
-                for topic in compute.topics:
-                    await self._metadata.table_for_topic(topic)
-                table = await self._metadata.refresh()
-            except OdradekError as error:
-                if not error.retriable:
-                    raise
-                self._report_problem(error)
-                await anyio.sleep(self._access.backoff.delay(attempt, random()))
-                attempt += 1
-            else:
-                self._member.assign(_topics(table, compute.topics))
-                self._reported.notify()
-                return
+        table = await self._retry(
+            lambda: self._read_topics(compute.topics),
+            needed=lambda: self._member.state is ClassicMemberState.ASSIGNING,
+        )
+        if table is not None:
+            self._member.assign(_topics(table, compute.topics))
+            self._reported.notify()
+
+    async def _read_topics(self, topics: Collection[str]) -> RoutingSnapshot:
+        for topic in topics:
+            await self._metadata.table_for_topic(topic)
+        return await self._metadata.refresh()
 
     async def _follow_metadata(self) -> None:
-        """Tell the member of new partitions."""
+        """Tell the member of new topics and partitions."""
         table = self._metadata.table
         while True:
             table = await self._metadata.wait_for_newer(table.version)
             if self._member.state is ClassicMemberState.STABLE and not _is_unsettled(table):
+                self._member.subscribe(self._wanted(table))
                 self._member.metadata_changed(_topics(table, table.state.topics))
                 self._reported.notify()
+
+    def _wanted(self, table: RoutingSnapshot) -> frozenset[str]:
+        """Return the topics of the subscription: those named, or those there are that the pattern selects."""
+        wanted = self._subscription
+        if wanted.topics is not None:
+            return frozenset(wanted.topics)
+        return frozenset(t for t in table.topics if bool(self._pattern.fullmatch(t)) == (wanted.exclude is None))
 
 
 def assignors_of(names: Sequence[str] | None) -> list[Assignor]:
