@@ -396,6 +396,29 @@ async def test_leaving_does_not_wait_for_other_members_to_join(monkeypatch: pyte
     assert left.members[0].member_id == "m0"
 
 
+async def test_a_member_that_leaves_before_it_has_its_id_waits_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Coordinator()
+    async with driver_at(peer, monkeypatch) as driver:
+        member = driver.membership(Subscription("g", {"t": 1}))
+        with anyio.CancelScope() as scope:
+
+            def join(request: JoinGroupRequest, version: int) -> JoinGroupResponse | None:
+                scope.cancel()
+                return peer.join(replace_id(request), version)
+
+            peer.answers[JoinGroupRequest] = join
+            await member.run(Listener())
+        with anyio.fail_after(5):
+            await member.leave()
+    (left,) = peer.of(LeaveGroupRequest)
+    assert left.members[0].member_id == "old"
+
+
+def replace_id(request: JoinGroupRequest) -> JoinGroupRequest:
+    """The request, as if the coordinator had chosen the id of the member at once, as brokers before 2.2 do."""
+    return JoinGroupRequest(group_id=request.group_id, member_id="old", protocols=request.protocols)
+
+
 async def test_a_member_that_never_ran_has_nothing_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Coordinator()
     async with driver_at(peer, monkeypatch) as driver:

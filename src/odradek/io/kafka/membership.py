@@ -46,6 +46,7 @@ from odradek.io.kafka.metadata import KafkaMetadata
 from odradek.io.kafka.offsets import CoordinatorAccess, KafkaOffsets
 from odradek.io.notifier import Notifier
 from odradek.types import Broker, Position, TopicPartition
+from odradek.wire.kafka.messages.groups import JoinGroupRequest, SyncGroupRequest
 from odradek.wire.kafka.schema import Response
 
 __all__ = ["ASSIGNORS", "KafkaMembership", "Spawn", "assignors_of"]
@@ -107,7 +108,7 @@ class KafkaMembership:
         self._listener: RebalanceListener | None = None
         self._decided = Notifier()  # there is something to do for `run`
         self._reported = Notifier()  # the member may have something to do
-        self._started = self._ended = False
+        self._started = self._leaving = self._ended = False
         self._sending: Send | None = None
         self._broker: Broker | None = None  # to which the connection of this member leads
         self._error: Exception | None = None
@@ -165,19 +166,25 @@ class KafkaMembership:
         self._steps.clear()
         if not self._started:
             return
-        if not self._ended and self._member.state not in (*_ENDED, ClassicMemberState.LEAVING):
-            self._begin_to_leave()
+        self._leaving = True
+        self._reported.notify()
         while not self._ended:
             await self._decided.wait(self._decided.version)
 
     def _begin_to_leave(self) -> None:
+        """Have the member leave, once it has its id: only the answer to its JoinGroup says that on brokers before 2.2,
+        and they would keep a member that does not leave until its session has timed out."""
+        if self._member.state in (*_ENDED, ClassicMemberState.LEAVING):
+            return
+        sending = None if self._sending is None else self._sending.request
+        if isinstance(sending, JoinGroupRequest) and not sending.member_id:
+            return
         node = self._member.coordinator
         versions = (node and self._connection(node).versions) or self._access.versions()
         self._member.leave(member_lists=versions.has_member_lists, reason="the consumer left its block")
-        if self._sending is not None and self._sending.timeout_s is not None:
+        if isinstance(sending, JoinGroupRequest | SyncGroupRequest):
             # A coordinator reads nothing more from a connection whose JoinGroup or SyncGroup waits for other members.
             self._disconnect()
-        self._reported.notify()
 
     # ---- positions -------------------------------------------------------------------------------------------
 
@@ -272,6 +279,8 @@ class KafkaMembership:
                 while True:
                     version = self._reported.version
                     now = anyio.current_time()
+                    if self._leaving:
+                        self._begin_to_leave()
                     for effect in self._member.poll(now):
                         self._begin(effect, tasks)
                     if self._member.state in _ENDED or self._error is not None:
@@ -287,6 +296,7 @@ class KafkaMembership:
     def _begin(self, effect: Effect, tasks: anyio.abc.TaskGroup) -> None:
         match effect:
             case Send():
+                self._sending = effect
                 tasks.start_soon(self._guard, self._send, effect)
             case Compute():
                 tasks.start_soon(self._guard, self._compute, effect)
@@ -312,7 +322,6 @@ class KafkaMembership:
         self._reported.notify()
 
     async def _send(self, send: Send) -> None:
-        self._sending = send
         delay = self._access.backoff.delay(self._failures, random())
         try:
             response: Response = await self._request(send)
