@@ -13,12 +13,14 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
+import confluent_kafka
 import pytest
 
 import odradek as od
+from odradek.errors import Unsupported
 from odradek.testing import KafkaBroker
 from odradek.testing.kafka.releases import NEWEST
-from odradek.types import LATEST
+from odradek.types import LATEST, Position
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
@@ -40,12 +42,13 @@ def newest() -> Iterator[KafkaBroker]:
 
 @asynccontextmanager
 async def cluster_with_records(broker: KafkaBroker, records: int) -> AsyncIterator[tuple[od.Cluster, str]]:
-    """A cluster, and a topic of its own with so many different records."""
+    """A cluster, and a topic of its own with so many different records, some in each partition."""
     topic = f"orders-{next(NUMBERS)}"
     await anyio.to_thread.run_sync(broker.create_topic, topic, PARTITIONS)
     async with od.connect(f"kafka://{broker.bootstrap}") as k:
         async with k.producer() as out:
-            await out.send_many(topic, [str(n).encode() for n in range(records)])
+            values = [str(n).encode() for n in range(records)]
+            await out.send_many(topic, [od.ProducerRecord(value, key=value) for value in values])
         yield k, topic
 
 
@@ -155,3 +158,73 @@ async def test_a_group_is_shared_with_a_consumer_of_aiokafka(newest: KafkaBroker
                     with anyio.CancelScope(shield=True):
                         await other.stop()
         assert records == Counter(str(n).encode() for n in range(200))
+
+
+@pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
+async def test_a_group_is_shared_with_a_consumer_of_librdkafka(
+    newest: KafkaBroker, strategy: str, anyio_backend_name: str
+) -> None:
+    async with cluster_with_records(newest, 200) as (k, topic):
+        other = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": newest.bootstrap,
+                "group.id": topic,
+                "auto.offset.reset": "earliest",
+                "partition.assignment.strategy": strategy,
+            }
+        )
+        records: Counter[bytes] = Counter()
+
+        def poll() -> None:
+            message = other.poll(0.1)
+            if message is not None and not message.error():
+                records[message.value() or b""] += 1
+
+        async with k.consumer(topic, group=topic, assignors=[strategy]) as ours, anyio.create_task_group() as tasks:
+            try:
+                with anyio.fail_after(60):
+                    other.subscribe([topic])
+                    while not len(ours.assignment) == len(other.assignment()) == PARTITIONS // 2:
+                        await anyio.to_thread.run_sync(poll)
+                    theirs = {p.partition for p in other.assignment()}
+                    assert theirs | {p.partition for p in ours.assignment} == set(range(PARTITIONS))
+                    tasks.start_soon(take, ours, records, 200)
+                    while records.total() < 200:
+                        await anyio.to_thread.run_sync(poll)
+                    tasks.cancel_scope.cancel()
+            finally:
+                other.close()
+            with anyio.move_on_after(60):
+                await until(lambda: len(ours.assignment) == PARTITIONS)
+        assert records == Counter(str(n).encode() for n in range(200))
+
+
+async def test_members_survive_a_restart_of_their_coordinator() -> None:
+    with KafkaBroker(NEWEST) as broker:
+        async with cluster_with_records(broker, 50) as (k, topic):
+            records: Counter[bytes] = Counter()
+            with anyio.fail_after(120):
+                async with k.consumer(topic, group=topic) as consumer:
+                    await take(consumer, records, 50)
+                    await consumer.commit()
+                    await anyio.to_thread.run_sync(broker.kill)
+                    await anyio.to_thread.run_sync(broker.start)
+                    async with k.producer() as out:
+                        await out.send_many(topic, [b"later"] * 10)
+                    await take(consumer, records, 60)
+                    await consumer.commit()
+            committed = await k.driver.offsets(topic).fetch(await k.partitions(topic))
+            assert committed == await k.positions(topic, LATEST)
+    assert records[b"later"] == 10
+
+
+async def test_kafka_0_8_2_stores_positions_but_has_no_groups() -> None:
+    with KafkaBroker("0.8.2.2") as broker:
+        async with cluster_with_records(broker, 10) as (k, topic):
+            with pytest.raises(Unsupported, match=r"Kafka 0\.9"):
+                k.consumer(topic, group="g")
+            offsets = k.driver.offsets("g")
+            partitions = await k.partitions(topic)
+            assert set((await offsets.fetch(partitions)).values()) == {None}
+            await offsets.commit({partitions[1]: Position(2)})
+            assert await offsets.fetch(partitions[:2]) == {partitions[0]: None, partitions[1]: 2}
