@@ -122,6 +122,8 @@ async def test_a_static_list_probes_partitions_and_creates_nothing() -> None:
         for use in (lambda: driver.membership(Subscription("g", {"t": 1})), lambda: driver.offsets("g")):
             with pytest.raises(Unsupported, match="needs ZooKeeper"):
                 use()
+        with pytest.raises(Unsupported, match="a choice of assignors"):
+            driver.membership(Subscription("g", {"t": 1}, assignors=["range"]))
         with pytest.raises(Unsupported):
             await driver.metadata.all_topics()
 

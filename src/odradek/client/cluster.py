@@ -136,7 +136,7 @@ class Cluster:
         Raises:
             ConfigError: An option that cannot work.
             TypeError: An option of the wrong type, or an unknown one.
-            Unsupported: Without ZooKeeper there are no groups.
+            Unsupported: The cluster has no groups: 0.7 without ZooKeeper, and brokers of 0.8.
         """
         options.setdefault("tuning", self._tuning)
         if options.get("dead_letter_producer") is None:

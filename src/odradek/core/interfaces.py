@@ -668,7 +668,10 @@ class RebalanceListener(Protocol):
 class Membership(Protocol):
     """A member of a group: which partitions it owns, and the positions of those."""
 
-    consumer_id: str
+    @property
+    def consumer_id(self) -> str:
+        """The name of this member in its group; empty before it has one."""
+        ...
 
     @property
     def problem(self) -> str:

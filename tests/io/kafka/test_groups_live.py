@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import json
 import random
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -197,6 +199,30 @@ async def test_a_group_is_shared_with_a_consumer_of_librdkafka(
             with anyio.move_on_after(60):
                 await until(lambda: len(ours.assignment) == PARTITIONS)
         assert records == Counter(str(n).encode() for n in range(200))
+
+
+async def test_a_topic_that_is_created_later_is_consumed_from_its_start(newest: KafkaBroker) -> None:
+    async with od.connect(f"kafka://{newest.bootstrap}") as k:
+        topic = f"later-{next(NUMBERS)}"
+        records: Counter[bytes] = Counter()
+        with anyio.fail_after(60):
+            async with k.consumer(topic, group=topic) as consumer:
+                assert not consumer.assignment
+                await anyio.to_thread.run_sync(newest.create_topic, topic, PARTITIONS)
+                async with k.producer() as out:
+                    await out.send(topic, b"first")
+                await take(consumer, records, 1)
+                assert len(consumer.assignment) == PARTITIONS
+        assert records == {b"first": 1}
+
+
+async def test_the_command_line_prints_the_lag_of_a_group(newest: KafkaBroker) -> None:
+    async with cluster_with_records(newest, 10) as (k, topic):
+        first, *_ = await k.partitions(topic)
+        await k.driver.offsets(topic).commit({first: Position(1)})
+        command = ["lag", topic, "--json", "--cluster", f"kafka://{newest.bootstrap}"]
+        done = await anyio.run_process([sys.executable, "-m", "odradek.cli", *command])
+        assert json.loads(done.stdout.splitlines()[-1]) == {"group": topic, "lag": 9}
 
 
 async def test_members_survive_a_restart_of_their_coordinator() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from tests.io.kafka.peer import Peer, of_release
 
+from odradek.client.consumer.consumer import Consumer
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import Assignment, Subscription
 from odradek.core.kafka.subscription import encode_assignment
@@ -20,6 +23,7 @@ from odradek.io.kafka.driver import KafkaDriver, KafkaOptions
 from odradek.io.kafka.membership import KafkaMembership
 from odradek.types import Broker, Position, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
+from odradek.wire.kafka.messages.data import FetchRequest
 from odradek.wire.kafka.messages.groups import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -442,6 +446,14 @@ async def test_brokers_before_0_9_have_no_groups(monkeypatch: pytest.MonkeyPatch
             await driver.groups()
 
 
+async def test_brokers_before_0_8_2_store_no_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = of_release("0.8.0")
+    peer.answers[MetadataRequest] = lambda request, version: METADATA
+    async with driver_at(peer, monkeypatch) as driver:
+        with pytest.raises(Unsupported, match=r"Kafka 0\.8\.2"):
+            await driver.offsets("g").fetch([A])
+
+
 async def test_positions_are_stored_and_read_from_outside_of_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Coordinator()
     peer.errors[OffsetFetchRequest] = [ErrorCode.NOT_COORDINATOR]
@@ -476,3 +488,46 @@ async def test_groups_of_consumers_are_listed(monkeypatch: pytest.MonkeyPatch) -
         peer.answers[ListGroupsRequest] = lambda request, version: ListGroupsResponse(error_code=29)
         with pytest.raises(BrokerError, match="ListGroups"):
             await driver.groups()
+
+
+async def consume(driver: KafkaDriver) -> None:
+    async with Consumer(driver, "t", group="g", exit_within=3.0):
+        await anyio.sleep(0.05)
+
+
+def with_everything_committed() -> Coordinator:
+    """A coordinator, on a broker that answers no Fetch."""
+    peer = Coordinator()
+    peer.positions = {A: 1, B: 1}
+    peer.answers[FetchRequest] = lambda request, version: None
+    return peer
+
+
+async def test_a_consumer_may_be_cancelled_at_any_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = with_everything_committed()
+    async with driver_at(peer, monkeypatch) as driver:
+        for checkpoints in range(0, 160, 4):
+            with anyio.fail_after(5):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(consume, driver)
+                    for _ in range(checkpoints):
+                        await anyio.lowlevel.checkpoint()
+                    tasks.cancel_scope.cancel()
+        await consume(driver)
+    assert len(peer.of(LeaveGroupRequest)) > 5
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_consumer_may_be_cancelled_natively_at_any_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = with_everything_committed()
+    async with driver_at(peer, monkeypatch) as driver:
+        for checkpoints in range(0, 160, 4):
+            task = asyncio.create_task(consume(driver))
+            for _ in range(checkpoints):
+                await asyncio.sleep(0)
+            task.cancel()
+            with anyio.fail_after(5):
+                await asyncio.wait([task])
+            assert task.cancelled() or task.exception() is None
+        await consume(driver)
+    assert len(peer.of(LeaveGroupRequest)) > 5

@@ -252,7 +252,8 @@ class Consumer(PartitionReaderBase):
         the next commit.
 
         Raises:
-            ZooKeeperError, DeadlineError, TransportError: Positions that were not stored, and why.
+            ZooKeeperError, BrokerError, DeadlineError, TransportError: Positions that were not stored, and why.
+            GroupError: The group gave the partitions to other members.
 
         Cancellation: positions being stored may be stored or not; either is safe.
         """

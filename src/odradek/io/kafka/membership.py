@@ -46,6 +46,7 @@ from odradek.io.kafka.metadata import KafkaMetadata
 from odradek.io.kafka.offsets import CoordinatorAccess, KafkaOffsets
 from odradek.io.notifier import Notifier
 from odradek.types import Broker, Position, TopicPartition
+from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.groups import JoinGroupRequest, SyncGroupRequest
 from odradek.wire.kafka.schema import Response
 
@@ -400,8 +401,9 @@ class KafkaMembership:
         table = self._metadata.table
         while True:
             table = await self._metadata.wait_for_newer(table.version)
-            if self._member.state is ClassicMemberState.STABLE and not _is_unsettled(table):
-                self._member.subscribe(self._wanted(table))
+            wanted = self._wanted(table)
+            if self._member.state is ClassicMemberState.STABLE and not _is_unsettled(table, wanted):
+                self._member.subscribe(wanted)
                 self._member.metadata_changed(_topics(table, table.state.topics))
                 self._reported.notify()
 
@@ -425,9 +427,10 @@ def _topics(table: RoutingSnapshot, names: Any) -> dict[str, list[frozenset[str]
     return {topic: table.state.replica_racks(topic) for topic in names}
 
 
-def _is_unsettled(table: RoutingSnapshot) -> bool:
-    """Return True while a topic has no partitions because of a passing error: they are not gone."""
-    return any(topic.error_code and not topic.partitions for topic in table.state.topics.values())
+def _is_unsettled(table: RoutingSnapshot, topics: Collection[str]) -> bool:
+    """Return True while a topic has no partitions because their leaders are being elected: they are not gone."""
+    known = table.state.topics
+    return any(t in known and known[t].error_code == ErrorCode.LEADER_NOT_AVAILABLE for t in topics)
 
 
 def _broker(node: GroupCoordinator) -> Broker:
