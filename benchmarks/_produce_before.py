@@ -1,11 +1,11 @@
 """Producing against that of an earlier commit: processor time of the client's process, and the latency of `send`.
 
-    python benchmarks/_produce_before.py TREE [--turns N]
+    python benchmarks/_produce_before.py TREE [--rounds N]
 
 Not part of scripts/bench: it needs another checkout, TREE, with its engine built. Both have a process of their own
-that lives through the whole run, and are asked in turns to do the same with the same broker, so that a machine that is
+that lives through the whole run, and are asked in rounds to do the same with the same broker, so that a machine that is
 busy with other things disturbs both alike. Processor time is that of the client's process, set-up left out; `ratio` is
-the median over the turns of now over before: less than 1 is better now.
+the median over the rounds of now over before: less than 1 is better now.
 
 How many records share a batch depends on how many come in a `latency`, and so on what else the machine does. With
 `--rate N` time passes for the client as if N records a second were put: both batch alike, as on a quiet machine.
@@ -163,7 +163,7 @@ class Worker:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tree", nargs="?", type=Path)
-    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--only", default="", help="measure what has this in its name")
     parser.add_argument("--rate", type=float, help="records a second, by the client's clock (put only)")
     parser.add_argument("--work", metavar="CLUSTER", help=argparse.SUPPRESS)
@@ -177,12 +177,12 @@ def main() -> None:
     with broker({"topic.partition.count.map": names, "log.flush.interval": 1}) as cluster:
         workers = [Worker(tree, cluster.cluster, options.rate) for tree in (options.tree, ROOT)]
         seen: dict[str, list[Sequence[list[float]]]] = {name: [] for name in WAYS if options.only in name}
-        for turn in range(options.turns + 1):
-            for name, turns in seen.items():
-                order = workers if turn % 2 else workers[::-1]
+        for round_number in range(options.rounds + 1):
+            for name, rounds in seen.items():
+                order = workers if round_number % 2 else workers[::-1]
                 answers = {worker: worker.ask(name) for worker in order}
-                if turn:  # the first warms up
-                    turns.append([answers[worker] for worker in workers])
+                if round_number:  # the first warms up
+                    rounds.append([answers[worker] for worker in workers])
             for count in TOPICS:
                 cluster.wipe(f"of-{count}")
         for worker in workers:
@@ -192,12 +192,12 @@ def main() -> None:
 
 def report(seen: dict[str, list[Sequence[list[float]]]]) -> None:
     print(f"{'us a record':34} {'before':>9} {'now':>9} {'ratio':>7} {'quartiles':>14}")
-    for name, turns in seen.items():
-        rows = {name: 0, f"{name}: p50 of a call": 1} if turns[0][0][1] else {name: 0}
+    for name, rounds in seen.items():
+        rows = {name: 0, f"{name}: p50 of a call": 1} if rounds[0][0][1] else {name: 0}
         for title, which in rows.items():
-            ratios = sorted(now[which] / before[which] for before, now in turns)
+            ratios = sorted(now[which] / before[which] for before, now in rounds)
             low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
-            before, now = (median(turn[side][which] for turn in turns) for side in (0, 1))
+            before, now = (median(round_number[side][which] for round_number in rounds) for side in (0, 1))
             print(f"{title:34} {before:9.2f} {now:9.2f} {median(ratios):7.2f} {f'{low:.2f} to {high:.2f}':>14}")
     one, many = (f"put with keys, {count:,} partitions" for count in TOPICS)
     if one in seen and many in seen:

@@ -66,6 +66,16 @@ VALUES: list[tuple[str, Callable[..., object], dict[str, object]]] = [
     ("Tuning", od.Tuning, {name: getattr(od.Tuning(), name) for name in inspect.signature(od.Tuning).parameters}),
     ("Backoff", od.Backoff, {"first_s": 0.1, "factor": 2.0, "max_s": 1.0}),
     ("connect", od.connect, {"url": "kafka07://127.0.0.1:1", "tuning": None}),
+    (
+        "connect",
+        od.connect,
+        {"url": "kafka://127.0.0.1:1", "security": None, "client_id": "me", "rack": None, "tuning": None},
+    ),
+    (
+        "Security",
+        od.Security,
+        {name: getattr(od.Security(), name) for name in inspect.signature(od.Security).parameters},
+    ),
     ("run", od.run, {"main": print, "backend": "no such loop"}),
     ("Cluster", od.Cluster, {"driver": od.connect("kafka07://127.0.0.1:1").driver, "tuning": od.Tuning()}),
     ("KeyHash", od.KeyHash().__call__, KEYED),
@@ -117,7 +127,7 @@ def test_nonsense_given_to_what_needs_no_cluster_is_refused_by_name(
     title: str, function: Callable[..., object], good: dict[str, object], data: st.DataObject, nonsense: object
 ) -> None:
     name = data.draw(st.sampled_from(sorted(good)))
-    names = {"run": "main|backend", "connect": "url|URL|tuning"}.get(title, name)
+    names = {"run": "main|backend", "connect": f"url|URL|{name}"}.get(title, name)
     refused_or_works(names, lambda: function(**{**good, name: nonsense}))
 
 

@@ -168,6 +168,37 @@ def test_the_supported_pythons_are_the_same_everywhere() -> None:
         assert "Python 3.11 or newer" in text
 
 
+# ---- maps of the code ---------------------------------------------------------------------------------------
+
+SOURCE = ROOT / "src/odradek"
+
+
+def test_every_module_that_the_map_names_exists_and_every_package_is_in_it() -> None:
+    design = (ROOT / "docs/DESIGN.md").read_text("utf-8")
+    file_map = design[design.index("## File map") : design.index("## Paths")]
+    modules = {file.name for file in (ROOT / "src").rglob("*.py")}
+    assert sorted(set(re.findall(r"\w+\.py\b", file_map)) - modules) == []
+    packages = {file.parent.name for file in SOURCE.rglob("__init__.py")} - {"odradek"}
+    assert sorted(package for package in packages if f"{package}/" not in file_map) == []
+
+
+@pytest.mark.parametrize(
+    "package", ["client", "client/consumer", "client/producer", "core", "core/fetch", "core/produce"]
+)
+def test_every_module_that_all_protocols_share_is_in_the_map(package: str) -> None:
+    design = (ROOT / "docs/DESIGN.md").read_text("utf-8")
+    modules = {file.name for file in (SOURCE / package).glob("*.py")} - {"__init__.py"}
+    assert sorted(module for module in modules if module not in design) == []
+
+
+def test_every_file_that_a_newcomer_is_sent_to_exists() -> None:
+    page = (ROOT / "docs/topics/first-change.md").read_text("utf-8")
+    table = page[page.index("| change |") : page.index("## Make it")]
+    named = [path for path in re.findall(r"`(\w+(?:/\w+)+(?:\.py|/))`", table) if "VERB" not in path]
+    assert len(named) >= 15
+    assert [path for path in named if not (SOURCE / path).exists()] == []
+
+
 # ---- the tests' own index -----------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
@@ -316,7 +317,8 @@ class Option:
     doc: str
 
 
-def declared(kind: type) -> dict[str, Option]:
+@cache
+def declared(kind: type) -> Mapping[str, Option]:
     """Return the options that a TypedDict declares, by name, in order."""
     options: dict[str, Option] = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():

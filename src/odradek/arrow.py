@@ -57,8 +57,11 @@ def _not_null(name: str, kind: pa.DataType) -> pa.Field[Any]:
     return pa.field(name, kind, nullable=False)
 
 
+_BINARY, _LARGE_BINARY, _INT32, _INT64 = pa.binary(), pa.large_binary(), pa.int32(), pa.int64()
+
 _LABELS = ("topic", "partition", "broker")
 """Fields with one value for all rows of a part; each is the attribute of a TopicPartition."""
+_LABEL_TYPES = [pa.dictionary(_INT32, pa.string()), *[pa.dictionary(_INT32, _INT32)] * 2]
 
 _FIELDS: list[pa.Field[Any]] = [
     pa.field("key", pa.binary()),
@@ -160,8 +163,11 @@ class _BatchMaker:
         columns = [columns for _, columns in parts]
         sizes = [len(each.values) for each in columns]
         topic, partition, broker = (self._label(which, parts, sizes) for which in range(len(_LABELS)))
+        only, rows = (columns[0] if len(columns) == 1 else None), sizes[0]
 
         def joined(name: str, make: Callable[[Any, int], Array]) -> Array:
+            if only is not None:  # as for every record batch: a third of what it costs
+                return make(getattr(only, name), rows)
             return _joined([getattr(each, name) for each in columns], sizes, make)
 
         arrays = [
@@ -182,16 +188,26 @@ class _BatchMaker:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _strings(self, strings: Sequence[bytes | None] | None, rows: int) -> Array:
-        kind = pa.large_binary() if self._large else pa.binary()
+        kind = _LARGE_BINARY if self._large else _BINARY
         return nulls(kind, rows) if strings is None else binaries(strings, kind)
 
     def _label(self, which: int, parts: Sequence[Part], sizes: Sequence[int]) -> Array:
         """Return the column of topics, partitions or brokers."""
         label = _LABELS[which]
         numbers = [self._numbers[which].get(getattr(partition, label)) for partition, _ in parts]
+        if len(numbers) == 1:
+            return self._only_label(which, numbers[0], sizes[0])
         indices = _repeated(numbers, sizes)
         # Safe by construction; checking each index again would double the cost of a table.
         return pa.DictionaryArray.from_arrays(indices, self._dictionaries[which], safe=False)
+
+    def _only_label(self, which: int, number: int | None, rows: int) -> Array:
+        """Return a column of topics, partitions or brokers that has one value, or null, in all rows."""
+        indices = nulls(_INT32, rows) if number is None else constant(number, rows)
+        made: Array = pa.DictionaryArray.from_buffers(
+            _LABEL_TYPES[which], rows, indices.buffers(), self._dictionaries[which]
+        )
+        return made
 
 
 def _joined(columns: Sequence[Any], sizes: Sequence[int], make: Callable[[Any, int], Array]) -> Array:
@@ -209,11 +225,11 @@ def _joined(columns: Sequence[Any], sizes: Sequence[int], make: Callable[[Any, i
 
 
 def _int64s(numbers: Sequence[int], rows: int) -> Array:
-    return integers(numbers, pa.int64())
+    return integers(numbers, _INT64)
 
 
 def _inner_indexes(numbers: Sequence[int] | None, rows: int) -> Array:
-    return constant(0, rows) if numbers is None else integers(numbers, pa.int32())
+    return constant(0, rows) if numbers is None else integers(numbers, _INT32)
 
 
 def _repeated(numbers: Sequence[int | None], rows: Sequence[int]) -> Array:

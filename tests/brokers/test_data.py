@@ -6,10 +6,12 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+import anyio
 import pytest
 
 import odradek as od
 from odradek.testing import KafkaBroker
+from odradek.types import TimestampType
 
 from . import foreign
 
@@ -131,6 +133,45 @@ async def test_batches_and_tables_have_the_same_records(kafka: KafkaBroker, topi
         ]
         stamps = [None if row["timestamp"] is None else round(row["timestamp"].timestamp() * 1000) for row in rows]
         assert stamps == [record.timestamp for record in records]
+
+
+async def test_a_waiting_reader_gets_new_records_at_once(kafka: KafkaBroker, topic: str) -> None:
+    async with connect(kafka) as cluster, cluster.producer() as out:
+        await out.send(topic, b"first", partition=0)
+        async with cluster.reader(topic) as reader:
+            assert (await anext(reader)).value == b"first"
+            for n in range(3):
+                await anyio.sleep(1.2)  # it polls by now, and the broker holds its request back
+                begin = time.monotonic()
+                await out.send(topic, b"%d" % n, partition=0)
+                assert (await anext(reader)).value == b"%d" % n
+                assert time.monotonic() - begin < 5.0
+
+
+async def test_the_time_of_the_broker_is_in_the_ack_and_in_the_records(kafka: KafkaBroker, topic: str) -> None:
+    has_times = has(kafka, (0, 10))
+    kafka.create_topic(topic, config={"message.timestamp.type": "LogAppendTime"} if has_times else {})
+    async with connect(kafka) as cluster:
+        async with cluster.producer() as out:
+            ack = await out.send(topic, b"v")
+        (record,) = await read_all(cluster, topic)
+    assert ack.timestamp == record.timestamp
+    assert (ack.timestamp is not None) == has_times
+    assert record.timestamp_type == (TimestampType.LOG_APPEND_TIME if has_times else None)
+
+
+async def test_only_the_records_that_a_broker_objects_to_are_refused(kafka: KafkaBroker, topic: str) -> None:
+    names_records = has(kafka, (2, 4))
+    kafka.create_topic(topic, config={"cleanup.policy": "compact"} if names_records else {})
+    rows: list[Any] = [(b"k", b"a"), (None, b"b"), (b"k", b"c"), b"d", (b"k", b"e")]
+    async with connect(kafka) as cluster:
+        async with cluster.producer() as out:
+            acks = await out.send_many(topic, rows, partition=0)
+        stored = [record.value for record in await read_all(cluster, topic)]
+    refused = [failed.record.value for failed in acks.failed]
+    assert refused == ([b"b", b"d"] if names_records else [])
+    assert stored == [value for value in (b"a", b"b", b"c", b"d", b"e") if value not in refused]
+    assert all(isinstance(failed.error, od.Rejected) for failed in acks.failed)
 
 
 # ---- positions ----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Logs in memory behind the interfaces of the drivers, and a group whose rebalances the test decides."""
+"""Byte logs of 0.7 behind the interfaces of a driver, at any split, and a group whose rebalances the test decides."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ import anyio.lowlevel
 import pytest
 
 from odradek.client.consumer.consumer import Consumer
-from odradek.client.consumer.group_batches import GroupBatch
 from odradek.client.options import Tuning
 from odradek.core.states import ConsumerState, OwnershipState
 from odradek.errors import (
@@ -26,7 +25,7 @@ from odradek.errors import (
     ZooKeeperError,
 )
 from odradek.io.kafka07.driver import Kafka07Driver
-from odradek.types import EARLIEST, LATEST, Position, Record
+from odradek.types import EARLIEST, LATEST, Position
 from odradek.wire.compression import CompressionType
 
 from ..payloads import payload, payloads
@@ -70,67 +69,6 @@ async def until(condition: Callable[[], object]) -> None:
 # ---- what is committed --------------------------------------------------------------------------------------
 
 
-async def test_a_batch_is_committed_once_it_is_done() -> None:
-    driver = make_driver()
-    async with make(driver) as consumer:
-        batches = consumer.batches(max_records=4)
-        first = await anext(batches)
-        assert isinstance(first, GroupBatch) and first.values == numbered(4)
-        assert await consumer.commit() == {tp(): 0}, "where the group starts"
-        assert first.done()
-        assert await consumer.commit() == {tp(): 4 * SIZE}
-        assert await consumer.commit() == {}, "nothing new"
-    assert driver.store.stored == {tp(): 4 * SIZE}
-
-
-async def test_batches_done_out_of_order_are_committed_in_order() -> None:
-    driver = make_driver()
-    async with make(driver) as consumer:
-        batches = consumer.batches(max_records=2)
-        first, second, third = [await anext(batches) for _ in range(3)]
-        assert third.done() and second.done()
-        assert await consumer.commit() == {tp(): 0}
-        first.done()
-        assert await consumer.commit() == {tp(): 6 * SIZE}
-
-
-async def test_by_record_the_one_in_hand_is_not_done() -> None:
-    driver = make_driver()
-    async with make(driver) as consumer:
-        for n in range(4):
-            assert (await anext(consumer)).value == numbered(1, n)[0]
-            await consumer.commit()
-            assert driver.store.stored == {tp(): n * SIZE}
-        with pytest.raises(ValueError, match="mine"):
-            async with make(make_driver()):
-                raise ValueError("mine")
-    assert driver.store.stored == {tp(): 4 * SIZE}, "leaving without an exception says the last one is done"
-
-
-async def test_after_an_exception_the_record_in_hand_comes_again() -> None:
-    driver = make_driver()
-    with pytest.raises(ValueError, match="mine"):
-        async with make(driver) as consumer:
-            async for record in consumer:
-                if record.value == b"000003":
-                    raise ValueError("mine")
-    assert driver.store.stored == {tp(): 3 * SIZE}
-
-
-async def test_a_wait_for_more_means_all_before_is_done() -> None:
-    driver = make_driver()
-    async with make(driver) as consumer, anyio.create_task_group() as tasks:
-
-        async def work() -> None:
-            async for _ in consumer:
-                pass
-
-        tasks.start_soon(work)
-        await until(lambda: consumer.positions() == {tp(): 10 * SIZE} and consumer._stream.batch is None)
-        assert await consumer.commit() == {tp(): 10 * SIZE}
-        tasks.cancel_scope.cancel()
-
-
 async def test_inside_a_wrapper_its_start_is_committed() -> None:
     driver = LogDriver(t=1)
     driver.write(tp(), [b"first"])
@@ -143,17 +81,6 @@ async def test_inside_a_wrapper_its_start_is_committed() -> None:
     driver.store.stored[tp()] = Position(15)
     async with make(driver) as consumer:
         assert (await anext(consumer)).value == b"one"
-
-
-async def test_where_a_group_starts_is_stored_so_that_the_next_owner_starts_there() -> None:
-    """Else what is written between a release and a claim would be skipped by start=LATEST."""
-    driver = make_driver()
-    async with make(driver, start=LATEST):
-        pass
-    assert driver.store.stored == {tp(): 10 * SIZE}
-    driver.write(tp(), [b"in between"])
-    async with make(driver, start=LATEST) as consumer:
-        assert (await anext(consumer)).value == b"in between"
 
 
 async def test_pain_commits_are_coalesced() -> None:
@@ -172,115 +99,7 @@ async def test_pain_commits_are_coalesced() -> None:
         assert len(driver.store.commits) == commits + 2
 
 
-async def test_forgetting_done_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    driver = make_driver(1001)
-    async with make(driver) as consumer:
-        batches = consumer.batches(max_records=1)
-        for _ in range(1001):
-            await anext(batches)
-    assert caplog.text.count("1000 batches were delivered after one that is not done()") == 1
-
-
-async def test_commits_that_fail_are_tried_again_with_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    driver = make_driver()
-    async with make(driver, commit_every=0.001) as consumer:
-        driver.store.error = ZooKeeperError("no quorum")
-        (await anext(consumer.batches())).done()
-        with pytest.raises(ZooKeeperError, match="no quorum"):
-            await consumer.commit()
-        await until(lambda: "commits fail" in caplog.text)
-        await anyio.sleep(0.01)
-        driver.store.error = None
-        await until(lambda: driver.store.stored.get(tp()) == 10 * SIZE)
-        await until(lambda: "commits are succeeding again" in caplog.text)
-    assert caplog.text.count("commits fail") == 1
-
-
 # ---- rebalances ---------------------------------------------------------------------------------------------
-
-
-async def test_a_revoke_stops_delivery_waits_for_what_is_in_hand_commits_and_then_releases() -> None:
-    driver = make_driver()
-    async with make(driver, revoke_within=30) as consumer, anyio.create_task_group() as tasks:
-        batches = consumer.batches(max_records=3)
-        in_hand = await anext(batches)
-        tasks.start_soon(driver.member.revoke)
-        await until(lambda: revoking(consumer))
-        with anyio.move_on_after(0.02) as nothing_comes:
-            await anext(batches)
-        assert nothing_comes.cancelled_caught
-        assert driver.member.steps == ["assigned"], "not released while a batch is in hand"
-        assert in_hand.done()
-        await until(lambda: "released" in driver.member.steps)
-        assert driver.store.stored == {tp(): 3 * SIZE} and consumer.assignment == {}
-        assert consumer.state is ConsumerState.RUNNING
-        tasks.cancel_scope.cancel()
-
-
-async def test_a_revoke_waits_for_the_record_in_hand_and_drops_the_rest_of_its_batch() -> None:
-    driver = make_driver()
-    async with make(driver, revoke_within=30) as consumer, anyio.create_task_group() as tasks:
-        await anext(consumer)
-        await anext(consumer)
-        tasks.start_soon(driver.member.revoke)
-        await until(lambda: revoking(consumer))
-        await anyio.wait_all_tasks_blocked()
-        assert driver.member.steps == ["assigned"]
-        records: list[Record] = []
-
-        async def go_on() -> None:
-            records.append(await anext(consumer))
-
-        tasks.start_soon(go_on)
-        await until(lambda: "released" in driver.member.steps)
-        assert driver.store.stored == {tp(): 2 * SIZE} and not records
-        await driver.member.assign(tp())
-        await until(lambda: records)
-        assert [record.value for record in records] == numbered(1, 2)
-
-
-async def test_a_revoke_does_not_wait_for_ever_and_late_marks_say_that_they_do_not_count(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    driver = make_driver()
-    async with make(driver, revoke_within=0.02) as consumer:
-        late = await anext(consumer.batches(max_records=3))
-        await driver.member.revoke()
-        await driver.member.assign(tp())
-        assert not late.done()
-        assert (await anext(consumer.batches(max_records=3))).values == numbered(3), "delivered again"
-    assert "rebalance continues without t/1-0" in caplog.text
-    assert driver.store.stored == {tp(): 0}
-
-
-async def test_what_is_revoked_and_what_is_assigned_may_differ() -> None:
-    driver = LogDriver(t=2)
-    driver.write(tp(0), numbered(5))
-    driver.write(tp(1), numbered(5, 5))
-    driver.initial = {tp(0): 0}
-    async with make(driver) as consumer:
-        assert [(await anext(consumer)).value for _ in range(5)] == numbered(5)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(driver.member.revoke)
-            await until(lambda: revoking(consumer))
-            consumer._stream.finish_current()
-        await driver.member.assign(tp(1))
-        assert consumer.assignment == {tp(1): 0} and consumer.partitions == [tp(1)]
-        assert [(await anext(consumer)).value for _ in range(5)] == numbered(5, 5)
-
-
-async def test_after_an_expired_session_nothing_is_committed() -> None:
-    driver = make_driver()
-    async with make(driver) as consumer:
-        await consumer.commit()
-        first = await anext(consumer.batches(max_records=3))
-        assert first.done()
-        await driver.member.expire()
-        assert not first.done() and consumer.assignment == {}
-        assert await consumer.commit() == {}
-        await driver.member.assign(tp())
-        assert (await anext(consumer.batches(max_records=3))).values == numbered(3)
-    assert driver.store.stored == {tp(): 0}
 
 
 async def test_a_commit_on_its_way_ends_with_the_session() -> None:
@@ -553,29 +372,6 @@ async def test_an_unreachable_broker_is_not_the_death_of_a_consumer() -> None:
 
 
 # ---- only what moves is interrupted -------------------------------------------------------------------------
-
-
-async def test_a_revoke_leaves_the_other_partitions_their_read_ahead_and_their_delivery() -> None:
-    driver = LogDriver(t=2)
-    driver.write(tp(0), numbered(5))
-    driver.write(tp(1), numbered(5, 5))
-    driver.initial = {tp(0): 0, tp(1): 0}
-    async with make(driver, revoke_within=30) as consumer, anyio.create_task_group() as tasks:
-        batches = consumer.batches(max_records=2)
-        moving = await anext(batches)
-        while moving.partition != tp(1):
-            moving = await anext(batches)
-        kept = consumer._fetcher.cursors[tp(0)]
-        tasks.start_soon(driver.member.revoke, tp(1))
-        await until(lambda: revoking(consumer))
-        assert consumer.partitions == [tp(0)] and consumer.state is ConsumerState.RUNNING
-        assert (await anext(batches)).partition == tp(0), "delivered while the other one is being revoked"
-        assert consumer._fetcher.cursors[tp(0)] is kept
-        moving.done()
-        await until(lambda: "released" in driver.member.steps)
-        assert consumer.assignment == {tp(0): 0} and driver.store.stored[tp(1)] == 2 * SIZE
-        await driver.member.assign(tp(1))
-        assert consumer.assignment == {tp(0): 0, tp(1): 0}
 
 
 async def test_an_expiry_during_a_revoke_ends_it_without_a_commit() -> None:

@@ -20,7 +20,7 @@ from odradek.io.kafka07.driver import Kafka07Driver, Kafka07Options
 from odradek.io.kafka07.membership import RebalanceOptions
 from odradek.io.zookeeper import ZooKeeper
 from odradek.testing import FaultProxy, Kafka07Broker, ZooKeeperServer
-from odradek.types import EARLIEST, LATEST, Position, TopicPartition
+from odradek.types import EARLIEST, LATEST, Position, Record, TopicPartition
 
 from ..payloads import payload, payloads
 
@@ -166,6 +166,30 @@ async def test_case_39_streams_share_partitions_and_a_second_consumer_takes_its_
                     await anyio.sleep(0.05)
                     tasks.cancel_scope.cancel()
     assert sorted(seen) == sorted([*numbered(30), b"1-0", b"1-1", b"1-2"])
+
+
+async def test_inside_a_wrapper_a_second_each_continues_at_the_record_that_failed(odradek_chroot: str) -> None:
+    """All records of a compressed message but its last resume at its start, and are left out again one by one."""
+    seen: list[bytes] = []
+    failing = [b"000004"]
+
+    async def handle(record: Record) -> None:
+        if payload(record.value) in failing:
+            failing.clear()
+            raise ValueError("once")
+        seen.append(payload(record.value))
+
+    with brokers(odradek_chroot, 1):
+        async with cluster(odradek_chroot) as driver:
+            (first, *_) = await create(driver, "t")
+            await write(driver, first, numbered(10), "gzip")
+        async with consumer(odradek_chroot, "t", commit_every=None) as c, anyio.create_task_group() as tasks:
+            with pytest.raises(ValueError, match="once"):
+                await c.each(handle)
+            tasks.start_soon(c.each, handle)
+            await until(lambda: len(seen) >= 13)
+            tasks.cancel_scope.cancel()
+    assert sorted(seen) == sorted([*numbered(10), b"1-0", b"1-1", b"1-2"])
 
 
 @pytest.mark.parametrize(("start", "expected"), [(EARLIEST, b"0"), (LATEST, b"39")])

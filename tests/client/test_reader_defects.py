@@ -214,7 +214,7 @@ async def test_positions_of_many_partitions_are_asked_for_a_few_at_a_time(
     driver = LogDriver(t=3000)
     running = most = 0
 
-    async def resolve_position(partition: TopicPartition, at: object) -> Position:
+    async def resolve_position(partition: TopicPartition, at: object, **options: object) -> Position:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -230,6 +230,20 @@ async def test_positions_of_many_partitions_are_asked_for_a_few_at_a_time(
     assert 1 < most <= CONCURRENT
     assert len(errors) == (1500 if failing else 0)
     assert positions == {p: p.partition for p in partitions if p.broker == 1 and p not in errors}
+
+
+async def test_a_broker_that_does_not_lead_yet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = LogDriver(t=2)
+    refusals = [BrokerError(6, "NOT_LEADER_OR_FOLLOWER", retriable=True, refresh_metadata=True)] * 2
+
+    async def resolve_position(partition: TopicPartition, at: object, **options: object) -> Position:
+        await anyio.lowlevel.checkpoint()
+        if partition == tp(1) and refusals:
+            raise refusals.pop()
+        return Position(partition.partition)
+
+    monkeypatch.setattr(driver.b1, "resolve_position", resolve_position)
+    assert await resolve_positions(driver, {tp(0): EARLIEST, tp(1): EARLIEST}) == ({tp(0): 0, tp(1): 1}, {})
 
 
 async def test_a_hostile_position_ends_its_partition_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import anyio
 import pytest
 
@@ -26,25 +29,49 @@ async def shared(*consumers: od.Consumer) -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)  # the others differ in nothing that counts here
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 async def test_ten_thousand_partitions_are_joined_committed_shared_and_left(
-    odradek_chroot: str, odradek_zookeeper: ZooKeeperServer
+    odradek_chroot: str, odradek_zookeeper: ZooKeeperServer, report: Callable[[object], None]
 ) -> None:
-    """Every step with the default time limits, which are 10 s for leaving."""
     config = {"num.partitions": str(PARTITIONS), "log.flush.interval": "1"}
-    url = f"kafka07+zk://{odradek_chroot}"
+    url, took = f"kafka07+zk://{odradek_chroot}", Stopwatch()
+    patient: dict[str, Any] = {"group": "g", "commit_every": None, "join_within": 120, "exit_within": 60}
     with Kafka07Broker(zookeeper=odradek_chroot, config=config):
         async with od.connect(url) as k, od.connect(url) as other, anyio.create_task_group() as tasks:
             async with k.producer() as out:
                 await out.send("t", b"x")
-            async with k.consumer("t", group="g", commit_every=None, join_within=120) as one:
+            took.lap("")
+            async with k.consumer("t", **patient) as one:
                 assert len(one.assignment) == PARTITIONS
+                took.lap("joined")
                 tasks.start_soon(drink, one)
                 assert len(await one.commit()) == PARTITIONS, "where the group starts"
-                async with other.consumer("t", group="g", join_within=120) as two:
+                took.lap("committed")
+                async with other.consumer("t", **patient) as two:
                     await shared(one, two)
+                    took.lap("shared with a second member")
+                took.lap("left by the second")
                 await shared(one)
+                took.lap("taken back")
                 tasks.cancel_scope.cancel()
+            took.lap("left")
         tree = odradek_zookeeper.tree(f"/{odradek_chroot.partition('/')[2]}/consumers/g")
-        left = [path for path in tree if "/ids/" in path or "/owners/t/" in path]
-        assert left == []
+        assert [path for path in tree if "/ids/" in path or "/owners/t/" in path] == []
+    report(f"{PARTITIONS} partitions: {took}")
+
+
+class Stopwatch:
+    """Times of steps, for the report."""
+
+    def __init__(self) -> None:
+        self._laps: list[str] = []
+        self._last = 0.0
+
+    def lap(self, what: str) -> None:
+        now = anyio.current_time()
+        if what:
+            self._laps.append(f"{what} in {now - self._last:.1f} s")
+        self._last = now
+
+    def __str__(self) -> str:
+        return ", ".join(self._laps)

@@ -197,6 +197,7 @@ async def test_topics_and_partitions_are_listed_until_they_are_deleted() -> None
         lambda cluster: cluster.fail("fetch", Unreachable("tcp", "x", "y"), broker=9),
         lambda cluster: cluster.fail("fetch", Unreachable("tcp", "x", "y"), applied=True),
         lambda cluster: cluster.fail("produce", BrokerError(5, "X"), applied=True),
+        lambda cluster: cluster.revoke("g", TopicPartition("orders", 7)),
         lambda cluster: cluster.delay("teleport", 1),
         lambda cluster: cluster.hold("teleport"),
         lambda cluster: cluster.release("teleport"),
@@ -462,6 +463,23 @@ async def test_consumers_of_several_clients_share_the_partitions_and_take_over()
         await until(lambda: len(first.assignment) == 4)
         assert await one.driver.groups() == ["g"]
     assert cluster.members("g") == {}
+
+
+async def test_partitions_that_are_revoked_belong_to_nobody_until_they_are_restored() -> None:
+    cluster = cluster_of(partitions=2)
+    cluster.append("orders", [b"x"])
+    async with cluster.connect() as k, k.consumer("orders", group="g", commit_every=None) as consumer:
+        batch = await anext(aiter(consumer.batches()))
+        cluster.revoke("g", ORDERS)
+        batch.done()
+        with anyio.fail_after(10):
+            while ORDERS in cluster.members("g")[consumer.consumer_id]:
+                await anyio.lowlevel.checkpoint()
+            assert cluster.committed("g")[ORDERS] == 1, "committed before it is released"
+            assert len(consumer.assignment) == 1, "the other one stays"
+            cluster.restore("g")
+            while ORDERS not in consumer.assignment:
+                await anyio.lowlevel.checkpoint()
 
 
 async def test_an_expired_member_commits_nothing_and_joins_again() -> None:

@@ -1,6 +1,6 @@
 """Interfaces between the client and the protocol drivers: what producer, consumer, reader and command line need.
 
-The driver for Kafka 0.7 implements them over ZooKeeper and raw byte logs (`io.kafka07`); the driver for 0.8 and later
+The driver for Kafka 0.7 implements them over ZooKeeper and raw byte logs (in `io`); the driver for 0.8 and later
 implements them over Metadata, Produce, Fetch and group requests. Only `wire` and the two driver packages know which one
 runs.
 """

@@ -121,7 +121,8 @@ class Connection:
         attempt to connect. In the past unless there is a back-off."""
         self._attempts = 0
         self._connected_at, self._answered = 0.0, False
-        self._refusal: Unreachable | None = None
+        self.refusal: Unreachable | None = None
+        """Why the last attempt to connect failed; None if it did not."""
         self._last_error = ""
         self._requests = self._sent_bytes = self._received_bytes = self._connects = self._losses = 0
 
@@ -307,14 +308,14 @@ class Connection:
                 await self._serve(stream)
 
     def _on_connect_failed(self, error: Unreachable) -> None:
-        self._last_error, self._refusal, self._interrupted = str(error), error, None
+        self._last_error, self.refusal, self._interrupted = str(error), error, None
         self._move(Event.CONNECT_FAILED)
         self._back_off()
         self._fail_outstanding(lambda pending: _copy(error, pending))
 
     async def _serve(self, stream: Transport | ByteStream) -> None:
         """Handshake, read and write until the transport is lost."""
-        self._refusal, self.session, self._answered = None, None, False
+        self.refusal, self.session, self._answered = None, None, False
         self._connects += 1
         self._connected_at = self._clock()
         self._move(Event.CONNECTED)
@@ -592,7 +593,7 @@ class Connection:
         return self._used_at + self.options.max_idle_s if idle else deadline
 
     def _fail_late(self, late: Sequence[InFlightRequest[Any]]) -> None:
-        refusal, handshake = self._refusal, self._handshake
+        refusal, handshake = self.refusal, self._handshake
         errors = {
             pending: _caused(DeadlineError(self.address, pending.limit_s, pending.sent), refusal) for pending in late
         }

@@ -49,7 +49,7 @@ SCHEMES: Mapping[str, Scheme] = {
     "kafka07+zk": Scheme("kafka07+zk://[user:password@]zk1[:2181],zk2[:2181][/chroot]", "odradek.io.kafka07.urls"),
     "kafka07": Scheme("kafka07://[id@]broker1[:9092],[id@]broker2[:9092]", "odradek.io.kafka07.urls"),
     **{
-        scheme: Scheme(f"{scheme}://broker1[:9092],broker2[:9092]", "odradek.io.kafka.urls")
+        scheme: Scheme("kafka[+sasl][+ssl]://broker1[:9092],broker2[:9092]", "odradek.io.kafka.urls")
         for scheme in ("kafka", "kafka+ssl", "kafka+sasl", "kafka+sasl+ssl")
     },
 }
@@ -58,7 +58,7 @@ SCHEMES: Mapping[str, Scheme] = {
 
 def url_forms() -> str:
     """Return the forms of a cluster's URL, for error messages and help texts."""
-    return " or ".join(scheme.form for scheme in SCHEMES.values())
+    return " or ".join(dict.fromkeys(scheme.form for scheme in SCHEMES.values()))
 
 
 def brokers_url(addresses: str) -> str:

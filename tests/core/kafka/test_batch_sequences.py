@@ -7,7 +7,10 @@ import pytest
 from odradek.core.interfaces import PartitionBatch, PartitionResult, ProducerRecord
 from odradek.core.kafka.batch_sequences import BatchSequences, stamp_of
 from odradek.core.kafka.broker_errors import broker_error
+from odradek.core.kafka.partitioners import Murmur2
 from odradek.core.kafka.producer_state import IdempotentProducer, ProducerIdentity, Stamp
+from odradek.core.kafka.routing import BrokerEndpoint, KafkaRoutingTable, Partition, Topic
+from odradek.core.kafka.routing_snapshot import RoutingSnapshot
 from odradek.core.kafka07.routing import BrokersChanged, Kafka07RoutingTable, TopicChanged
 from odradek.core.produce.accumulator import Accumulator
 from odradek.core.produce.batch import AccumulatorLimits, BrokerProduceRequest, Effects, ProduceBatch
@@ -316,8 +319,46 @@ def test_batches_that_waited_for_another_id_get_its_stamps() -> None:
     sequences.set_identity(7, 0x7FFF)
     sequences.assign(batch)
     out_of_order = broker_error(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "")
-    result = sequences.resolve(batch, PartitionResult(WHERE, out_of_order))
+    result = sequences.resolve(batch, PartitionResult(WHERE, out_of_order, stamp=stamp_of(batch)))
     assert result.error is not None and result.error.retriable and not sequences.ready
     sequences.set_identity(8, 0)
     assert stamp_of(batch) == Stamp(WHERE, ProducerIdentity(8, 0), 0, 2)
     assert sequences.resolve(batch, PartitionResult(WHERE, None, Position(5))).error is None
+
+
+def test_records_without_a_preference_go_to_partitions_with_a_leader() -> None:
+    leaders = {0: -1, 1: 1, 2: -1}
+    partitions = {number: Partition(leader) for number, leader in leaders.items()}
+    table = RoutingSnapshot(
+        1, KafkaRoutingTable({1: BrokerEndpoint(1, "b", 9092)}, {"t": Topic("t", partitions=partitions)})
+    )
+    limits = AccumulatorLimits(10_000, 11, 1000, 5, 0.0, 30.0)
+    acc = Accumulator(limits, Murmur2(), lambda count: count - 1, Bench.size, table, MemoryRefusalPolicy())
+    topic = acc.topic("t", "none")
+    acc.learned(topic)
+    for value in (b"a", b"b"):
+        acc.append(topic, 11, value, None, None, 0.0)
+    acc.append(topic, 11, ProducerRecord(b"c", b"key"), None, None, 0.0)
+    waiting = {queue.partition.partition: len(queue.batches) for queue in topic.queues.values() if queue.batches}
+    keyed = Murmur2()("t", b"key", 3)
+    assert waiting == ({1: 3} if keyed == 1 else {1: 2, keyed: 1})
+
+
+@pytest.mark.parametrize("code", [45, 47, 59])
+def test_an_error_about_a_stamp_that_was_replaced_meanwhile_says_nothing_about_the_present_one(code: int) -> None:
+    sequences = Sequences(IdempotentProducer())
+    sequences.set_identity(7, 0)
+    first, second = PartitionBatch(WHERE, [b"one"]), PartitionBatch(WHERE, [b"two"])
+    for batch in (first, second):
+        sequences.assign(batch)
+    sent = stamp_of(second)
+    error = broker_error(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "")
+    sequences.resolve(first, PartitionResult(WHERE, error, stamp=stamp_of(first)))
+    present = stamp_of(second)
+    assert present == Stamp(WHERE, ProducerIdentity(7, 1), 1, 1) and present != sent
+
+    late = broker_error(code, "")
+    result = sequences.resolve(second, PartitionResult(WHERE, late, log_start=Position(50), stamp=sent))
+
+    assert result.error is not None and result.error.retriable
+    assert stamp_of(second) == present and sequences.producer.identity == ProducerIdentity(7, 1)

@@ -98,6 +98,7 @@ class ScriptedBroker:
     Attributes:
         requests: What it was sent: request and version.
         answers: Replaces its own answer to a kind of request; None: no answer, bytes: the frame's content.
+        epoch_end: Where every leader epoch ends.
         cut: Bytes of the next reply that are sent before the connection is closed.
     """
 
@@ -107,6 +108,7 @@ class ScriptedBroker:
         self.requests: list[tuple[Any, int]] = []
         self.answers: dict[type, Callable[[Any, int], Response | bytes | None]] = {}
         self.cut: int | None = None
+        self.epoch_end = 0
         self.reply_sizes: list[int] = []
         self.group: TaskGroup | None = None
         self.changed = anyio.Event()
@@ -222,7 +224,8 @@ class ScriptedBroker:
     def epochs(self, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
         (topic,) = request.topics
         ends = tuple(
-            EpochEndOffset(partition=p.partition, leader_epoch=p.leader_epoch, end_offset=1) for p in topic.partitions
+            EpochEndOffset(partition=p.partition, leader_epoch=p.leader_epoch, end_offset=self.epoch_end)
+            for p in topic.partitions
         )
         return OffsetForLeaderEpochResponse(topics=(OffsetForLeaderTopicResult(topic=topic.topic, partitions=ends),))
 

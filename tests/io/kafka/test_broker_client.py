@@ -10,7 +10,7 @@ from tests.io.kafka.scripted_broker import T0, T1, TOPIC_ID, ScriptedBroker, nam
 
 from odradek.core.interfaces import DecoderOptions, PartitionBatch, PartitionFetch, ProducerRecord
 from odradek.core.kafka.producer_state import ProducerIdentity, Stamp
-from odradek.core.kafka.versions import BrokerVersions
+from odradek.core.kafka.versions import BrokerVersions, VersionRange
 from odradek.errors import (
     BrokerError,
     ConfigError,
@@ -32,6 +32,7 @@ from odradek.wire.kafka.messages.data import (
     FetchRequest,
     FetchResponse,
     LeaderIdAndEpoch,
+    OffsetForLeaderEpochRequest,
     ProduceRequest,
     ProduceResponse,
 )
@@ -169,6 +170,18 @@ async def test_a_produce_reply_cut_anywhere_is_a_lost_connection_and_the_next_on
         assert (await client.produce([batch(b"y")], acks=-1))[0].position == broker.reply_sizes[0] + 1
 
 
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff" * 40, b"\x7f\xff\xff\xff" * 10, bytes(500)], ids=["short", "ff", "many", "long"]
+)
+async def test_bytes_that_are_no_answer_to_a_produce_leave_its_outcome_open(content: bytes) -> None:
+    broker = ScriptedBroker(NEWEST)
+    broker.answers[ProduceRequest] = lambda request, version: content
+    async with running(broker) as client:
+        assert await outcome(client, batch(b"a")) in [(RemoteProtocolError, True), (ConnectionLost, True)]
+        broker.answers.clear()
+        assert (await client.produce([batch(b"b")], acks=-1))[0].error is None
+
+
 # ---- fetch --------------------------------------------------------------------------------------------------
 
 
@@ -296,6 +309,27 @@ async def test_the_epoch_of_the_last_record_is_sent_to_detect_truncation() -> No
         await client.fetch([PartitionFetch(fetch.decoder, 100)])
         sent = [request.topics[0].partitions[0] for request, _ in broker.requests]
         assert [(part.current_leader_epoch, part.last_fetched_epoch) for part in sent] == [(6, -1), (6, 4)]
+
+
+@pytest.mark.parametrize(("end", "lost"), [(1, True), (2, False)])
+async def test_before_2_7_the_client_asks_a_new_leader_whether_it_has_what_was_read(end: int, lost: bool) -> None:
+    can = BrokerVersions({**versions(8, 11, 5).offered, 3: VersionRange(0, 9)})
+    broker = ScriptedBroker(can)
+    broker.epoch_end = end
+    entry = bytearray(encode_batch([b"a", b"b"]))
+    entry[12:16] = (4).to_bytes(4, "big")
+    broker.logs[T0].add(0, bytes(entry), 2)
+    async with running(broker, epoch=6) as client:
+        first = fetch_of(client)
+        await client.fetch([first, fetch_of(client, T1)])
+        again = PartitionFetch(first.decoder, 100)
+        await client.fetch([again, fetch_of(client, T1)])
+        asked = [request for request, _ in broker.requests if isinstance(request, OffsetForLeaderEpochRequest)]
+        (partition,) = asked[0].topics[0].partitions
+        assert (partition.partition, partition.current_leader_epoch, partition.leader_epoch) == (0, 6, 4)
+        assert isinstance(again.error, LogTruncated) == lost
+        await client.fetch([PartitionFetch(first.decoder, 100)])
+        assert len([r for r, _ in broker.requests if isinstance(r, OffsetForLeaderEpochRequest)]) == 1 + lost
 
 
 async def test_the_leader_that_an_answer_names_is_passed_on() -> None:

@@ -79,6 +79,7 @@ async def test_a_request_is_built_for_the_versions_of_its_connection() -> None:
         await connection.submit_built(MetadataRequest, build)
         peer.answers[ApiVersionsRequest] = lambda request, version: offers(Metadata=9, Produce=0)
         await peer.hang_up()
+        await anyio.wait_all_tasks_blocked()  # the loss is noticed
         await connection.submit_built(MetadataRequest, build)
         assert connection.versions is not None and connection.versions.has_null_topics
     assert built == [False, True]

@@ -237,13 +237,12 @@ async def test_an_error_in_fetch_is_retried_reset_or_raised(
 
 @pytest.mark.parametrize("code", CODES, ids=lambda code: ErrorCode(code).name)
 async def test_an_error_of_a_whole_fetch_is_no_end_of_the_cluster(
-    cluster: od.Cluster, broker: OneBroker, code: ErrorCode
+    cluster: od.Cluster, broker: OneBroker, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.log.append(encode_batch([b"a", b"b"]))
     refusals = iter([FetchResponse(error_code=code)])
-    peer_answer = broker.fetch
-    broker.answers[FetchRequest] = lambda request, version: next(refusals, None) or peer_answer(request, version)
-    broker.fetch = broker.answers[FetchRequest]  # type: ignore[assignment,method-assign]
+    answer = broker.fetch
+    monkeypatch.setattr(broker, "fetch", lambda request, version: next(refusals, None) or answer(request, version))
     async with cluster.reader({T0: 0}) as reader:
         with anyio.fail_after(30):
             try:

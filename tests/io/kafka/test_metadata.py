@@ -51,12 +51,13 @@ class Brokers:
         self.asked: list[tuple[str, MetadataRequest]] = []
         self.down: dict[str, OdradekError] = {}
         self.error_code = 0
+        self.versions = NEWEST
         self.gate: anyio.Event | None = None
         self.on_ask: Callable[[MetadataRequest], None] = lambda request: None
 
     async def ask(self, broker: Broker, build: Callable[[BrokerVersions], MetadataRequest]) -> MetadataResponse:
         await anyio.lowlevel.checkpoint()
-        request = build(NEWEST)
+        request = build(self.versions)
         self.asked.append((broker.host, request))
         if broker.host in self.down:
             raise self.down[broker.host]
@@ -166,6 +167,17 @@ async def test_a_broker_that_knows_no_broker_yet_is_not_believed() -> None:
         assert list(metadata.table.brokers) == [1]
 
 
+async def test_brokers_that_name_only_those_of_the_topics_asked_for_may_name_none() -> None:
+    brokers = Brokers(topic("t", 1))
+    brokers.hosts, brokers.versions = {}, BrokerVersions.of_release("0.8.1")
+    async with opened(brokers) as metadata:
+        assert not metadata.table.brokers
+        brokers.hosts = {1: "b1"}
+        table = await metadata.table_for_topic("t")
+        assert table.leader(TopicPartition("t", 0)) == Broker(1, "b1", 9092)
+    assert {host for host, _ in brokers.asked} <= {"s1", "s2", "s3"}
+
+
 # ---- topics ------------------------------------------------------------------------------------------------------
 
 
@@ -221,6 +233,21 @@ async def test_a_topic_without_a_leader_is_read_again_until_it_has_one() -> None
         brokers.topics["t"] = topic("t", 2)
         table = await metadata.wait_for_newer(table.version)
         assert table.leader(TopicPartition("t", 0)) == Broker(2, "b2", 9092)
+
+
+async def test_a_topic_that_does_not_exist_is_looked_for_ever_less_often() -> None:
+    brokers = Brokers()
+    options = MetadataOptions(bootstrap_timeout_s=5.0, backoff=Backoff(0.001, 10, 3600))
+    async with opened(brokers, options) as metadata:
+        await metadata.table_for_topic("missing")
+        await anyio.sleep(0.3)
+        reads = len(brokers.asked)
+        assert 3 <= reads <= 6
+        brokers.topics["new"] = topic("new", -1)
+        await metadata.table_for_topic("new")
+        brokers.topics["new"] = topic("new", 1)
+        version = metadata.table.version
+        assert (await metadata.wait_for_newer(version)).leader(TopicPartition("new", 0)) == Broker(1, "b1", 9092)
 
 
 async def test_everything_is_read_again_when_it_is_old() -> None:

@@ -18,8 +18,11 @@ from odradek.testing.kafka.releases import NEWEST
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 USER, PASSWORD, WRONG = "alice", "password-of-alice", "wrong-password"
+PATIENT = od.Tuning(request_timeout=60)
+"""For brokers on a loaded machine."""
+
 AT_ONCE_S = 8.0
-"""Less than the time for which addresses are tried again."""
+"""Less than the time for which addresses are tried again (s)."""
 
 
 def started(version: str, **options: Any) -> Iterator[KafkaBroker]:
@@ -74,8 +77,8 @@ def login(mechanism: str, password: str = PASSWORD, **more: Any) -> od.Security:
 
 async def use(address: str, security: od.Security | None) -> None:
     """Write a record over every kind of connection, and read it again."""
-    async with od.connect(address, security=security) as k:
-        async with k.producer() as out:
+    async with od.connect(address, security=security, tuning=PATIENT) as k:
+        async with k.producer(deliver_within=60) as out:
             ack = await out.send("secured", b"v")
         positions = await k.positions("secured", od.LATEST)
         assert positions[ack.partition] > (ack.position or 0)

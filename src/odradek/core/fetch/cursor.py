@@ -370,7 +370,7 @@ class Cursor(QuotaMember):
         self._tail = tail
 
     def _end_if_reached(self, position: Position) -> bool:
-        if not self._range.ends_at(position):
+        if self._range.until is None or not self._range.ends_at(position):
             return False
         self._transition(CursorEvent.REACH)
         self._tail = 0

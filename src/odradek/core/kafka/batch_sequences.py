@@ -16,6 +16,10 @@ from odradek.wire.kafka.error_codes import ErrorCode
 __all__ = ["BatchSequences", "stamp_of"]
 
 _AGAIN = frozenset({NextStep.RETRY, NextStep.REFRESH, NextStep.REINITIALIZE})
+_ABOUT_STAMPS = frozenset(
+    {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH}
+)
+"""Errors that say nothing about a batch which has got another stamp since that attempt."""
 
 
 def stamp_of(batch: PartitionBatch) -> Stamp | None:
@@ -81,8 +85,8 @@ class BatchSequences:
         if stamp.count > 1 and (isinstance(error, MessageTooLarge) or result.record_errors):
             return result  # it will be divided, or released
         code = _code(error)
-        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and result.stamp != stamp:
-            return _meaning(Decision(NextStep.RETRY), result)  # the number has changed since it was sent
+        if code in _ABOUT_STAMPS and result.stamp != stamp:
+            return _meaning(Decision(NextStep.RETRY), result)  # the stamp has changed since it was sent
         offset = -1 if result.position is None else result.position
         log_start = -1 if result.log_start is None else result.log_start
         decision = self.producer.answered(stamp, code, offset, log_start)

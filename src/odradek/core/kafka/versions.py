@@ -12,7 +12,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from odradek.errors import ConfigError, Unsupported
-from odradek.wire.kafka.messages.data import FetchRequest, ListOffsetsRequest, ProduceRequest
+from odradek.wire.kafka.messages.data import (
+    FetchRequest,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+    ProduceRequest,
+)
 from odradek.wire.kafka.messages.groups import (
     ConsumerGroupHeartbeatRequest,
     FindCoordinatorRequest,
@@ -234,6 +239,12 @@ class BrokerVersions:
         return self.has(FetchRequest, 12)
 
     @property
+    def needs_epoch_check(self) -> bool:
+        """Leader epochs can be relied on, but it is left to the client to compare them with the log (KIP-320)."""
+        has_epochs = self.has_leader_epochs and self.has(OffsetForLeaderEpochRequest, 2)
+        return has_epochs and not self.has_truncation_detection
+
+    @property
     def has_rack_aware_fetch(self) -> bool:
         return self.has(FetchRequest, 11)
 
@@ -243,6 +254,11 @@ class BrokerVersions:
     def has_null_topics(self) -> bool:
         """Metadata distinguishes "all topics" from "no topics"."""
         return self.has(MetadataRequest, 1)
+
+    @property
+    def lists_all_brokers(self) -> bool:
+        """Metadata lists every broker; else only those that have a replica of a topic that is asked for."""
+        return self.release not in ("0.8.0", "0.8.1")
 
     @property
     def has_leader_epochs(self) -> bool:

@@ -95,11 +95,23 @@ class TopicQueues:
         known: The routing table says what partitions it has; until then `why` says why not.
         registered: It had partitions in the cluster when it was looked up.
         choices: The partitions that may be chosen now, in canonical order.
+        led: Those of them that a broker serves, or all: the choices for records without a preference.
         unassigned: The queue of records while there are no choices.
         sticky: The queue that records without a preference go to, until its batch is full.
     """
 
-    __slots__ = ("choices", "compression", "known", "name", "queues", "registered", "sticky", "unassigned", "why")
+    __slots__ = (
+        "choices",
+        "compression",
+        "known",
+        "led",
+        "name",
+        "queues",
+        "registered",
+        "sticky",
+        "unassigned",
+        "why",
+    )
 
     def __init__(self, name: str, compression: str) -> None:
         self.name, self.compression = name, compression
@@ -107,4 +119,5 @@ class TopicQueues:
         self.why = "its partitions are not known"
         self.unassigned = self.sticky = PartitionQueue(self, TopicPartition(name, -1))
         self.choices: list[PartitionQueue] = []
+        self.led: list[PartitionQueue] = []
         self.queues: dict[TopicPartition, PartitionQueue] = {}

@@ -93,7 +93,7 @@ class Router:
         if sticky and topic.choices:
             if queue.open is not None:
                 queue.close()
-            queue = topic.sticky = topic.choices[self._randrange(len(topic.choices))]
+            queue = topic.sticky = topic.led[self._randrange(len(topic.led))]
             batch = queue.open
             if not (batch is None or packed or batch.explicit_partition or batch.size + size > self._batch_bytes):
                 return batch
@@ -135,8 +135,6 @@ class Router:
         """Follow the routing table in one topic."""
         topic.choices = [self.partition(topic, partition) for partition in self.table.partitions(topic.name)]
         choices = set(topic.choices)
-        if topic.sticky not in choices:
-            topic.sticky = topic.unassigned
         for queue in (topic.unassigned, *topic.queues.values()):
             self._update_leader(queue)
             queue.orphaned = queue not in choices
@@ -144,6 +142,9 @@ class Router:
                 queue.open = None  # nothing more belongs here
             if queue.orphaned and not queue.in_flight:
                 self.reassign(queue)
+        topic.led = [queue for queue in topic.choices if queue.broker_queue is not None] or topic.choices
+        if topic.sticky not in topic.led:
+            topic.sticky = topic.unassigned
 
     def _update_leader(self, queue: PartitionQueue) -> None:
         known = queue.topic.known and queue is not queue.topic.unassigned

@@ -28,6 +28,7 @@ from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import ConfigError, RemoteProtocolError
 from odradek.io.kafka.connection import KafkaConnection, VersionLimits
+from odradek.io.kafka.epoch_check import without_truncated
 from odradek.io.kafka.fetch_exchange import FetchExchange, KnownPartition
 from odradek.io.kafka.log_decoder import KafkaLogDecoder
 from odradek.io.requests import InFlightRequest
@@ -172,9 +173,11 @@ class KafkaBrokerClient:
         Cancellation: safe; the rest of the response is read and dropped, earlier bytes stay fed. The same holds when a
         decoder is reset while its fetch is in flight.
         """
+        known = self._known(fetches)
+        fetches = await without_truncated(self.connection, self.versions, fetches, known)
         if not fetches:
             return
-        exchange = FetchExchange(fetches, self._known(fetches), self.broker.address)
+        exchange = FetchExchange(fetches, known, self.broker.address)
         session = self._session if max_wait and not self._in_session and self.versions.has_fetch_sessions else None
         self._in_session |= session is not None
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Callable
+from copy import copy
 from random import random
 from types import TracebackType
 from typing import Self, TypeVar
@@ -102,14 +103,18 @@ class BrokerConnections:
         """Send a request to a broker over its connection for control. One without an id gets a connection for this
         request only. Cancellation: safe.
 
-        Raises what awaiting a request raises (see `InFlightRequest`).
+        Raises what awaiting a request raises (see `InFlightRequest`), and at once, without an attempt, the reason of
+        the last failure while the connection backs off from it: another broker may answer.
         """
-        purpose = "control" if broker.id != BOOTSTRAP_ID else "bootstrap"
+        if broker.id != BOOTSTRAP_ID:
+            connection = self.get(broker, "control")
+            if connection.connection.available_at > anyio.current_time() and connection.connection.refusal is not None:
+                raise copy(connection.connection.refusal)
+            return await connection.submit_built(api, build)
         try:
-            return await self.get(broker, purpose).submit_built(api, build)
+            return await self.get(broker, "bootstrap").submit_built(api, build)
         finally:
-            if broker.id == BOOTSTRAP_ID:
-                self.close(broker, purpose)
+            self.close(broker, "bootstrap")
 
     def _new(self, broker: Broker) -> KafkaConnection:
         handshake = KafkaHandshake(

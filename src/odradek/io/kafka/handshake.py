@@ -193,16 +193,16 @@ class KafkaHandshake:
         if known is not None:
             return known
         software, version = self._identity.software, self._identity.version
-        if self._login is not None or self._known.expects_answer(self._address):
-            flow = probe_after_sasl(software, version)
-        else:
-            flow = probe_versions(software, version, None)
+        asks_only = self._login is not None or self._known.expects_answer(self._address)
+        flow = probe_after_sasl(software, version) if asks_only else probe_versions(software, version, None)
         try:
             versions = yield from self._probe(flow)
             if versions.release is not None and versions.release.startswith("0.8"):
                 versions = yield from self._confirmed(versions)
-        except OdradekError:
+        except OdradekError as error:
             self._known.forget(self._address)
+            if isinstance(error, Unsupported) and asks_only and self._login is None:
+                raise Unsupported("this client", "a response to ApiVersions, as other brokers gave it") from error
             raise
         self._known.learn(self._address, versions)
         return versions
@@ -324,4 +324,6 @@ def _reason(error: OdradekError) -> str:
         return error.why
     if isinstance(error, DeadlineError):
         return f"no answer within {error.seconds:g} s"
+    if isinstance(error, Unsupported):
+        return f"{error.feature} needs {error.needs}"
     return error.message()

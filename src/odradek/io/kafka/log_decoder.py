@@ -27,6 +27,8 @@ class KafkaLogDecoder(RecordDecoder):
         self.needed_bytes = 0
         """The size of the entry at `fetch_position`, if the last response ended in it; else 0 (bytes). Brokers before
         0.10.1 return no more of it than they are asked for."""
+        self.checked_epoch = -1
+        """The epoch of the leader whose log was found to have everything read so far."""
         super().__init__(partition, position, options)
 
     def reset(self, position: Position) -> None:

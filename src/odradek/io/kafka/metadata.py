@@ -91,6 +91,7 @@ class KafkaMetadata:
         self._changed, self._asked = Notifier(), Notifier()
         self._next = _Read()
         self._failures = 0
+        self._problem_reads = 0  # in a row that left a topic with a problem
         self._read_at = -math.inf
         self._closed: Exception | None = None
         self._tasks: TaskGroup | None = None
@@ -132,7 +133,9 @@ class KafkaMetadata:
         described = self._table.state.topics.get(name)
         if described is not None and described.partitions:
             return self._table
-        self._topics.add(name)
+        if name not in self._topics:
+            self._topics.add(name)
+            self._problem_reads = 0
         with anyio.move_on_after(self._options.creation_s):
             for attempt in range(100):
                 await self._read([name] if create else ())
@@ -215,7 +218,7 @@ class KafkaMetadata:
     def _due_at(self) -> float:
         """Return when to read although nothing asks for it."""
         if any(map(self._table.has_problem, self._topics)):
-            return self._read_at + self._options.backoff.max_s
+            return self._read_at + self._options.backoff.delay(self._problem_reads, 0.5)
         return self._read_at + self._options.max_age_s
 
     async def _read_from_any(self, create: Iterable[str]) -> None:
@@ -234,7 +237,14 @@ class KafkaMetadata:
 
     async def _read_from(self, broker: Broker, create: Iterable[str]) -> None:
         names = None if self._all_topics else sorted({*self._topics, *create})
-        response = await self._ask(broker, lambda versions: metadata_request(versions, names, bool(create)))
+        lists_all = True
+
+        def build(versions: BrokerVersions) -> MetadataRequest:
+            nonlocal lists_all
+            lists_all = versions.lists_all_brokers
+            return metadata_request(versions, names, bool(create))
+
+        response = await self._ask(broker, build)
         if response.error_code not in (0, ErrorCode.REBOOTSTRAP_REQUIRED):
             raise broker_error(response.error_code, f"{broker.address}: Metadata")
         state, changes = self._table.state.apply(response, names)
@@ -243,11 +253,12 @@ class KafkaMetadata:
         if changes.bootstrap_again:
             log.warning("%s asks this client to begin again with the addresses of its URL", broker.address)
             raise broker_error(response.error_code, f"{broker.address}: Metadata")
-        if not state.brokers:
+        if lists_all and not state.brokers:
             raise Unreachable("version", broker.address, "the broker does not know any broker yet")
         if self._failures:
             log.warning("%s answers, after %d failed attempts", broker.address, self._failures)
         self._failures = 0
+        self._problem_reads = self._problem_reads + 1 if any(map(self._table.has_problem, self._topics)) else 0
 
     async def _bootstrap_within(self, seconds: float) -> None:
         error: OdradekError | None = None

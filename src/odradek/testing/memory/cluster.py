@@ -234,6 +234,22 @@ class MemoryCluster:
             if consumer_id in (None, session.membership.consumer_id):
                 session.membership.expire()
 
+    def revoke(self, group: str, *partitions: TopicPartition) -> None:
+        """Take partitions from their members, as a rebalance does, and give them to no other member until `restore`.
+
+        Members finish what they are processing first: see `revoke_within` of consumers. Raises ConfigError for a
+        partition that does not exist.
+        """
+        for partition in partitions:
+            self._log(partition)
+        self._state.group(group).withheld.update(partitions)
+        self._state.changed.notify()
+
+    def restore(self, group: str) -> None:
+        """Give the members everything that `revoke` has taken from them."""
+        self._state.group(group).withheld.clear()
+        self._state.changed.notify()
+
     # ---- checks -----------------------------------------------------------------------------------------------
 
     def _broker(self, broker: int) -> int:

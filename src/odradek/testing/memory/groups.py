@@ -58,6 +58,8 @@ class MemoryGroup:
         """The members, by id, in the order in which they joined."""
         self.generation = 0
         """Grows whenever a member joins or leaves."""
+        self.withheld: set[TopicPartition] = set()
+        """Partitions that no member is to have."""
         self._changed = changed
         self._numbers = count(1)
 
@@ -107,7 +109,7 @@ class MemoryGroup:
             if streams:
                 for index, partition in enumerate(numbers):
                     owner, number = streams[index % len(streams)]
-                    if owner is session:
+                    if owner is session and partition not in self.withheld:
                         target[partition] = number
         return target
 

@@ -160,6 +160,8 @@ class MessageSetDecoder:
     @property
     def pending_bytes(self) -> int:
         """Memory held: messages not yet taken, deferred bytes, and the partial tail."""
+        if self._deferred is None and not self._head:
+            return self._decoded_bytes
         return self._decoded_bytes + self.deferred_bytes + self._tail_bytes
 
     @property

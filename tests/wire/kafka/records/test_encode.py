@@ -11,7 +11,7 @@ from odradek.engine import PackedBytes
 from odradek.errors import LocalProtocolError
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka.records.batch import batch_header
-from odradek.wire.kafka.records.encode import encode_batch, encode_message_set
+from odradek.wire.kafka.records.encode import encode_batch, encode_message_set, with_producer
 
 pytestmark = pytest.mark.usefixtures("either_engine")
 
@@ -26,6 +26,13 @@ def test_the_header_says_who_wrote_the_batch() -> None:
     assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (4000, 3, (1 << 31) - 1)
     assert (batch.base_timestamp, batch.max_timestamp, batch.record_count, batch.last_offset_delta) == (9, 9, 2, 1)
     assert (batch.base_offset, batch.leader_epoch, batch.length) == (0, -1, len(data) - 12)
+
+
+def test_a_batch_gets_another_producer_and_stays_whole() -> None:
+    data = encode_batch([b"a"], timestamps=[9], producer_id=4000, producer_epoch=3, base_sequence=7)
+    changed = with_producer(data, 5000, 4, 8)
+    assert changed == encode_batch([b"a"], timestamps=[9], producer_id=5000, producer_epoch=4, base_sequence=8)
+    assert with_producer(data, 4000, 3, 7) is data
 
 
 def test_records_without_timestamps_have_none() -> None:

@@ -1,0 +1,143 @@
+"""Commits of a consumer: only what is done is committed, as far as everything before it is done."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from odradek.client.consumer.consumer import Consumer
+from odradek.client.consumer.group_batches import GroupBatch
+from odradek.errors import ZooKeeperError
+from odradek.testing import MemoryCluster
+from odradek.types import LATEST, TopicPartition
+
+pytestmark = pytest.mark.anyio
+
+
+def tp(number: int = 0) -> TopicPartition:
+    return TopicPartition("t", number)
+
+
+def numbered(count: int, first: int = 0) -> list[bytes]:
+    return [b"%06d" % n for n in range(first, first + count)]
+
+
+def make_cluster(records: int = 10) -> MemoryCluster:
+    cluster = MemoryCluster(topics={"t": 1})
+    cluster.append("t", numbered(records))
+    return cluster
+
+
+@asynccontextmanager
+async def consuming(cluster: MemoryCluster, **options: Any) -> AsyncIterator[Consumer]:
+    """The only member of the group, without commits in the background unless asked for."""
+    settings: dict[str, Any] = {"group": "g", "commit_every": None, **options}
+    async with cluster.connect() as k, k.consumer("t", **settings) as consumer:
+        yield consumer
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with anyio.fail_after(10):
+        while not condition():
+            await anyio.lowlevel.checkpoint()
+
+
+async def test_a_batch_is_committed_once_it_is_done() -> None:
+    cluster = make_cluster()
+    async with consuming(cluster) as consumer:
+        batches = consumer.batches(max_records=4)
+        first = await anext(batches)
+        assert isinstance(first, GroupBatch) and first.values == numbered(4)
+        assert await consumer.commit() == {tp(): 0}, "where the group starts"
+        assert first.done()
+        assert await consumer.commit() == {tp(): 4}
+        assert await consumer.commit() == {}, "nothing new"
+    assert cluster.committed("g") == {tp(): 4}
+
+
+async def test_batches_done_out_of_order_are_committed_in_order() -> None:
+    cluster = make_cluster()
+    async with consuming(cluster) as consumer:
+        batches = consumer.batches(max_records=2)
+        first, second, third = [await anext(batches) for _ in range(3)]
+        assert third.done() and second.done()
+        assert await consumer.commit() == {tp(): 0}
+        first.done()
+        assert await consumer.commit() == {tp(): 6}
+
+
+async def test_by_record_the_one_in_hand_is_not_done() -> None:
+    cluster = make_cluster()
+    async with consuming(cluster) as consumer:
+        for n in range(4):
+            assert (await anext(consumer)).value == numbered(1, n)[0]
+            await consumer.commit()
+            assert cluster.committed("g") == {tp(): n}
+        with pytest.raises(ValueError, match="mine"):
+            async with consuming(make_cluster()):
+                raise ValueError("mine")
+    assert cluster.committed("g") == {tp(): 4}, "leaving without an exception says the last one is done"
+
+
+async def test_after_an_exception_the_record_in_hand_comes_again() -> None:
+    cluster = make_cluster()
+    with pytest.raises(ValueError, match="mine"):
+        async with consuming(cluster) as consumer:
+            async for record in consumer:
+                if record.value == b"000003":
+                    raise ValueError("mine")
+    assert cluster.committed("g") == {tp(): 3}
+
+
+async def test_a_wait_for_more_means_all_before_is_done() -> None:
+    cluster = make_cluster()
+    async with consuming(cluster) as consumer, anyio.create_task_group() as tasks:
+
+        async def work() -> None:
+            async for _ in consumer:
+                pass
+
+        tasks.start_soon(work)
+        await until(lambda: consumer.positions() == {tp(): 10} and consumer._stream.batch is None)
+        assert await consumer.commit() == {tp(): 10}
+        tasks.cancel_scope.cancel()
+
+
+async def test_where_a_group_starts_is_stored_so_that_the_next_owner_starts_there() -> None:
+    """Else what is written between a release and a claim would be skipped by start=LATEST."""
+    cluster = make_cluster()
+    async with consuming(cluster, start=LATEST):
+        pass
+    assert cluster.committed("g") == {tp(): 10}
+    cluster.append("t", [b"in between"])
+    async with consuming(cluster, start=LATEST) as consumer:
+        assert (await anext(consumer)).value == b"in between"
+
+
+async def test_forgetting_done_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = make_cluster(1001)
+    async with consuming(cluster) as consumer:
+        batches = consumer.batches(max_records=1)
+        for _ in range(1001):
+            await anext(batches)
+    assert caplog.text.count("1000 batches were delivered after one that is not done()") == 1
+
+
+async def test_commits_that_fail_are_tried_again_with_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = make_cluster()
+    async with consuming(cluster, commit_every=0.001) as consumer:
+        cluster.fail("commit", ZooKeeperError("no quorum"), times=1_000_000)
+        (await anext(consumer.batches())).done()
+        with pytest.raises(ZooKeeperError, match="no quorum"):
+            await consumer.commit()
+        await until(lambda: "commits fail" in caplog.text)
+        await anyio.sleep(0.01)
+        cluster.heal()
+        await until(lambda: cluster.committed("g").get(tp()) == 10)
+        await until(lambda: "commits are succeeding again" in caplog.text)
+    assert caplog.text.count("commits fail") == 1
