@@ -200,7 +200,7 @@ def report(seen: dict[str, list[Sequence[list[float]]]]) -> None:
             before, now = (median(round_number[side][which] for round_number in rounds) for side in (0, 1))
             print(f"{title:34} {before:9.2f} {now:9.2f} {median(ratios):7.2f} {f'{low:.2f} to {high:.2f}':>14}")
     one, many = (f"put with keys, {count:,} partitions" for count in TOPICS)
-    if one in seen:
+    if one in seen and many in seen:
         for side, title in enumerate(("before", "now")):
             times = [m[side][0] / o[side][0] for o, m in zip(seen[one], seen[many], strict=True)]
             print(f"put with keys, {TOPICS[1]:,} partitions over one: {title} {median(times):.2f}")

@@ -322,12 +322,12 @@ class PausedTransport:
         self.link = link
         link.connection_made(self)
 
-    def get_extra_info(self, name: str) -> socket.socket:
-        assert name == "socket"
-        return self.socket
+    def get_extra_info(self, name: str) -> socket.socket | None:
+        assert name in ("socket", "ssl_object")
+        return self.socket if name == "socket" else None
 
-    def set_write_buffer_limits(self, high: int) -> None:
-        assert high == 0
+    def set_write_buffer_limits(self, high: int, low: int) -> None:
+        assert (high, low) == (0, 0)
 
     def pause_reading(self) -> None:
         self.reading = False

@@ -120,7 +120,7 @@ class Connection:
         """The time of the event loop from which on a request is not delayed by the back-off after a loss or a failed
         attempt to connect. In the past unless there is a back-off."""
         self._attempts = 0
-        self._connected_at, self._received_any = 0.0, False
+        self._connected_at, self._answered = 0.0, False
         self.refusal: Unreachable | None = None
         """Why the last attempt to connect failed; None if it did not."""
         self._last_error = ""
@@ -315,7 +315,7 @@ class Connection:
 
     async def _serve(self, stream: Transport | ByteStream) -> None:
         """Handshake, read and write until the transport is lost."""
-        self.refusal, self.session, self._received_any = None, None, False
+        self.refusal, self.session, self._answered = None, None, False
         self._connects += 1
         self._connected_at = self._clock()
         self._move(Event.CONNECTED)
@@ -350,6 +350,7 @@ class Connection:
             step = resume_handshake(handshake, answered)
         except StopIteration as end:
             self._handshake, self.session = None, end.value
+            self._answered = False  # no request has been
             self._move(Event.READY)
             self._set_deadline(min(self._next_deadline, self._following_deadline()))
         except Exception as error:
@@ -466,12 +467,11 @@ class Connection:
     def data_received(self, data: memoryview) -> None:
         """Decode responses (TransportHandler)."""
         self._received_bytes += len(data)
-        self._received_any = True
         self._in_callback = True
         try:
             self._decode(data)
         except Exception as error:
-            self._received_any = False  # this was no response: back off before the next connection
+            self._answered = False  # this was no response: back off before the next connection
             failure = error if isinstance(error, OdradekError) else self._defect(error)
             if isinstance(failure, InternalError) or not self._interrupt_handshake(failure):
                 self._lose_with(failure, self._queue.awaiting[0] if self._queue.awaiting else None)
@@ -504,6 +504,7 @@ class Connection:
                     raise
                 failed = error
             awaiting.popleft()
+            self._answered = True
             self._resolve(pending, value, failed)
 
     # ---- failures --------------------------------------------------------------------------------------------
@@ -515,9 +516,9 @@ class Connection:
         self._losses += 1
         self._move(Event.LOST)
         self._detach()
-        if established and (self._received_any or self._clock() - self._connected_at > self.options.backoff.max_s):
+        if established and (self._answered or self._clock() - self._connected_at > self.options.backoff.max_s):
             self._attempts, self.available_at = 0, -math.inf
-        else:  # a peer that accepts and hangs up is as good as none
+        else:  # a peer that accepts and hangs up before it has answered is as good as none
             self._back_off()
         self._fail_outstanding(error_of or (lambda pending: ConnectionLost(self.address, why, pending.sent)))
 

@@ -152,7 +152,10 @@ class AsyncioTransport(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(0)  # paused as soon as the system does not accept everything
+        # Paused as soon as the system does not accept everything. With TLS, asyncio pauses at the limit, not above it:
+        # a limit of 0 would pause an empty buffer, and nothing would resume it.
+        secured = self._transport.get_extra_info("ssl_object") is not None
+        self._transport.set_write_buffer_limits(1 if secured else 0, 0)
         self._transport.pause_reading()  # nothing is accepted before `run`
 
     def get_buffer(self, sizehint: int) -> memoryview:
