@@ -216,6 +216,18 @@ async def test_a_topic_that_is_created_later_is_consumed_from_its_start(newest: 
         assert records == {b"first": 1}
 
 
+async def test_a_static_member_that_restarts_gets_its_partitions_again_without_a_rebalance(newest: KafkaBroker) -> None:
+    async with cluster_with_records(newest, 10) as (k, topic):
+        with anyio.fail_after(60):
+            async with k.consumer(topic, group=topic, consumer_id="one") as first:
+                async with k.consumer(topic, group=topic, consumer_id="two") as second:
+                    await until(lambda: len(first.assignment) == len(second.assignment) == PARTITIONS // 2)
+                    kept, theirs = first.assignment, second.assignment
+                async with k.consumer(topic, group=topic, consumer_id="two") as again:
+                    assert again.assignment == theirs
+                    assert first.assignment is kept
+
+
 async def test_the_command_line_prints_the_lag_of_a_group(newest: KafkaBroker) -> None:
     async with cluster_with_records(newest, 10) as (k, topic):
         first, *_ = await k.partitions(topic)
