@@ -271,7 +271,8 @@ async def test_a_stale_leader_has_the_routing_table_read_again(driver: FakeDrive
             await out.put("t", b"v", partition=partition)
     assert driver.metadata.refreshed == 1
     assert [driver.log[partition] for partition in partitions] == [[b"v"], [b"v"]]
-    assert [len(request.parts) for request in driver[1].requests] == [2, 1]
+    first, *retries = (len(request.parts) for request in driver[1].requests)
+    assert (first, set(retries)) == (2, {1})
 
 
 async def test_what_a_broker_refuses_for_good_is_rejected_and_its_neighbours_are_written(driver: FakeDriver) -> None:

@@ -517,5 +517,6 @@ async def test_ended_at_any_moment_over_tcp_it_leaves_nothing_open(way: str) -> 
         assert all(pending.done for pending in pendings)
         assert connection.state is State.CLOSED
         later += 1 + later // 8
-    await iterations()
-    assert handles() <= before
+    with anyio.fail_after(10):
+        while handles() > before:  # the kernel and the loop close what was written to later
+            await iterations()

@@ -115,7 +115,7 @@ def test_an_empty_frame_writes_nothing(spark: SparkSession, tmp_path: Path) -> N
     ("columns", "options", "says"),
     [
         ("'x' value", {"topci": "t"}, "unknown option 'topci': did you mean topic?"),
-        ("'x' value", {}, "neither option topic nor a column topic"),
+        ("'x' value", {}, "no target topic: set option `topic` or add a column `topic`"),
         ("'x' value, id as offset", {"topic": "t"}, "there is no column 'offset' to write"),
         ("'x' value, now() timestamp", {"topic": "t"}, "0.7 does not store it"),
         ("'x' value, array() headers", {"topic": "t"}, "0.7 does not store it"),

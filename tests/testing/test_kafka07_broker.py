@@ -8,7 +8,7 @@ import gc
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -39,14 +39,21 @@ def broker() -> Iterator[Kafka07Broker]:
         yield broker
 
 
-def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("kafka07-broker")]
+@pytest.fixture
+def threads() -> Callable[[], list[str]]:
+    """Function that returns the names of the brokers' threads, without those of brokers that other tests share."""
+    others = set(threading.enumerate())
+    return lambda: [
+        thread.name
+        for thread in threading.enumerate()
+        if thread not in others and thread.name.startswith("kafka07-broker")
+    ]
 
 
 # ---- lives ----------------------------------------------------------------------------------------------------------
 
 
-def test_plain_with_block_serves_and_leaves_nothing_behind() -> None:
+def test_plain_with_block_serves_and_leaves_nothing_behind(threads: Callable[[], list[str]]) -> None:
     with Kafka07Broker(broker_id=7, config=AT_ONCE) as broker:
         assert threads() == ["kafka07-broker-7"]
         with Talk(broker) as talk:
@@ -115,7 +122,9 @@ def test_kill_cuts_sockets_and_marks_nothing(tmp_path: Path) -> None:
         assert talk.fetch("t") == (0, HELLO)
 
 
-def test_a_start_that_is_refused_says_why_and_can_be_tried_again(tmp_path: Path) -> None:
+def test_a_start_that_is_refused_says_why_and_can_be_tried_again(
+    tmp_path: Path, threads: Callable[[], list[str]]
+) -> None:
     broker = Kafka07Broker(tmp_path)
     (tmp_path / "nodash").mkdir()
     with pytest.raises(StartRefused, match="nodash"):

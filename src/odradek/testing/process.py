@@ -5,6 +5,7 @@ POSIX only: processes are stopped and paused by signals.
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
@@ -126,7 +128,10 @@ class ServerProcess(Lifecycle):
 
     def pause(self) -> None:
         """SIGSTOP: connections stay open and nothing answers; a half-open peer."""
-        self._running().send_signal(signal.SIGSTOP)
+        process = self._running()
+        process.send_signal(signal.SIGSTOP)
+        with suppress(ChildProcessError):  # it has died meanwhile
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)  # until all of its threads have stopped
         self._paused = True
 
     def resume(self) -> None:
