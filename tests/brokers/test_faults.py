@@ -9,6 +9,7 @@ from uuid import uuid4
 import anyio
 import anyio.to_thread
 import pytest
+from anyio.abc import TaskStatus
 
 import odradek as od
 from odradek.testing import KafkaCluster
@@ -55,8 +56,9 @@ async def test_records_arrive_once_and_in_order_in_spite_of(
     expected = [b"%d" % n for n in range(COUNT)]
     read: list[bytes | None] = []
 
-    async def follow() -> None:
+    async def follow(*, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         async with cluster.reader(topic, tuning=TUNING) as reader:
+            task_status.started()
             async for record in reader:
                 read.append(record.value)
                 if len(read) == COUNT:
@@ -73,7 +75,7 @@ async def test_records_arrive_once_and_in_order_in_spite_of(
     async def write() -> None:
         async with cluster.producer(deliver_within=WITHIN_S, exit_within=WITHIN_S, tuning=TUNING) as out:
             await out.send(topic, expected[0])
-            tasks.start_soon(follow)
+            await tasks.start(follow)
             tasks.start_soon(break_something)
             for n, value in enumerate(expected[1:], 1):
                 await out.put(topic, value)

@@ -82,7 +82,7 @@ async def test_damaged_messages_are_decoded_in_threads_while_the_loop_continues(
         async with Reader(driver, "t", until=LATEST, corrupt=corrupt) as reader:  # type: ignore[arg-type]
             assert len(await values_of(reader)) == (60_001 if corrupt == "raw" else 1)
         tasks.cancel_scope.cancel()
-    assert longest < 0.1
+    assert longest < 0.3  # 0.005 without the measurement of coverage, which counts lines
 
 
 async def test_skipping_writes_one_line_when_it_begins_and_one_with_the_count_when_it_ends(
