@@ -29,7 +29,7 @@ NOTE = "Rows of 100 bytes out of Spark's cache, local[2]; the limit drops the sa
 
 CASES = {
     "one topic": (["value"], {}),
-    "one topic, snappy": (["value"], {"codec": "snappy"}),
+    "one topic, snappy": (["value"], {"compression": "snappy"}),
     "100 topics": (["value", "concat('many', cast(id % 100 as string)) topic"], {}),
     "keys": (["value", "cast(id as string) key"], {}),
 }
