@@ -975,9 +975,9 @@ async def test_a_withdrawn_request_is_never_sent() -> None:
         begun, withdrawn, kept = ask(connection, b"x" * COALESCE_BYTES), ask(connection, b"y"), ask(connection, b"z")
         peer = await net.peers.receive()
         await wait_all_tasks_blocked()
-        assert connection.withdraw(withdrawn)
-        assert not connection.withdraw(begun)
-        assert not connection.withdraw(withdrawn)
+        assert withdrawn.withdraw()
+        assert not begun.withdraw()
+        assert not withdrawn.withdraw()
         assert await read(peer, COALESCE_BYTES + 1) == b"x" * COALESCE_BYTES + b"z"
         await peer.send(b"12")
         assert [await outcome(begun), await outcome(kept)] == [b"1", b"2"]

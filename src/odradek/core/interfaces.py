@@ -17,6 +17,7 @@ from odradek.errors import CorruptMessage, OdradekError
 from odradek.types import AtTime, Broker, Columns, Position, PositionSpec, TopicPartition
 
 __all__ = [
+    "AnsweringBrokerPolicy",
     "Assignment",
     "BrokerClient",
     "ClusterMetadata",
@@ -560,6 +561,20 @@ class RefusalPolicy(Protocol):
     def describe(self, batch: PartitionBatch) -> tuple[str, str]:
         """Return why a batch is given up, and a hint on what to do."""
         ...
+
+
+class AnsweringBrokerPolicy(RefusalPolicy):
+    """The policy for brokers that never refuse by closing the connection (0.8 and later)."""
+
+    def request_failed(
+        self, batches: Sequence[PartitionBatch], error: OdradekError, *, answered: bool
+    ) -> Sequence[PartitionBatch]:
+        """Give up no batch."""
+        return ()
+
+    def describe(self, batch: PartitionBatch) -> tuple[str, str]:
+        """Return no reason: none is ever needed."""
+        return "", ""
 
 
 class ProducerSequences(Protocol):

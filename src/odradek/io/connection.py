@@ -178,13 +178,6 @@ class Connection:
         """Queue a request that is encoded when it leaves the queue, for the session of the handshake. See `submit`."""
         return self.submit((), None, deadline_s=deadline_s, request=request)
 
-    def withdraw(self, request: InFlightRequest[Any]) -> bool:
-        """Take a request back if none of its bytes has been handed to the socket: it is never sent, and never resolved.
-
-        Return whether that was so.
-        """
-        return self._queue.withdraw(request)
-
     def renew_handshake(self, handshake: Handshake) -> bool:
         """Run another handshake on the live connection: nothing else is sent until it has returned another session.
 

@@ -1,15 +1,17 @@
-"""Run one call for many items at the same time."""
+"""Run one call for many items at the same time, and tasks in the background of a block."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import anyio
+from anyio.abc import TaskGroup
 
 from odradek.errors import OdradekError
 
-__all__ = ["gather", "gather_outcomes"]
+__all__ = ["background_tasks", "gather", "gather_outcomes"]
 
 CONCURRENT = 256
 """Calls in progress at a time. More would only wait in memory: every connection below has a limit of its own."""
@@ -56,3 +58,14 @@ async def gather(call: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[
             raise outcome
         results.append(outcome)
     return results
+
+
+@asynccontextmanager
+async def background_tasks() -> AsyncIterator[TaskGroup]:
+    """Yield a task group that is cancelled at the end, and leaves an exception of the block as it is."""
+    tasks = await anyio.create_task_group().__aenter__()
+    try:
+        yield tasks
+    finally:
+        tasks.cancel_scope.cancel()
+        await tasks.__aexit__(None, None, None)

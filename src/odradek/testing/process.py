@@ -53,7 +53,7 @@ class Lifecycle:
         self._leave(error)
 
     async def __aenter__(self) -> Self:
-        with anyio.CancelScope(shield=True):  # a start that was given up half-way would leave its process behind
+        with anyio.CancelScope(shield=True):  # a start given up half-way would leave its process or thread behind
             await anyio.to_thread.run_sync(self.start)
         return self
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.core.interfaces import PartitionBatch, PartitionResult, ProducerRecord
+from odradek.core.interfaces import AnsweringBrokerPolicy, PartitionBatch, PartitionResult, ProducerRecord
 from odradek.core.kafka.batch_sequences import BatchSequences, stamp_of
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.partitioners import Murmur2
@@ -25,7 +25,6 @@ from odradek.errors import (
     Rejected,
     RemoteProtocolError,
 )
-from odradek.testing.memory.driver import MemoryRefusalPolicy
 from odradek.types import Broker, Position, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 
@@ -56,7 +55,8 @@ class Bench:
         self.finished: list[ProduceBatch] = []
         self.stamps: dict[int, object] = {}
         self.fatal: OdradekError | None = None
-        self.acc = Accumulator(limits, KeyHash(), lambda _: 0, self.size, table, MemoryRefusalPolicy(), self.sequences)
+        refusals = AnsweringBrokerPolicy()
+        self.acc = Accumulator(limits, KeyHash(), lambda _: 0, self.size, table, refusals, self.sequences)
         self.topic = self.acc.topic("t", "none")
         self.apply(self.acc.learned(self.topic))
 
@@ -333,7 +333,7 @@ def test_records_without_a_preference_go_to_partitions_with_a_leader() -> None:
         1, KafkaRoutingTable({1: BrokerEndpoint(1, "b", 9092)}, {"t": Topic("t", partitions=partitions)})
     )
     limits = AccumulatorLimits(10_000, 11, 1000, 5, 0.0, 30.0)
-    acc = Accumulator(limits, Murmur2(), lambda count: count - 1, Bench.size, table, MemoryRefusalPolicy())
+    acc = Accumulator(limits, Murmur2(), lambda count: count - 1, Bench.size, table, AnsweringBrokerPolicy())
     topic = acc.topic("t", "none")
     acc.learned(topic)
     for value in (b"a", b"b"):

@@ -220,7 +220,7 @@ async def test_a_withdrawn_request_is_not_sent_and_after_the_end_there_is_none()
     peer = Peer()
     async with connection_to(peer) as connection:
         withdrawn = connection.submit(MetadataRequest())
-        assert connection.withdraw(withdrawn)
+        assert withdrawn.withdraw()
         await connection.negotiate()
         assert peer.requests[-1][1] == 0  # the probe's
         assert connection.is_open

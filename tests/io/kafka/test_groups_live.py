@@ -24,7 +24,7 @@ from odradek.testing import KafkaBroker
 from odradek.testing.kafka.releases import NEWEST
 from odradek.types import LATEST, Position
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]  # coordinators of 0.9 and 0.10 wait for lost members
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 PARTITIONS = 4
 NUMBERS = count()

@@ -144,7 +144,7 @@ class KafkaBrokerClient:
             written: InFlightRequest[Any] = self.connection.submit_decoded(
                 ProduceRequest, build, None, size=size, limits=limits
             )
-            return PendingProduce(written, self.connection, lambda _: [PartitionResult(b.partition) for b in batches])
+            return PendingProduce(written, lambda _: [PartitionResult(b.partition) for b in batches])
 
         def read(response: ProduceResponse) -> Sequence[PartitionResult]:
             return read_produce(
@@ -160,7 +160,7 @@ class KafkaBrokerClient:
         # The broker waits for its replicas, and answers after that time at the latest.
         timeout_s = 2 * self._settings.request_timeout_s
         request = self.connection.submit_built(ProduceRequest, build, size=size, limits=limits, timeout_s=timeout_s)
-        return PendingProduce(request, self.connection, read)
+        return PendingProduce(request, read)
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
@@ -294,15 +294,10 @@ class KafkaBrokerClient:
 class PendingProduce:
     """The results of a request to Produce (see `core.interfaces.PendingResult`), read from its response once."""
 
-    __slots__ = ("_connection", "_read", "_request", "_results", "add_done_callback")
+    __slots__ = ("_read", "_request", "_results", "add_done_callback")
 
-    def __init__(
-        self,
-        request: InFlightRequest[Any],
-        connection: KafkaConnection,
-        read: Callable[[Any], Sequence[PartitionResult]],
-    ) -> None:
-        self._request, self._connection, self._read = request, connection, read
+    def __init__(self, request: InFlightRequest[Any], read: Callable[[Any], Sequence[PartitionResult]]) -> None:
+        self._request, self._read = request, read
         self._results: Sequence[PartitionResult] | None = None
         self.add_done_callback = request.add_done_callback
 
@@ -317,7 +312,7 @@ class PendingProduce:
         return self._results
 
     def withdraw(self) -> bool:
-        return self._connection.withdraw(self._request)
+        return self._request.withdraw()
 
     def __await__(self) -> Generator[Any, Any, Sequence[PartitionResult]]:
         yield from self._request.__await__()

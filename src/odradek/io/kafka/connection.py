@@ -155,10 +155,6 @@ class KafkaConnection:
         """
         return self._submit(_TypedRequest(self, api, build, limits, size, new_decoder or _no_response), timeout_s)
 
-    def withdraw(self, request: InFlightRequest[Any]) -> bool:
-        """Take a request back if none of its bytes has been handed to the socket: see `Connection.withdraw`."""
-        return self.connection.withdraw(request)
-
     async def negotiate(self, *, timeout_s: float | None = None) -> BrokerVersions:
         """Return the versions of the broker, over a connection that is opened if there is none. Cancellation: safe.
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from random import shuffle
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import anyio
 from anyio.abc import TaskGroup
 
-from odradek.core.interfaces import PartitionBatch, ProducerRecord, Subscription
+from odradek.core.interfaces import AnsweringBrokerPolicy, ProducerRecord, Subscription
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.member_states import MemberSettings
 from odradek.core.kafka.partitioners import Murmur2
@@ -22,7 +21,7 @@ from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import Closed, MessageTooLarge, OdradekError, Rejected, Unsupported, UsageError
 from odradek.io.connection import ConnectionOptions
-from odradek.io.gather import gather
+from odradek.io.gather import background_tasks, gather
 from odradek.io.kafka.authentication import TokenSource, login
 from odradek.io.kafka.broker_client import BrokerClientSettings, KafkaBrokerClient
 from odradek.io.kafka.connection import KafkaConnection
@@ -40,7 +39,7 @@ from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataRespon
 from odradek.wire.kafka.messages.transactions import InitProducerIdRequest
 from odradek.wire.kafka.schema import Request, Response
 
-__all__ = ["AnsweringBrokerPolicy", "KafkaDriver", "KafkaOptions"]
+__all__ = ["KafkaDriver", "KafkaOptions"]
 
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
@@ -147,7 +146,7 @@ class KafkaDriver:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.connections)
             await stack.enter_async_context(self.metadata)
-            self._tasks = await stack.enter_async_context(_background())
+            self._tasks = await stack.enter_async_context(background_tasks())
             self._stack = stack.pop_all()
         return self
 
@@ -338,28 +337,3 @@ class KafkaDriver:
         if self._tasks is None:
             raise Closed(f"{self!r}: use it in `async with`")
         self._tasks.start_soon(work)
-
-
-@asynccontextmanager
-async def _background() -> AsyncIterator[TaskGroup]:
-    """Yield a task group that is cancelled at the end, and leaves an exception of the block as it is."""
-    tasks = await anyio.create_task_group().__aenter__()
-    try:
-        yield tasks
-    finally:
-        tasks.cancel_scope.cancel()
-        await tasks.__aexit__(None, None, None)
-
-
-class AnsweringBrokerPolicy:
-    """The policy for brokers that never refuse by closing the connection (`core.interfaces.RefusalPolicy`)."""
-
-    def request_failed(
-        self, batches: Sequence[PartitionBatch], error: OdradekError, *, answered: bool
-    ) -> Sequence[PartitionBatch]:
-        """Give up no batch."""
-        return ()
-
-    def describe(self, batch: PartitionBatch) -> tuple[str, str]:
-        """Return no reason: none is ever needed."""
-        return "", ""

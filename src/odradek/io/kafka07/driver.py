@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Self
 
-import anyio
 from anyio.abc import TaskGroup
 
 from odradek.core.interfaces import ClusterMetadata, DecoderOptions, PartitionFetch, ProducerRecord, Subscription
@@ -31,6 +30,7 @@ from odradek.errors import (
     UsageError,
 )
 from odradek.io.connection import Connection, ConnectionOptions
+from odradek.io.gather import background_tasks
 from odradek.io.kafka07.broker_client import BrokerClientOptions, Kafka07BrokerClient
 from odradek.io.kafka07.membership import RebalanceOptions, ZooKeeperMembership
 from odradek.io.kafka07.metadata import StaticMetadata, ZooKeeperMetadata, broker_list
@@ -122,7 +122,7 @@ class Kafka07Driver:
     async def __aenter__(self) -> Self:
         self._thread = get_ident()
         async with AsyncExitStack() as stack:
-            self._tasks = await stack.enter_async_context(_background())
+            self._tasks = await stack.enter_async_context(background_tasks())
             if self._zk is None:
                 metadata: ZooKeeperMetadata | StaticMetadata = StaticMetadata(self._brokers, self._count_partitions)
             else:
@@ -271,14 +271,3 @@ class Kafka07Driver:
         if self._zk is None:
             raise Unsupported(feature, "ZooKeeper")
         return self._zk
-
-
-@asynccontextmanager
-async def _background() -> AsyncIterator[TaskGroup]:
-    """Yield a task group that is cancelled at the end, and leaves an exception of the block as it is."""
-    tasks = await anyio.create_task_group().__aenter__()
-    try:
-        yield tasks
-    finally:
-        tasks.cancel_scope.cancel()
-        await tasks.__aexit__(None, None, None)

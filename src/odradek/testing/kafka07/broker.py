@@ -11,16 +11,13 @@ import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TypeVar
-
-import anyio
-import anyio.to_thread
+from typing import TypeVar
 
 from odradek import arguments
 from odradek.errors import Closed, ConfigError, DeadlineError, SessionExpired
 from odradek.testing.kafka07.broker_run import BrokerRun, Settings
 from odradek.testing.kafka07.config import BrokerConfig
+from odradek.testing.process import Lifecycle
 from odradek.testing.zookeeper_client import SyncZooKeeperClient
 
 __all__ = ["BrokerStatistics", "Kafka07Broker"]
@@ -59,7 +56,7 @@ class BrokerStatistics:
     bytes_out: int
 
 
-class Kafka07Broker:
+class Kafka07Broker(Lifecycle):
     """A broker that answers, stores, recovers and registers as a real 0.7.2 one does, byte for byte.
 
     It runs on a thread and an event loop of its own, so that plain, asyncio and trio tests can all use it, in a `with`
@@ -167,29 +164,12 @@ class Kafka07Broker:
         self.stop()
         self.start()
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def _leave(self, error: BaseException | None) -> None:
         try:
             self.stop()
         finally:
             if self._remove is not None:
                 self._remove()
-
-    async def __aenter__(self) -> Self:
-        with anyio.CancelScope(shield=True):  # a start given up half-way would leave its thread behind
-            await anyio.to_thread.run_sync(self.start)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(self.__exit__, kind, error, trace)
 
     # ---- while it runs ------------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -12,9 +11,9 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from odradek.client.options import Tuning
-from odradek.core.interfaces import PartitionBatch, ProducerRecord, Subscription
+from odradek.core.interfaces import AnsweringBrokerPolicy, ProducerRecord, Subscription
 from odradek.core.produce.partitioners import KeyHash
-from odradek.errors import Closed, MessageTooLarge, OdradekError, Rejected
+from odradek.errors import Closed, MessageTooLarge, Rejected
 from odradek.testing.memory.broker import MemoryBrokerClient
 from odradek.testing.memory.groups import MemoryMembership, MemoryOffsets
 from odradek.testing.memory.log import record_bytes
@@ -78,9 +77,9 @@ class MemoryDriver:
 
     # ---- the rules --------------------------------------------------------------------------------------------
 
-    def refusal_policy(self) -> MemoryRefusalPolicy:
+    def refusal_policy(self) -> AnsweringBrokerPolicy:
         """Return a policy that gives up nothing: an in-memory broker answers every request."""
-        return MemoryRefusalPolicy()
+        return AnsweringBrokerPolicy()
 
     def producer_sequences(self) -> None:
         """Return None: an in-memory broker does not notice repeated batches."""
@@ -115,17 +114,3 @@ class MemoryDriver:
         """Return the names of all groups, sorted. Cancellation: safe."""
         await anyio.lowlevel.checkpoint()
         return sorted(self._state.groups)
-
-
-class MemoryRefusalPolicy:
-    """The policy for brokers that never refuse by closing the connection (`core.interfaces.RefusalPolicy`)."""
-
-    def request_failed(
-        self, batches: Sequence[PartitionBatch], error: OdradekError, *, answered: bool
-    ) -> Sequence[PartitionBatch]:
-        """Give up no batch."""
-        return ()
-
-    def describe(self, batch: PartitionBatch) -> tuple[str, str]:
-        """Return no reason: none is ever needed."""
-        return "", ""
