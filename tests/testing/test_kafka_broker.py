@@ -153,7 +153,7 @@ def test_the_log_is_kept_when_the_block_ends_with_an_error() -> None:
         raise AssertionError("the test failed")
     (note,) = caught.value.__notes__
     assert note.endswith(f"is kept: {log}")
-    assert "[Kafka Server 1], started" in log.read_text()
+    assert "Verifying properties" in log.read_text()  # a broker may answer before it says that it has started
     assert not (log.parent / "data").exists()
     log.unlink()
 
