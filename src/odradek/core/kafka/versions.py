@@ -135,6 +135,7 @@ class BrokerVersions:
     ) -> None:
         self.offered, self.finalized, self.release = _repair(offered), dict(finalized or {}), release
         self._at_most = dict(at_most or {})
+        self._chosen: dict[tuple[int, bool, bool], int] = {}
 
     @classmethod
     def from_response(cls, response: ApiVersionsResponse, at_most: Mapping[int, int] | None = None) -> BrokerVersions:
@@ -167,6 +168,13 @@ class BrokerVersions:
         Raises:
             Unsupported: The broker does not have the API, or there is no common version.
         """
+        key = api.SPEC.key
+        chosen = self._chosen.get((key, topic_ids, transactions_v2))
+        if chosen is None:
+            chosen = self._chosen[key, topic_ids, transactions_v2] = self._choose(api, topic_ids, transactions_v2)
+        return chosen
+
+    def _choose(self, api: AnyRequest, topic_ids: bool, transactions_v2: bool) -> int:
         key = api.SPEC.key
         limits = [self._at_most.get(key), _ALWAYS_AT_MOST.get(key)]
         if not topic_ids:
