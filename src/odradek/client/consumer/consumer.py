@@ -96,6 +96,7 @@ class Consumer(PartitionReaderBase):
             streams,
             chosen["consumer_id"],
             chosen["assignors"],
+            chosen["revoke_within"],
         )
         self._start, self._commit_every = start, chosen["commit_every"]
         self._dead_letter_producer = chosen["dead_letter_producer"]

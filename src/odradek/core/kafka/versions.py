@@ -308,6 +308,11 @@ class BrokerVersions:
         return self.has(JoinGroupRequest) and self.has(HeartbeatRequest)
 
     @property
+    def has_rebalance_timeout(self) -> bool:
+        """Members have a time limit for giving up partitions; else it is their session timeout."""
+        return self.has(JoinGroupRequest, 1)
+
+    @property
     def has_static_members(self) -> bool:
         return self.has(JoinGroupRequest, 5)
 

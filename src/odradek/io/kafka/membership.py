@@ -36,11 +36,12 @@ from odradek.core.kafka.group_effects import (
     Revoke,
     Send,
 )
+from odradek.core.kafka.group_protocol import check_subscription
 from odradek.core.kafka.member import Member
 from odradek.core.kafka.member_states import ClassicMemberState, MemberSettings
 from odradek.core.kafka.routing_snapshot import RoutingSnapshot
 from odradek.core.kafka.transaction_requests import GroupMetadata
-from odradek.errors import ConfigError, GroupError, OdradekError, Unsupported
+from odradek.errors import ConfigError, GroupError, OdradekError
 from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.kafka.metadata import KafkaMetadata
 from odradek.io.kafka.offsets import CoordinatorAccess, KafkaOffsets
@@ -133,15 +134,11 @@ class KafkaMembership:
         """Join, and call `listener`, until cancelled. Cancellation: the member stays in the group until `leave`.
 
         Raises:
-            Unsupported: The brokers are older than 0.9, or with a fixed consumer id than 2.3.
+            Unsupported, ConfigError: See `check_subscription`.
             Fenced: Another process has this member's identity.
             BrokerError, ConfigError: The group does not accept this member; trying again cannot change that.
         """
-        versions = self._access.versions()
-        if not versions.has_groups:
-            raise Unsupported("a consumer group", "Kafka 0.9: older brokers have no groups, read the topic instead")
-        if self._subscription.consumer_id is not None and not versions.has_static_members:
-            raise Unsupported("a fixed consumer id (a static member)", "Kafka 2.3")
+        check_subscription(self._subscription, self._member.settings, self._access.versions())
         if self._subscription.topics is None:
             await self._retry(self._metadata.all_topics)
             self._member.subscribe(self._wanted(self._metadata.table))
@@ -273,26 +270,30 @@ class KafkaMembership:
     # ---- the member ------------------------------------------------------------------------------------------
 
     async def _keep_membership(self) -> None:
-        """Do what the member decides, until it has left or failed."""
+        """Run the member, in the background of the cluster: no error may leave this task."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._guard, self._follow_metadata)
-                while True:
-                    version = self._reported.version
-                    now = anyio.current_time()
-                    if self._leaving:
-                        self._begin_to_leave()
-                    for effect in self._member.poll(now):
-                        self._begin(effect, tasks)
-                    if self._member.state in _ENDED or self._error is not None:
-                        break
-                    wake_at = self._member.tick(now)
-                    await self._reported.wait(version, math.inf if wake_at is None else max(0.0, wake_at - now))
+                await self._guard(self._carry_out_effects, tasks)
                 tasks.cancel_scope.cancel()
         finally:
             self._disconnect()
             self._ended = True
             self._decided.notify()
+
+    async def _carry_out_effects(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Do what the member decides, until it has left or failed."""
+        while True:
+            version = self._reported.version
+            now = anyio.current_time()
+            if self._leaving:
+                self._begin_to_leave()
+            for effect in self._member.poll(now):
+                self._begin(effect, tasks)
+            if self._member.state in _ENDED or self._error is not None:
+                return
+            wake_at = self._member.tick(now)
+            await self._reported.wait(version, math.inf if wake_at is None else max(0.0, wake_at - now))
 
     def _begin(self, effect: Effect, tasks: anyio.abc.TaskGroup) -> None:
         match effect:
@@ -312,6 +313,7 @@ class KafkaMembership:
                 raise AssertionError(effect)
 
     async def _guard(self, call: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """Call; an error ends this member alone, and is raised from `run`."""
         try:
             await call(*args)
         except Exception as error:

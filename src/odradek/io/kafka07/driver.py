@@ -49,6 +49,10 @@ PROBE_PARTITIONS = 256
 """Partitions asked for in one request. A broker with more of one topic is asked again."""
 
 
+SESSION_TIMEOUT_S = 6.0
+"""The default of 0.7's own clients (zk.sessiontimeout.ms)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kafka07Options:
     """The options of one 0.7 cluster.
@@ -61,8 +65,8 @@ class Kafka07Options:
         rebalance: How often, and how long, claiming partitions is retried.
     """
 
-    session_timeout_s: float = 6.0
-    zookeeper_timeout_s: float = 6.0
+    session_timeout_s: float = SESSION_TIMEOUT_S
+    zookeeper_timeout_s: float = SESSION_TIMEOUT_S
     connection: ConnectionOptions = field(default_factory=ConnectionOptions)
     api: BrokerClientOptions = field(default_factory=BrokerClientOptions)
     rebalance: RebalanceOptions = field(default_factory=RebalanceOptions)
