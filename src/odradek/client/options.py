@@ -408,6 +408,16 @@ class ConsumerOptions(TypedDict, total=False):
             "cooperative-sticky alone, partitions that stay are delivered without a pause in a rebalance.",
         ),
     ]
+    group_protocol: Annotated[
+        Literal["classic", "consumer"] | None,
+        Option(
+            None,
+            arguments.optional(arguments.choice("classic", "consumer")),
+            "`consumer`: brokers assign (KIP-848, Kafka 4.0 and later); `classic`: one of the members does (0.9 and "
+            "later). None: `consumer` where brokers have it and no assignors are named. A group may have members of "
+            "both, unless its brokers are configured otherwise.",
+        ),
+    ]
     corrupt: Annotated[Corrupt, _CORRUPT]
     max_message_bytes: Annotated[int, _MAX_MESSAGE]
     isolation: Annotated[Isolation, _ISOLATION]

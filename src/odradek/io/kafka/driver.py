@@ -15,7 +15,7 @@ from anyio.abc import TaskGroup
 
 from odradek.core.interfaces import AnsweringBrokerPolicy, ProducerRecord, Subscription
 from odradek.core.kafka.broker_errors import broker_error
-from odradek.core.kafka.group_protocol import check_subscription
+from odradek.core.kafka.group_protocol import group_protocol
 from odradek.core.kafka.member_states import MemberSettings
 from odradek.core.kafka.partitioners import Murmur2
 from odradek.core.kafka.routing import KafkaRoutingTable
@@ -28,6 +28,7 @@ from odradek.io.kafka.broker_client import BrokerClientSettings, KafkaBrokerClie
 from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.kafka.connections import BrokerConnections
 from odradek.io.kafka.coordinators import Coordinators, CoordinatorType
+from odradek.io.kafka.group_topics import GroupTopics
 from odradek.io.kafka.membership import KafkaMembership
 from odradek.io.kafka.metadata import KafkaMetadata, MetadataOptions
 from odradek.io.kafka.offsets import CoordinatorAccess, KafkaOffsets
@@ -285,16 +286,16 @@ class KafkaDriver:
         """Return a member of a group.
 
         Raises:
-            Unsupported, ConfigError: See `check_subscription`: raised here if a broker was met already, else by `run`.
+            Unsupported, ConfigError: See `group_protocol`: raised here if a broker was met already, else by `run`.
             ConfigError: It names an unknown assignor.
         """
         settings = self._member_settings(subscription)
         if (oldest := self.connections.known.oldest()) is not None:
-            check_subscription(subscription, settings, oldest)
+            group_protocol(subscription, settings, oldest)
         self._members += 1
         return KafkaMembership(
             self._coordinator_access(),
-            self.metadata,
+            GroupTopics(subscription, self.metadata, self.ask),
             subscription,
             settings,
             spawn=self._spawn,
