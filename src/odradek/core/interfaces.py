@@ -638,6 +638,8 @@ class Subscription:
         streams: Streams for include/exclude.
         consumer_id: A fixed id; None makes a unique one.
         assignors: Names of the assignors the member supports, the preferred one first; None: the driver's choice.
+        group_protocol: Who assigns: `consumer`: the brokers, `classic`: a member; None: the brokers where they can.
+        revoke_within: Longest time that `RebalanceListener.revoke` takes, without its commit (s).
     """
 
     group: str
@@ -647,6 +649,8 @@ class Subscription:
     streams: int = 1
     consumer_id: str | None = None
     assignors: Sequence[str] | None = None
+    group_protocol: str | None = None
+    revoke_within: float = 3.0
 
 
 class Assignment(NamedTuple):

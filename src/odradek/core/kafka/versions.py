@@ -316,6 +316,11 @@ class BrokerVersions:
         return self.has(JoinGroupRequest) and self.has(HeartbeatRequest)
 
     @property
+    def has_rebalance_timeout(self) -> bool:
+        """Members have a time limit for giving up partitions; else it is their session timeout."""
+        return self.has(JoinGroupRequest, 1)
+
+    @property
     def has_static_members(self) -> bool:
         return self.has(JoinGroupRequest, 5)
 
@@ -336,10 +341,8 @@ class BrokerVersions:
 
     @property
     def has_consumer_protocol(self) -> bool:
-        """Groups under KIP-848. Brokers of 3.7 to 3.9 may list the API and yet refuse it with error 35."""
-        return self.has(ConsumerGroupHeartbeatRequest) and (
-            self.finalized.get("group.version", 0) >= 1 or not self.has(ConsumerGroupHeartbeatRequest, 1)
-        )
+        """Groups under KIP-848. The previews of 3.7 to 3.9, where brokers choose the ids of members, do not count."""
+        return self.has(ConsumerGroupHeartbeatRequest, 1) and self.finalized.get("group.version", 0) >= 1
 
     @property
     def has_share_groups(self) -> bool:
