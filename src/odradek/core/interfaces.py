@@ -638,6 +638,8 @@ class Subscription:
         streams: Streams for include/exclude.
         consumer_id: A fixed id; None makes a unique one.
         assignors: Names of the assignors the member supports, the preferred one first; None: the driver's choice.
+        max_blocked_s: How long the member stays in its group while its event loop is blocked (s); 0: as long as the
+            group waits for a heartbeat.
     """
 
     group: str
@@ -647,6 +649,7 @@ class Subscription:
     streams: int = 1
     consumer_id: str | None = None
     assignors: Sequence[str] | None = None
+    max_blocked_s: float = 0.0
 
 
 class Assignment(NamedTuple):
