@@ -386,6 +386,17 @@ class ConsumerOptions(TypedDict, total=False):
             "claiming partitions after 8 s with Scala's defaults (4 attempts, 2 s apart: specification 6.2).",
         ),
     ]
+    max_blocked: Annotated[
+        float,
+        Option(
+            300.0,
+            arguments.seconds(),
+            "How long (s) this member stays in its group while code that does not await blocks the event loop: a "
+            "thread sends its heartbeats meanwhile, and a line in the log names the blocking function. 0: no such "
+            "thread. A rebalance in that time still waits no longer than the rebalance timeout (60 s), and nothing "
+            "helps against code that keeps Python's global lock. In 0.7 ZooKeeper's client has a thread in any case.",
+        ),
+    ]
     join_within: Annotated[
         float, Option(60.0, arguments.seconds(above=True), "How long (s) entering waits for the first assignment.")
     ]

@@ -527,7 +527,7 @@ async def test_groups_of_consumers_are_listed(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def consume(driver: KafkaDriver) -> None:
-    async with Consumer(driver, "t", group="g", exit_within=3.0):
+    async with Consumer(driver, "t", group="g", exit_within=3.0, max_blocked=0):
         await anyio.sleep(0.05)
 
 

@@ -42,7 +42,7 @@ from odradek.wire.kafka.messages.groups import (
 )
 from odradek.wire.kafka.schema import Request, Response
 
-__all__ = ["Member"]
+__all__ = ["NO_GENERATION", "Member"]
 
 NO_GENERATION = -1
 JOIN_MARGIN_S = 5.0  # a response to JoinGroup may take the rebalance timeout and a little longer

@@ -32,12 +32,14 @@ from odradek.core.kafka.group_effects import (
     Send,
 )
 from odradek.core.kafka.group_protocol import GroupProtocol, assignors_of, falls_back, group_protocol
-from odradek.core.kafka.member import Member
+from odradek.core.kafka.member import NO_GENERATION, Member
+from odradek.core.kafka.member_requests import heartbeat_request
 from odradek.core.kafka.member_states import ClassicMemberState, MemberSettings
 from odradek.core.kafka.transaction_requests import GroupMetadata
 from odradek.errors import GroupError, OdradekError
 from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.kafka.group_topics import GroupTopics, replica_racks
+from odradek.io.kafka.heartbeat_thread import Heartbeat, HeartbeatThread
 from odradek.io.kafka.offsets import CoordinatorAccess, KafkaOffsets
 from odradek.io.notifier import Notifier
 from odradek.types import Broker, Position, TopicPartition
@@ -100,6 +102,13 @@ class KafkaMembership:
         self._error: Exception | None = None
         self._problem = ""
         self._generation = self._failures = self._losses = 0
+        self._heartbeats = HeartbeatThread(
+            subscription.group,
+            access.connections.for_thread,
+            interval_s=settings.heartbeat_interval_s,
+            max_blocked_s=subscription.max_blocked_s,
+            rebalance_timeout_s=settings.rebalance_timeout_s,
+        )
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._member!r}>"
@@ -273,12 +282,15 @@ class KafkaMembership:
                 await self._guard(self._carry_out_effects, tasks)
                 tasks.cancel_scope.cancel()
         finally:
+            self._heartbeats.stop()
             self._disconnect()
             self._ended = True
             self._decided.notify()
 
     async def _carry_out_effects(self, tasks: anyio.abc.TaskGroup) -> None:
         """Do what the member decides, until it has left or failed."""
+        if self._subscription.max_blocked_s > 0:
+            self._heartbeats.start()
         while True:
             version = self._reported.version
             now = anyio.current_time()
@@ -288,8 +300,20 @@ class KafkaMembership:
                 self._begin(effect, tasks)
             if self._member.has_ended or self._error is not None:
                 return
+            self._report_to_thread()
             wake_at = self._member.tick(now)
-            await self._reported.wait(version, math.inf if wake_at is None else max(0.0, wake_at - now))
+            wait_s = math.inf if wake_at is None else max(0.0, wake_at - now)
+            await self._reported.wait(version, min(wait_s, self._settings.heartbeat_interval_s))
+
+    def _report_to_thread(self) -> None:
+        """Show that this loop runs, and apply what the thread was answered while it did not."""
+        member, heartbeat = self._member, None
+        if isinstance(member, Member) and member.generation != NO_GENERATION and member.coordinator is not None:
+            heartbeat = Heartbeat(heartbeat_request(member.fence), _broker(member.coordinator))
+        answer = self._heartbeats.loop_runs(heartbeat)
+        error = 0 if answer is None else getattr(answer.response, "error_code", 0)
+        if answer is not None and heartbeat is not None and error and answer.request == heartbeat.request:
+            self._commit_refused(member.fence, error)
 
     def _begin(self, effect: Effect, tasks: anyio.abc.TaskGroup) -> None:
         match effect:
