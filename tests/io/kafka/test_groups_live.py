@@ -250,13 +250,18 @@ async def test_members_survive_a_restart_of_their_coordinator() -> None:
                 assert records[b"later"] == 10
 
 
-async def test_kafka_0_8_2_stores_positions_but_has_no_groups() -> None:
-    with KafkaBroker("0.8.2.2") as broker:
+@pytest.mark.parametrize(("release", "stores"), [("0.8.0", False), ("0.8.1.1", True), ("0.8.2.2", True)])
+async def test_kafka_0_8_has_no_groups_but_stores_positions_from_0_8_1_on(release: str, stores: bool) -> None:
+    with KafkaBroker(release) as broker:
         async with cluster_with_records(broker, 10) as (k, topic):
             with pytest.raises(Unsupported, match=r"Kafka 0\.9"):
                 k.consumer(topic, group="g")
             offsets = k.driver.offsets("g")
             partitions = await k.partitions(topic)
+            if not stores:
+                with pytest.raises(Unsupported, match=r"Kafka 0\.8\.1"):
+                    await offsets.fetch(partitions)
+                return
             assert set((await offsets.fetch(partitions)).values()) == {None}
             await offsets.commit({partitions[1]: Position(2)})
             assert await offsets.fetch(partitions[:2]) == {partitions[0]: None, partitions[1]: 2}
