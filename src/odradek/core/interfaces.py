@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
+from odradek.core.admin import ClusterAdmin
 from odradek.core.produce.partitioners import Partitioner
 from odradek.errors import CorruptMessage, OdradekError
 from odradek.types import AtTime, Broker, Columns, Position, PositionSpec, TopicPartition
@@ -537,6 +538,10 @@ class ProtocolDriver(Protocol):
 
     async def groups(self) -> Sequence[str]:
         """The groups there are, sorted. Raises Unsupported when the cluster has nothing to keep them in."""
+        ...
+
+    def admin(self) -> ClusterAdmin:
+        """Return the administration of this cluster. What the cluster has no request for raises Unsupported."""
         ...
 
 

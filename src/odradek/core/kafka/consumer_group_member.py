@@ -186,6 +186,27 @@ class ConsumerGroupMember:
             self._heartbeat_at = 0.0  # acknowledge at once
             self._reconcile()
 
+    def keep_alive(self) -> ConsumerGroupHeartbeatRequest | None:
+        """Return a heartbeat that changes nothing, for a thread that sends it in place of this object; None if the
+        member has not joined. Once its response names another epoch the thread continues with that."""
+        if self.state not in _ACTIVE or self.epoch == JOIN_EPOCH:
+            return None
+        return ConsumerGroupHeartbeatRequest(
+            group_id=self.settings.group,
+            member_id=self.member_id,
+            member_epoch=self.epoch,
+            instance_id=self.settings.instance_id,
+        )
+
+    def kept_alive(self, request: Request[Any], response: Response) -> None:
+        """Handle the latest response to `keep_alive`. The next heartbeat is sent at once and has every field, so that
+        its response has the whole assignment, or the error once more."""
+        if self.state in _ACTIVE and self.epoch != JOIN_EPOCH:
+            self._sent.clear()
+            self._heartbeat_at = 0.0
+            if isinstance(response, ConsumerGroupHeartbeatResponse):
+                self.epoch = max(self.epoch, response.member_epoch)
+
     def leave(self) -> None:
         """Leave the group, after everything was committed. The partitions of a static member stay assigned to it until
         it restarts or its session times out."""
@@ -301,7 +322,8 @@ class ConsumerGroupMember:
         if response.error_code:
             self._react(ErrorCode(response.error_code), now, backoff_s, response.error_message)
             return
-        self.member_id, self.epoch = response.member_id or self.member_id, response.member_epoch
+        self.member_id = response.member_id or self.member_id
+        self.epoch = max(self.epoch, response.member_epoch)  # `kept_alive` may have had a newer one
         if response.heartbeat_interval_ms > 0:
             self._interval_s = response.heartbeat_interval_ms / 1000
         self._heartbeat_at = min(self._heartbeat_at, now + self._interval_s)

@@ -135,6 +135,15 @@ class Member:
         elif reaction is MemberReaction.REJOIN and self.state is _S.STABLE:
             self._rejoin = True
 
+    def keep_alive(self) -> HeartbeatRequest | None:
+        """Return a heartbeat, for a thread that sends it in place of this object; None if there is no generation."""
+        return None if self.generation == NO_GENERATION else heartbeat_request(self.fence)
+
+    def kept_alive(self, request: Request[Any], response: Response) -> None:
+        """Handle the latest response to `keep_alive`. One for an older generation says nothing about this one."""
+        if isinstance(response, HeartbeatResponse) and response.error_code and request == self.keep_alive():
+            self.commit_refused(self.fence, response.error_code)
+
     def assign(self, topics: Topics) -> None:
         """Compute the assignment of the group, as `Compute` requests. Without effect if the generation has ended."""
         if self.state is _S.ASSIGNING and self._leader is not None:

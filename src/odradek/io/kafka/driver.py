@@ -23,6 +23,8 @@ from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import Closed, MessageTooLarge, OdradekError, Rejected, Unsupported, UsageError
 from odradek.io.connection import ConnectionOptions
 from odradek.io.gather import background_tasks, gather
+from odradek.io.kafka.admin import KafkaAdmin
+from odradek.io.kafka.admin_requests import AdminRequests
 from odradek.io.kafka.authentication import TokenSource, login
 from odradek.io.kafka.broker_client import BrokerClientSettings, KafkaBrokerClient
 from odradek.io.kafka.connection import KafkaConnection
@@ -336,6 +338,10 @@ class KafkaDriver:
         if response.error_code:
             raise broker_error(response.error_code, f"{broker.address}: ListGroups")
         return [group.group_id for group in response.groups if group.protocol_type in CONSUMER_PROTOCOL_TYPES]
+
+    def admin(self) -> KafkaAdmin:
+        """Return the administration of this cluster."""
+        return KafkaAdmin(AdminRequests(self._coordinator_access(), self.metadata))
 
     def _coordinator_access(self) -> CoordinatorAccess:
         options = self._options

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from odradek.errors import OdradekError
 from odradek.io.kafka.connections import BrokerConnections
 from odradek.types import Broker
 from odradek.wire.kafka.error_codes import ErrorCode
+from odradek.wire.kafka.messages.groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from odradek.wire.kafka.schema import Request, Response
 
 __all__ = ["Heartbeat", "HeartbeatAnswer", "HeartbeatThread"]
@@ -35,7 +37,12 @@ BLOCKED_INTERVALS = 1.5
 POLL_S = 0.05
 """Time after which the thread notices that the loop runs again, or that it was stopped, while it sends (s)."""
 
-_REMOVED = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID)
+_REMOVED = (
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.FENCED_INSTANCE_ID,
+    ErrorCode.FENCED_MEMBER_EPOCH,
+)
 _RUNNERS = ("asyncio", "trio", "anyio", "uvloop", "odradek")
 """Packages that run the user's coroutine functions."""
 
@@ -156,8 +163,15 @@ class HeartbeatThread:
 
     def _receive(self, heartbeat: Heartbeat, response: Response) -> None:
         self._answers.append(HeartbeatAnswer(heartbeat.request, response))
-        if getattr(response, "error_code", 0) in _REMOVED and self._heartbeat is heartbeat:
+        if self._heartbeat is not heartbeat:
+            return
+        if getattr(response, "error_code", 0) in _REMOVED:
             self._heartbeat = None
+            return
+        request = heartbeat.request
+        if isinstance(request, ConsumerGroupHeartbeatRequest) and isinstance(response, ConsumerGroupHeartbeatResponse):
+            epoch = max(request.member_epoch, response.member_epoch)
+            self._heartbeat = heartbeat._replace(request=replace(request, member_epoch=epoch))
 
     # ---- the log ---------------------------------------------------------------------------------------------
 

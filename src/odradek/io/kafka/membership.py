@@ -32,8 +32,7 @@ from odradek.core.kafka.group_effects import (
     Send,
 )
 from odradek.core.kafka.group_protocol import GroupProtocol, assignors_of, falls_back, group_protocol
-from odradek.core.kafka.member import NO_GENERATION, Member
-from odradek.core.kafka.member_requests import heartbeat_request
+from odradek.core.kafka.member import Member
 from odradek.core.kafka.member_states import ClassicMemberState, MemberSettings
 from odradek.core.kafka.transaction_requests import GroupMetadata
 from odradek.errors import GroupError, OdradekError
@@ -305,13 +304,13 @@ class KafkaMembership:
 
     def _report_to_thread(self) -> None:
         """Show that this loop runs, and apply what the thread was answered while it did not."""
-        member, heartbeat = self._member, None
-        if isinstance(member, Member) and member.generation != NO_GENERATION and member.coordinator is not None:
-            heartbeat = Heartbeat(heartbeat_request(member.fence), _broker(member.coordinator))
-        answer = self._heartbeats.loop_runs(heartbeat)
-        error = 0 if answer is None else getattr(answer.response, "error_code", 0)
-        if answer is not None and heartbeat is not None and error and answer.request == heartbeat.request:
-            self._commit_refused(member.fence, error)
+        request, node = self._member.keep_alive(), self._member.coordinator
+        answer = self._heartbeats.loop_runs(
+            None if request is None or node is None else Heartbeat(request, _broker(node))
+        )
+        if answer is not None:
+            self._member.kept_alive(answer.request, answer.response)
+            self._reported.notify()
 
     def _begin(self, effect: Effect, tasks: anyio.abc.TaskGroup) -> None:
         match effect:

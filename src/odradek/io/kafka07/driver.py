@@ -31,6 +31,7 @@ from odradek.errors import (
 )
 from odradek.io.connection import Connection, ConnectionOptions
 from odradek.io.gather import background_tasks
+from odradek.io.kafka07.admin import Kafka07Admin
 from odradek.io.kafka07.broker_client import BrokerClientOptions, Kafka07BrokerClient
 from odradek.io.kafka07.membership import RebalanceOptions, ZooKeeperMembership
 from odradek.io.kafka07.metadata import StaticMetadata, ZooKeeperMetadata, broker_list
@@ -269,6 +270,10 @@ class Kafka07Driver:
             await work()
         except Exception:
             log.exception("%r: a background task failed", self)
+
+    def admin(self) -> Kafka07Admin:
+        """Return the little administration that 0.7 has."""
+        return Kafka07Admin(self.metadata, self._zookeeper)
 
     async def groups(self) -> list[str]:
         return await self._zookeeper("listing groups").children(GROUPS) or []
