@@ -317,7 +317,6 @@ class KafkaDriver:
             subscription,
             settings,
             spawn=self._spawn,
-            ask=self.ask,
             number=self._members,
         )
 
@@ -363,7 +362,12 @@ class KafkaDriver:
     def _coordinator_access(self) -> CoordinatorAccess:
         options = self._options
         return CoordinatorAccess(
-            self.connections, self.coordinators, self.versions, options.request_timeout_s, options.connection.backoff
+            self.connections,
+            self.coordinators,
+            self.ask,
+            self.versions,
+            options.request_timeout_s,
+            options.connection.backoff,
         )
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

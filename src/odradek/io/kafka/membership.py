@@ -66,7 +66,6 @@ class KafkaMembership:
         subscription: The group and its topics.
         settings: Timeouts.
         spawn: Runs what keeps the member in its group.
-        ask: Sends a request to any broker.
         number: Tells members of one cluster apart: each has a connection of its own.
 
     Raises:
@@ -81,10 +80,9 @@ class KafkaMembership:
         settings: MemberSettings,
         *,
         spawn: Spawn,
-        ask: Callable[..., Awaitable[Any]],
         number: int,
     ) -> None:
-        self._access, self._topics, self._spawn, self._ask = access, topics, spawn, ask
+        self._access, self._topics, self._spawn = access, topics, spawn
         self._subscription, self._settings = subscription, settings
         self._assignors = assignors_of(subscription.assignors)
         self._group, self._purpose = subscription.group, f"group {subscription.group} member {number}"
@@ -371,7 +369,7 @@ class KafkaMembership:
 
     async def _request(self, send: Send) -> Response:
         if send.node is None:
-            response: Response = await self._ask(type(send.request), lambda versions: send.request)
+            response: Response = await self._access.ask(type(send.request), lambda versions: send.request)
             return response
         response = await self._connection(send.node).submit(send.request, timeout_s=send.timeout_s)
         return response  # noqa: RET504 - typed by the assignment: `Send.request` is of any kind
