@@ -42,7 +42,7 @@ OPTIONS = KafkaOptions(
     connection=ConnectionOptions(1.0, BACKOFF),
     metadata=MetadataOptions(backoff=BACKOFF),
     request_timeout_s=1.0,
-    group_session_timeout_s=1.5,
+    session_timeout_s=1.5,
     heartbeat_s=0.3,
     rebalance_timeout_s=1.5,
 )

@@ -37,7 +37,7 @@ def broker() -> Iterator[KafkaBroker]:
 
 def connect(broker: KafkaBroker) -> od.Cluster:
     """A client whose members are removed after `SESSION_S` without a heartbeat."""
-    options = KafkaOptions(group_session_timeout_s=SESSION_S, heartbeat_s=SESSION_S / 5)
+    options = KafkaOptions(session_timeout_s=SESSION_S, heartbeat_s=SESSION_S / 5)
     return od.Cluster(KafkaDriver([Broker(-1, broker.host, broker.port)], options), Tuning())
 
 

@@ -85,6 +85,8 @@ class Driver:
             assign, send = self.poll()
             assert assign == Assign(tp(*numbers)) and isinstance(send, Send)
             self.member.receive(beat(), self.now)
+        else:
+            assert self.poll() == [Assign(tp())]
         return self
 
 
@@ -289,6 +291,25 @@ def test_a_member_that_never_joined_has_nothing_to_leave() -> None:
     driver = Driver().coordinated()
     driver.member.leave()
     assert driver.state() is S.LEFT
+
+
+def test_a_member_whose_first_heartbeat_is_out_leaves_once_it_is_answered() -> None:
+    driver = Driver().coordinated()
+    driver.sent()
+    driver.member.leave()
+    assert driver.state() is S.LEAVING and driver.poll() == []
+    driver.member.receive(target(0), 0.0)
+    assert driver.expect(beat(-1)).member_epoch == -1
+    assert driver.state() is S.LEFT
+
+
+def test_a_static_member_waits_until_its_predecessor_is_gone() -> None:
+    driver = Driver(instance_id="i").coordinated()
+    driver.expect(beat(error_code=111, error_message="still there"))
+    assert driver.poll() == []
+    driver.now = 0.1
+    assert driver.expect(target(0)).member_epoch == 0
+    assert driver.state() is S.STABLE
 
 
 def test_leaving_waits_for_the_answer_that_is_out_but_not_for_a_second_one() -> None:

@@ -96,6 +96,8 @@ class Consumer(PartitionReaderBase):
             streams,
             chosen["consumer_id"],
             chosen["assignors"],
+            chosen["group_protocol"],
+            chosen["revoke_within"],
             chosen["max_blocked"],
         )
         self._start, self._commit_every = start, chosen["commit_every"]

@@ -89,6 +89,16 @@ class Member:
         )
 
     @property
+    def has_ended(self) -> bool:
+        """True once it has left or failed."""
+        return self.state in (_S.LEFT, _S.FAILED)
+
+    @property
+    def is_leaving(self) -> bool:
+        """True from `leave` until it has left."""
+        return self.state is _S.LEAVING
+
+    @property
     def fence(self) -> GroupMetadata:
         """The token to send with commits of partitions that the member owns now. Brokers refuse it once the
         generation has ended."""
@@ -170,7 +180,7 @@ class Member:
 
     def tick(self, now: float) -> float | None:
         """Return when to call `poll` again at the latest; None if only a response or a call matters."""
-        if not self._in_flight.is_free or self.state in (_S.LEFT, _S.FAILED):
+        if not self._in_flight.is_free or self.has_ended:
             return None
         retry_at = self._in_flight.wake_at(now)
         if retry_at is not None:
@@ -186,7 +196,7 @@ class Member:
             backoff_s: Back-off if the error is a passing one (s); the caller adds its jitter.
         """
         sent = self._in_flight.complete(self)
-        if self.state in (_S.LEFT, _S.FAILED):
+        if self.has_ended:
             return
         match response:
             case FindCoordinatorResponse():
@@ -214,7 +224,7 @@ class Member:
     # ---- inside: steps ----
 
     def _next_step(self, now: float) -> None:
-        if self.state in (_S.LEFT, _S.FAILED):
+        if self.has_ended:
             return
         if self.state is _S.LEAVING:
             leave = leave_request(self.fence, member_lists=self._member_lists, reason=self._leave_reason)
