@@ -158,7 +158,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Return text in aligned columns, columns of integers to the right. Without rows, only the head."""
     cells = [[str(cell) for cell in row] for row in [head, *rows]]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    right = [bool(rows) and all(isinstance(row[i], int) for row in rows) for i in range(len(head))]
+    right = [bool(rows) and all(type(row[i]) is int for row in rows) for i in range(len(head))]
     return "\n".join(
         "  ".join(
             cell.rjust(width) if numeric else cell.ljust(width)
