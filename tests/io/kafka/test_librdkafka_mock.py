@@ -79,17 +79,17 @@ async def cluster(mock: MockCluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
 
 async def outcomes(attempt: Callable[[ErrorCode], Awaitable[str]]) -> dict[str, str]:
     """Return the outcome for each code: what `attempt` returns, or the kind of error that it raises."""
-    found: dict[str, str] = {}
+    results: dict[str, str] = {}
     for code in CODES:
         try:
             with anyio.fail_after(WITHIN_S):
-                found[code.name] = await attempt(code)
+                results[code.name] = await attempt(code)
         except Fenced:
-            found[code.name] = "fenced"
+            results[code.name] = "fenced"
         except od.BrokerError as error:
             assert error.code == code
-            found[code.name] = "error"
-    return found
+            results[code.name] = "error"
+    return results
 
 
 def expected(usual: Callable[[ErrorCode], str], special: dict[str, set[ErrorCode]]) -> dict[str, str]:
@@ -280,8 +280,8 @@ async def test_errors_of_heartbeats(mock: MockCluster) -> None:
         return api.SPEC.name
 
     async with connect(mock, session_s=30.0) as connected:
-        found = await outcomes(attempt)
-    assert found == expected(
+        results = await outcomes(attempt)
+    assert results == expected(
         lambda code: "Heartbeat" if code.retriable else "error",
         {
             "FindCoordinator": {
