@@ -32,6 +32,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="matrix",
         help="releases of Kafka whose real brokers `any_kafka` starts: the matrix of every run, or all",
     )
+    parser.addoption(
+        "--write-broker-table",
+        action="store_true",
+        help="write what ran against which broker (tests/brokers) into the documentation",
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -44,7 +49,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def any_kafka(request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
     """A running broker of each release in turn. Tests share it: use topics and groups of your own."""
     version, mode = request.param
-    with KafkaBroker(version, mode=mode) as broker:
+    with KafkaBroker(version, mode=mode, config={"num.partitions": "3", "auto.create.topics.enable": "true"}) as broker:
         yield broker
 
 
