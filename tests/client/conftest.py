@@ -14,6 +14,7 @@ import anyio
 import pytest
 
 from odradek.client.producer.dispatcher import Dispatcher
+from odradek.core.admin import ClusterAdmin
 from odradek.core.interfaces import (
     DecoderOptions,
     LogDecoder,
@@ -351,6 +352,9 @@ class FakeDriver:
 
     def offsets(self, group: str) -> OffsetStore:
         raise NotImplementedError
+
+    def admin(self) -> ClusterAdmin:
+        return ClusterAdmin("a real cluster")
 
     async def groups(self) -> list[str]:
         raise NotImplementedError

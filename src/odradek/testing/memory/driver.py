@@ -14,6 +14,7 @@ from odradek.client.options import Tuning
 from odradek.core.interfaces import AnsweringBrokerPolicy, ProducerRecord, Subscription
 from odradek.core.produce.partitioners import KeyHash
 from odradek.errors import Closed, MessageTooLarge, Rejected
+from odradek.testing.memory.admin import MemoryAdmin
 from odradek.testing.memory.broker import MemoryBrokerClient
 from odradek.testing.memory.groups import MemoryMembership, MemoryOffsets
 from odradek.testing.memory.log import record_bytes
@@ -109,6 +110,10 @@ class MemoryDriver:
     def offsets(self, group: str) -> MemoryOffsets:
         """Return the stored positions of a group."""
         return MemoryOffsets(self._state, group, self._tuning.request_timeout)
+
+    def admin(self) -> MemoryAdmin:
+        """Return the administration of this cluster."""
+        return MemoryAdmin(self._state)
 
     async def groups(self) -> list[str]:
         """Return the names of all groups, sorted. Cancellation: safe."""
