@@ -42,6 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "any_kafka" in metafunc.fixturenames:
         releases = [*MATRIX, *(OTHERS if metafunc.config.getoption("--brokers") == "all" else ())]
+        if (only := metafunc.definition.get_closest_marker("releases")) is not None:
+            releases = [pair for pair in MATRIX if pair[0] in only.args]
         metafunc.parametrize("any_kafka", releases, ids=map("-".join, releases), indirect=True, scope="session")
 
 
