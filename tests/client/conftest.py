@@ -14,6 +14,7 @@ import anyio
 import pytest
 
 from odradek.client.producer.dispatcher import Dispatcher
+from odradek.core.admin import ClusterAdmin
 from odradek.core.interfaces import (
     DecoderOptions,
     LogDecoder,
@@ -322,7 +323,7 @@ class FakeDriver:
         return None
 
     def producer_transactions(self, transactional_id: str, timeout_s: float) -> NoReturn:
-        raise Unsupported("a transaction", "Kafka 0.11")
+        raise Unsupported("a transaction (transactional_id)", "Kafka 0.11")
 
     def default_partitioner(self) -> KeyHash:
         return KeyHash()
@@ -354,6 +355,9 @@ class FakeDriver:
 
     def offsets(self, group: str) -> OffsetStore:
         raise NotImplementedError
+
+    def admin(self) -> ClusterAdmin:
+        return ClusterAdmin("a real cluster")
 
     async def groups(self) -> list[str]:
         raise NotImplementedError

@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Self
 import anyio
 import anyio.lowlevel
 
+from odradek.core.admin import ClusterAdmin
 from odradek.core.interfaces import (
     Assignment,
     DecoderOptions,
@@ -367,6 +368,9 @@ class LogDriver:
 
     def offsets(self, group: str) -> Offsets:
         return self.store
+
+    def admin(self) -> ClusterAdmin:
+        return ClusterAdmin("a real cluster")
 
     async def groups(self) -> list[str]:
         raise NotImplementedError

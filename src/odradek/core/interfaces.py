@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
+from odradek.core.admin import ClusterAdmin
 from odradek.core.fetch.progress import DeliveredSpan
 from odradek.core.produce.partitioners import Partitioner
 from odradek.errors import CorruptMessage, OdradekError
@@ -555,6 +556,10 @@ class ProtocolDriver(Protocol):
         """The groups there are, sorted. Raises Unsupported when the cluster has nothing to keep them in."""
         ...
 
+    def admin(self) -> ClusterAdmin:
+        """Return the administration of this cluster. What the cluster has no request for raises Unsupported."""
+        ...
+
 
 class RefusalPolicy(Protocol):
     """Conclusions from a lost request about its batches if brokers refuse a produce by closing the connection (0.7)."""
@@ -728,6 +733,10 @@ class Subscription:
         streams: Streams for include/exclude.
         consumer_id: A fixed id; None makes a unique one.
         assignors: Names of the assignors the member supports, the preferred one first; None: the driver's choice.
+        group_protocol: Who assigns: `consumer`: the brokers, `classic`: a member; None: the brokers where they can.
+        revoke_within: Longest time that `RebalanceListener.revoke` takes, without its commit (s).
+        max_blocked_s: How long the member stays in its group while its event loop is blocked (s); 0: as long as the
+            group waits for a heartbeat.
     """
 
     group: str
@@ -737,6 +746,9 @@ class Subscription:
     streams: int = 1
     consumer_id: str | None = None
     assignors: Sequence[str] | None = None
+    group_protocol: str | None = None
+    revoke_within: float = 3.0
+    max_blocked_s: float = 0.0
 
 
 class Assignment(NamedTuple):

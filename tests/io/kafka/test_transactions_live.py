@@ -428,7 +428,7 @@ def test_older_brokers_and_clusters_in_memory_refuse() -> None:
         async with cluster:
             with pytest.raises(Unsupported, match=needs) as caught:
                 cluster.producer(transactional_id="t")
-            assert caught.value.feature == "a transaction"
+            assert caught.value.feature == "a transaction (transactional_id)"
             with pytest.raises(od.ConfigError, match="acks"):
                 cluster.producer(transactional_id="t", acks=1)
 
