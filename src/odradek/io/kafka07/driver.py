@@ -218,7 +218,7 @@ class Kafka07Driver:
 
     def producer_transactions(self, transactional_id: str, timeout_s: float) -> NoReturn:
         """Raise Unsupported."""
-        raise Unsupported("a transaction", "Kafka 0.11")
+        raise Unsupported("a transaction (transactional_id)", "Kafka 0.11")
 
     def default_partitioner(self) -> KeyHash:
         """Return the partitioner of producers that name none."""
