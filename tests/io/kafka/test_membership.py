@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from tests.io.kafka.answers import metadata_response, topic_response
 from tests.io.kafka.peer import Peer, of_release
 
 from odradek.client.consumer.consumer import Consumer
@@ -49,13 +50,7 @@ from odradek.wire.kafka.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from odradek.wire.kafka.messages.metadata import (
-    MetadataRequest,
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
+from odradek.wire.kafka.messages.metadata import MetadataRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -160,16 +155,7 @@ class Coordinator(Peer):
         return OffsetFetchResponse(groups=(OffsetFetchResponseGroup(group_id=group.group_id, topics=topics),))
 
 
-METADATA = MetadataResponse(
-    brokers=(MetadataResponseBroker(node_id=1, host="b", port=9092),),
-    cluster_id="c",
-    topics=(
-        MetadataResponseTopic(
-            name="t",
-            partitions=tuple(MetadataResponsePartition(partition_index=n, leader_id=1) for n in range(2)),
-        ),
-    ),
-)
+METADATA = metadata_response(topic_response("t", 1, 1))
 
 
 class Listener:
@@ -345,8 +331,7 @@ async def test_a_pattern_selects_topics_and_follows_new_ones(
     monkeypatch: pytest.MonkeyPatch, pattern: dict[str, Any]
 ) -> None:
     peer = Coordinator()
-    more = [MetadataResponseTopic(name=n, partitions=(MetadataResponsePartition(leader_id=1),)) for n in ("u", "v")]
-    changed = MetadataResponse(brokers=METADATA.brokers, topics=(*METADATA.topics, *more))
+    changed = metadata_response(*METADATA.topics, topic_response("u", 1), topic_response("v", 1))
     async with driver_at(peer, monkeypatch) as driver:
         member, listener = driver.membership(Subscription("g", streams=2, **pattern)), Listener()
         async with anyio.create_task_group() as tasks:

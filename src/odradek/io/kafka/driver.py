@@ -36,6 +36,7 @@ from odradek.io.kafka.membership import KafkaMembership
 from odradek.io.kafka.metadata import KafkaMetadata, MetadataOptions
 from odradek.io.kafka.offsets import CoordinatorAccess, KafkaOffsets
 from odradek.io.kafka.producer_sequences import KafkaProducerSequences
+from odradek.io.kafka.transactions import KafkaTransactions
 from odradek.io.security import Security
 from odradek.io.tls import client_context
 from odradek.types import Broker
@@ -261,6 +262,21 @@ class KafkaDriver:
         if not self.connections.known.all_have(lambda v: v.has_idempotence):
             return None
         return KafkaProducerSequences(lambda request: self.ask(InitProducerIdRequest, lambda versions: request))
+
+    def producer_transactions(self, transactional_id: str, timeout_s: float) -> KafkaTransactions:
+        """Return the transactions of one producer (see `ProtocolDriver`). Raises Unsupported before 0.11."""
+        known = self.connections.known
+        if not known.all_have(lambda v: v.has_transactions):
+            raise Unsupported(
+                "a transaction", "Kafka 0.11, and the message format of 0.11 (log.message.format.version)"
+            )
+        return KafkaTransactions(
+            self._coordinator_access(),
+            transactional_id,
+            timeout_s,
+            v2=known.all_have(lambda v: v.has_transactions_v2),
+            has_epoch_bump=known.all_have(lambda v: v.has_epoch_bump),
+        )
 
     def default_partitioner(self) -> Murmur2:
         """Return the partitioner of producers that name none: that of Java's client."""

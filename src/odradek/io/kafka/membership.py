@@ -195,10 +195,14 @@ class KafkaMembership:
             BrokerError: The group has removed this member, or refuses the positions. Nothing more of them is stored.
             TransportError, DeadlineError: They may be stored or not.
         """
-        await self._offsets.commit(positions, token=lambda: self._token(positions), refused=self._commit_refused)
+        await self._offsets.commit(positions, token=lambda: self.token(positions), refused=self._commit_refused)
 
-    def _token(self, positions: Mapping[TopicPartition, Position]) -> GroupMetadata:
-        """Return the current generation, if the member has all these partitions in it."""
+    def shares(self, access: CoordinatorAccess) -> bool:
+        """Return True if this member belongs to the cluster of these coordinators."""
+        return self._access.coordinators is access.coordinators
+
+    def token(self, positions: Mapping[TopicPartition, Position]) -> GroupMetadata:
+        """Return the current generation, if the member has all these partitions in it; else raise GroupError."""
         if foreign := sorted(positions.keys() - self._assigned.keys()):
             raise GroupError(f"group {self._group}: {foreign[0]} does not belong to this member: not committed")
         return self._member.fence
