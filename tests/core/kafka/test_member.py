@@ -516,5 +516,5 @@ def test_an_error_that_a_thread_got_for_this_generation_counts_and_one_for_an_ol
     driver.member.kept_alive(HeartbeatRequest(group_id="g", member_id="me"), HeartbeatResponse(error_code=25))
     assert driver.poll() == [] and driver.member.owned == tp(0)
     driver.member.kept_alive(request, HeartbeatResponse(error_code=27))
-    driver.sent(JoinGroupRequest)
+    assert driver.poll() == [Revoke(tp(0))]
     assert Driver().member.keep_alive() is None

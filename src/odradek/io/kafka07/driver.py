@@ -250,13 +250,15 @@ class Kafka07Driver:
         """Return a member of a group, in this cluster's ZooKeeper session.
 
         Raises:
-            Unsupported: Without ZooKeeper, or with assignors or a group protocol.
+            Unsupported: Without ZooKeeper, or with assignors, a group protocol or commit metadata.
             ConfigError: ZooKeeper refuses the name of the group or consumer, or a broker that of a topic.
         """
         if subscription.assignors is not None:
             raise Unsupported("a choice of assignors", "Kafka 0.9: members of 0.7 share partitions by one rule")
         if subscription.group_protocol is not None:
             raise Unsupported("a choice of the group's protocol", "Kafka 0.9")
+        if subscription.commit_metadata:
+            raise Unsupported("metadata of commits", "Kafka 0.9")
         zookeeper = self._zookeeper("a consumer group")
         return ZooKeeperMembership(zookeeper, subscription, self._options.rebalance, self._spawn)
 
