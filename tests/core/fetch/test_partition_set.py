@@ -139,7 +139,7 @@ def test_a_partition_that_is_not_assigned_has_no_cursor() -> None:
         Bench().set.cursor(tp(7))
 
 
-def test_a_partition_that_is_inserted_again_begins_anew() -> None:
+def test_a_partition_that_is_inserted_again_begins_again() -> None:
     bench = filled()
     former = bench[0]
     bench.add(0)
