@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.core.fetch.row_queue import CORRUPT_ROW_BYTES, RowQueue
+from odradek import engine
+from odradek.core.fetch.row_queue import CORRUPT_ROW_BYTES, BufferedColumns, RowQueue
 from odradek.engine import PackedBytes
 from odradek.errors import CorruptMessage
 from odradek.types import Columns
@@ -82,6 +83,27 @@ def test_the_report_of_a_corrupt_row_counts_as_memory() -> None:
 def test_payloads_of_a_table_stay_within_its_bytes_but_for_one_row(packed: bool, max_bytes: int, rows: int) -> None:
     waiting = queue(columns([b"aaa", b"b", b"cc"], packed=packed))
     assert len(waiting.take_rows_within(max_bytes, 0.0).values) == rows
+
+
+@pytest.mark.parametrize("start", [0, 1, 5])
+def test_rows_are_counted_alike_in_lists_and_packed(start: int) -> None:
+    values = [b"x" * n for n in (3, 0, 0, 7, 1, 0, 2, 2, 0)]
+    ends = [0]
+    for value in values:
+        ends.append(ends[-1] + len(value))
+    offsets = memoryview(b"".join(end.to_bytes(8, "little") for end in ends)).cast("q")
+    packed = PackedBytes(offsets, memoryview(b"".join(values)))
+    assert engine.active.unpack(offsets, packed.data) == values
+    rows = list(range(len(values)))
+    for max_bytes in range(20):
+        expected = max(1, max(n for n in range(len(values) - start + 1) if sum(ends_of(values, start, n)) <= max_bytes))
+        for column in (values, packed):
+            chunk = BufferedColumns(Columns(column, rows, rows), start)
+            assert chunk.rows_within(max_bytes) == expected, max_bytes
+
+
+def ends_of(values: list[bytes], start: int, count: int) -> list[int]:
+    return [len(value) for value in values[start : start + count]]
 
 
 def test_a_tombstone_has_no_payload() -> None:
