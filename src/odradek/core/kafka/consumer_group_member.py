@@ -63,7 +63,8 @@ class ConsumerGroupEvent(Enum):
 
 
 _S, _E = ConsumerGroupState, ConsumerGroupEvent
-_ACTIVE = (_S.JOINING, _S.STABLE, _S.RESOLVING, _S.REVOKING)
+_JOINED = (_S.STABLE, _S.RESOLVING, _S.REVOKING)
+_ACTIVE = (_S.JOINING, *_JOINED)
 
 CONSUMER_GROUP_MEMBER: Machine[ConsumerGroupState, ConsumerGroupEvent] = Machine(
     "consumer group member",
@@ -143,7 +144,33 @@ class ConsumerGroupMember:
         """The token to send with commits. After STALE_MEMBER_EPOCH a commit may be repeated with a newer one."""
         return GroupMetadata(self.settings.group, self.epoch, self.member_id, self.settings.instance_id)
 
+    @property
+    def heartbeat(self) -> ConsumerGroupHeartbeatRequest | None:
+        """The heartbeat that keeps the member in its group, also if it is sent on another connection; None while it has
+        no epoch. It has every field: the coordinator takes it with the previous epoch, too."""
+        if self.state not in _JOINED:
+            return None
+        return ConsumerGroupHeartbeatRequest(
+            group_id=self.settings.group,
+            member_id=self.member_id,
+            member_epoch=self.epoch,
+            instance_id=self.settings.instance_id,
+            rack_id=self.settings.rack,
+            rebalance_timeout_ms=round(self.settings.rebalance_timeout_s * 1000),
+            subscribed_topic_names=tuple(sorted(self.topics)),
+            subscribed_topic_regex=self.regex if self._had_regex else None,
+            server_assignor=self.server_assignor,
+            topic_partitions=self._owned_by_id(),
+        )
+
     # ---- calls ----
+
+    def heartbeat_answered(self, request: Request[Any], response: Response) -> None:
+        """Handle the response to a `heartbeat` that was not an effect of this member: the next one is sent at once. It
+        has every field, so that its response repeats the assignment, and the error."""
+        if request == self.heartbeat and isinstance(response, ConsumerGroupHeartbeatResponse):
+            self._sent.clear()
+            self._heartbeat_at = 0.0
 
     def subscribe(self, topics: frozenset[str], regex: str = "") -> None:
         """Change the subscription. The next heartbeat carries it, and is sent at once."""

@@ -42,7 +42,7 @@ from odradek.wire.kafka.messages.groups import (
 )
 from odradek.wire.kafka.schema import Request, Response
 
-__all__ = ["NO_GENERATION", "Member"]
+__all__ = ["Member"]
 
 NO_GENERATION = -1
 JOIN_MARGIN_S = 5.0  # a response to JoinGroup may take the rebalance timeout and a little longer
@@ -104,7 +104,18 @@ class Member:
         generation has ended."""
         return GroupMetadata(self.settings.group, self.generation, self.member_id, self.settings.instance_id)
 
+    @property
+    def heartbeat(self) -> HeartbeatRequest | None:
+        """The heartbeat that keeps the member in its group, also if it is sent on another connection; None while it has
+        no generation."""
+        return None if self.generation == NO_GENERATION else heartbeat_request(self.fence)
+
     # ---- calls ----
+
+    def heartbeat_answered(self, request: Request[Any], response: Response) -> None:
+        """Handle the response to a `heartbeat` that was not an effect of this member."""
+        if isinstance(response, HeartbeatResponse) and response.error_code and request == self.heartbeat:
+            self.commit_refused(self.fence, response.error_code)
 
     def subscribe(self, topics: frozenset[str]) -> None:
         """Change the subscription; the member joins again."""

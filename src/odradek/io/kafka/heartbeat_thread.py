@@ -35,7 +35,12 @@ BLOCKED_INTERVALS = 1.5
 POLL_S = 0.05
 """Time after which the thread notices that the loop runs again, or that it was stopped, while it sends (s)."""
 
-_REMOVED = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID)
+_REMOVED = (
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.FENCED_INSTANCE_ID,
+    ErrorCode.FENCED_MEMBER_EPOCH,
+)
 _RUNNERS = ("asyncio", "trio", "anyio", "uvloop", "odradek")
 """Packages that run the user's coroutine functions."""
 

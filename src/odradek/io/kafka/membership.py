@@ -32,8 +32,7 @@ from odradek.core.kafka.group_effects import (
     Send,
 )
 from odradek.core.kafka.group_protocol import GroupProtocol, assignors_of, falls_back, group_protocol
-from odradek.core.kafka.member import NO_GENERATION, Member
-from odradek.core.kafka.member_requests import heartbeat_request
+from odradek.core.kafka.member import Member
 from odradek.core.kafka.member_states import ClassicMemberState, MemberSettings
 from odradek.core.kafka.transaction_requests import GroupMetadata
 from odradek.errors import GroupError, OdradekError
@@ -308,12 +307,12 @@ class KafkaMembership:
     def _report_to_thread(self) -> None:
         """Show that this loop runs, and apply what the thread was answered while it did not."""
         member, heartbeat = self._member, None
-        if isinstance(member, Member) and member.generation != NO_GENERATION and member.coordinator is not None:
-            heartbeat = Heartbeat(heartbeat_request(member.fence), _broker(member.coordinator))
+        if member.coordinator is not None and (request := member.heartbeat) is not None:
+            heartbeat = Heartbeat(request, _broker(member.coordinator))
         answer = self._heartbeats.loop_runs(heartbeat)
-        error = 0 if answer is None else getattr(answer.response, "error_code", 0)
-        if answer is not None and heartbeat is not None and error and answer.request == heartbeat.request:
-            self._commit_refused(member.fence, error)
+        if answer is not None:
+            member.heartbeat_answered(answer.request, answer.response)
+            self._reported.notify()
 
     def _begin(self, effect: Effect, tasks: anyio.abc.TaskGroup) -> None:
         match effect:
