@@ -643,6 +643,10 @@ class Subscription:
         streams: Streams for include/exclude.
         consumer_id: A fixed id; None makes a unique one.
         assignors: Names of the assignors the member supports, the preferred one first; None: the driver's choice.
+        group_protocol: Who assigns: `consumer`: the brokers, `classic`: a member; None: the brokers where they can.
+        revoke_within: Longest time that `RebalanceListener.revoke` takes, without its commit (s).
+        max_blocked_s: How long the member stays in its group while its event loop is blocked (s); 0: as long as the
+            group waits for a heartbeat.
     """
 
     group: str
@@ -652,6 +656,9 @@ class Subscription:
     streams: int = 1
     consumer_id: str | None = None
     assignors: Sequence[str] | None = None
+    group_protocol: str | None = None
+    revoke_within: float = 3.0
+    max_blocked_s: float = 0.0
 
 
 class Assignment(NamedTuple):

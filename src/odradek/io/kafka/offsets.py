@@ -28,7 +28,7 @@ R = TypeVar("R", bound=Response)
 MAX_NAMED = 5
 """Partitions named in one error; further ones are only counted."""
 
-FINAL_STEPS = (OffsetStep.LOST, OffsetStep.FENCED, OffsetStep.FAIL, OffsetStep.REFRESH_EPOCH)
+FINAL_STEPS = (OffsetStep.LOST, OffsetStep.FENCED, OffsetStep.FAIL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,10 @@ PROBE_PARTITIONS = 256
 """Partitions asked for in one request. A broker with more of one topic is asked again."""
 
 
+SESSION_TIMEOUT_S = 6.0
+"""The default of 0.7's own clients (zk.sessiontimeout.ms)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kafka07Options:
     """The options of one 0.7 cluster.
@@ -62,8 +66,8 @@ class Kafka07Options:
         rebalance: How often, and how long, claiming partitions is retried.
     """
 
-    session_timeout_s: float = 6.0
-    zookeeper_timeout_s: float = 6.0
+    session_timeout_s: float = SESSION_TIMEOUT_S
+    zookeeper_timeout_s: float = SESSION_TIMEOUT_S
     connection: ConnectionOptions = field(default_factory=ConnectionOptions)
     api: BrokerClientOptions = field(default_factory=BrokerClientOptions)
     rebalance: RebalanceOptions = field(default_factory=RebalanceOptions)
@@ -242,11 +246,13 @@ class Kafka07Driver:
         """Return a member of a group, in this cluster's ZooKeeper session.
 
         Raises:
-            Unsupported: Without ZooKeeper, or with assignors.
+            Unsupported: Without ZooKeeper, or with assignors or a group protocol.
             ConfigError: ZooKeeper refuses the name of the group or consumer, or a broker that of a topic.
         """
         if subscription.assignors is not None:
             raise Unsupported("a choice of assignors", "Kafka 0.9: members of 0.7 share partitions by one rule")
+        if subscription.group_protocol is not None:
+            raise Unsupported("a choice of the group's protocol", "Kafka 0.9")
         zookeeper = self._zookeeper("a consumer group")
         return ZooKeeperMembership(zookeeper, subscription, self._options.rebalance, self._spawn)
 
