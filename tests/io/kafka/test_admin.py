@@ -81,9 +81,7 @@ class Cluster(Peer):
             {
                 MetadataRequest: self.metadata,
                 CreateTopicsRequest: self.create,
-                FindCoordinatorRequest: lambda request, version: FindCoordinatorResponse(
-                    node_id=1, host="b", port=9091
-                ),
+                FindCoordinatorRequest: lambda request, version: COORDINATOR,
                 DeleteGroupsRequest: lambda request, version: DeleteGroupsResponse(
                     results=(DeletableGroupResult(group_id="g", error_code=self.code(request)),)
                 ),
