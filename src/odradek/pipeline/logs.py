@@ -106,7 +106,7 @@ class LogReader:
                 for chunk in chunks:
                     if isinstance(chunk, ColumnsChunk):
                         take(chunk.partition, chunk.rows)
-                    await checkpoint()
+                        await checkpoint()
 
 
 @asynccontextmanager
