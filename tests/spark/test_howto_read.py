@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 
@@ -40,9 +41,16 @@ def test_the_page(
     broker = odradek_kafka07_broker(config={"log.flush.interval": "1", "brokerid": "1"})
     append(broker, "clicks", [b"one", b"two"])
     append(broker, "views", [b"three"])
-    odradek_kafka.create_topic("orders", 2)
-    write(odradek_kafka, "orders", [b"four"])
-    printed = {"b1:9092,b2:9092": odradek_kafka.bootstrap, "zk1:2181/kafka": odradek_chroot, "/var/kafka-logs": str(broker.log_dir), '"/': f'"{tmp_path}/'}
+    orders = f"orders{uuid4().hex[:8]}"
+    odradek_kafka.create_topic(orders, 2)
+    write(odradek_kafka, orders, [b"four"])
+    printed = {
+        "b1:9092,b2:9092": odradek_kafka.bootstrap,
+        '"orders"': f'"{orders}"',
+        "zk1:2181/kafka": odradek_chroot,
+        "/var/kafka-logs": str(broker.log_dir),
+        '"/': f'"{tmp_path}/',
+    }
     names: dict[str, Any] = {"spark": spark}
     for block in re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL):
         for text, here in printed.items():
@@ -52,7 +60,7 @@ def test_the_page(
     assert sorted(tuple(row) for row in names["values"].collect()) == [
         (b"one", "clicks"), (b"three", "views"), (b"two", "clicks"),
     ]  # fmt: skip
-    assert b"four" in {bytes(row.value) for row in names["orders"].collect()}
+    assert [bytes(row.value) for row in names["orders"].collect()] == [b"four"]
     assert {row.text for row in names["texts"].collect()} == {"one", "two"}
     assert {(row.broker, bytes(row.value)) for row in names["from_disk"].collect()} == {(1, b"one"), (1, b"two")}
     assert spark.read.parquet(f"{tmp_path}/tables/clicks").count() == 2

@@ -28,15 +28,14 @@ SCHEMA = (
     .add("partition", t.IntegerType())
     .add("offset", t.LongType())
 )
-ARROW = pa.schema(
-    {
-        "key": pa.binary(),
-        "value": pa.string(),
-        "headers": HEADERS.arrow,
-        "partition": pa.int32(),
-        "offset": pa.int64(),
-    }
-)
+COLUMNS: dict[str, Any] = {
+    "key": pa.binary(),
+    "value": pa.string(),
+    "headers": HEADERS.arrow,
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+}
+ARROW = pa.schema(COLUMNS)
 
 
 @pytest.fixture
