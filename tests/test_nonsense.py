@@ -19,6 +19,7 @@ import odradek as od
 from odradek import arguments, segments
 from odradek.client.options import ConsumerOptions, ProducerOptions, ReaderOptions
 from odradek.testing import FaultProxy, Kafka07Broker, KafkaBroker, KafkaCluster, ZooKeeperEnsemble, ZooKeeperServer
+from odradek.testing.memory.cluster import MemoryCluster
 from odradek.types import Columns
 from odradek.wire.kafka07.message_set import encode_set
 
@@ -221,11 +222,11 @@ WORDS = {"headers": "header", "rows": "value and key"}
 """What an error may say instead of the name of the argument."""
 
 
-async def outcome(target: object, call: Call, name: str, nonsense: object) -> None:
+async def outcome(target: object, call: Call, name: str, nonsense: object, *, argument: str = "") -> None:
     """Call with nonsense, and fail if it hangs or raises what it must not."""
     method, good = call
-    keywords = {**good, name: nonsense}
-    positional = [keywords.pop("partitions")] if "partitions" in keywords else []
+    keywords = {**good, argument or name: nonsense}
+    positional = [keywords.pop("partitions")] if "partitions" in keywords and len(keywords) == 1 else []
     try:
         with anyio.fail_after(LIMIT_S):
             result = getattr(target, method)(*positional, **keywords)
@@ -271,6 +272,39 @@ def test_nonsense_given_to_an_open_object_is_refused_by_name_and_ends_nothing(
             await producer.flush()
             producer.failures.take()
             assert (await producer.send("t", b"after", partition=P0)).confirmed
+
+    alone(main)
+
+
+PARTITION = od.TopicPartition("t", 0)
+ADMIN: list[Call] = [
+    ("create_topics", {"topics": "u", "partitions": 1, "replicas": 1, "config": {}, "validate_only": True}),
+    ("delete_topics", {"topics": "u"}),
+    ("add_partitions", {"totals": {"t": 2}, "validate_only": True}),
+    ("describe_topics", {"topics": "t"}),
+    ("delete_records", {"before": {PARTITION: 0}}),
+    ("describe_topic_configs", {"topics": "t"}),
+    ("describe_broker_configs", {"brokers": 1}),
+    ("alter_topic_configs", {"changes": {"t": {"a": "b"}}, "validate_only": True}),
+    ("alter_broker_configs", {"changes": {1: {"a": "b"}}, "validate_only": True}),
+    ("describe_groups", {"groups": "g"}),
+    ("delete_groups", {"groups": "g"}),
+    ("group_positions", {"group": "g"}),
+    ("reset_positions", {"group": "g", "positions": {PARTITION: 0}, "dry_run": True}),
+]
+
+
+@pytest.mark.parametrize("call", ADMIN)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_nonsense_given_to_the_administration_is_refused_by_name(call: Call, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(call[1])))
+    nonsense = data.draw(NONSENSE)
+
+    async def main() -> None:
+        async with MemoryCluster({"t": 1}).connect() as cluster:
+            await outcome(cluster.admin, call, f"{name}|not supported here", nonsense, argument=name)
+            assert (await cluster.admin.describe_cluster()).brokers
 
     alone(main)
 

@@ -133,6 +133,22 @@ def test_compose_starts_three_zookeepers_that_know_each_other() -> None:
         assert all(f"={other}:2888:3888" in services[name]["environment"]["ZOO_SERVERS"] for other in servers)
 
 
+def test_compose_starts_three_brokers_of_today_that_know_each_other() -> None:
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text("utf-8"))["services"]
+    brokers = {name: service for name, service in services.items() if service["image"].startswith("apache/kafka:")}
+    assert sorted(brokers) == ["kafka1", "kafka2", "kafka3"]
+    voters = ",".join(f"{service['environment']['KAFKA_NODE_ID']}@{name}:9093" for name, service in brokers.items())
+    for name, service in brokers.items():
+        environment = service["environment"]
+        assert environment["KAFKA_CONTROLLER_QUORUM_VOTERS"] == voters
+        outside = dict(each.split("://") for each in environment["KAFKA_ADVERTISED_LISTENERS"].split(","))
+        assert outside["INTERNAL"] == f"{name}:9092"
+        port = outside["OUTSIDE"].removeprefix("localhost:")
+        assert service["ports"] == [f"127.0.0.1:{port}:{port}"]  # loopback only, where clients are told to connect
+        assert f"OUTSIDE://:{port}" in environment["KAFKA_LISTENERS"]
+        assert not any(key.startswith("KAFKA_ZOOKEEPER") for key in environment)
+
+
 @pytest.mark.parametrize("service", ["broker", "demo"])
 def test_compose_uses_flags_that_the_command_has(service: str) -> None:
     command = yaml.safe_load((ROOT / "compose.yaml").read_text("utf-8"))["services"][service]["command"]

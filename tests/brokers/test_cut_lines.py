@@ -94,12 +94,12 @@ async def test_a_line_cut_at_every_byte_of_a_produce_and_its_answer_loses_and_re
         exchange = await send()
         assert 0 < exchange.server_bytes < connection.server_bytes < 5000
         made = proxy.statistics().connections
-        places = cuts(connection, exchange)
-        for cut in places:
+        cut_points = cuts(connection, exchange)
+        for cut in cut_points:
             proxy.cut()
             proxy.cut_after(**cut)
             await send()
-        assert proxy.statistics().connections - made > len(places)
+        assert proxy.statistics().connections - made > len(cut_points)
     async with cluster.reader(topic, until=od.LATEST) as reader:
         assert [record.value async for record in reader] == sent
 
@@ -125,9 +125,9 @@ async def test_a_line_cut_at_every_byte_of_a_fetch_and_its_answer_loses_and_repe
     exchange = await read()
     assert 0 < exchange.server_bytes < connection.server_bytes < 5000
     made = proxy.statistics().connections
-    places = cuts(connection, exchange)
-    for cut in places:
+    cut_points = cuts(connection, exchange)
+    for cut in cut_points:
         proxy.cut()
         proxy.cut_after(**cut)
         await read()
-    assert proxy.statistics().connections - made > len(places)
+    assert proxy.statistics().connections - made > len(cut_points)

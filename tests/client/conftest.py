@@ -8,12 +8,13 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import anyio
 import pytest
 
 from odradek.client.producer.dispatcher import Dispatcher
+from odradek.core.admin import ClusterAdmin
 from odradek.core.interfaces import (
     DecoderOptions,
     LogDecoder,
@@ -321,6 +322,9 @@ class FakeDriver:
     def producer_sequences(self) -> None:
         return None
 
+    def producer_transactions(self, transactional_id: str, timeout_s: float) -> NoReturn:
+        raise Unsupported("a transaction", "Kafka 0.11")
+
     def default_partitioner(self) -> KeyHash:
         return KeyHash()
 
@@ -351,6 +355,9 @@ class FakeDriver:
 
     def offsets(self, group: str) -> OffsetStore:
         raise NotImplementedError
+
+    def admin(self) -> ClusterAdmin:
+        return ClusterAdmin("a real cluster")
 
     async def groups(self) -> list[str]:
         raise NotImplementedError

@@ -6,11 +6,12 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import anyio
 import anyio.lowlevel
 
+from odradek.core.admin import ClusterAdmin
 from odradek.core.interfaces import (
     Assignment,
     DecoderOptions,
@@ -347,6 +348,9 @@ class LogDriver:
     def producer_sequences(self) -> None:
         raise NotImplementedError
 
+    def producer_transactions(self, transactional_id: str, timeout_s: float) -> NoReturn:
+        raise NotImplementedError
+
     def default_partitioner(self) -> Partitioner:
         raise NotImplementedError
 
@@ -364,6 +368,9 @@ class LogDriver:
 
     def offsets(self, group: str) -> Offsets:
         return self.store
+
+    def admin(self) -> ClusterAdmin:
+        return ClusterAdmin("a real cluster")
 
     async def groups(self) -> list[str]:
         raise NotImplementedError

@@ -36,7 +36,6 @@ from odradek.errors import (
 from odradek.types import Record, TopicPartition
 
 SEED = os.environ.get("ODRADEK_LIVES_SEED")
-HANGS_AFTER_S = 30.0
 
 MISTAKES = (ConfigError, UsageError, LocalProtocolError, InternalError)
 """Errors that no misbehaving cluster causes."""
@@ -55,6 +54,9 @@ class Life:
     """Factor of the time limits of clients."""
     longest_s = 0.0
     """The longest time until a client is cancelled (s); 0: only steps of the event loop count."""
+    hangs_after_s = 30.0
+    """A life that takes longer hangs (s)."""
+    topic, group = "t", "g"
 
     def __init__(self, seed: int, partitions: Sequence[TopicPartition]) -> None:
         self.chance, self.partitions = Random(seed), partitions
@@ -133,7 +135,7 @@ class Life:
                     tasks.start_soon(self.send, out)
                 elif kind == 2:
                     with suppress(OdradekError):
-                        await out.put("t", self.value(), key=self.chance.choice([None, b"k"]))
+                        await out.put(self.topic, self.value(), key=self.chance.choice([None, b"k"]))
                 else:
                     await self.send_many(out)
                 await self.pause(5)
@@ -141,7 +143,7 @@ class Life:
     async def send(self, out: Producer) -> None:
         value = self.value()
         try:
-            await out.send("t", value, partition=self.chance.choice([None, *self.partitions]))
+            await out.send(self.topic, value, partition=self.chance.choice([None, *self.partitions]))
         except (NotWritten, Rejected):
             self.not_written.add(value)
         except OdradekError:
@@ -152,12 +154,12 @@ class Life:
     async def send_many(self, out: Producer) -> None:
         values = [self.value() for _ in range(self.chance.randrange(20))]
         with suppress(OdradekError):
-            acks = await out.send_many("t", values)
+            acks = await out.send_many(self.topic, values)
             failed = {each.record.value for each in acks.failed}
             self.acked |= set(values) - failed
 
     async def read_on(self, k: od.Cluster) -> None:
-        async with k.reader("t", start=self.bookmark or od.EARLIEST) as reader:
+        async with k.reader(self.topic, start=self.bookmark or od.EARLIEST) as reader:
             if self.chance.random() < 0.5:
                 async for record in reader:
                     self.read.append((record.partition, record.position))
@@ -170,8 +172,8 @@ class Life:
 
     def consumer(self, k: od.Cluster) -> Consumer:
         return k.consumer(
-            "t",
-            group="g",
+            self.topic,
+            group=self.group,
             commit_every=self.chance.choice([None, 0.001]),
             revoke_within=self.chance.choice([0.005, 0.05]),
             join_within=0.2 * self.patience,
@@ -238,7 +240,7 @@ class Life:
 
     async def consume_until(self, k: od.Cluster, is_done: Callable[[], bool]) -> None:
         """Consume with the group of this life until that is so."""
-        async with k.consumer("t", group="g", commit_every=None, join_within=30) as consumer:
+        async with k.consumer(self.topic, group=self.group, commit_every=None, join_within=30) as consumer:
             while not is_done():
                 batch = await anext(aiter(consumer.batches()))
                 for record in batch:
@@ -321,7 +323,7 @@ def tasks_alive() -> int:
 
 
 async def live(life: Life, cancelled: Callable[[Life], Awaitable[None]]) -> None:
-    with anyio.fail_after(HANGS_AFTER_S):
+    with anyio.fail_after(life.hangs_after_s):
         before = tasks_alive()
         for _ in range(life.chance.randint(1, 3)):
             async with anyio.create_task_group() as tasks:

@@ -63,6 +63,8 @@ async def test_tuning_reaches_the_driver(arguments: dict[str, Any]) -> None:
     connect("kafka07://b1", tuning=Tuning(request_timeout=3, connect_timeout=2, session_timeout=1))
     options = arguments["options"]
     assert (options.api.request_timeout_s, options.connection.connect_timeout_s, options.session_timeout_s) == (3, 2, 1)
+    connect("kafka07://b1")
+    assert arguments["options"].session_timeout_s == 6
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The same bytes through both engines.
 
-    python tests/engine/fuzz.py --count 100000 --seed 7
+    python -m tests.engine.fuzz --count 100000 --seed 7
 
 makes sets of good, damaged, compressed and senseless entries and holds every function of one engine against the other:
 results, places to stop, and errors. Deterministic for a seed. Exit code 1 at the first difference, which is printed.
@@ -8,7 +8,6 @@ results, places to stop, and errors. Deterministic for a seed. Exit code 1 at th
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import time
@@ -16,6 +15,8 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 from zlib import crc32
+
+from tests import fuzzing
 
 from odradek import engine as engines
 from odradek.engine import NO_LIMIT, Buffer, Engine, PackedBytes
@@ -191,13 +192,13 @@ MATERIAL: list[tuple[str, Callable[[random.Random], tuple[object, ...]]]] = [
 # ---- the script ---------------------------------------------------------------------------------------------
 
 
-def run(count: int, seed: int) -> int:
-    """Give the exit code."""
+def run(count: int, seed: int, alive: Callable[[], object] = lambda: None) -> int:
+    """Give the exit code. `alive` is called every thousand inputs."""
     rng, began = random.Random(seed), time.perf_counter()
     for i in range(count):
-        name, make = rng.choice(
-            [("runs", some_run), ("runs", some_run), ("lists", some_list), ("strings", some_strings)]
-        )
+        if i % 1000 == 0:
+            alive()
+        name, make = rng.choice(MATERIAL)
         try:
             arguments = make(rng)
             difference = differ(name, *arguments)
@@ -211,8 +212,4 @@ def run(count: int, seed: int) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=100_000, help="inputs (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=7, help="of the generator (default: %(default)s)")
-    options = parser.parse_args()
-    sys.exit(run(options.count, options.seed))
+    fuzzing.main(run, __doc__, 100_000)

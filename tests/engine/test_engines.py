@@ -5,10 +5,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from types import ModuleType
 from zlib import crc32
 
 import pytest
+from tests.engine import fuzz
 
 from odradek import engine as engines
 from odradek.engine import Buffer, Engine, PackedBytes
@@ -29,7 +29,7 @@ def packed(values: Sequence[bytes], code: str = "i") -> PackedBytes:
 
 
 @pytest.fixture
-def entry(fuzz: ModuleType) -> Callable[..., bytes]:
+def entry() -> Callable[..., bytes]:
     make: Callable[..., bytes] = fuzz.entry
     return make
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.engine import fuzz
 
 from odradek.engine import NO_LIMIT
 
@@ -23,32 +24,30 @@ entries = st.lists(
 )
 
 
-def written(fuzz: ModuleType, parts: list[bytes | tuple[object, ...]]) -> bytes:
+def written(parts: list[bytes | tuple[Any, ...]]) -> bytes:
     return b"".join(part if isinstance(part, bytes) else fuzz.entry(*part) for part in parts)
 
 
 @settings(deadline=None)
 @given(parts=entries, start=st.integers(-1, 40), short=st.integers(-1, 40), limit=st.sampled_from([NO_LIMIT, 60]))
-def test_runs_of_anything(
-    fuzz: ModuleType, parts: list[bytes | tuple[object, ...]], start: int, short: int, limit: int
-) -> None:
-    data = written(fuzz, parts)
+def test_runs_of_anything(parts: list[bytes | tuple[Any, ...]], start: int, short: int, limit: int) -> None:
+    data = written(parts)
     assert not fuzz.differ("runs", data, start, len(data) - short, 7, limit)
     assert not fuzz.differ("runs", memoryview(bytearray(data)), 0, len(data), 7, limit)
 
 
 @settings(deadline=None)
 @given(parts=entries, cut=st.integers(0, 400))
-def test_any_split_of_a_set(fuzz: ModuleType, parts: list[bytes | tuple[object, ...]], cut: int) -> None:
-    data = written(fuzz, parts)
+def test_any_split_of_a_set(parts: list[bytes | tuple[Any, ...]], cut: int) -> None:
+    data = written(parts)
     for engine in fuzz.ENGINES:
         rows = engine.ColumnBuilder()
         end = rows.decode_run(data, 0, min(cut, len(data)))
         split = rows.decode_run(data, end, len(data)), fuzz.plain(rows.take())
-        assert split == (engine.ColumnBuilder().decode_run(data, 0, len(data)), whole(fuzz, engine, data))
+        assert split == (engine.ColumnBuilder().decode_run(data, 0, len(data)), whole(engine, data))
 
 
-def whole(fuzz: ModuleType, engine: object, data: bytes) -> object:
+def whole(engine: object, data: bytes) -> object:
     rows = engine.ColumnBuilder()  # type: ignore[attr-defined]
     rows.decode_run(data, 0, len(data))
     return fuzz.plain(rows.take())
@@ -62,7 +61,7 @@ def whole(fuzz: ModuleType, engine: object, data: bytes) -> object:
     row_bytes=st.integers(0, 20),
     max_row=st.integers(-1, 50),
 )
-def test_lists(fuzz: ModuleType, values: list[bytes], start: int, max_bytes: int, row_bytes: int, max_row: int) -> None:
+def test_lists(values: list[bytes], start: int, max_bytes: int, row_bytes: int, max_row: int) -> None:
     assert not fuzz.differ("lists", values, start, len(values), (max_bytes, row_bytes, max_row))
 
 
@@ -73,7 +72,7 @@ def test_lists(fuzz: ModuleType, values: list[bytes], start: int, max_bytes: int
     code=st.sampled_from("iq"),
     validity=st.none() | st.binary(min_size=5, max_size=5),
 )
-def test_strings(fuzz: ModuleType, offsets: list[int], data: bytes, code: str, validity: bytes | None) -> None:
+def test_strings(offsets: list[int], data: bytes, code: str, validity: bytes | None) -> None:
     some = None if validity is None else validity[: max(0, len(offsets) - 1)]
     for flags in (some, validity):
         assert not fuzz.differ("strings", offsets, data, code, flags)
@@ -82,11 +81,11 @@ def test_strings(fuzz: ModuleType, offsets: list[int], data: bytes, code: str, v
 
 @settings(deadline=None)
 @given(seed=st.integers(0, 1 << 32))
-def test_what_the_fuzzer_makes(fuzz: ModuleType, seed: int) -> None:
+def test_what_the_fuzzer_makes(seed: int) -> None:
     assert fuzz.run(20, seed) == 0
 
 
-def test_the_fuzzer_sees_a_difference(fuzz: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fuzzer_sees_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     class Lazy:
         def __getattr__(self, name: str) -> object:
             return getattr(pure, name)
@@ -101,7 +100,7 @@ def test_the_fuzzer_sees_a_difference(fuzz: ModuleType, monkeypatch: pytest.Monk
     assert fuzz.run(200, 1) == 1
 
 
-def test_the_fuzzer_makes_runs_that_are_long_and_end_early(fuzz: ModuleType) -> None:
+def test_the_fuzzer_makes_runs_that_are_long_and_end_early() -> None:
     rng = random.Random(1)
     lengths = [fuzz.ENGINES[0].check_run(data, 0, len(data)) for data in (fuzz.some_set(rng) for _ in range(300))]
     assert max(count for _, count in lengths) > 300

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple, Protocol
 from zlib import crc32
 
@@ -115,14 +111,3 @@ def any_log(wrapper: Callable[[CompressionType, bytes], bytes]) -> st.SearchStra
 def corrupt_message() -> Callable[[int, str], tuple[object, ...]]:
     """The shape of a CorruptMessage at a position of the test's partition."""
     return lambda position, reason: (CorruptMessage, "t/1-0", position, reason)
-
-
-@pytest.fixture(scope="session")
-def fuzz() -> ModuleType:
-    """`fuzz.py` beside this file, which is a script too."""
-    spec = importlib.util.spec_from_file_location("odradek_wire_fuzz", Path(__file__).with_name("fuzz.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module

@@ -9,21 +9,17 @@ is printed in hexadecimal.
 
 from __future__ import annotations
 
-import argparse
-import faulthandler
 import random
-import signal
-import sys
-import time
-import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from zlib import crc32
 
+from tests import fuzzing
 from tests.frames import FrameReader
+from tests.fuzzing import Mutation, cut, double, flip, mutate, overwrite, remove
 
 from odradek import engine as engines
 from odradek.core.interfaces import DecoderOptions
@@ -58,7 +54,6 @@ MODES = [
     DecoderOptions(max_message_bytes=BOUND, max_decompressed_bytes=BOUND, corrupt=how)
     for how in ("fail", "skip", "raw")
 ]
-HANG_S = 60
 STATUS = Path("/proc/self/status")
 MORE_SPACE = 8 << 20  # what one input may add to the process: some arenas of Python's. A length field makes 2 GiB.
 
@@ -79,26 +74,15 @@ ENGINES = [engines.engine(name) for name in engines.ENGINES if built(name)]
 
 def fuzz_one(data: bytes) -> None:
     """Whatever the bytes: no exception but odradek's own; every split of them means the same as the whole, opened now
-    or later; and every engine reads the same."""
+    or later; and every engine reads the same. The input chooses how damage is treated."""
     read_frames(data)
     read_request(data)
     read_compressed(data)
     read_scan(data)
     cuts = cuts_of(data)
-    for options in MODES:
-        read_set_everywhere(data, cuts, options)
+    read_set_everywhere(data, cuts, MODES[crc32(data) % len(MODES)])
     for read in (read_fetch, read_multifetch, read_offsets):
         assert read(data, cuts) == read(data, ()), f"{read.__name__} depends on the split"
-
-
-def allocation_of(data: bytes) -> int:
-    """The most memory (bytes) that reading these bytes took at any moment, as far as Python knows."""
-    tracemalloc.start()
-    try:
-        fuzz_one(data)
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 def allocation_limit(data: bytes) -> int:
@@ -291,43 +275,15 @@ NUMBERS = [
 ]
 
 
-def overwrite(rng: random.Random, data: bytearray) -> None:
-    data[rng.randrange(len(data))] = rng.randrange(256)
-
-
-def flip(rng: random.Random, data: bytearray) -> None:
-    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-
-
-def number(rng: random.Random, data: bytearray) -> None:
-    at, size = rng.randrange(len(data)), rng.choice([1, 2, 4])
-    data[at : at + size] = (rng.choice(NUMBERS) & ((1 << 8 * size) - 1)).to_bytes(size, "big")
-
-
-def remove(rng: random.Random, data: bytearray) -> None:
-    at = rng.randrange(len(data))
-    del data[at : at + rng.randrange(1, 12)]
-
-
-def double(rng: random.Random, data: bytearray) -> None:
-    at = rng.randrange(len(data))
-    data[at:at] = data[at : at + rng.randrange(1, 40)]
-
-
-def cut(rng: random.Random, data: bytearray) -> None:
-    del data[rng.randrange(len(data)) :]
-
-
-MUTATIONS: list[Callable[[random.Random, bytearray], None]] = [overwrite, flip, number, number, remove, double, cut]
+number = fuzzing.number(NUMBERS, (1, 2, 4))
+MUTATIONS: list[Mutation] = [overwrite, flip, number, number, remove, double, cut]
 
 
 def hostile(rng: random.Random, valid: Sequence[bytes]) -> bytes:
     """One input: valid bytes, mutated, perhaps put into a wrapper whose CRC is right, mutated again, and so on."""
     data = bytearray(rng.choice(valid))
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
-        for _ in range(rng.choice([0, 1, 1, 2, 4])):
-            if data:
-                rng.choice(MUTATIONS)(rng, data)
+        mutate(rng, data, MUTATIONS)
         match rng.randrange(6):
             case 0:
                 data = bytearray(engines.active.encode_run([bytes(data)], rng.randrange(4)))
@@ -341,40 +297,27 @@ def hostile(rng: random.Random, valid: Sequence[bytes]) -> bytes:
 # ---- the script ---------------------------------------------------------------------------------------------
 
 
+def inputs(count: int, seed: int) -> Iterator[bytes]:
+    """So many hostile inputs."""
+    rng, valid = random.Random(seed), material()
+    for _ in range(count):
+        yield hostile(rng, valid)
+
+
+def within_address_space(data: bytes) -> None:
+    """Check the rule, and that the process hardly grows."""
+    space = address_space()
+    fuzz_one(data)
+    assert (grown := address_space() - space) <= MORE_SPACE, f"the process grew by {grown} bytes"
+
+
 def run(count: int, seed: int, alive: Callable[[], object] = lambda: None) -> int:
     """Give the exit code. `alive` is called every thousand inputs."""
-    rng, valid = random.Random(seed), material()
-    began, largest, slowest = time.perf_counter(), 0, 0.0
-    for i in range(count):
-        if i % 1000 == 0:
-            alive()
-        data = hostile(rng, valid)
-        start, space = time.perf_counter(), address_space()
-        try:
-            if i % 20 == 0:
-                took = allocation_of(data)
-                assert took <= allocation_limit(data), f"{took} bytes allocated"
-                largest = max(largest, took)
-            else:
-                fuzz_one(data)
-            assert (grown := address_space() - space) <= MORE_SPACE, f"the process grew by {grown} bytes"
-        except Exception as error:
-            sys.stderr.write(f"input {i} of seed {seed}: {type(error).__name__}: {error}\n{data.hex()}\n")
-            return 1
-        slowest = max(slowest, time.perf_counter() - start)
-    seconds = time.perf_counter() - began
-    sys.stdout.write(
-        f"{count} inputs, seed {seed}, on {' and '.join(engine.NAME for engine in ENGINES)}: "
-        f"0 failures in {seconds:.0f} s; slowest {1000 * slowest:.0f} ms; "
-        f"most memory in a sample {largest} bytes, allowed {allocation_limit(b'')}\n"
+    sampling = fuzzing.Sampling(20, allocation_limit)
+    return fuzzing.run_inputs(
+        within_address_space, inputs(count, seed), lambda data: ("", data), sampling, seed=seed, alive=alive
     )
-    return 0
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=200_000, help="inputs (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=7, help="of the generator (default: %(default)s)")
-    options = parser.parse_args()
-    faulthandler.register(signal.SIGALRM, chain=True)  # no thread: that would take address space of its own
-    sys.exit(run(options.count, options.seed, lambda: signal.alarm(HANG_S)))
+    fuzzing.main(run, __doc__)

@@ -10,12 +10,12 @@ import random
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from types import ModuleType
 from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.wire import fuzz
 
 from odradek import engine as engines
 from odradek.core.interfaces import DecoderOptions
@@ -180,9 +180,7 @@ def test_the_run_loops_see_what_the_careful_way_sees(
 
 
 @given(data=st.data(), seed=st.integers(0, 1 << 32))
-def test_hostile_bytes_are_the_same_to_all(
-    data: st.DataObject, seed: int, fuzz: ModuleType, engines: list[Engine]
-) -> None:
+def test_hostile_bytes_are_the_same_to_all(data: st.DataObject, seed: int, engines: list[Engine]) -> None:
     """Mutated sets, cut, nested, with their CRCs put right, and bombs."""
     log = fuzz.hostile(random.Random(seed), fuzz.material())
     run(engines, data.draw(steps(log)), data.draw(options(0)))

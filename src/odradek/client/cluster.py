@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from odradek import arguments, engine
+from odradek.client.admin import Admin
 from odradek.client.consumer.consumer import Consumer
 from odradek.client.consumer.positions import resolve_positions
 from odradek.client.consumer.reader import Reader, Topics
@@ -110,6 +111,11 @@ class Cluster:
         for error in errors.values():
             raise error
         return positions
+
+    @property
+    def admin(self) -> Admin:
+        """Administration of topics, configurations, groups and their positions."""
+        return Admin(self.driver)
 
     # ---- producers, consumers, readers ----------------------------------------------------------------------
 

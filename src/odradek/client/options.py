@@ -129,8 +129,9 @@ class Tuning:
     Args:
         connect_timeout: Time limit for opening one connection, address look-up included (s).
         request_timeout: Time limit for one response of a broker (s). A connection without one is closed.
-        session_timeout: Time after which ZooKeeper counts a silent client as gone (s). The default is that of 0.7's
-            own clients.
+        session_timeout: Time after which the coordinator of a group, in 0.7 ZooKeeper, counts a silent member as gone
+            (s). None: 30 s, the most that all brokers accept by default; in 0.7 6 s, as its own clients. Where the
+            brokers assign (KIP-848) it is a setting of theirs.
         backoff: Wait between attempts after a failure.
         batch_bytes: Size, uncompressed, at which a batch for one partition is full (bytes).
         request_bytes: Batches for several partitions of a broker share a request up to this size (bytes). The
@@ -144,7 +145,7 @@ class Tuning:
 
     connect_timeout: float = 5.0
     request_timeout: float = 10.0
-    session_timeout: float = 6.0
+    session_timeout: float | None = None
     backoff: Backoff = Backoff()  # noqa: RUF009 - frozen
     batch_bytes: int = 256 * KiB
     request_bytes: int = 1 * MiB
@@ -161,7 +162,7 @@ _DURATION = arguments.seconds(above=True)
 _TUNING_RULES: dict[str, arguments.Rule] = {
     "connect_timeout": _DURATION,
     "request_timeout": _DURATION,
-    "session_timeout": _DURATION,
+    "session_timeout": arguments.optional(_DURATION),
     "backoff": arguments.instance(Backoff, "a Backoff"),
     "batch_bytes": arguments.size_bytes(at_most=1 << 30),
     "request_bytes": arguments.size_bytes(at_most=1 << 30),
@@ -259,6 +260,24 @@ class ProducerOptions(TypedDict, total=False):
             arguments.size_bytes(at_most=(1 << 31) - 1),
             "The brokers' max.message.size (bytes): a 0.7 broker drops larger messages silently. With compression it "
             "applies to what is compressed together, which is split until it fits.",
+        ),
+    ]
+    transactional_id: Annotated[
+        str | None,
+        Option(
+            None,
+            arguments.optional(arguments.text("a transactional id", at_most=249)),
+            "Everything is written in transactions (Kafka 0.11 and later): see `Producer.transaction`. A producer that "
+            "is opened with the same id, after a restart for example, ends what this one left open and fences it.",
+        ),
+    ]
+    transaction_timeout: Annotated[
+        float,
+        Option(
+            60.0,
+            arguments.seconds(at_least=0.001, at_most=2_000_000.0),
+            "The cluster aborts a transaction that is open for longer (s), and fences its producer. Brokers allow 15 "
+            "minutes by default (transaction.max.timeout.ms).",
         ),
     ]
     tuning: Annotated[Tuning | None, TUNING]
@@ -385,6 +404,17 @@ class ConsumerOptions(TypedDict, total=False):
             "claiming partitions after 8 s with Scala's defaults (4 attempts, 2 s apart: specification 6.2).",
         ),
     ]
+    max_blocked: Annotated[
+        float,
+        Option(
+            300.0,
+            arguments.seconds(),
+            "How long (s) this member stays in its group while code that does not await blocks the event loop: a "
+            "thread sends its heartbeats meanwhile, and a line in the log names the blocking function. 0: no such "
+            "thread. A rebalance in that time still waits no longer than the rebalance timeout (60 s), and nothing "
+            "helps against code that keeps Python's global lock. In 0.7 ZooKeeper's client has a thread in any case.",
+        ),
+    ]
     join_within: Annotated[
         float, Option(60.0, arguments.seconds(above=True), "How long (s) entering waits for the first assignment.")
     ]
@@ -405,6 +435,16 @@ class ConsumerOptions(TypedDict, total=False):
             "Names of the assignors this member supports, the preferred one first (Kafka 0.9 and later): range, "
             "roundrobin, sticky, cooperative-sticky. None: all of them, so that it can join any group. With "
             "cooperative-sticky alone, partitions that stay are delivered without a pause in a rebalance.",
+        ),
+    ]
+    group_protocol: Annotated[
+        Literal["classic", "consumer"] | None,
+        Option(
+            None,
+            arguments.optional(arguments.choice("classic", "consumer")),
+            "`consumer`: brokers assign (KIP-848, Kafka 4.0 and later); `classic`: one of the members does (0.9 and "
+            "later). None: `consumer` where brokers have it and no assignors are named. A group may have members of "
+            "both, unless its brokers are configured otherwise.",
         ),
     ]
     corrupt: Annotated[Corrupt, _CORRUPT]

@@ -22,7 +22,8 @@ class DriverOptions:
     Args:
         connect_timeout_s: For one connection, look-up included (s).
         request_timeout_s: For one response of a broker (s).
-        session_timeout_s: After this long without a sign of life a group considers this client dead (s).
+        session_timeout_s: After this long without a sign of life a group considers this client dead (s); None: the
+            driver's default.
         backoff: Between attempts to connect.
         security: Options of TLS and SASL; None: those of the environment.
         client_id: Name of this client, for the brokers' logs, metrics and quotas.
@@ -31,7 +32,7 @@ class DriverOptions:
 
     connect_timeout_s: float
     request_timeout_s: float
-    session_timeout_s: float
+    session_timeout_s: float | None
     backoff: Backoff
     security: Security | None = None
     client_id: str = "odradek"

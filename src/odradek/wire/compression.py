@@ -48,11 +48,13 @@ class CompressionType(IntEnum):
     @classmethod
     def named(cls, name: str) -> CompressionType:
         """Return the type with this name, in lower case. Raises ConfigError for an unknown one."""
-        for compression in cls:
-            if compression.name.lower() == name:
-                return compression
-        known = ", ".join(compression.name.lower() for compression in cls)
-        raise ConfigError(f"unknown compression {name!r}: choose one of {known}")
+        try:
+            return _NAMED[name]
+        except KeyError:
+            raise ConfigError(f"unknown compression {name!r}: choose one of {', '.join(_NAMED)}") from None
+
+
+_NAMED = {compression.name.lower(): compression for compression in CompressionType}
 
 
 def compress(compression: CompressionType, data: bytes) -> bytes:

@@ -85,6 +85,8 @@ class Driver:
             assign, send = self.poll()
             assert assign == Assign(tp(*numbers)) and isinstance(send, Send)
             self.member.receive(beat(), self.now)
+        else:
+            assert self.poll() == [Assign(tp())]
         return self
 
 
@@ -291,6 +293,25 @@ def test_a_member_that_never_joined_has_nothing_to_leave() -> None:
     assert driver.state() is S.LEFT
 
 
+def test_a_member_whose_first_heartbeat_is_out_leaves_once_it_is_answered() -> None:
+    driver = Driver().coordinated()
+    driver.sent()
+    driver.member.leave()
+    assert driver.state() is S.LEAVING and driver.poll() == []
+    driver.member.receive(target(0), 0.0)
+    assert driver.expect(beat(-1)).member_epoch == -1
+    assert driver.state() is S.LEFT
+
+
+def test_a_static_member_waits_until_its_predecessor_is_gone() -> None:
+    driver = Driver(instance_id="i").coordinated()
+    driver.expect(beat(error_code=111, error_message="still there"))
+    assert driver.poll() == []
+    driver.now = 0.1
+    assert driver.expect(target(0)).member_epoch == 0
+    assert driver.state() is S.STABLE
+
+
 def test_leaving_waits_for_the_answer_that_is_out_but_not_for_a_second_one() -> None:
     driver = Driver().joined(0)
     driver.now = 5
@@ -341,3 +362,32 @@ def test_answers_that_fit_nothing_are_refused() -> None:
     driver.poll()
     with pytest.raises(LocalProtocolError, match="HeartbeatResponse is not a response to FindCoordinatorRequest"):
         driver.member.receive(HeartbeatResponse(), 0.0)
+
+
+def test_a_thread_that_kept_the_member_alive_hands_over_its_epoch_and_all_is_sent_again() -> None:
+    driver = Driver().joined(0)
+    request = driver.member.keep_alive()
+    assert request == ConsumerGroupHeartbeatRequest(group_id="g", member_id="uuid", member_epoch=1)
+    assert driver.poll() == []
+    driver.member.kept_alive(request, target(0, 1, epoch=3))
+    again = driver.expect(target(0, 1, epoch=3))
+    assert (again.member_epoch, again.subscribed_topic_names, len(again.topic_partitions or ())) == (3, ("t",), 1)
+    assert driver.poll()[0] == Assign(tp(1))
+
+
+def test_an_answer_from_before_the_thread_took_over_does_not_bring_the_old_epoch_back() -> None:
+    driver = Driver().joined(0)
+    request = driver.member.keep_alive()
+    assert request is not None
+    driver.now += 5
+    driver.sent()
+    driver.member.kept_alive(request, beat(4))
+    driver.member.receive(beat(1), driver.now)
+    assert driver.sent().member_epoch == 4
+
+
+def test_a_member_without_an_epoch_is_not_kept_alive() -> None:
+    driver = Driver()
+    assert driver.member.keep_alive() is None
+    driver.member.kept_alive(ConsumerGroupHeartbeatRequest(), beat(9))
+    assert driver.member.epoch == 0

@@ -118,6 +118,7 @@ def test_old_releases_are_known_by_their_name(release: str, magic: int, commit: 
     assert versions.has_coordinator is (release[:5] in ("0.8.2", "0.9.0"))
     assert versions.has_lz4 is (release[:5] in ("0.8.2", "0.9.0"))
     assert not versions.answers_api_versions and not versions.has_timestamps
+    assert versions.has_offsets is (release[:5] != "0.8.0")
     assert versions.has_offsets_in_kafka is bool(commit)
     if commit is None:
         with pytest.raises(Unsupported, match="OffsetCommit"):
@@ -172,11 +173,11 @@ def test_the_second_transaction_protocol_needs_the_finalized_feature() -> None:
     assert not BrokerVersions(MODERN.offered, {"transaction.version": 1}).has_transactions_v2
 
 
-def test_the_consumer_protocol_needs_the_feature_or_a_preview() -> None:
+def test_the_consumer_protocol_needs_the_feature_and_no_preview() -> None:
     assert MODERN.has_consumer_protocol
     assert not BrokerVersions(MODERN.offered).has_consumer_protocol
-    preview = BrokerVersions({**MODERN.offered, 68: VersionRange(0, 0)})
-    assert preview.has_consumer_protocol  # 3.7 to 3.9: the answer may still be error 35
+    preview = BrokerVersions({**MODERN.offered, 68: VersionRange(0, 0)}, MODERN.finalized)
+    assert not preview.has_consumer_protocol  # 3.7 to 3.9
     assert not BrokerVersions({}).has_consumer_protocol
 
 

@@ -63,7 +63,7 @@ def connect(mock: MockCluster, session_s: float = 0.3) -> od.Cluster:
         ConnectionOptions(backoff=BACKOFF),
         MetadataOptions(backoff=BACKOFF),
         heartbeat_s=0.01,
-        group_session_timeout_s=session_s,
+        session_timeout_s=session_s,
     )
     return od.Cluster(KafkaDriver([Broker(-1, host, int(port))], options), HASTY)
 

@@ -10,11 +10,13 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from tests.io.kafka.answers import metadata_response, topic_response
 from tests.io.kafka.peer import Peer, of_release
 
 from odradek.client.consumer.consumer import Consumer
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import Assignment, Subscription
+from odradek.core.kafka.member import Member
 from odradek.core.kafka.subscription import encode_assignment
 from odradek.errors import BrokerError, ConfigError, DeadlineError, Fenced, GroupError, OdradekError, Unsupported
 from odradek.io.connection import ConnectionOptions
@@ -48,13 +50,7 @@ from odradek.wire.kafka.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from odradek.wire.kafka.messages.metadata import (
-    MetadataRequest,
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
+from odradek.wire.kafka.messages.metadata import MetadataRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -159,16 +155,7 @@ class Coordinator(Peer):
         return OffsetFetchResponse(groups=(OffsetFetchResponseGroup(group_id=group.group_id, topics=topics),))
 
 
-METADATA = MetadataResponse(
-    brokers=(MetadataResponseBroker(node_id=1, host="b", port=9092),),
-    cluster_id="c",
-    topics=(
-        MetadataResponseTopic(
-            name="t",
-            partitions=tuple(MetadataResponsePartition(partition_index=n, leader_id=1) for n in range(2)),
-        ),
-    ),
-)
+METADATA = metadata_response(topic_response("t", 1, 1))
 
 
 class Listener:
@@ -205,7 +192,7 @@ async def driver_at(peer: Peer, monkeypatch: pytest.MonkeyPatch, timeout_s: floa
 
     monkeypatch.setattr(connections, "connect", dial)
     options = KafkaOptions(
-        ConnectionOptions(backoff=QUICK), request_timeout_s=timeout_s, group_session_timeout_s=9.0, heartbeat_s=0.05
+        ConnectionOptions(backoff=QUICK), request_timeout_s=timeout_s, session_timeout_s=9.0, heartbeat_s=0.05
     )
     async with anyio.create_task_group() as peer.group:
         async with KafkaDriver([Broker(-1, "b", 9092)], options) as driver:
@@ -327,8 +314,7 @@ async def test_a_pattern_selects_topics_and_follows_new_ones(
     monkeypatch: pytest.MonkeyPatch, pattern: dict[str, Any]
 ) -> None:
     peer = Coordinator()
-    more = [MetadataResponseTopic(name=n, partitions=(MetadataResponsePartition(leader_id=1),)) for n in ("u", "v")]
-    changed = MetadataResponse(brokers=METADATA.brokers, topics=(*METADATA.topics, *more))
+    changed = metadata_response(*METADATA.topics, topic_response("u", 1), topic_response("v", 1))
     async with driver_at(peer, monkeypatch) as driver:
         member, listener = driver.membership(Subscription("g", streams=2, **pattern)), Listener()
         async with anyio.create_task_group() as tasks:
@@ -377,6 +363,41 @@ async def test_an_error_that_trying_again_cannot_change_ends_the_member(
             with pytest.raises(kind, match=ErrorCode(code).name):
                 await member.run(Listener())
             await member.leave()
+
+
+async def test_a_defect_ends_one_member_and_is_raised_with_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Coordinator()
+    async with driver_at(peer, monkeypatch) as driver:
+        with monkeypatch.context() as patch, anyio.fail_after(10):
+            patch.setattr(Member, "tick", lambda *_: 1 // 0)
+            member = driver.membership(Subscription("g", {"t": 1}))
+            with pytest.raises(ZeroDivisionError):
+                await member.run(Listener())
+            await member.leave()
+        with anyio.fail_after(10):
+            other, listener = driver.membership(Subscription("h", {"t": 1})), Listener()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(other.run, listener)
+                await listener.until(1)
+                tasks.cancel_scope.cancel()
+            await other.leave()
+
+
+async def test_members_have_the_time_to_revoke_that_their_consumer_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Coordinator()
+    async with member_of(peer, monkeypatch, revoke_within=100.0) as (_, listener):
+        await listener.until(1)
+    assert {join.rebalance_timeout_ms for join in peer.of(JoinGroupRequest)} == {104_000}
+
+
+async def test_brokers_without_a_rebalance_timeout_bound_the_time_to_revoke(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = of_release("0.9.0")
+    peer.answers[MetadataRequest] = lambda request, version: METADATA
+    async with driver_at(peer, monkeypatch) as driver:
+        with pytest.raises(ConfigError, match=r"revoke_within=9: brokers before 0\.10\.1"):
+            driver.membership(Subscription("g", {"t": 1}, revoke_within=9.0))
+        with pytest.raises(Unsupported, match=r"static member"):
+            driver.membership(Subscription("g", {"t": 1}, consumer_id="one"))
 
 
 async def test_a_member_stays_in_its_group_over_lost_connections(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -446,11 +467,11 @@ async def test_brokers_before_0_9_have_no_groups(monkeypatch: pytest.MonkeyPatch
             await driver.groups()
 
 
-async def test_brokers_before_0_8_2_store_no_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_brokers_before_0_8_1_store_no_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = of_release("0.8.0")
     peer.answers[MetadataRequest] = lambda request, version: METADATA
     async with driver_at(peer, monkeypatch) as driver:
-        with pytest.raises(Unsupported, match=r"Kafka 0\.8\.2"):
+        with pytest.raises(Unsupported, match=r"Kafka 0\.8\.1"):
             await driver.offsets("g").fetch([A])
 
 
@@ -491,7 +512,7 @@ async def test_groups_of_consumers_are_listed(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def consume(driver: KafkaDriver) -> None:
-    async with Consumer(driver, "t", group="g", exit_within=3.0):
+    async with Consumer(driver, "t", group="g", exit_within=3.0, max_blocked=0):
         await anyio.sleep(0.05)
 
 

@@ -12,14 +12,24 @@ import pytest
 
 import odradek as od
 from odradek.errors import AuthFailed, OdradekError, Unreachable
+from odradek.io.kafka.heartbeat_thread import Heartbeat, HeartbeatThread
 from odradek.testing import KafkaBroker
 from odradek.testing.kafka.releases import NEWEST
+from odradek.wire.kafka.error_codes import ErrorCode
+from odradek.wire.kafka.messages.groups import HeartbeatRequest
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 USER, PASSWORD, WRONG = "alice", "password-of-alice", "wrong-password"
 PATIENT = od.Tuning(request_timeout=60)
 """For brokers on a loaded machine."""
+
+NO_SUCH_MEMBER = (
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+"""What a coordinator, or a broker that is none yet, answers to the heartbeat of an unknown member."""
 
 AT_ONCE_S = 8.0
 """Less than the time for which addresses are tried again (s)."""
@@ -160,6 +170,37 @@ async def test_connections_outlive_their_sessions(broker: KafkaBroker, mechanism
         assert sent > 20
         assert {(each.connects, each.losses) for each in statistics} == {(1, 0)}
     assert len(tokens) == 0 if mechanism != "OAUTHBEARER" else 2 <= len(tokens) <= 6
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "OAUTHBEARER"])
+async def test_the_thread_that_sends_heartbeats_uses_tls_and_the_credentials(
+    broker: KafkaBroker, mechanism: str
+) -> None:
+    async def provide() -> str:
+        return broker.token(USER)
+
+    ca = str(broker.certificates.ca_file)
+    bearer = od.Security(sasl_mechanism="OAUTHBEARER", sasl_token_provider=provide, ssl_cafile=ca)
+    security = bearer if mechanism == "OAUTHBEARER" else login(mechanism, ssl_cafile=ca)
+    async with od.connect(url("kafka+sasl+ssl", broker, "SASL_SSL"), security=security, tuning=PATIENT) as k:
+        driver: Any = k.driver
+        thread = HeartbeatThread(
+            "g", driver.connections.for_thread, interval_s=0.1, max_blocked_s=60.0, rebalance_timeout_s=60.0
+        )
+        heartbeat = Heartbeat(
+            HeartbeatRequest(group_id="g", generation_id=1, member_id="m"),
+            next(iter(driver.metadata.table.brokers.values())),
+        )
+        try:
+            thread.start()
+            thread.loop_runs(heartbeat)
+            while not thread.has_answer:
+                time.sleep(0.05)  # noqa: ASYNC251  it sends while this loop is blocked
+        finally:
+            thread.stop()
+        answer = thread.loop_runs(None)
+    assert answer is not None and answer.request is heartbeat.request
+    assert getattr(answer.response, "error_code", 0) in NO_SUCH_MEMBER
 
 
 # ---- refusals ----------------------------------------------------------------------------------------------------

@@ -58,6 +58,12 @@ def test_the_scheme_says_what_is_used(scheme: str, tls: bool, sasl: bool) -> Non
     assert (connections._tls is not None, connections._login is not None) == (tls, sasl)
 
 
+@pytest.mark.parametrize(("tuned", "seconds"), [(None, 30.0), (9.0, 9.0)])
+def test_the_session_timeout_reaches_the_members_of_groups(tuned: float | None, seconds: float) -> None:
+    cluster: Any = od.connect("kafka://b1", tuning=od.Tuning(session_timeout=tuned))
+    assert cluster.driver._options.session_timeout_s == seconds
+
+
 def test_client_id_and_rack_reach_the_driver() -> None:
     cluster: Any = od.connect("kafka://b1", client_id="billing", rack="r1")
     assert (cluster.driver._options.client_id, cluster.driver._options.rack) == ("billing", "r1")

@@ -1,6 +1,6 @@
 """Hostile bytes against everything that reads messages of Kafka 0.8 to 4.3.
 
-    python tests/wire/kafka/fuzz.py --count 200000 --seed 7
+    python -m tests.wire.kafka.fuzz --count 200000 --seed 7
 
 mutates valid messages of every API, side and version. Deterministic for a seed. Exit code 1 at the first input that
 breaks the rule of `fuzz_one`; it is printed in hexadecimal.
@@ -8,17 +8,14 @@ breaks the rule of `fuzz_one`; it is printed in hexadecimal.
 
 from __future__ import annotations
 
-import argparse
-import faulthandler
 import random
-import signal
-import sys
-import time
-import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+from tests import fuzzing
+from tests.fuzzing import Mutation, cut, double, mutate, remove
 
 from odradek.errors import RemoteProtocolError
 from odradek.wire.kafka import embedded
@@ -45,7 +42,8 @@ from odradek.wire.kafka.schema import (
 
 MAX_BYTES = 1 << 20
 CORRELATION_ID = 7
-HANG_S = 60
+
+AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 
 class Case(NamedTuple):
@@ -70,10 +68,10 @@ def every_version() -> list[tuple[type[Message], int]]:
 # ---- valid values -------------------------------------------------------------------------------------------
 
 
-def random_value(rng: random.Random, cls: type[Message], version: int, unknown_tags: bool = True) -> Message:
+def random_value(rng: random.Random, cls: type[AnyMessage], version: int, unknown_tags: bool = True) -> AnyMessage:
     """A value that the version has bytes for, perhaps with unknown tagged fields."""
     value = _random_struct(rng, cls, version, cls.SPEC.is_flexible(version) and unknown_tags)
-    assert isinstance(value, Message)
+    assert isinstance(value, cls)
     return value
 
 
@@ -187,20 +185,9 @@ def cuts_of(data: bytes) -> list[int]:
     return sorted({seed % 7, seed % 31, seed % 257, seed % (len(data) + 1)} & set(range(len(data) + 4)))
 
 
-def allocation_of(case: Case) -> int:
-    """The most memory (bytes) that reading these bytes took at any moment, as far as Python knows."""
-    fuzz_one(case)  # generated functions are made and kept
-    tracemalloc.start()
-    try:
-        fuzz_one(case)
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
-def allocation_limit(case: Case) -> int:
+def allocation_limit(data: bytes) -> int:
     """A struct of few bytes on the wire is an object here, with a slot for each field."""
-    return 200 * len(case.data) + 65536
+    return 200 * len(data) + 65536
 
 
 # ---- hostile inputs -----------------------------------------------------------------------------------------
@@ -212,34 +199,8 @@ def overwrite(rng: random.Random, data: bytearray) -> None:
     data[rng.randrange(len(data))] = rng.choice([0, 1, 127, 128, 255, rng.randrange(256)])
 
 
-def number(rng: random.Random, data: bytearray) -> None:
-    at, size = rng.randrange(len(data)), rng.choice([1, 2, 4])
-    data[at : at + size] = (rng.choice(NUMBERS) & ((1 << 8 * size) - 1)).to_bytes(size, "big")
-
-
-def remove(rng: random.Random, data: bytearray) -> None:
-    at = rng.randrange(len(data))
-    del data[at : at + rng.randrange(1, 12)]
-
-
-def double(rng: random.Random, data: bytearray) -> None:
-    at = rng.randrange(len(data))
-    data[at:at] = data[at : at + rng.randrange(1, 40)]
-
-
-def cut(rng: random.Random, data: bytearray) -> None:
-    del data[rng.randrange(len(data)) :]
-
-
-MUTATIONS: list[Callable[[random.Random, bytearray], None]] = [
-    overwrite,
-    overwrite,
-    number,
-    number,
-    remove,
-    double,
-    cut,
-]
+number = fuzzing.number(NUMBERS, (1, 2, 4))
+MUTATIONS: list[Mutation] = [overwrite, overwrite, number, number, remove, double, cut]
 
 
 def hostile(rng: random.Random, versions: list[tuple[type[Message], int]]) -> Case:
@@ -249,9 +210,7 @@ def hostile(rng: random.Random, versions: list[tuple[type[Message], int]]) -> Ca
     if cls.SPEC.side == "request" and rng.random() < 0.2:
         header = RequestHeader(request_api_key=cls.SPEC.key, request_api_version=version)
         data[:0] = encode(header, header_version(cls, version))
-    for _ in range(rng.choice([0, 1, 1, 2, 4])):
-        if data:
-            rng.choice(MUTATIONS)(rng, data)
+    mutate(rng, data, MUTATIONS)
     if rng.random() < 0.1:
         cls, version = rng.choice(versions)
     return Case(cls, version, bytes(data))
@@ -268,37 +227,16 @@ def inputs(count: int, seed: int) -> Iterator[Case]:
 # ---- the script ---------------------------------------------------------------------------------------------
 
 
+def described(case: Case) -> tuple[str, bytes]:
+    """The name of an input and its bytes."""
+    return f", {case.cls.__name__} version {case.version}", case.data
+
+
 def run(count: int, seed: int, alive: Callable[[], object] = lambda: None) -> int:
     """Give the exit code. `alive` is called every thousand inputs."""
-    began, largest, slowest = time.perf_counter(), 0, 0.0
-    for i, case in enumerate(inputs(count, seed)):
-        if i % 1000 == 0:
-            alive()
-        start = time.perf_counter()
-        try:
-            if i % 20 == 0:
-                took = allocation_of(case)
-                assert took <= allocation_limit(case), f"{took} bytes allocated for {len(case.data)}"
-                largest = max(largest, took)
-            else:
-                fuzz_one(case)
-        except Exception as error:
-            name = f"{case.cls.__name__} version {case.version}"
-            sys.stderr.write(f"input {i} of seed {seed}, {name}: {type(error).__name__}: {error}\n{case.data.hex()}\n")
-            return 1
-        slowest = max(slowest, time.perf_counter() - start)
-    seconds = time.perf_counter() - began
-    sys.stdout.write(
-        f"{count} inputs, seed {seed}: 0 failures in {seconds:.0f} s; slowest {1000 * slowest:.0f} ms; "
-        f"most memory in a sample {largest} bytes\n"
-    )
-    return 0
+    sampling = fuzzing.Sampling(20, allocation_limit)
+    return fuzzing.run_inputs(fuzz_one, inputs(count, seed), described, sampling, seed=seed, alive=alive)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=200_000, help="inputs (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=7, help="of the generator (default: %(default)s)")
-    options = parser.parse_args()
-    faulthandler.register(signal.SIGALRM, chain=True)
-    sys.exit(run(options.count, options.seed, lambda: signal.alarm(HANG_S)))
+    fuzzing.main(run, __doc__)

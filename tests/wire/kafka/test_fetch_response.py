@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from types import ModuleType
 
 import pytest
+from tests.wire.kafka import fuzz
 
 from odradek.engine import Buffer
 from odradek.errors import RemoteProtocolError
@@ -203,7 +203,7 @@ def test_record_bytes_are_views_of_what_was_fed() -> None:
     assert [owner is data.obj for owner in owners] == [True, True]
 
 
-def test_no_prefix_of_a_response_is_complete_and_every_shorter_frame_is_refused(fuzz: ModuleType) -> None:
+def test_no_prefix_of_a_response_is_complete_and_every_shorter_frame_is_refused() -> None:
     rng = random.Random(5)
     for version in VERSIONS:
         frame = b"".join(encode_response(fuzz.random_value(rng, FetchResponse, version), version, 7))[4:]

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.wire.kafka import fuzz
 
 from odradek.wire.kafka.decode import decode
 from odradek.wire.kafka.encode import encode
@@ -58,7 +59,7 @@ def test_every_request_and_response_it_has_is_compared() -> None:
 @pytest.mark.parametrize(
     ("their", "cls", "version"), VERSIONS, ids=[f"{cls.__name__}-{version}" for _, cls, version in VERSIONS]
 )
-def test_both_write_the_same_bytes(their: Any, cls: type[Message], version: int, fuzz: ModuleType) -> None:
+def test_both_write_the_same_bytes(their: Any, cls: type[Message], version: int) -> None:
     rng = random.Random(version)
     for value in [cls(), *(fuzz.random_value(rng, cls, version, unknown_tags=False) for _ in range(5))]:
         if isinstance(value, ApiVersionsResponse):

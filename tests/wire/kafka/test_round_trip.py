@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from types import ModuleType
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.wire.kafka import fuzz
 
 from odradek.errors import RemoteProtocolError
 from odradek.wire.kafka import embedded
@@ -43,9 +43,7 @@ def test_a_message_of_every_version_comes_back_as_it_was(cls: type[Message], ver
 
 
 @pytest.mark.parametrize(("cls", "version"), VERSIONS, ids=lambda part: getattr(part, "__name__", str(part)))
-def test_every_version_comes_back_and_no_prefix_of_it_is_accepted(
-    cls: type[Message], version: int, fuzz: ModuleType
-) -> None:
+def test_every_version_comes_back_and_no_prefix_of_it_is_accepted(cls: type[Message], version: int) -> None:
     rng = random.Random(version)
     for value in [cls(), *(fuzz.random_value(rng, cls, version) for _ in range(2))]:
         encoded = encode(value, version)

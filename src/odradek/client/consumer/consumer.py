@@ -96,6 +96,9 @@ class Consumer(PartitionReaderBase):
             streams,
             chosen["consumer_id"],
             chosen["assignors"],
+            chosen["group_protocol"],
+            chosen["revoke_within"],
+            chosen["max_blocked"],
         )
         self._start, self._commit_every = start, chosen["commit_every"]
         self._dead_letter_producer = chosen["dead_letter_producer"]
@@ -199,7 +202,7 @@ class Consumer(PartitionReaderBase):
                 partition,
                 UNCOMMITTED_WARNING,
             )
-        return GroupBatch(partition, columns, span, self._progress_changed)
+        return GroupBatch(partition, columns, span, self._progress_changed, self._committer)
 
     def _deliver_again(self, records: Iterable[Record]) -> None:
         """Continue these partitions at their first record that is not processed: `records` were not."""
@@ -295,11 +298,19 @@ class Consumer(PartitionReaderBase):
         """
         self._stop_delivery(partitions)
         if not await self._wait_until_idle(partitions, 0.8 * self._revoke_within):
+            log.warning(
+                "%s: slow: consumer %s still processes records of %s: the rebalance waits %.3g s more, then other "
+                "members get them, too",
+                self._subscription.group,
+                self.consumer_id,
+                self._processed_now(partitions),
+                0.2 * self._revoke_within,
+            )
             for pool in self._pools:
                 pool.cancel(partitions)
             if not await self._wait_until_idle(partitions, 0.2 * self._revoke_within):
-                busy = [str(p) for p in partitions if p in self._progress and self._progress[p].in_hand]
-                log.warning("%s: rebalance continues without %s", self._subscription.group, ", ".join(busy))
+                group, busy = self._subscription.group, self._processed_now(partitions)
+                log.warning("%s: rebalance continues without %s", group, busy)
         await self._committer.commit_or_log("before release", partitions)
         self._clear_assignment(partitions, OwnershipEvent.RELEASE)
 
@@ -312,6 +323,10 @@ class Consumer(PartitionReaderBase):
         self._committer.abort()
         self._clear_assignment(partitions, OwnershipEvent.LOSE)
         self._progress_changed.notify()
+
+    def _processed_now(self, partitions: Collection[TopicPartition]) -> str:
+        """Return which of these have records that are being processed, in words."""
+        return ", ".join(str(p) for p in partitions if p in self._progress and self._progress[p].in_hand)
 
     def _is_delivered(self, partition: TopicPartition) -> bool:
         progress = self._progress.get(partition)
@@ -370,7 +385,7 @@ class Consumer(PartitionReaderBase):
         self._enter_once()
         self._membership_scope = anyio.CancelScope()
         self._committer = Committer(
-            self._subscription.group, self._progress, self._membership.commit, self._record_progress
+            self._subscription.group, self._progress, self._membership, self._record_progress, self._progress_changed
         )
         self._transition(ConsumerEvent.ENTER)
         await self._fetcher.__aenter__()

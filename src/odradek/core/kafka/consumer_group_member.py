@@ -129,6 +129,16 @@ class ConsumerGroupMember:
         )
 
     @property
+    def has_ended(self) -> bool:
+        """True once it has left or failed."""
+        return self.state in (_S.LEFT, _S.FAILED)
+
+    @property
+    def is_leaving(self) -> bool:
+        """True from `leave` until it has left."""
+        return self.state is _S.LEAVING
+
+    @property
     def fence(self) -> GroupMetadata:
         """The token to send with commits. After STALE_MEMBER_EPOCH a commit may be repeated with a newer one."""
         return GroupMetadata(self.settings.group, self.epoch, self.member_id, self.settings.instance_id)
@@ -176,10 +186,31 @@ class ConsumerGroupMember:
             self._heartbeat_at = 0.0  # acknowledge at once
             self._reconcile()
 
+    def keep_alive(self) -> ConsumerGroupHeartbeatRequest | None:
+        """Return a heartbeat that changes nothing, for a thread that sends it in place of this object; None if the
+        member has not joined. Once its response names another epoch the thread continues with that."""
+        if self.state not in _ACTIVE or self.epoch == JOIN_EPOCH:
+            return None
+        return ConsumerGroupHeartbeatRequest(
+            group_id=self.settings.group,
+            member_id=self.member_id,
+            member_epoch=self.epoch,
+            instance_id=self.settings.instance_id,
+        )
+
+    def kept_alive(self, request: Request[Any], response: Response) -> None:
+        """Handle the latest response to `keep_alive`. The next heartbeat is sent at once and has every field, so that
+        its response has the whole assignment, or the error once more."""
+        if self.state in _ACTIVE and self.epoch != JOIN_EPOCH:
+            self._sent.clear()
+            self._heartbeat_at = 0.0
+            if isinstance(response, ConsumerGroupHeartbeatResponse):
+                self.epoch = max(self.epoch, response.member_epoch)
+
     def leave(self) -> None:
         """Leave the group, after everything was committed. The partitions of a static member stay assigned to it until
         it restarts or its session times out."""
-        joined = self.epoch != JOIN_EPOCH and self.coordinator is not None
+        joined = (self.epoch != JOIN_EPOCH or self._sent) and self.coordinator is not None
         self._go(_E.LEAVE)
         self._revoking = None
         if self.state is _S.LEAVING and not joined:
@@ -189,7 +220,7 @@ class ConsumerGroupMember:
 
     def poll(self, now: float) -> list[Effect]:
         """Return the effects to carry out now, in this order."""
-        if self._in_flight.can_send(now) and self.state not in (_S.LEFT, _S.FAILED):
+        if self._in_flight.can_send(now) and not self.has_ended:
             if self.coordinator is None:
                 self._send(FindCoordinatorRequest(key=self.settings.group))
             elif now >= self._heartbeat_at or self.state in (_S.JOINING, _S.LEAVING):
@@ -200,7 +231,7 @@ class ConsumerGroupMember:
 
     def tick(self, now: float) -> float | None:
         """Return when to call `poll` again at the latest; None if only a response or a call matters."""
-        if not self._in_flight.is_free or self.state in (_S.LEFT, _S.FAILED):
+        if not self._in_flight.is_free or self.has_ended:
             return None
         retry_at = self._in_flight.wake_at(now)
         return self._heartbeat_at if retry_at is None else retry_at
@@ -214,7 +245,7 @@ class ConsumerGroupMember:
             backoff_s: Back-off if the error is a passing one (s); the caller adds its jitter.
         """
         sent = self._in_flight.complete(self)
-        if self.state in (_S.LEFT, _S.FAILED):
+        if self.has_ended:
             return
         match response:
             case FindCoordinatorResponse():
@@ -235,7 +266,7 @@ class ConsumerGroupMember:
         self._sent.clear()
         if self.state is _S.LEAVING and _is_leaving(sent):
             self._go(_E.LEFT)
-        elif self.state not in (_S.LEFT, _S.FAILED):
+        elif not self.has_ended:
             self._find_coordinator(now, backoff_s)
 
     # ---- inside: requests ----
@@ -291,11 +322,13 @@ class ConsumerGroupMember:
         if response.error_code:
             self._react(ErrorCode(response.error_code), now, backoff_s, response.error_message)
             return
-        self.member_id, self.epoch = response.member_id or self.member_id, response.member_epoch
+        self.member_id = response.member_id or self.member_id
+        self.epoch = max(self.epoch, response.member_epoch)  # `kept_alive` may have had a newer one
         if response.heartbeat_interval_ms > 0:
             self._interval_s = response.heartbeat_interval_ms / 1000
         self._heartbeat_at = min(self._heartbeat_at, now + self._interval_s)
-        if self.state is _S.JOINING:
+        joins = self.state is _S.JOINING
+        if joins:
             self._go(_E.JOINED)
         if response.assignment is not None:
             self._target = response.assignment.topic_partitions
@@ -305,6 +338,8 @@ class ConsumerGroupMember:
                 self._go(_E.UNRESOLVED)
                 self._effects.append(ResolveTopics(unknown))
         self._reconcile()
+        if joins and not self._target:
+            self._effects.append(Assign(frozenset()))  # a member of the group, although nothing is left for it
 
     def _reconcile(self) -> None:
         """Take the next step towards the known part of the target: give up what it lacks, then take what is new."""
@@ -336,8 +371,8 @@ class ConsumerGroupMember:
             self._target, self.epoch = None, JOIN_EPOCH
         elif error in _MOVED:
             self._find_coordinator(now, backoff_s)
-        elif error.retriable:
-            self._in_flight.back_off(now, backoff_s)
+        elif error.retriable or (error == ErrorCode.UNRELEASED_INSTANCE_ID and self.state is _S.JOINING):
+            self._in_flight.back_off(now, backoff_s)  # also until the session of this one's predecessor has timed out
         elif error == ErrorCode.UNSUPPORTED_VERSION:
             self._fail(Unsupported("the consumer group protocol of KIP-848", "a cluster with group.version 1 or later"))
         elif error in (ErrorCode.FENCED_INSTANCE_ID, ErrorCode.UNRELEASED_INSTANCE_ID):

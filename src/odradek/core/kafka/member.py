@@ -42,7 +42,7 @@ from odradek.wire.kafka.messages.groups import (
 )
 from odradek.wire.kafka.schema import Request, Response
 
-__all__ = ["Member"]
+__all__ = ["NO_GENERATION", "Member"]
 
 NO_GENERATION = -1
 JOIN_MARGIN_S = 5.0  # a response to JoinGroup may take the rebalance timeout and a little longer
@@ -89,6 +89,16 @@ class Member:
         )
 
     @property
+    def has_ended(self) -> bool:
+        """True once it has left or failed."""
+        return self.state in (_S.LEFT, _S.FAILED)
+
+    @property
+    def is_leaving(self) -> bool:
+        """True from `leave` until it has left."""
+        return self.state is _S.LEAVING
+
+    @property
     def fence(self) -> GroupMetadata:
         """The token to send with commits of partitions that the member owns now. Brokers refuse it once the
         generation has ended."""
@@ -124,6 +134,15 @@ class Member:
             self._react(ErrorCode(code), "OffsetCommit", 0.0, 0.0)
         elif reaction is MemberReaction.REJOIN and self.state is _S.STABLE:
             self._rejoin = True
+
+    def keep_alive(self) -> HeartbeatRequest | None:
+        """Return a heartbeat, for a thread that sends it in place of this object; None if there is no generation."""
+        return None if self.generation == NO_GENERATION else heartbeat_request(self.fence)
+
+    def kept_alive(self, request: Request[Any], response: Response) -> None:
+        """Handle the latest response to `keep_alive`. One for an older generation says nothing about this one."""
+        if isinstance(response, HeartbeatResponse) and response.error_code and request == self.keep_alive():
+            self.commit_refused(self.fence, response.error_code)
 
     def assign(self, topics: Topics) -> None:
         """Compute the assignment of the group, as `Compute` requests. Without effect if the generation has ended."""
@@ -170,7 +189,7 @@ class Member:
 
     def tick(self, now: float) -> float | None:
         """Return when to call `poll` again at the latest; None if only a response or a call matters."""
-        if not self._in_flight.is_free or self.state in (_S.LEFT, _S.FAILED):
+        if not self._in_flight.is_free or self.has_ended:
             return None
         retry_at = self._in_flight.wake_at(now)
         if retry_at is not None:
@@ -186,7 +205,7 @@ class Member:
             backoff_s: Back-off if the error is a passing one (s); the caller adds its jitter.
         """
         sent = self._in_flight.complete(self)
-        if self.state in (_S.LEFT, _S.FAILED):
+        if self.has_ended:
             return
         match response:
             case FindCoordinatorResponse():
@@ -214,7 +233,7 @@ class Member:
     # ---- inside: steps ----
 
     def _next_step(self, now: float) -> None:
-        if self.state in (_S.LEFT, _S.FAILED):
+        if self.has_ended:
             return
         if self.state is _S.LEAVING:
             leave = leave_request(self.fence, member_lists=self._member_lists, reason=self._leave_reason)

@@ -135,6 +135,7 @@ class BrokerVersions:
     ) -> None:
         self.offered, self.finalized, self.release = _repair(offered), dict(finalized or {}), release
         self._at_most = dict(at_most or {})
+        self._chosen: dict[tuple[int, bool, bool], int] = {}
 
     @classmethod
     def from_response(cls, response: ApiVersionsResponse, at_most: Mapping[int, int] | None = None) -> BrokerVersions:
@@ -167,6 +168,13 @@ class BrokerVersions:
         Raises:
             Unsupported: The broker does not have the API, or there is no common version.
         """
+        key = api.SPEC.key
+        chosen = self._chosen.get((key, topic_ids, transactions_v2))
+        if chosen is None:
+            chosen = self._chosen[key, topic_ids, transactions_v2] = self._choose(api, topic_ids, transactions_v2)
+        return chosen
+
+    def _choose(self, api: AnyRequest, topic_ids: bool, transactions_v2: bool) -> int:
         key = api.SPEC.key
         limits = [self._at_most.get(key), _ALWAYS_AT_MOST.get(key)]
         if not topic_ids:
@@ -308,6 +316,11 @@ class BrokerVersions:
         return self.has(JoinGroupRequest) and self.has(HeartbeatRequest)
 
     @property
+    def has_rebalance_timeout(self) -> bool:
+        """Members have a time limit for giving up partitions; else it is their session timeout."""
+        return self.has(JoinGroupRequest, 1)
+
+    @property
     def has_static_members(self) -> bool:
         return self.has(JoinGroupRequest, 5)
 
@@ -328,14 +341,17 @@ class BrokerVersions:
 
     @property
     def has_consumer_protocol(self) -> bool:
-        """Groups under KIP-848. Brokers of 3.7 to 3.9 may list the API and yet refuse it with error 35."""
-        return self.has(ConsumerGroupHeartbeatRequest) and (
-            self.finalized.get("group.version", 0) >= 1 or not self.has(ConsumerGroupHeartbeatRequest, 1)
-        )
+        """Groups under KIP-848. The previews of 3.7 to 3.9, where brokers choose the ids of members, do not count."""
+        return self.has(ConsumerGroupHeartbeatRequest, 1) and self.finalized.get("group.version", 0) >= 1
 
     @property
     def has_share_groups(self) -> bool:
         return self.has(ShareFetchRequest) and self.finalized.get("share.version", 1) >= 1
+
+    @property
+    def has_offsets(self) -> bool:
+        """Offsets can be committed, if only to ZooKeeper."""
+        return self.has(OffsetCommitRequest)
 
     @property
     def has_offsets_in_kafka(self) -> bool:

@@ -67,6 +67,18 @@ class BrokerConnections:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {len(self._connections)} connections>"
 
+    def for_thread(self) -> BrokerConnections:
+        """Return connections with the same options for the event loop of another thread. They use the bearer token
+        that was fetched last: fetching one is up to this loop."""
+        return BrokerConnections(
+            self._bootstrap,
+            client_id=self._identity.client_id,
+            request_timeout_s=self._timeout_s,
+            options=self._options,
+            tls=self._tls,
+            login=self._login,
+        )
+
     async def __aenter__(self) -> Self:
         self._tasks = await anyio.create_task_group().__aenter__()
         if self._tokens is not None:

@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup
 
 from odradek.core.interfaces import AnsweringBrokerPolicy, ProducerRecord, Subscription
 from odradek.core.kafka.broker_errors import broker_error
+from odradek.core.kafka.group_protocol import group_protocol
 from odradek.core.kafka.member_states import MemberSettings
 from odradek.core.kafka.partitioners import Murmur2
 from odradek.core.kafka.routing import KafkaRoutingTable
@@ -22,15 +23,19 @@ from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import Closed, MessageTooLarge, OdradekError, Rejected, Unsupported, UsageError
 from odradek.io.connection import ConnectionOptions
 from odradek.io.gather import background_tasks, gather
+from odradek.io.kafka.admin import KafkaAdmin
+from odradek.io.kafka.admin_requests import AdminRequests
 from odradek.io.kafka.authentication import TokenSource, login
 from odradek.io.kafka.broker_client import BrokerClientSettings, KafkaBrokerClient
 from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.kafka.connections import BrokerConnections
 from odradek.io.kafka.coordinators import Coordinators, CoordinatorType
+from odradek.io.kafka.group_topics import GroupTopics
 from odradek.io.kafka.membership import KafkaMembership
 from odradek.io.kafka.metadata import KafkaMetadata, MetadataOptions
 from odradek.io.kafka.offsets import CoordinatorAccess, KafkaOffsets
 from odradek.io.kafka.producer_sequences import KafkaProducerSequences
+from odradek.io.kafka.transactions import KafkaTransactions
 from odradek.io.security import Security
 from odradek.io.tls import client_context
 from odradek.types import Broker
@@ -52,6 +57,9 @@ HEADER_BYTES = 10
 CONSUMER_PROTOCOL_TYPES = ("consumer", "")
 """Protocol types of groups of consumers; one without members, whose positions were committed from outside, has none."""
 
+SESSION_TIMEOUT_S = 30.0
+"""The longest session timeout that every release accepts by default (group.max.session.timeout.ms)."""
+
 R = TypeVar("R", bound=Response)
 
 
@@ -65,10 +73,10 @@ class KafkaOptions:
         request_timeout_s: From a call to its outcome (s).
         client_id: In every request; brokers show it in logs, metrics and quotas.
         rack: Where this client runs: fetches go to a replica in the same rack where brokers allow it (KIP-392).
-        group_session_timeout_s: A group removes a member after this time without a heartbeat (s): by default the most
-            that every broker accepts unless it is configured otherwise.
-        heartbeat_s: Time between two heartbeats of a member (s).
-        rebalance_timeout_s: Maximum time for members of a group to give up partitions and join again (s).
+        session_timeout_s: A group removes a member after this time without a heartbeat (s).
+        heartbeat_s: Time between two heartbeats of a member (s); less if a third of the session timeout is less.
+        rebalance_timeout_s: Maximum time for members of a group to give up partitions and join again (s); more if a
+            consumer's `revoke_within` needs more.
     """
 
     connection: ConnectionOptions = field(default_factory=ConnectionOptions)
@@ -76,7 +84,7 @@ class KafkaOptions:
     request_timeout_s: float = 10.0
     client_id: str = "odradek"
     rack: str | None = None
-    group_session_timeout_s: float = 30.0
+    session_timeout_s: float = SESSION_TIMEOUT_S
     heartbeat_s: float = 3.0
     rebalance_timeout_s: float = 60.0
 
@@ -252,6 +260,21 @@ class KafkaDriver:
             return None
         return KafkaProducerSequences(lambda request: self.ask(InitProducerIdRequest, lambda versions: request))
 
+    def producer_transactions(self, transactional_id: str, timeout_s: float) -> KafkaTransactions:
+        """Return the transactions of one producer (see `ProtocolDriver`). Raises Unsupported before 0.11."""
+        known = self.connections.known
+        if not known.all_have(lambda v: v.has_transactions):
+            raise Unsupported(
+                "a transaction", "Kafka 0.11, and the message format of 0.11 (log.message.format.version)"
+            )
+        return KafkaTransactions(
+            self._coordinator_access(),
+            transactional_id,
+            timeout_s,
+            v2=known.all_have(lambda v: v.has_transactions_v2),
+            has_epoch_bump=known.all_have(lambda v: v.has_epoch_bump),
+        )
+
     def default_partitioner(self) -> Murmur2:
         """Return the partitioner of producers that name none: that of Java's client."""
         return Murmur2()
@@ -278,31 +301,37 @@ class KafkaDriver:
     # ---- groups ----------------------------------------------------------------------------------------------
 
     def membership(self, subscription: Subscription) -> KafkaMembership:
-        """Return a member of a classic group.
+        """Return a member of a group.
 
         Raises:
-            Unsupported: The brokers are older than 0.9.
+            Unsupported, ConfigError: See `group_protocol`: raised here if a broker was met already, else by `run`.
             ConfigError: It names an unknown assignor.
         """
-        known = self.connections.known
-        if known.oldest() is not None and not known.all_have(lambda v: v.has_groups):
-            raise Unsupported("a consumer group", "Kafka 0.9: older brokers have no groups, read the topic instead")
+        settings = self._member_settings(subscription)
+        if (oldest := self.connections.known.oldest()) is not None:
+            group_protocol(subscription, settings, oldest)
         self._members += 1
         return KafkaMembership(
             self._coordinator_access(),
-            self.metadata,
+            GroupTopics(subscription, self.metadata, self.ask),
             subscription,
-            MemberSettings(
-                subscription.group,
-                instance_id=subscription.consumer_id,
-                rack=self._options.rack,
-                session_timeout_s=self._options.group_session_timeout_s,
-                rebalance_timeout_s=self._options.rebalance_timeout_s,
-                heartbeat_interval_s=self._options.heartbeat_s,
-            ),
+            settings,
             spawn=self._spawn,
-            ask=self.ask,
             number=self._members,
+        )
+
+    def _member_settings(self, subscription: Subscription) -> MemberSettings:
+        options = self._options
+        return MemberSettings(
+            subscription.group,
+            instance_id=subscription.consumer_id,
+            rack=options.rack,
+            session_timeout_s=options.session_timeout_s,
+            # Giving up partitions ends with a commit, which takes up to the time limit of a request.
+            rebalance_timeout_s=max(
+                options.rebalance_timeout_s, subscription.revoke_within + 2 * options.request_timeout_s
+            ),
+            heartbeat_interval_s=min(options.heartbeat_s, options.session_timeout_s / 3),
         )
 
     def offsets(self, group: str) -> KafkaOffsets:
@@ -326,10 +355,19 @@ class KafkaDriver:
             raise broker_error(response.error_code, f"{broker.address}: ListGroups")
         return [group.group_id for group in response.groups if group.protocol_type in CONSUMER_PROTOCOL_TYPES]
 
+    def admin(self) -> KafkaAdmin:
+        """Return the administration of this cluster."""
+        return KafkaAdmin(AdminRequests(self._coordinator_access(), self.metadata))
+
     def _coordinator_access(self) -> CoordinatorAccess:
         options = self._options
         return CoordinatorAccess(
-            self.connections, self.coordinators, self.versions, options.request_timeout_s, options.connection.backoff
+            self.connections,
+            self.coordinators,
+            self.ask,
+            self.versions,
+            options.request_timeout_s,
+            options.connection.backoff,
         )
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -1,30 +1,25 @@
-"""A member of a classic consumer group (Kafka 0.9 and later): `core.interfaces.Membership`.
+"""A member of a consumer group (Kafka 0.9 and later): `core.interfaces.Membership`.
 
-`core.kafka.member` decides. This module sends its requests, calls the listener, and reports back. A task of the cluster
-does the former, so that heartbeats go on while the listener gives up partitions, and while a consumer commits for the
-last time. `run` does the latter, one call at a time, in the order in which the member decided.
+`core.kafka.member` decides, or where brokers assign `core.kafka.consumer_group_member` (KIP-848). This module sends
+the requests of the member, calls the listener, and reports back. A task of the cluster does the former, so that
+heartbeats go on while the listener gives up partitions, and while a consumer commits for the last time. `run` does the
+latter, one call at a time, in the order in which the member decided.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import re
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from random import random
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import anyio
 
 from odradek.core.interfaces import Assignment, RebalanceListener, Subscription
-from odradek.core.kafka.assignors import (
-    Assignor,
-    CooperativeStickyAssignor,
-    RangeAssignor,
-    RoundRobinAssignor,
-    StickyAssignor,
-)
+from odradek.core.kafka.consumer_group_member import ConsumerGroupMember, ConsumerGroupState
 from odradek.core.kafka.group_effects import (
     Assign,
     Compute,
@@ -36,37 +31,28 @@ from odradek.core.kafka.group_effects import (
     Revoke,
     Send,
 )
+from odradek.core.kafka.group_protocol import GroupProtocol, assignors_of, falls_back, group_protocol
 from odradek.core.kafka.member import Member
 from odradek.core.kafka.member_states import ClassicMemberState, MemberSettings
-from odradek.core.kafka.routing_snapshot import RoutingSnapshot
 from odradek.core.kafka.transaction_requests import GroupMetadata
-from odradek.errors import ConfigError, GroupError, OdradekError, Unsupported
+from odradek.errors import GroupError, OdradekError
 from odradek.io.kafka.connection import KafkaConnection
-from odradek.io.kafka.metadata import KafkaMetadata
+from odradek.io.kafka.group_topics import GroupTopics, replica_racks
+from odradek.io.kafka.heartbeat_thread import Heartbeat, HeartbeatThread
 from odradek.io.kafka.offsets import CoordinatorAccess, KafkaOffsets
 from odradek.io.notifier import Notifier
 from odradek.types import Broker, Position, TopicPartition
-from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.groups import JoinGroupRequest, SyncGroupRequest
 from odradek.wire.kafka.schema import Response
 
-__all__ = ["ASSIGNORS", "KafkaMembership", "Spawn", "assignors_of"]
+__all__ = ["KafkaMembership", "Spawn"]
 
 log = logging.getLogger("odradek.group")
-
-ASSIGNORS: Mapping[str, type[Assignor]] = {
-    assignor.name: assignor
-    for assignor in (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor)
-}
-"""The assignors by their names in the protocol. A member that names none supports all of them, the first one preferred,
-so that it can join the groups of all usual clients."""
 
 Spawn = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
 """Function that runs a coroutine function in the background, until it returns or the cluster is closed."""
 
 T = TypeVar("T")
-
-_ENDED = (ClassicMemberState.LEFT, ClassicMemberState.FAILED)
 
 
 class KafkaMembership:
@@ -76,11 +62,10 @@ class KafkaMembership:
 
     Args:
         access: The way to the coordinator.
-        metadata: Partitions of the topics.
+        topics: The topics of the group.
         subscription: The group and its topics.
         settings: Timeouts.
         spawn: Runs what keeps the member in its group.
-        ask: Sends a request to any broker.
         number: Tells members of one cluster apart: each has a connection of its own.
 
     Raises:
@@ -90,20 +75,19 @@ class KafkaMembership:
     def __init__(
         self,
         access: CoordinatorAccess,
-        metadata: KafkaMetadata,
+        topics: GroupTopics,
         subscription: Subscription,
         settings: MemberSettings,
         *,
         spawn: Spawn,
-        ask: Callable[..., Awaitable[Any]],
         number: int,
     ) -> None:
-        self._access, self._metadata, self._spawn, self._ask = access, metadata, spawn, ask
-        self._subscription = subscription
-        self._pattern = re.compile(subscription.include or subscription.exclude or "")
+        self._access, self._topics, self._spawn = access, topics, spawn
+        self._subscription, self._settings = subscription, settings
+        self._assignors = assignors_of(subscription.assignors)
         self._group, self._purpose = subscription.group, f"group {subscription.group} member {number}"
         self._offsets = KafkaOffsets(access, subscription.group)
-        self._member = Member(settings, assignors_of(subscription.assignors), self._wanted(metadata.table))
+        self._member = self._make_member(GroupProtocol.CLASSIC)  # until `run` asks what the brokers have
         self._steps: deque[Revoke | Assign] = deque()  # for the listener
         self._assigned: dict[TopicPartition, int] = {}  # what the listener has, with its stream
         self._listener: RebalanceListener | None = None
@@ -115,6 +99,13 @@ class KafkaMembership:
         self._error: Exception | None = None
         self._problem = ""
         self._generation = self._failures = self._losses = 0
+        self._heartbeats = HeartbeatThread(
+            subscription.group,
+            access.connections.for_thread,
+            interval_s=settings.heartbeat_interval_s,
+            max_blocked_s=subscription.max_blocked_s,
+            rebalance_timeout_s=settings.rebalance_timeout_s,
+        )
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._member!r}>"
@@ -133,21 +124,17 @@ class KafkaMembership:
         """Join, and call `listener`, until cancelled. Cancellation: the member stays in the group until `leave`.
 
         Raises:
-            Unsupported: The brokers are older than 0.9, or with a fixed consumer id than 2.3.
+            Unsupported, ConfigError: See `group_protocol`.
             Fenced: Another process has this member's identity.
             BrokerError, ConfigError: The group does not accept this member; trying again cannot change that.
         """
-        versions = self._access.versions()
-        if not versions.has_groups:
-            raise Unsupported("a consumer group", "Kafka 0.9: older brokers have no groups, read the topic instead")
-        if self._subscription.consumer_id is not None and not versions.has_static_members:
-            raise Unsupported("a fixed consumer id (a static member)", "Kafka 2.3")
+        protocol = group_protocol(self._subscription, self._settings, self._access.versions())
         if self._subscription.topics is None:
-            await self._retry(self._metadata.all_topics)
-            self._member.subscribe(self._wanted(self._metadata.table))
+            await self._retry(self._topics.read_all)
         self._listener = listener
         if not self._started:
             self._started = True
+            self._member = self._make_member(protocol)
             self._spawn(self._keep_membership)
         try:
             while True:
@@ -160,6 +147,14 @@ class KafkaMembership:
                     await self._decided.wait(version)
         finally:
             self._listener = None
+
+    def _make_member(self, protocol: GroupProtocol) -> Member | ConsumerGroupMember:
+        topics = self._topics.selected()
+        if protocol is GroupProtocol.CLASSIC:
+            return Member(self._settings, self._assignors, topics)
+        if self._subscription.include is None:
+            return ConsumerGroupMember(self._settings, str(uuid4()), topics)
+        return ConsumerGroupMember(self._settings, str(uuid4()), frozenset(), regex=self._subscription.include)
 
     async def leave(self) -> None:
         """Leave the group. Does nothing if it never joined. Cancellation: it leaves in the background."""
@@ -175,7 +170,10 @@ class KafkaMembership:
     def _begin_to_leave(self) -> None:
         """Have the member leave, once it has its id: only the answer to its JoinGroup says that on brokers before 2.2,
         and they would keep a member that does not leave until its session has timed out."""
-        if self._member.state in (*_ENDED, ClassicMemberState.LEAVING):
+        if self._member.has_ended or self._member.is_leaving:
+            return
+        if isinstance(self._member, ConsumerGroupMember):
+            self._member.leave()
             return
         sending = None if self._sending is None else self._sending.request
         if isinstance(sending, JoinGroupRequest) and not sending.member_id:
@@ -197,10 +195,14 @@ class KafkaMembership:
             BrokerError: The group has removed this member, or refuses the positions. Nothing more of them is stored.
             TransportError, DeadlineError: They may be stored or not.
         """
-        await self._offsets.commit(positions, token=lambda: self._token(positions), refused=self._commit_refused)
+        await self._offsets.commit(positions, token=lambda: self.token(positions), refused=self._commit_refused)
 
-    def _token(self, positions: Mapping[TopicPartition, Position]) -> GroupMetadata:
-        """Return the current generation, if the member has all these partitions in it."""
+    def shares(self, access: CoordinatorAccess) -> bool:
+        """Return True if this member belongs to the cluster of these coordinators."""
+        return self._access.coordinators is access.coordinators
+
+    def token(self, positions: Mapping[TopicPartition, Position]) -> GroupMetadata:
+        """Return the current generation, if the member has all these partitions in it; else raise GroupError."""
         if foreign := sorted(positions.keys() - self._assigned.keys()):
             raise GroupError(f"group {self._group}: {foreign[0]} does not belong to this member: not committed")
         return self._member.fence
@@ -238,12 +240,13 @@ class KafkaMembership:
         streams = self._choose_streams(added)
         self._assigned.update(streams)
         self._generation += 1
-        log.info("%s owns %d partitions, generation %d", self._group, len(self._assigned), self._member.generation)
+        log.info(
+            "%s owns %d partitions, generation %d", self._group, len(self._assigned), self._member.fence.generation
+        )
         await listener.assign(Assignment(self._generation, streams, {p: committed[p] for p in added}))
 
     async def _read_committed(self, partitions: frozenset[TopicPartition]) -> dict[TopicPartition, Position | None]:
-        for topic in {p.topic for p in partitions}:
-            await self._metadata.table_for_topic(topic)
+        await self._topics.find({p.topic for p in partitions})
         return await self.committed(sorted(partitions))
 
     def _choose_streams(self, added: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -273,26 +276,45 @@ class KafkaMembership:
     # ---- the member ------------------------------------------------------------------------------------------
 
     async def _keep_membership(self) -> None:
-        """Do what the member decides, until it has left or failed."""
+        """Run the member, in the background of the cluster: no error may leave this task."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._guard, self._follow_metadata)
-                while True:
-                    version = self._reported.version
-                    now = anyio.current_time()
-                    if self._leaving:
-                        self._begin_to_leave()
-                    for effect in self._member.poll(now):
-                        self._begin(effect, tasks)
-                    if self._member.state in _ENDED or self._error is not None:
-                        break
-                    wake_at = self._member.tick(now)
-                    await self._reported.wait(version, math.inf if wake_at is None else max(0.0, wake_at - now))
+                await self._guard(self._carry_out_effects, tasks)
                 tasks.cancel_scope.cancel()
         finally:
+            self._heartbeats.stop()
             self._disconnect()
             self._ended = True
             self._decided.notify()
+
+    async def _carry_out_effects(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Do what the member decides, until it has left or failed."""
+        if self._subscription.max_blocked_s > 0:
+            self._heartbeats.start()
+        while True:
+            version = self._reported.version
+            now = anyio.current_time()
+            if self._leaving:
+                self._begin_to_leave()
+            for effect in self._member.poll(now):
+                self._begin(effect, tasks)
+            if self._member.has_ended or self._error is not None:
+                return
+            self._report_to_thread()
+            wake_at = self._member.tick(now)
+            wait_s = math.inf if wake_at is None else max(0.0, wake_at - now)
+            await self._reported.wait(version, min(wait_s, self._settings.heartbeat_interval_s))
+
+    def _report_to_thread(self) -> None:
+        """Show that this loop runs, and apply what the thread was answered while it did not."""
+        request, node = self._member.keep_alive(), self._member.coordinator
+        answer = self._heartbeats.loop_runs(
+            None if request is None or node is None else Heartbeat(request, _broker(node))
+        )
+        if answer is not None:
+            self._member.kept_alive(answer.request, answer.response)
+            self._reported.notify()
 
     def _begin(self, effect: Effect, tasks: anyio.abc.TaskGroup) -> None:
         match effect:
@@ -308,10 +330,11 @@ class KafkaMembership:
             case Revoke() | Assign():
                 self._steps.append(effect)
                 self._decided.notify()
-            case ResolveTopics():  # only of KIP-848
-                raise AssertionError(effect)
+            case ResolveTopics():
+                tasks.start_soon(self._guard, self._resolve, effect)
 
     async def _guard(self, call: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """Call; an error ends this member alone, and is raised from `run`."""
         try:
             await call(*args)
         except Exception as error:
@@ -335,16 +358,18 @@ class KafkaMembership:
         else:
             refused = getattr(response, "error_code", 0)
             self._failures = self._failures + 1 if refused else 0
-            if not refused:
-                self._problem = ""
-            self._member.receive(response, anyio.current_time(), delay)
+            self._problem = (refused and getattr(response, "error_message", None)) or ""
+            if self._subscription.group_protocol is None and falls_back(response):
+                self._member = self._make_member(GroupProtocol.CLASSIC)
+            else:
+                self._member.receive(response, anyio.current_time(), delay)
         finally:
             self._sending = None
             self._reported.notify()
 
     async def _request(self, send: Send) -> Response:
         if send.node is None:
-            response: Response = await self._ask(type(send.request), lambda versions: send.request)
+            response: Response = await self._access.ask(type(send.request), lambda versions: send.request)
             return response
         response = await self._connection(send.node).submit(send.request, timeout_s=send.timeout_s)
         return response  # noqa: RET504 - typed by the assignment: `Send.request` is of any kind
@@ -383,54 +408,41 @@ class KafkaMembership:
 
     async def _compute(self, compute: Compute) -> None:
         """Compute the assignment of the group from fresh metadata, however long that takes."""
+        member = self._member
+        assert isinstance(member, Member)
         table = await self._retry(
-            lambda: self._read_topics(compute.topics),
-            needed=lambda: self._member.state is ClassicMemberState.ASSIGNING,
+            lambda: self._topics.read(compute.topics), needed=lambda: member.state is ClassicMemberState.ASSIGNING
         )
         if table is not None:
-            self._member.assign(_topics(table, compute.topics))
+            member.assign(replica_racks(table, compute.topics))
             self._reported.notify()
 
-    async def _read_topics(self, topics: Collection[str]) -> RoutingSnapshot:
-        for topic in topics:
-            await self._metadata.table_for_topic(topic)
-        return await self._metadata.refresh()
+    async def _resolve(self, resolve: ResolveTopics) -> None:
+        """Find the names of topics, however long that takes."""
+        member = self._member
+        assert isinstance(member, ConsumerGroupMember)
+        names = await self._retry(
+            lambda: self._topics.names(resolve.topic_ids),
+            needed=lambda: member.state is ConsumerGroupState.RESOLVING,
+        )
+        member.resolved(names or {})
+        self._reported.notify()
 
     async def _follow_metadata(self) -> None:
         """Tell the member of new topics and partitions."""
-        table = self._metadata.table
+        table = self._topics.table
         while True:
-            table = await self._metadata.wait_for_newer(table.version)
-            wanted = self._wanted(table)
-            if self._member.state is ClassicMemberState.STABLE and not _is_unsettled(table, wanted):
-                self._member.subscribe(wanted)
-                self._member.metadata_changed(_topics(table, table.state.topics))
-                self._reported.notify()
-
-    def _wanted(self, table: RoutingSnapshot) -> frozenset[str]:
-        """Return the topics of the subscription: those named, or those there are that the pattern selects."""
-        wanted = self._subscription
-        if wanted.topics is not None:
-            return frozenset(wanted.topics)
-        return frozenset(t for t in table.topics if bool(self._pattern.fullmatch(t)) == (wanted.exclude is None))
-
-
-def assignors_of(names: Sequence[str] | None) -> list[Assignor]:
-    """Return the assignors with these names; all of them for None. Raises ConfigError for an unknown name."""
-    chosen = ASSIGNORS if names is None else names
-    if unknown := [name for name in chosen if name not in ASSIGNORS]:
-        raise ConfigError(f"assignors: {unknown[0]!r} is none of {', '.join(ASSIGNORS)}")
-    return [ASSIGNORS[name]() for name in chosen]
-
-
-def _topics(table: RoutingSnapshot, names: Any) -> dict[str, list[frozenset[str]]]:
-    return {topic: table.state.replica_racks(topic) for topic in names}
-
-
-def _is_unsettled(table: RoutingSnapshot, topics: Collection[str]) -> bool:
-    """Return True while a topic has no partitions because their leaders are being elected: they are not gone."""
-    known = table.state.topics
-    return any(t in known and known[t].error_code == ErrorCode.LEADER_NOT_AVAILABLE for t in topics)
+            table = await self._topics.wait_for_newer(table.version)
+            if self._topics.lacks_leaders():
+                continue
+            member = self._member
+            if isinstance(member, ConsumerGroupMember):
+                if self._subscription.exclude is not None:
+                    member.subscribe(self._topics.selected())
+            elif member.state is ClassicMemberState.STABLE:
+                member.subscribe(self._topics.selected())
+                member.metadata_changed(replica_racks(table, table.state.topics))
+            self._reported.notify()
 
 
 def _broker(node: GroupCoordinator) -> Broker:

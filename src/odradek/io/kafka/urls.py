@@ -8,7 +8,7 @@ from odradek.errors import ConfigError
 from odradek.io.connection import ConnectionOptions
 from odradek.io.drivers import DriverOptions
 from odradek.io.kafka.connections import BOOTSTRAP_ID
-from odradek.io.kafka.driver import KafkaDriver, KafkaOptions
+from odradek.io.kafka.driver import SESSION_TIMEOUT_S, KafkaDriver, KafkaOptions
 from odradek.io.kafka.metadata import MetadataOptions
 from odradek.io.security import Security
 from odradek.types import Broker
@@ -41,6 +41,7 @@ def make_driver(scheme: str, rest: str, options: DriverOptions) -> KafkaDriver:
             request_timeout_s=options.request_timeout_s,
             client_id=options.client_id,
             rack=options.rack,
+            session_timeout_s=options.session_timeout_s or SESSION_TIMEOUT_S,
         ),
         security,
         tls=tls,

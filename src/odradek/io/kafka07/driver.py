@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from threading import get_ident
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from anyio.abc import TaskGroup
 
@@ -31,6 +31,7 @@ from odradek.errors import (
 )
 from odradek.io.connection import Connection, ConnectionOptions
 from odradek.io.gather import background_tasks
+from odradek.io.kafka07.admin import Kafka07Admin
 from odradek.io.kafka07.broker_client import BrokerClientOptions, Kafka07BrokerClient
 from odradek.io.kafka07.membership import RebalanceOptions, ZooKeeperMembership
 from odradek.io.kafka07.metadata import StaticMetadata, ZooKeeperMetadata, broker_list
@@ -49,6 +50,10 @@ PROBE_PARTITIONS = 256
 """Partitions asked for in one request. A broker with more of one topic is asked again."""
 
 
+SESSION_TIMEOUT_S = 6.0
+"""The default of 0.7's own clients (zk.sessiontimeout.ms)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kafka07Options:
     """The options of one 0.7 cluster.
@@ -61,8 +66,8 @@ class Kafka07Options:
         rebalance: How often, and how long, claiming partitions is retried.
     """
 
-    session_timeout_s: float = 6.0
-    zookeeper_timeout_s: float = 6.0
+    session_timeout_s: float = SESSION_TIMEOUT_S
+    zookeeper_timeout_s: float = SESSION_TIMEOUT_S
     connection: ConnectionOptions = field(default_factory=ConnectionOptions)
     api: BrokerClientOptions = field(default_factory=BrokerClientOptions)
     rebalance: RebalanceOptions = field(default_factory=RebalanceOptions)
@@ -211,6 +216,10 @@ class Kafka07Driver:
     def producer_sequences(self) -> None:
         """Return None: 0.7 brokers do not notice repeated batches."""
 
+    def producer_transactions(self, transactional_id: str, timeout_s: float) -> NoReturn:
+        """Raise Unsupported."""
+        raise Unsupported("a transaction", "Kafka 0.11")
+
     def default_partitioner(self) -> KeyHash:
         """Return the partitioner of producers that name none."""
         return KeyHash()
@@ -241,11 +250,13 @@ class Kafka07Driver:
         """Return a member of a group, in this cluster's ZooKeeper session.
 
         Raises:
-            Unsupported: Without ZooKeeper, or with assignors.
+            Unsupported: Without ZooKeeper, or with assignors or a group protocol.
             ConfigError: ZooKeeper refuses the name of the group or consumer, or a broker that of a topic.
         """
         if subscription.assignors is not None:
             raise Unsupported("a choice of assignors", "Kafka 0.9: members of 0.7 share partitions by one rule")
+        if subscription.group_protocol is not None:
+            raise Unsupported("a choice of the group's protocol", "Kafka 0.9")
         zookeeper = self._zookeeper("a consumer group")
         return ZooKeeperMembership(zookeeper, subscription, self._options.rebalance, self._spawn)
 
@@ -263,6 +274,10 @@ class Kafka07Driver:
             await work()
         except Exception:
             log.exception("%r: a background task failed", self)
+
+    def admin(self) -> Kafka07Admin:
+        """Return the little administration that 0.7 has."""
+        return Kafka07Admin(self.metadata, self._zookeeper)
 
     async def groups(self) -> list[str]:
         return await self._zookeeper("listing groups").children(GROUPS) or []

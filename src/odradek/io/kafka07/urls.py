@@ -9,7 +9,7 @@ from odradek.errors import ConfigError
 from odradek.io.connection import ConnectionOptions
 from odradek.io.drivers import DriverOptions
 from odradek.io.kafka07.broker_client import BrokerClientOptions
-from odradek.io.kafka07.driver import Kafka07Driver, Kafka07Options
+from odradek.io.kafka07.driver import SESSION_TIMEOUT_S, Kafka07Driver, Kafka07Options
 
 __all__ = ["make_driver"]
 
@@ -72,9 +72,10 @@ def _hosts(text: str, what: str, port: int) -> list[str]:
 
 
 def _driver_options(options: DriverOptions) -> Kafka07Options:
+    session_timeout_s = options.session_timeout_s or SESSION_TIMEOUT_S
     return Kafka07Options(
-        session_timeout_s=options.session_timeout_s,
-        zookeeper_timeout_s=options.session_timeout_s,  # as zk.connectiontimeout.ms of 0.7 (specification 5.3)
+        session_timeout_s=session_timeout_s,
+        zookeeper_timeout_s=session_timeout_s,  # as zk.connectiontimeout.ms of 0.7 (specification 5.3)
         connection=ConnectionOptions(options.connect_timeout_s, options.backoff),
         api=BrokerClientOptions(request_timeout_s=options.request_timeout_s),
     )

@@ -329,7 +329,8 @@ class KafkaBroker(ServerProcess):
             return False
         if self.setup.release.number < (0, 9) and not listed:  # as long as there are no topics
             return self.setup.is_registered_without_topics(self.broker_id)
-        return any((broker.node_id, broker.port) == (self.broker_id, self.plaintext_port) for broker in listed)
+        moved = "advertised.listeners" in self.config  # to a proxy
+        return any(b.node_id == self.broker_id and (moved or b.port == self.plaintext_port) for b in listed)
 
     def _command(self) -> Sequence[str]:
         options = self._archive.options(self._directory())

@@ -343,9 +343,13 @@ def message(
 
 def response_of(request: type[Request[R_co]]) -> type[R_co]:
     """Return the response that belongs to a request."""
-    (response,) = get_args(vars(request)["__orig_bases__"][0])
-    name = response.__forward_arg__
-    return cast(type[R_co], vars(sys.modules[request.__module__])[name])
+    if (response := _responses.get(request)) is None:
+        (declared,) = get_args(vars(request)["__orig_bases__"][0])
+        response = _responses[request] = vars(sys.modules[request.__module__])[declared.__forward_arg__]
+    return cast(type[R_co], response)
+
+
+_responses: dict[type[Request[Any]], type[Response]] = {}
 
 
 @dataclass(frozen=True, slots=True)

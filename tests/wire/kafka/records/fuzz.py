@@ -1,6 +1,6 @@
 """Hostile bytes against the record formats of Kafka 0.8 to 4.x.
 
-    python tests/wire/kafka/records/fuzz.py --count 200000 --seed 7
+    python -m tests.wire.kafka.records.fuzz --count 200000 --seed 7
 
 mutates valid record sets of every format, with their CRCs put right more often than not, so that the damage is met at
 every depth. Deterministic for a seed. Exit code 1 at the first input that breaks the rule of `fuzz_one`; it is printed
@@ -9,21 +9,13 @@ in hexadecimal.
 
 from __future__ import annotations
 
-import argparse
-import faulthandler
 import random
-import signal
-import sys
-import time
-import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from zlib import crc32
 
-if __name__ == "__main__":  # as a script: the directory above `tests` is not in the path then
-    sys.path.insert(0, str(Path(__file__).parents[4]))
-
+from tests import fuzzing
+from tests.fuzzing import Mutation, cut, double, flip, mutate, overwrite, remove
 from tests.wire.kafka.records.reading import read
 
 from odradek import engine as engines
@@ -36,7 +28,6 @@ MODES = [
     DecoderOptions(max_message_bytes=BOUND, max_decompressed_bytes=BOUND, corrupt=how)
     for how in ("fail", "skip", "raw")
 ]
-HANG_S = 60
 ROW_BYTES = 1200
 """What the pure engine takes for a record without key, value and headers, at most, several times over."""
 
@@ -66,16 +57,6 @@ def fuzz_one(data: bytes) -> None:
             assert read(data, cuts, later, start) == expected, f"{options.corrupt} differs when it is split"
     finally:
         engines.use(before)
-
-
-def allocation_of(data: bytes) -> int:
-    """Return the most memory (bytes) that reading these bytes took at any moment, as far as Python knows."""
-    tracemalloc.start()
-    try:
-        fuzz_one(data)
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 def allocation_limit(data: bytes) -> int:
@@ -113,34 +94,8 @@ def material() -> list[bytes]:
 NUMBERS = [-2, -1, 0, 1, 4, 13, 14, 48, 49, 127, 128, 255, 256, 32767, BOUND, (1 << 31) - 1, 1 << 31, (1 << 32) - 1]
 
 
-def overwrite(rng: random.Random, data: bytearray) -> None:
-    data[rng.randrange(len(data))] = rng.randrange(256)
-
-
-def flip(rng: random.Random, data: bytearray) -> None:
-    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-
-
-def number(rng: random.Random, data: bytearray) -> None:
-    at, size = rng.randrange(len(data)), rng.choice([1, 2, 4, 8])
-    data[at : at + size] = (rng.choice(NUMBERS) & ((1 << 8 * size) - 1)).to_bytes(size, "big")
-
-
-def remove(rng: random.Random, data: bytearray) -> None:
-    at = rng.randrange(len(data))
-    del data[at : at + rng.randrange(1, 12)]
-
-
-def double(rng: random.Random, data: bytearray) -> None:
-    at = rng.randrange(len(data))
-    data[at:at] = data[at : at + rng.randrange(1, 40)]
-
-
-def cut(rng: random.Random, data: bytearray) -> None:
-    del data[rng.randrange(len(data)) :]
-
-
-MUTATIONS: list[Callable[[random.Random, bytearray], None]] = [overwrite, flip, number, number, remove, double, cut]
+number = fuzzing.number(NUMBERS, (1, 2, 4, 8))
+MUTATIONS: list[Mutation] = [overwrite, flip, number, number, remove, double, cut]
 
 
 def with_checksums(data: bytearray) -> None:
@@ -157,9 +112,7 @@ def with_checksums(data: bytearray) -> None:
 def hostile(rng: random.Random, valid: Sequence[bytes]) -> bytes:
     """One input: valid bytes, mutated, their CRC perhaps put right, with others behind or in front of them."""
     data = bytearray(rng.choice(valid))
-    for _ in range(rng.choice([0, 1, 1, 2, 4])):
-        if data:
-            rng.choice(MUTATIONS)(rng, data)
+    mutate(rng, data, MUTATIONS)
     if rng.randrange(4):
         with_checksums(data)
     match rng.randrange(4):
@@ -175,38 +128,18 @@ def hostile(rng: random.Random, valid: Sequence[bytes]) -> bytes:
 # ---- the script ---------------------------------------------------------------------------------------------
 
 
+def inputs(count: int, seed: int) -> Iterator[bytes]:
+    """So many hostile inputs."""
+    rng, valid = random.Random(seed), material()
+    for _ in range(count):
+        yield hostile(rng, valid)
+
+
 def run(count: int, seed: int, alive: Callable[[], object] = lambda: None) -> int:
     """Give the exit code. `alive` is called every thousand inputs."""
-    rng, valid = random.Random(seed), material()
-    began, largest, slowest = time.perf_counter(), 0, 0.0
-    for i in range(count):
-        if i % 1000 == 0:
-            alive()
-        data = hostile(rng, valid)
-        start = time.perf_counter()
-        try:
-            if i % 50 == 0:
-                took = allocation_of(data)
-                assert took <= allocation_limit(data), f"{took} bytes allocated"
-                largest = max(largest, took)
-            else:
-                fuzz_one(data)
-        except Exception as error:
-            sys.stderr.write(f"input {i} of seed {seed}: {type(error).__name__}: {error}\n{data.hex()}\n")
-            return 1
-        slowest = max(slowest, time.perf_counter() - start)
-    seconds = time.perf_counter() - began
-    sys.stdout.write(
-        f"{count} inputs, seed {seed}: 0 failures in {seconds:.0f} s; slowest {1000 * slowest:.0f} ms; "
-        f"most memory in a sample {largest} bytes, allowed {allocation_limit(b'')}\n"
-    )
-    return 0
+    sampling = fuzzing.Sampling(50, allocation_limit)
+    return fuzzing.run_inputs(fuzz_one, inputs(count, seed), lambda data: ("", data), sampling, seed=seed, alive=alive)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=200_000, help="inputs (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=7, help="of the generator (default: %(default)s)")
-    options = parser.parse_args()
-    faulthandler.register(signal.SIGALRM, chain=True)
-    sys.exit(run(options.count, options.seed, lambda: signal.alarm(HANG_S)))
+    fuzzing.main(run, __doc__)

@@ -1,0 +1,343 @@
+"""Administration: what a driver implements of it, and the results that users get."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Generic, TypeVar
+
+from odradek.errors import OdradekError, Unsupported
+from odradek.types import Broker, Position, TopicPartition
+
+__all__ = [
+    "ClusterAdmin",
+    "ClusterDescription",
+    "ConfigEntry",
+    "ConfigSource",
+    "CreatedTopic",
+    "GroupDescription",
+    "GroupListing",
+    "MemberDescription",
+    "PartitionDescription",
+    "PositionChange",
+    "Results",
+    "TopicDescription",
+    "TopicSettings",
+]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Results(Generic[K, V]):
+    """The outcome of each item of one call. Every item is in exactly one of the two.
+
+    Args:
+        done: Item -> what became of it.
+        failed: Item -> its error, with the broker's text.
+    """
+
+    done: Mapping[K, V]
+    failed: Mapping[K, OdradekError]
+
+    def check(self) -> Mapping[K, V]:
+        """Return `done`.
+
+        Raises:
+            OdradekError: An item failed: the error of the first one. The other items were done all the same.
+        """
+        for error in self.failed.values():
+            raise error
+        return self.done
+
+
+# ---- cluster and topics -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The brokers of a cluster.
+
+    Args:
+        cluster_id: Its id; None if brokers do not report one (before 0.10.1).
+        controller: Id of its controller, or of a broker that forwards to it (KRaft); None if it is not known.
+        brokers: The live brokers, by id.
+        racks: Id -> rack, of those that have one.
+    """
+
+    cluster_id: str | None
+    controller: int | None
+    brokers: tuple[Broker, ...]
+    racks: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """One partition of a topic.
+
+    Args:
+        partition: Which.
+        leader: Id of the broker that leads it; None if there is none now.
+        leader_epoch: Grows with every change of leader; None if brokers do not report it.
+        replicas: Ids of the brokers that have a copy, the preferred leader first.
+        in_sync: Ids of those that are up to date.
+        offline: Ids of those that are down.
+    """
+
+    partition: TopicPartition
+    leader: int | None
+    leader_epoch: int | None
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    offline: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """One topic.
+
+    Args:
+        name: Its name.
+        topic_id: Its id in the form that Kafka's tools print; None if brokers have no ids (before 2.8).
+        is_internal: True for Kafka's own topics.
+        partitions: By number.
+    """
+
+    name: str
+    topic_id: str | None
+    is_internal: bool
+    partitions: tuple[PartitionDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """Settings of a topic to be created.
+
+    Args:
+        partitions: How many; None: as many as the brokers are configured to make.
+        replicas: Copies of each partition; None: as many as the brokers are configured to make.
+        config: Name -> value of entries that differ from the brokers' defaults.
+    """
+
+    partitions: int | None
+    replicas: int | None
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    """A topic as it was created, or would be.
+
+    Args:
+        name: Its name.
+        topic_id: See `TopicDescription`; None with `validate_only`.
+        partitions: How many it has; None if brokers do not say so (before 2.4).
+        replicas: Copies of each partition; None if brokers do not say so.
+    """
+
+    name: str
+    topic_id: str | None
+    partitions: int | None
+    replicas: int | None
+
+
+class ConfigSource(IntEnum):
+    """The source of the value of an entry. Numbers as in DescribeConfigs."""
+
+    UNKNOWN = 0
+    TOPIC = 1
+    """Set for this topic."""
+    BROKER = 2
+    """Set for this broker while it was running."""
+    ALL_BROKERS = 3
+    """Set for all brokers while they were running."""
+    FILE = 4
+    """Set in the properties with which the broker was started."""
+    DEFAULT = 5
+    """Kafka's own default."""
+    BROKER_LOGGER = 6
+    CLIENT_METRICS = 7
+    GROUP = 8
+
+    @classmethod
+    def _missing_(cls, value: object) -> ConfigSource:
+        return cls.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One entry of a configuration.
+
+    Args:
+        name: Its name.
+        value: Its value; None if it has none, or is secret.
+        source: Where the value comes from.
+        read_only: True if it cannot be altered while the broker runs.
+        secret: True if the value is not shown.
+    """
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    read_only: bool = False
+    secret: bool = False
+
+
+# ---- groups -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """A group in a list.
+
+    Args:
+        name: Its name.
+        protocol_type: `consumer`, or what else its members are; empty for one that only has positions.
+        state: `Stable`, `Empty` and so on; None if brokers do not list it (before 2.6).
+        type: `classic`, `consumer` (KIP-848) and so on; None if brokers do not list it (before 3.8).
+    """
+
+    name: str
+    protocol_type: str = ""
+    state: str | None = None
+    type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    """A member of a group.
+
+    Args:
+        member_id: The name that the group knows it by.
+        instance_id: Its fixed id, if it has one.
+        client_id: Its client's name.
+        host: Where it runs, as its broker sees it.
+        partitions: What it owns; those of a member that is no consumer are not known.
+    """
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group.
+
+    Args:
+        name: Its name.
+        state: `Stable`, `Empty`, `PreparingRebalance` and so on.
+        type: `classic`, `consumer` for one under the protocol of KIP-848, `zookeeper` in 0.7.
+        protocol_type: `consumer`, or what else its members are.
+        assignor: The name of what shares the partitions among its members; empty while it has none.
+        members: Its members.
+        coordinator: The broker that coordinates it; None in 0.7, where ZooKeeper does.
+    """
+
+    name: str
+    state: str
+    type: str
+    protocol_type: str
+    assignor: str
+    members: tuple[MemberDescription, ...]
+    coordinator: Broker | None
+
+
+@dataclass(frozen=True, slots=True)
+class PositionChange:
+    """The change that a reset makes to one partition of a group.
+
+    Args:
+        before: The position that was committed; None: none.
+        after: The position that is committed now, or would be; None: none.
+    """
+
+    before: Position | None
+    after: Position | None
+
+
+# ---- what a driver implements -------------------------------------------------------------------------------
+
+
+class ClusterAdmin:
+    """Administration of one cluster. Every method raises Unsupported here: a driver overrides those that its cluster
+    has requests for.
+
+    Args:
+        needs: What a cluster needs to have them, and what to do instead.
+    """
+
+    def __init__(self, needs: str) -> None:
+        self._needs = needs
+
+    async def describe_cluster(self) -> ClusterDescription:
+        """Return the brokers. Raises OdradekError if none of them answers."""
+        raise Unsupported("describing the cluster", self._needs)
+
+    async def create_topics(
+        self, topics: Mapping[str, TopicSettings], *, validate_only: bool
+    ) -> Results[str, CreatedTopic]:
+        """Create topics, and return when brokers know leaders of their partitions, or after a time-out."""
+        raise Unsupported("creating a topic", self._needs)
+
+    async def delete_topics(self, names: Sequence[str]) -> Results[str, None]:
+        """Delete topics."""
+        raise Unsupported("deleting a topic", self._needs)
+
+    async def add_partitions(self, totals: Mapping[str, int], *, validate_only: bool) -> Results[str, None]:
+        """Increase the number of partitions of topics: name -> the number to reach."""
+        raise Unsupported("adding partitions", self._needs)
+
+    async def describe_topics(self, names: Sequence[str]) -> Results[str, TopicDescription]:
+        """Return the partitions of topics and their replicas. Never creates a topic."""
+        raise Unsupported("describing a topic", self._needs)
+
+    async def describe_topic_configs(self, names: Sequence[str]) -> Results[str, Mapping[str, ConfigEntry]]:
+        """Return the configuration of topics, by the name of the entry."""
+        raise Unsupported("describing a configuration", self._needs)
+
+    async def describe_broker_configs(self, ids: Sequence[int]) -> Results[int, Mapping[str, ConfigEntry]]:
+        """Return the configuration of brokers, by the name of the entry."""
+        raise Unsupported("describing a configuration", self._needs)
+
+    async def alter_topic_configs(
+        self, changes: Mapping[str, Mapping[str, str | None]], *, validate_only: bool
+    ) -> Results[str, None]:
+        """Set entries of the configuration of topics; None: back to the default. Other entries stay."""
+        raise Unsupported("altering a configuration", self._needs)
+
+    async def alter_broker_configs(
+        self, changes: Mapping[int, Mapping[str, str | None]], *, validate_only: bool
+    ) -> Results[int, None]:
+        """Set entries of the configuration of brokers, as `alter_topic_configs` does."""
+        raise Unsupported("altering a configuration", self._needs)
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, Position | None]
+    ) -> Results[TopicPartition, Position]:
+        """Delete the records before a position; None: all. Returns the position where each log starts now."""
+        raise Unsupported("deleting records", self._needs)
+
+    async def list_groups(self) -> Sequence[GroupListing]:
+        """Return all groups, sorted by name. Raises OdradekError if a broker does not answer."""
+        raise Unsupported("listing groups", self._needs)
+
+    async def describe_groups(self, names: Sequence[str]) -> Results[str, GroupDescription]:
+        """Return states and members of groups."""
+        raise Unsupported("describing a group", self._needs)
+
+    async def delete_groups(self, names: Sequence[str]) -> Results[str, None]:
+        """Delete groups that have no members, and their positions."""
+        raise Unsupported("deleting a group", self._needs)
+
+    async def group_positions(self, group: str) -> Mapping[TopicPartition, Position] | None:
+        """Return all committed positions of a group; None if only those of partitions that are named can be read."""
+        return None
+
+    async def delete_positions(self, group: str, partitions: Sequence[TopicPartition]) -> Results[TopicPartition, None]:
+        """Delete committed positions of a group."""
+        raise Unsupported("deleting a committed position", self._needs)

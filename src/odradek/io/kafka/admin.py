@@ -1,0 +1,347 @@
+"""Administration of a cluster of Kafka 0.8 or later: `core.admin.ClusterAdmin`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from random import random
+from typing import TypeVar
+
+import anyio
+
+from odradek.core.admin import (
+    ClusterAdmin,
+    ClusterDescription,
+    ConfigEntry,
+    CreatedTopic,
+    GroupDescription,
+    GroupListing,
+    Results,
+    TopicDescription,
+    TopicSettings,
+)
+from odradek.core.kafka import admin_groups as groups
+from odradek.core.kafka import admin_topics as topics
+from odradek.core.kafka.broker_errors import broker_error
+from odradek.core.kafka.versions import BrokerVersions
+from odradek.errors import BrokerError, OdradekError
+from odradek.io.gather import gather, gather_outcomes
+from odradek.io.kafka.admin_requests import AdminRequests
+from odradek.io.kafka.metadata import metadata_request
+from odradek.types import Broker, Position, TopicPartition
+from odradek.wire.kafka.error_codes import ErrorCode
+from odradek.wire.kafka.messages.admin import (
+    AlterConfigsRequest,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteRecordsRequest,
+    DeleteTopicsRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+)
+from odradek.wire.kafka.messages.groups import (
+    ConsumerGroupDescribeRequest,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    ListGroupsRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+)
+from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataResponse
+
+__all__ = ["KafkaAdmin"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+NOT_OF_KIP_848 = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
+"""Answers of ConsumerGroupDescribe for a group that is a classic one, or does not exist. 3.7 to 3.9 may have the
+request and refuse it."""
+
+BY_WRITING = "on older brokers, write to the topic: they create it if auto.create.topics.enable is set"
+BY_TOOLS = "on older brokers, use the tools that come with them (kafka-topics.sh, kafka-configs.sh)"
+
+
+class KafkaAdmin(ClusterAdmin):
+    """Administration by requests to brokers. Requests that an old broker does not have raise Unsupported.
+
+    Cancelling a change leaves it done or not done. Errors of single items are in the results; what concerns the whole
+    request is raised.
+
+    Args:
+        requests: Sends requests.
+    """
+
+    def __init__(self, requests: AdminRequests) -> None:
+        super().__init__("")
+        self._requests = requests
+
+    # ---- topics ---------------------------------------------------------------------------------------------
+
+    async def describe_cluster(self) -> ClusterDescription:
+        """Return the brokers (see `ClusterAdmin`)."""
+        response = await self._requests.ask_any(MetadataRequest, lambda v: metadata_request(v, (), False))
+        brokers = sorted(Broker(each.node_id, each.host, each.port) for each in response.brokers)
+        racks = {each.node_id: each.rack for each in response.brokers if each.rack is not None}
+        controller = response.controller_id if response.controller_id >= 0 else None
+        return ClusterDescription(response.cluster_id, controller, tuple(brokers), racks)
+
+    async def create_topics(
+        self, settings: Mapping[str, TopicSettings], *, validate_only: bool
+    ) -> Results[str, CreatedTopic]:
+        """Create topics (see `ClusterAdmin`)."""
+        self._requests.require(CreateTopicsRequest, "creating a topic", f"Kafka 0.10.1: {BY_WRITING}")
+        response = await self._requests.ask_controller(
+            CreateTopicsRequest,
+            lambda v: topics.create_request(settings, v, self._requests.timeout_ms, validate_only=validate_only),
+            lambda answer: [topic.error_code for topic in answer.topics],
+        )
+        results = topics.read_created(response, settings)
+        if results.done and not validate_only:
+            await self._wait_for_leaders(results.done)
+        return results
+
+    async def delete_topics(self, names: Sequence[str]) -> Results[str, None]:
+        """Delete topics (see `ClusterAdmin`)."""
+        self._requests.require(DeleteTopicsRequest, "deleting a topic", f"Kafka 0.10.1: {BY_TOOLS}")
+        response = await self._requests.ask_controller(
+            DeleteTopicsRequest,
+            lambda v: topics.delete_request(names, v, self._requests.timeout_ms),
+            lambda answer: [topic.error_code for topic in answer.responses],
+        )
+        return topics.read_deleted(response, names)
+
+    async def add_partitions(self, totals: Mapping[str, int], *, validate_only: bool) -> Results[str, None]:
+        """Increase the number of partitions (see `ClusterAdmin`)."""
+        self._requests.require(CreatePartitionsRequest, "adding partitions", f"Kafka 1.0: {BY_TOOLS}")
+        wanted = tuple(CreatePartitionsTopic(name=name, count=n, assignments=None) for name, n in totals.items())
+        request = CreatePartitionsRequest(
+            topics=wanted, timeout_ms=self._requests.timeout_ms, validate_only=validate_only
+        )
+        response = await self._requests.ask_controller(
+            CreatePartitionsRequest, lambda v: request, lambda answer: [each.error_code for each in answer.results]
+        )
+        answers = {
+            each.name: topics.item_error(each.error_code, each.error_message, f"partitions of topic {each.name!r}")
+            for each in response.results
+        }
+        results = topics.item_results(totals, answers, "CreatePartitions")
+        if results.done and not validate_only:
+            await self._wait_for_leaders(results.done, totals)
+        return results
+
+    async def describe_topics(self, names: Sequence[str]) -> Results[str, TopicDescription]:
+        """Return the partitions of topics (see `ClusterAdmin`)."""
+        return topics.read_topics(await self._read_metadata(names), names)
+
+    async def _read_metadata(self, names: Sequence[str]) -> MetadataResponse:
+        """Read topics. Brokers before 0.11 create those that are named, so they are asked for all."""
+
+        def build(versions: BrokerVersions) -> MetadataRequest:
+            return metadata_request(versions, names if versions.has(MetadataRequest, 4) else None, False)
+
+        return await self._requests.ask_any(MetadataRequest, build)
+
+    async def _wait_for_leaders(self, names: Mapping[str, object], totals: Mapping[str, int] | None = None) -> None:
+        """Wait until brokers know a leader of each partition, so that new topics can be used; not longer than a request
+        may take."""
+        with anyio.move_on_after(self._requests.timeout_ms / 1000):
+            for attempt in range(1_000):
+                described = topics.read_topics(await self._read_metadata(list(names)), names).done
+                if len(described) == len(names) and all(
+                    len(topic.partitions) >= (totals or {}).get(name, 1)
+                    and all(partition.leader is not None for partition in topic.partitions)
+                    for name, topic in described.items()
+                ):
+                    break
+                await anyio.sleep(self._requests.backoff.delay(attempt, random()))
+        await self._requests.metadata.refresh()
+
+    # ---- configuration --------------------------------------------------------------------------------------
+
+    async def describe_topic_configs(self, names: Sequence[str]) -> Results[str, Mapping[str, ConfigEntry]]:
+        """Return the configuration of topics (see `ClusterAdmin`)."""
+        self._requests.require(DescribeConfigsRequest, "describing a configuration", f"Kafka 0.11: {BY_TOOLS}")
+        request = topics.describe_configs_request(topics.TOPIC, names)
+        response = await self._requests.ask_any(DescribeConfigsRequest, lambda v: request)
+        return topics.read_configs(response, topics.TOPIC, names)
+
+    async def describe_broker_configs(self, ids: Sequence[int]) -> Results[int, Mapping[str, ConfigEntry]]:
+        """Return the configuration of brokers (see `ClusterAdmin`): each of them is asked for its own."""
+        self._requests.require(DescribeConfigsRequest, "describing a configuration", f"Kafka 0.11: {BY_TOOLS}")
+
+        async def describe(number: int) -> Mapping[str, ConfigEntry]:
+            request = topics.describe_configs_request(topics.BROKER, [str(number)])
+            response = await self._requests.ask(self._broker(number), DescribeConfigsRequest, lambda v: request)
+            return topics.read_configs(response, topics.BROKER, [str(number)]).check()[str(number)]
+
+        return await _each(ids, describe)
+
+    async def alter_topic_configs(
+        self, changes: Mapping[str, Mapping[str, str | None]], *, validate_only: bool
+    ) -> Results[str, None]:
+        """Set entries (see `ClusterAdmin`). Before 2.3 the whole configuration of a topic is read and written again: a
+        change by another client in between is undone."""
+        if not self._requests.has(IncrementalAlterConfigsRequest):
+            return await self._replace_topic_configs(changes, validate_only)
+        request = topics.incremental_request(topics.TOPIC, changes, validate_only=validate_only)
+        response = await self._requests.ask_any(IncrementalAlterConfigsRequest, lambda v: request)
+        return topics.read_altered(response.responses, changes)
+
+    async def _replace_topic_configs(
+        self, changes: Mapping[str, Mapping[str, str | None]], validate_only: bool
+    ) -> Results[str, None]:
+        self._requests.require(AlterConfigsRequest, "altering a configuration", f"Kafka 0.11: {BY_TOOLS}")
+        present = await self.describe_topic_configs(list(changes))
+        merged = {name: topics.merged_config(entries, changes[name]) for name, entries in present.done.items()}
+        if not merged:
+            return Results({}, present.failed)
+        request = topics.alter_request(topics.TOPIC, merged, validate_only=validate_only)
+        response = await self._requests.ask_any(AlterConfigsRequest, lambda v: request)
+        results = topics.read_altered(response.responses, merged)
+        return Results(results.done, {**present.failed, **results.failed})
+
+    async def alter_broker_configs(
+        self, changes: Mapping[int, Mapping[str, str | None]], *, validate_only: bool
+    ) -> Results[int, None]:
+        """Set entries (see `ClusterAdmin`). Before 2.3 brokers can only replace the whole configuration of a broker,
+        which cannot be done safely: its secrets cannot be read."""
+        self._requests.require(IncrementalAlterConfigsRequest, "altering a broker's configuration", "Kafka 2.3")
+
+        async def alter(number: int) -> None:
+            named = {str(number): changes[number]}
+            request = topics.incremental_request(topics.BROKER, named, validate_only=validate_only)
+            response = await self._requests.ask(self._broker(number), IncrementalAlterConfigsRequest, lambda v: request)
+            topics.read_altered(response.responses, named).check()
+
+        return await _each(list(changes), alter)
+
+    def _broker(self, number: int) -> Broker:
+        broker = self._requests.metadata.table.brokers.get(number)
+        if broker is None:
+            raise broker_error(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {number}")
+        return broker
+
+    # ---- records --------------------------------------------------------------------------------------------
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, Position | None]
+    ) -> Results[TopicPartition, Position]:
+        """Delete records (see `ClusterAdmin`): the leader of each partition does it."""
+        self._requests.require(DeleteRecordsRequest, "deleting records", "Kafka 0.11: older brokers delete by age")
+        for topic in {partition.topic for partition in before}:
+            await self._requests.metadata.table_for_topic(topic)
+
+        async def delete(partition: TopicPartition) -> Position:
+            request = groups.delete_records_request({partition: before[partition]}, self._requests.timeout_ms)
+
+            async def attempt() -> Position:
+                response = await self._requests.ask(self._leader(partition), DeleteRecordsRequest, lambda v: request)
+                try:
+                    return groups.read_deleted_records(response, [partition]).check()[partition]
+                except OdradekError as error:
+                    if error.refresh_metadata:
+                        await self._requests.metadata.refresh()
+                    raise
+
+            if self._requests.metadata.table.state.partition(partition) is None:
+                raise broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"deleting records of {partition}")
+            return await self._requests.until_accepted(attempt)
+
+        return await _each(list(before), delete)
+
+    def _leader(self, partition: TopicPartition) -> Broker:
+        leader = self._requests.metadata.table.leader(partition)
+        if leader is not None:
+            return leader
+        raise broker_error(ErrorCode.LEADER_NOT_AVAILABLE, f"deleting records of {partition}")
+
+    # ---- groups ---------------------------------------------------------------------------------------------
+
+    async def list_groups(self) -> list[GroupListing]:
+        """Return all groups (see `ClusterAdmin`): each broker lists those that it coordinates."""
+        self._requests.require(ListGroupsRequest, "listing groups", "Kafka 0.9")
+
+        async def listed(broker: Broker) -> list[GroupListing]:
+            answer = await self._requests.ask(broker, ListGroupsRequest, lambda versions: ListGroupsRequest())
+            return groups.read_listed(answer, broker)
+
+        lists = await gather(listed, self._requests.metadata.table.brokers.values())
+        return sorted({group.name: group for each in lists for group in each}.values(), key=lambda group: group.name)
+
+    async def describe_groups(self, names: Sequence[str]) -> Results[str, GroupDescription]:
+        """Return states and members of groups (see `ClusterAdmin`)."""
+        self._requests.require(DescribeGroupsRequest, "describing a group", "Kafka 0.9")
+        return await _each(names, self._describe_group)
+
+    async def _describe_group(self, name: str) -> GroupDescription:
+        if self._requests.has(ConsumerGroupDescribeRequest):
+            try:
+                return await self._requests.ask_coordinator(
+                    name,
+                    ConsumerGroupDescribeRequest,
+                    lambda versions: ConsumerGroupDescribeRequest(group_ids=(name,)),
+                    lambda response, broker: groups.read_consumer_group(response, name, broker),
+                    changes=False,
+                )
+            except BrokerError as error:
+                if error.code not in NOT_OF_KIP_848:
+                    raise
+        return await self._requests.ask_coordinator(
+            name,
+            DescribeGroupsRequest,
+            lambda versions: DescribeGroupsRequest(groups=(name,)),
+            lambda response, broker: groups.read_classic_group(response, name, broker),
+            changes=False,
+        )
+
+    async def delete_groups(self, names: Sequence[str]) -> Results[str, None]:
+        """Delete groups (see `ClusterAdmin`)."""
+        needs = "Kafka 1.1: older brokers forget the positions of a group without members after a time"
+        self._requests.require(DeleteGroupsRequest, "deleting a group", needs)
+
+        def read(response: DeleteGroupsResponse, name: str) -> None:
+            answers = {
+                each.group_id: topics.item_error(each.error_code, None, f"deleting group {each.group_id!r}")
+                for each in response.results
+            }
+            topics.item_results([name], answers, "DeleteGroups").check()
+
+        async def delete(name: str) -> None:
+            request = DeleteGroupsRequest(groups_names=(name,))
+            await self._requests.ask_coordinator(
+                name, DeleteGroupsRequest, lambda v: request, lambda answer, _: read(answer, name), changes=True
+            )
+
+        return await _each(names, delete)
+
+    async def group_positions(self, group: str) -> Mapping[TopicPartition, Position] | None:
+        """Return all committed positions of a group (see `ClusterAdmin`): 0.10.2 and later."""
+        if not self._requests.has(OffsetFetchRequest, 2):
+            return None
+        return await self._requests.ask_coordinator(
+            group,
+            OffsetFetchRequest,
+            lambda versions: groups.all_positions_request(group, versions),
+            lambda response, _: groups.read_positions(response, group),
+            changes=False,
+        )
+
+    async def delete_positions(self, group: str, partitions: Sequence[TopicPartition]) -> Results[TopicPartition, None]:
+        """Delete committed positions (see `ClusterAdmin`)."""
+        self._requests.require(OffsetDeleteRequest, "deleting a committed position", "Kafka 2.4")
+        request = groups.delete_positions_request(group, partitions)
+        return await self._requests.ask_coordinator(
+            group,
+            OffsetDeleteRequest,
+            lambda versions: request,
+            lambda response, _: groups.read_deleted_positions(response, group, partitions),
+            changes=True,
+        )
+
+
+async def _each(items: Sequence[K], call: Callable[[K], Awaitable[V]]) -> Results[K, V]:
+    """Call for every item, at the same time; the results say which calls failed."""
+    outcomes = await gather_outcomes(call, items)
+    return topics.item_results(items, dict(zip(items, outcomes, strict=True)), "")

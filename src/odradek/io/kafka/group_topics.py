@@ -1,0 +1,79 @@
+"""The topics of a group's members: their names, partitions and ids, from the metadata of the cluster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any
+
+from odradek.core.interfaces import Subscription
+from odradek.core.kafka.assignors import Topics
+from odradek.core.kafka.routing_snapshot import RoutingSnapshot
+from odradek.io.kafka.metadata import KafkaMetadata
+from odradek.wire.kafka.error_codes import ErrorCode
+from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+__all__ = ["GroupTopics", "replica_racks"]
+
+
+class GroupTopics:
+    """The topics of one subscription.
+
+    Args:
+        subscription: Names them, or has a pattern.
+        metadata: Of the cluster.
+        ask: Sends a request to any broker.
+    """
+
+    def __init__(self, subscription: Subscription, metadata: KafkaMetadata, ask: Callable[..., Awaitable[Any]]) -> None:
+        self._subscription, self._metadata, self._ask = subscription, metadata, ask
+        self._pattern = re.compile(subscription.include or subscription.exclude or "")
+
+    @property
+    def table(self) -> RoutingSnapshot:
+        return self._metadata.table
+
+    async def wait_for_newer(self, version: int) -> RoutingSnapshot:
+        """Wait for the next version of the table."""
+        return await self._metadata.wait_for_newer(version)
+
+    async def read_all(self) -> None:
+        """Read all topics of the cluster, from now on. Raises OdradekError."""
+        await self._metadata.all_topics()
+
+    async def read(self, topics: Collection[str]) -> RoutingSnapshot:
+        """Return a table with these topics, which is newer than this call. Raises OdradekError."""
+        await self.find(topics)
+        return await self._metadata.refresh()
+
+    async def find(self, topics: Collection[str]) -> None:
+        """Look up the topics that the table lacks. Raises OdradekError."""
+        for topic in topics:
+            await self._metadata.table_for_topic(topic)
+
+    async def names(self, topic_ids: Collection[bytes]) -> dict[bytes, str]:
+        """Return the names of topics by their ids, for those that the cluster knows (2.8 and later).
+
+        Raises OdradekError.
+        """
+        asked = tuple(MetadataRequestTopic(topic_id=topic_id, name=None) for topic_id in topic_ids)
+        request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
+        response: MetadataResponse = await self._ask(MetadataRequest, lambda versions: request)
+        return {topic.topic_id: topic.name for topic in response.topics if topic.name and not topic.error_code}
+
+    def selected(self) -> frozenset[str]:
+        """Return the topics of the subscription: those named, or those of the table that the pattern selects."""
+        wanted = self._subscription
+        if wanted.topics is not None:
+            return frozenset(wanted.topics)
+        return frozenset(t for t in self.table.topics if bool(self._pattern.fullmatch(t)) == (wanted.exclude is None))
+
+    def lacks_leaders(self) -> bool:
+        """Return True while a topic has no partitions because their leaders are being elected: they are not gone."""
+        known = self.table.state.topics
+        return any(t in known and known[t].error_code == ErrorCode.LEADER_NOT_AVAILABLE for t in self.selected())
+
+
+def replica_racks(table: RoutingSnapshot, topics: Collection[str]) -> Topics:
+    """Return the racks of the replicas of each partition, by topic."""
+    return {topic: table.state.replica_racks(topic) for topic in topics}

@@ -1,0 +1,173 @@
+"""Members under KIP-848, with a scripted coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from tests.io.kafka.peer import EVERYTHING
+from tests.io.kafka.test_membership import METADATA, A, B, Coordinator, Listener, driver_at
+
+from odradek.core.interfaces import Subscription
+from odradek.errors import BrokerError
+from odradek.io.kafka.membership import KafkaMembership
+from odradek.types import Position
+from odradek.wire.kafka.error_codes import ErrorCode
+from odradek.wire.kafka.messages.common import TopicIdPartitions
+from odradek.wire.kafka.messages.groups import (
+    ConsumerGroupHeartbeatAssignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    JoinGroupRequest,
+    OffsetCommitRequest,
+)
+from odradek.wire.kafka.messages.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+
+pytestmark = pytest.mark.anyio
+
+TOPIC_ID = bytes(range(16))
+FEATURE = FinalizedFeatureKey(name="group.version", max_version_level=1, min_version_level=1)
+VERSIONS = ApiVersionsResponse(api_keys=EVERYTHING.api_keys, finalized_features=(FEATURE,))
+
+
+class AssigningCoordinator(Coordinator):
+    """A broker that assigns both partitions of a topic to the one member of a group.
+
+    Attributes:
+        epoch: Of the member, at its next heartbeat.
+        target: Partitions to assign.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epoch = 1
+        self.target: tuple[int, ...] = (0, 1)
+        self.assigned: tuple[int, ...] = ()
+        self.answers[ApiVersionsRequest] = lambda request, version: VERSIONS
+        self.answers[MetadataRequest] = self.metadata
+        self.answers[ConsumerGroupHeartbeatRequest] = self.heartbeat
+
+    def metadata(self, request: MetadataRequest, version: int) -> MetadataResponse:
+        if request.topics and request.topics[0].topic_id == TOPIC_ID:
+            return MetadataResponse(topics=(MetadataResponseTopic(name="t", topic_id=TOPIC_ID),))
+        return METADATA
+
+    def heartbeat(self, request: ConsumerGroupHeartbeatRequest, version: int) -> ConsumerGroupHeartbeatResponse:
+        if error := self.error(request):
+            return ConsumerGroupHeartbeatResponse(error_code=error, error_message="scripted")
+        assignment = None
+        if request.member_epoch == 0 or self.assigned != self.target:
+            self.assigned = self.target
+            parts = TopicIdPartitions(topic_id=TOPIC_ID, partitions=self.target)
+            assignment = ConsumerGroupHeartbeatAssignment(topic_partitions=(parts,))
+        return ConsumerGroupHeartbeatResponse(
+            member_id=request.member_id, member_epoch=self.epoch, heartbeat_interval_ms=50, assignment=assignment
+        )
+
+
+@asynccontextmanager
+async def member_of(
+    peer: AssigningCoordinator, monkeypatch: pytest.MonkeyPatch, **fields: Any
+) -> AsyncIterator[tuple[KafkaMembership, Listener]]:
+    async with driver_at(peer, monkeypatch) as driver:
+        member, listener = driver.membership(Subscription("g", {"t": 1}, **fields)), Listener()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(member.run, listener)
+            yield member, listener
+            tasks.cancel_scope.cancel()
+        with anyio.fail_after(5):
+            await member.leave()
+
+
+BOTH = {A: None, B: None}
+
+
+async def test_the_coordinator_assigns_and_learns_what_is_owned(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = AssigningCoordinator()
+    async with member_of(peer, monkeypatch) as (member, listener):
+        await listener.until(1)
+        await member.commit({A: Position(3)})
+        await peer.until_sent(ConsumerGroupHeartbeatRequest, 2)
+    assert listener.calls == [("assign", BOTH)]
+    assert peer.positions == {A: 3}
+    join, *others, leave = peer.of(ConsumerGroupHeartbeatRequest)
+    assert (join.member_epoch, join.subscribed_topic_names) == (0, ("t",))
+    owned = (TopicIdPartitions(topic_id=TOPIC_ID, partitions=(0, 1)),)
+    assert [request.topic_partitions for request in others if request.topic_partitions is not None] == [owned]
+    assert (leave.member_epoch, leave.member_id) == (-1, member.consumer_id)
+
+
+async def test_only_what_moves_is_revoked(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = AssigningCoordinator()
+    async with member_of(peer, monkeypatch) as (_, listener):
+        await listener.until(1)
+        peer.epoch, peer.target = 2, (0,)
+        await listener.until(2)
+        peer.epoch, peer.target = 3, (0, 1)
+        await listener.until(3)
+    assert listener.calls == [("assign", BOTH), ("revoke", {B}), ("assign", {B: None})]
+
+
+async def test_a_fenced_member_loses_everything_and_joins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = AssigningCoordinator()
+    async with member_of(peer, monkeypatch) as (_, listener):
+        await listener.until(1)
+        peer.errors[ConsumerGroupHeartbeatRequest] = [ErrorCode.FENCED_MEMBER_EPOCH]
+        await listener.until(3)
+    assert listener.calls == [("assign", BOTH), ("lost", {A, B}), ("assign", BOTH)]
+
+
+async def test_a_commit_with_a_stale_epoch_is_repeated_with_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = AssigningCoordinator()
+    async with member_of(peer, monkeypatch) as (member, listener):
+        await listener.until(1)
+        peer.epoch = 7
+        peer.errors[OffsetCommitRequest] = [ErrorCode.STALE_MEMBER_EPOCH]
+        await member.commit({A: Position(3)})
+        assert peer.positions == {A: 3}
+        assert [commit.generation_id_or_member_epoch for commit in peer.of(OffsetCommitRequest)][-1] == 7
+
+
+async def test_a_group_that_only_classic_members_can_join_is_joined_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = AssigningCoordinator()
+    peer.errors[ConsumerGroupHeartbeatRequest] = [ErrorCode.GROUP_ID_NOT_FOUND]
+    async with member_of(peer, monkeypatch) as (_, listener):
+        await listener.until(1)
+        assert peer.of(JoinGroupRequest)
+    assert len(peer.of(ConsumerGroupHeartbeatRequest)) == 1
+
+
+async def test_a_protocol_that_was_asked_for_is_never_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = AssigningCoordinator()
+    peer.errors[ConsumerGroupHeartbeatRequest] = [ErrorCode.GROUP_ID_NOT_FOUND]
+    async with driver_at(peer, monkeypatch) as driver:
+        member = driver.membership(Subscription("g", {"t": 1}, group_protocol="consumer"))
+        with anyio.fail_after(10):
+            with pytest.raises(BrokerError, match="scripted"):
+                await member.run(Listener())
+            await member.leave()
+    assert not peer.of(JoinGroupRequest)
+
+
+async def test_a_pattern_is_left_to_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = AssigningCoordinator()
+    async with driver_at(peer, monkeypatch) as driver:
+        member, listener = driver.membership(Subscription("g", include="t|u")), Listener()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(member.run, listener)
+            await listener.until(1)
+            tasks.cancel_scope.cancel()
+        await member.leave()
+    join = peer.of(ConsumerGroupHeartbeatRequest)[0]
+    assert (join.subscribed_topic_names, join.subscribed_topic_regex) == ((), "t|u")
+    assert listener.calls == [("assign", BOTH)]
