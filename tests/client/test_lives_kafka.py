@@ -56,7 +56,7 @@ class KafkaLife(Life):
 
     tuning = Tuning(backoff=BACKOFF, request_timeout=1.0, connect_timeout=1.0)
     patience = 10.0
-    longest_s = 0.5
+    longest_s = 4.0
     hangs_after_s = 120.0
 
     def __init__(self, seed: int, broker: KafkaBroker, proxy: FaultProxy) -> None:
@@ -70,21 +70,29 @@ class KafkaLife(Life):
         """Make a topic for the life, and delete it afterwards."""
         life = cls(seed, broker, proxy)
         broker.create_topic(life.topic, PARTITIONS)
+        anyio.run(life._write)
         try:
             yield life
         finally:
             proxy.heal()
             ask(broker.host, broker.port, DeleteTopicsRequest(topic_names=(life.topic,), timeout_ms=10_000), 4)
 
+    async def _write(self) -> None:
+        """Write the first records."""
+        values = [self.value() for _ in range(self.chance.randrange(40))]
+        async with self.connect() as k, k.producer() as out:
+            await out.send_many(self.topic, [od.ProducerRecord(value, key=value) for value in values])
+        self.acked |= set(values)
+
     def connect(self) -> od.Cluster:
         return od.Cluster(KafkaDriver([Broker(-1, self._proxy.host, self._proxy.port)], OPTIONS), self.tuning)
 
     async def disturb(self) -> None:
         await anyio.to_thread.run_sync(self._disturb)
-        await anyio.sleep(self.chance.random() * 0.2)
+        await anyio.sleep(self.chance.random())
 
     def _disturb(self) -> None:
-        match self.chance.randrange(8):
+        match self.chance.randrange(10):
             case 0:
                 self._proxy.cut(reset=self.chance.random() < 0.5)
             case 1:
@@ -96,8 +104,10 @@ class KafkaLife(Life):
                 self._proxy.cut()
             case 4:
                 self._proxy.split(self.chance.randrange(1, 30))
-            case _:
+            case 5:
                 self._heal()
+            case _:
+                self._proxy.heal()
 
     def _heal(self) -> None:
         self._proxy.heal()

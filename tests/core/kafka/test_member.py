@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -514,8 +513,8 @@ def test_an_error_that_a_thread_got_for_this_generation_counts_and_one_for_an_ol
     driver = Driver().stable(0)
     request = driver.member.keep_alive()
     assert isinstance(request, HeartbeatRequest)
-    driver.member.kept_alive(replace(request, generation_id=0), HeartbeatResponse(error_code=25))
+    driver.member.kept_alive(HeartbeatRequest(group_id="g", member_id="me"), HeartbeatResponse(error_code=25))
     assert driver.poll() == [] and driver.member.owned == tp(0)
     driver.member.kept_alive(request, HeartbeatResponse(error_code=27))
-    driver.sent(JoinGroupRequest)
+    assert driver.poll() == [Revoke(tp(0))]
     assert Driver().member.keep_alive() is None

@@ -467,11 +467,11 @@ async def test_brokers_before_0_9_have_no_groups(monkeypatch: pytest.MonkeyPatch
             await driver.groups()
 
 
-async def test_brokers_before_0_8_2_store_no_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_brokers_before_0_8_1_store_no_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = of_release("0.8.0")
     peer.answers[MetadataRequest] = lambda request, version: METADATA
     async with driver_at(peer, monkeypatch) as driver:
-        with pytest.raises(Unsupported, match=r"Kafka 0\.8\.2"):
+        with pytest.raises(Unsupported, match=r"Kafka 0\.8\.1"):
             await driver.offsets("g").fetch([A])
 
 

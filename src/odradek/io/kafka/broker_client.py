@@ -138,7 +138,9 @@ class KafkaBrokerClient:
             encoded = [(batch, bytes_for(batch, versions, limit, now)) for batch in batches]
             return produce_request(encoded, acks=acks, timeout_ms=timeout_ms, topic_ids=ids)
 
-        limits = VersionLimits(topic_ids=bool(ids))
+        stamp = stamp_of(batches[0]) if batches else None
+        v2 = stamp is not None and stamp.producer.transactions_v2
+        limits = VersionLimits(topic_ids=bool(ids), transactions_v2=v2)
         size = sum([len(batch.encoded or b"") for batch in batches])
         if not acks:
             written: InFlightRequest[Any] = self.connection.submit_decoded(

@@ -35,6 +35,7 @@ from odradek.io.kafka.membership import KafkaMembership
 from odradek.io.kafka.metadata import KafkaMetadata, MetadataOptions
 from odradek.io.kafka.offsets import CoordinatorAccess, KafkaOffsets
 from odradek.io.kafka.producer_sequences import KafkaProducerSequences
+from odradek.io.kafka.transactions import KafkaTransactions
 from odradek.io.security import Security
 from odradek.io.tls import client_context
 from odradek.types import Broker
@@ -259,6 +260,21 @@ class KafkaDriver:
             return None
         return KafkaProducerSequences(lambda request: self.ask(InitProducerIdRequest, lambda versions: request))
 
+    def producer_transactions(self, transactional_id: str, timeout_s: float) -> KafkaTransactions:
+        """Return the transactions of one producer (see `ProtocolDriver`). Raises Unsupported before 0.11."""
+        known = self.connections.known
+        if not known.all_have(lambda v: v.has_transactions):
+            raise Unsupported(
+                "a transaction", "Kafka 0.11, and the message format of 0.11 (log.message.format.version)"
+            )
+        return KafkaTransactions(
+            self._coordinator_access(),
+            transactional_id,
+            timeout_s,
+            v2=known.all_have(lambda v: v.has_transactions_v2),
+            has_epoch_bump=known.all_have(lambda v: v.has_epoch_bump),
+        )
+
     def default_partitioner(self) -> Murmur2:
         """Return the partitioner of producers that name none: that of Java's client."""
         return Murmur2()
@@ -301,7 +317,6 @@ class KafkaDriver:
             subscription,
             settings,
             spawn=self._spawn,
-            ask=self.ask,
             number=self._members,
         )
 
@@ -347,7 +362,12 @@ class KafkaDriver:
     def _coordinator_access(self) -> CoordinatorAccess:
         options = self._options
         return CoordinatorAccess(
-            self.connections, self.coordinators, self.versions, options.request_timeout_s, options.connection.backoff
+            self.connections,
+            self.coordinators,
+            self.ask,
+            self.versions,
+            options.request_timeout_s,
+            options.connection.backoff,
         )
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -188,9 +188,10 @@ class FetchExchange:
             part.end()
 
     def fail(self, code: int) -> OdradekError:
-        """Return the error for an error code of the whole response."""
+        """Return the error for an error code of the whole response; it is treated as that of a partition."""
         assert code != ErrorCode.NONE
-        return broker_error(code, f"{self._address}: fetch of {len(self._parts)} partitions")
+        error = broker_error(code, f"{self._address}: fetch of {len(self._parts)} partitions")
+        return _with_step(error, fetch_step(FetchPartitionData(error_code=code)))
 
     def _part(self, topic: FetchableTopicResponse, data: FetchPartitionData) -> PartitionExchange | None:
         name = topic.topic or self._names.get(topic.topic_id, "")

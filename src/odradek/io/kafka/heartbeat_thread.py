@@ -14,7 +14,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -170,8 +169,13 @@ class HeartbeatThread:
             return
         request = heartbeat.request
         if isinstance(request, ConsumerGroupHeartbeatRequest) and isinstance(response, ConsumerGroupHeartbeatResponse):
-            epoch = max(request.member_epoch, response.member_epoch)
-            self._heartbeat = heartbeat._replace(request=replace(request, member_epoch=epoch))
+            following = ConsumerGroupHeartbeatRequest(
+                group_id=request.group_id,
+                member_id=request.member_id,
+                member_epoch=max(request.member_epoch, response.member_epoch),
+                instance_id=request.instance_id,
+            )
+            self._heartbeat = heartbeat._replace(request=following)
 
     # ---- the log ---------------------------------------------------------------------------------------------
 

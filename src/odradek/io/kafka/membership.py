@@ -66,7 +66,6 @@ class KafkaMembership:
         subscription: The group and its topics.
         settings: Timeouts.
         spawn: Runs what keeps the member in its group.
-        ask: Sends a request to any broker.
         number: Tells members of one cluster apart: each has a connection of its own.
 
     Raises:
@@ -81,10 +80,9 @@ class KafkaMembership:
         settings: MemberSettings,
         *,
         spawn: Spawn,
-        ask: Callable[..., Awaitable[Any]],
         number: int,
     ) -> None:
-        self._access, self._topics, self._spawn, self._ask = access, topics, spawn, ask
+        self._access, self._topics, self._spawn = access, topics, spawn
         self._subscription, self._settings = subscription, settings
         self._assignors = assignors_of(subscription.assignors)
         self._group, self._purpose = subscription.group, f"group {subscription.group} member {number}"
@@ -197,10 +195,14 @@ class KafkaMembership:
             BrokerError: The group has removed this member, or refuses the positions. Nothing more of them is stored.
             TransportError, DeadlineError: They may be stored or not.
         """
-        await self._offsets.commit(positions, token=lambda: self._token(positions), refused=self._commit_refused)
+        await self._offsets.commit(positions, token=lambda: self.token(positions), refused=self._commit_refused)
 
-    def _token(self, positions: Mapping[TopicPartition, Position]) -> GroupMetadata:
-        """Return the current generation, if the member has all these partitions in it."""
+    def shares(self, access: CoordinatorAccess) -> bool:
+        """Return True if this member belongs to the cluster of these coordinators."""
+        return self._access.coordinators is access.coordinators
+
+    def token(self, positions: Mapping[TopicPartition, Position]) -> GroupMetadata:
+        """Return the current generation, if the member has all these partitions in it; else raise GroupError."""
         if foreign := sorted(positions.keys() - self._assigned.keys()):
             raise GroupError(f"group {self._group}: {foreign[0]} does not belong to this member: not committed")
         return self._member.fence
@@ -367,7 +369,7 @@ class KafkaMembership:
 
     async def _request(self, send: Send) -> Response:
         if send.node is None:
-            response: Response = await self._ask(type(send.request), lambda versions: send.request)
+            response: Response = await self._access.ask(type(send.request), lambda versions: send.request)
             return response
         response = await self._connection(send.node).submit(send.request, timeout_s=send.timeout_s)
         return response  # noqa: RET504 - typed by the assignment: `Send.request` is of any kind

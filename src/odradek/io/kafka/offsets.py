@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import random
 from typing import Any, TypeVar
@@ -38,6 +38,7 @@ class CoordinatorAccess:
     Args:
         connections: Connections to its brokers.
         coordinators: Finds them.
+        ask: Sends a request, made for the versions of the broker, to any broker.
         versions: Returns the versions of the oldest broker met so far.
         timeout_s: From a call to its outcome (s).
         backoff: Between two attempts.
@@ -45,13 +46,15 @@ class CoordinatorAccess:
 
     connections: BrokerConnections
     coordinators: Coordinators
+    ask: Callable[..., Awaitable[Any]]
     versions: Callable[[], BrokerVersions]
     timeout_s: float = 10.0
     backoff: Backoff = Backoff()  # noqa: RUF009 - frozen
 
 
 class KafkaOffsets:
-    """The positions that a group has committed, through its coordinator.
+    """The positions that a group has committed, through its coordinator. Before 0.8.2 there are no coordinators: any
+    broker keeps the positions in ZooKeeper, where later brokers do not look for them.
 
     Args:
         access: The way to the coordinator.
@@ -68,7 +71,7 @@ class KafkaOffsets:
 
         Raises:
             BrokerError, TransportError, DeadlineError: Not all of them could be read.
-            Unsupported: The brokers are older than 0.8.2.
+            Unsupported: The brokers are older than 0.8.1.
         """
         group = GroupMetadata(self.group)
         read: dict[TopicPartition, Position | None] = {}
@@ -103,7 +106,7 @@ class KafkaOffsets:
 
         Raises:
             BrokerError, TransportError, DeadlineError: Names partitions that were not stored, and why.
-            Unsupported: The brokers are older than 0.8.2.
+            Unsupported: The brokers are older than 0.8.1.
         """
         left = dict(positions)
 
@@ -158,10 +161,15 @@ class KafkaOffsets:
         return broker_error(worst.error_code, f"group {self.group}: {what}: {names}{more}")
 
     async def _ask(self, api: type[Request[R]], build: Callable[[BrokerVersions], Request[R]]) -> R:
-        if not self._access.versions().has_offsets_in_kafka:
-            raise Unsupported("storing positions under a group name", "Kafka 0.8.2")
-        broker = await self._access.coordinators.find(CoordinatorType.GROUP, self.group)
-        return await self._access.connections.get(broker, "positions").submit_built(api, build)
+        versions = self._access.versions()
+        if not versions.has_offsets:
+            raise Unsupported("storing positions under a group name", "Kafka 0.8.1: keep a reader's bookmark instead")
+        if not versions.has_offsets_in_kafka:
+            response: R = await self._access.ask(api, build)
+        else:
+            broker = await self._access.coordinators.find(CoordinatorType.GROUP, self.group)
+            response = await self._access.connections.get(broker, "positions").submit_built(api, build)
+        return response
 
     def _forget(self) -> None:
         self._access.coordinators.forget(CoordinatorType.GROUP, self.group)

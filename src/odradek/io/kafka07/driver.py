@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from threading import get_ident
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from anyio.abc import TaskGroup
 
@@ -215,6 +215,10 @@ class Kafka07Driver:
 
     def producer_sequences(self) -> None:
         """Return None: 0.7 brokers do not notice repeated batches."""
+
+    def producer_transactions(self, transactional_id: str, timeout_s: float) -> NoReturn:
+        """Raise Unsupported."""
+        raise Unsupported("a transaction", "Kafka 0.11")
 
     def default_partitioner(self) -> KeyHash:
         """Return the partitioner of producers that name none."""
