@@ -29,6 +29,7 @@ SINCE = {
     "incremental": (2, 3),
     "records": (0, 11),
     "partitions": (1, 0),
+    "positions": (0, 8, 1),
     "groups": (0, 9),
     "delete group": (1, 1),
     "delete position": (2, 4),
@@ -244,6 +245,10 @@ async def test_a_group_is_listed_described_reset_and_deleted(admin: Admin, topic
 async def test_positions_are_reset_where_there_are_no_groups_but_positions(admin: Admin, topic: str) -> None:
     await admin.topic(topic, 1)
     partition = od.TopicPartition(topic, 0)
+    if not admin.has("positions"):
+        with pytest.raises(od.Unsupported, match=re.escape("0.8.1")):
+            await admin.k.admin.group_positions(topic)
+        return
     assert (await admin.k.admin.reset_positions(topic, {partition: LATEST})).check() == {
         partition: PositionChange(None, Position(0))
     }

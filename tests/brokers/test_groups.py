@@ -71,13 +71,13 @@ async def test_members_share_a_topic_commit_and_the_next_member_continues(
     ran("groups", protocol)
 
 
-async def test_positions_are_stored_for_a_group_from_0_8_2_on(kafka: KafkaBroker, topic: str, ran: Ran) -> None:
+async def test_positions_are_stored_for_a_group_from_0_8_1_on(kafka: KafkaBroker, topic: str, ran: Ran) -> None:
     kafka.create_topic(topic, PARTITIONS)
     async with connect(kafka) as cluster:
         offsets, partitions = cluster.driver.offsets(topic), await cluster.partitions(topic)
         with anyio.fail_after(WITHIN_S):
-            if not has(kafka, (0, 8, 2)):
-                with pytest.raises(od.Unsupported, match=r"Kafka 0\.8\.2"):
+            if not has(kafka, (0, 8, 1)):
+                with pytest.raises(od.Unsupported, match=r"Kafka 0\.8\.1"):
                     await offsets.fetch(partitions)
                 return
             assert set((await offsets.fetch(partitions)).values()) == {None}
