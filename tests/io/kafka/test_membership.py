@@ -234,6 +234,23 @@ async def test_a_member_joins_gets_its_positions_and_leaves(monkeypatch: pytest.
     assert left.members[0].member_id == "m0"
 
 
+async def test_commits_carry_metadata_and_the_epoch_of_what_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Coordinator()
+    async with driver_at(peer, monkeypatch) as driver:
+        member, listener = driver.membership(Subscription("g", {"t": 1}, commit_metadata="host 1")), Listener()
+        driver.epochs.record(A, 0, 4)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(member.run, listener)
+            await listener.until(1)
+            await member.commit({A: Position(3), B: Position(3)})
+            tasks.cancel_scope.cancel()
+        await member.leave()
+    (commit,) = peer.of(OffsetCommitRequest)
+    parts = {p.partition_index: p for p in commit.topics[0].partitions}
+    assert [parts[n].committed_leader_epoch for n in range(2)] == [4, -1]
+    assert {p.committed_metadata for p in parts.values()} == {"host 1"}
+
+
 async def test_a_rebalance_takes_everything_from_an_eager_member(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Coordinator()
     async with member_of(peer, monkeypatch) as (_, listener):

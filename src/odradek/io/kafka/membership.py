@@ -86,7 +86,7 @@ class KafkaMembership:
         self._subscription, self._settings = subscription, settings
         self._assignors = assignors_of(subscription.assignors)
         self._group, self._purpose = subscription.group, f"group {subscription.group} member {number}"
-        self._offsets = KafkaOffsets(access, subscription.group)
+        self._offsets = KafkaOffsets(access, subscription.group, subscription.commit_metadata)
         self._member = self._make_member(GroupProtocol.CLASSIC)  # until `run` asks what the brokers have
         self._steps: deque[Revoke | Assign] = deque()  # for the listener
         self._assigned: dict[TopicPartition, int] = {}  # what the listener has, with its stream
