@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import anyio.to_thread
@@ -272,6 +272,38 @@ async def test_a_table_can_be_done_by_a_transaction(k: od.Cluster, topic: str) -
                 break
     await until_stored(k, topic, 10)
     await until_committed(k, f"{topic}-out", rows)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_positions_are_fenced_by_members_of_both_group_protocols(
+    odradek_kafka: KafkaBroker, topic: str, protocol: Literal["classic", "consumer"]
+) -> None:
+    async with od.connect(f"kafka://{odradek_kafka.bootstrap}") as k:
+        await fill(k, topic, 10)
+        async with (
+            k.producer(transactional_id=topic) as out,
+            k.consumer(topic, group=topic, group_protocol=protocol) as consumer,
+        ):
+            async for batch in consumer.batches():
+                async with out.transaction() as tx:
+                    await out.send(f"{topic}-out", b"done")
+                    tx.done(batch)
+                if last_of(batch).value == b"9":
+                    break
+        await until_stored(k, topic, 10)
+
+
+async def test_after_a_failed_record_the_others_do_not_wait(k: od.Cluster, topic: str) -> None:
+    async with k.producer(transactional_id=topic, deliver_within=120.0) as out:
+        with pytest.raises(od.TransactionAborted, match="is larger than"), anyio.fail_after(60):
+            async with out.transaction():
+                acks = await out.send_many(topic, [b"1", b"2" * 2_000_000, b"3"])
+                assert len(acks.failed) >= 1
+                with pytest.raises((od.TransactionAborted, od.NotWritten)):
+                    await out.send(topic, b"4")
+        async with out.transaction():
+            await out.send(topic, b"5")
+    await until_committed(k, topic, [b"5"])
 
 
 async def test_a_batch_after_one_that_is_not_done_aborts(k: od.Cluster, topic: str) -> None:

@@ -267,9 +267,7 @@ class KafkaDriver:
         """Return the transactions of one producer (see `ProtocolDriver`). Raises Unsupported before 0.11."""
         known = self.connections.known
         if not known.all_have(lambda v: v.has_transactions):
-            raise Unsupported(
-                "a transaction", "Kafka 0.11, and the message format of 0.11 (log.message.format.version)"
-            )
+            raise Unsupported("a transaction (transactional_id)", "Kafka 0.11, and log.message.format.version 0.11")
         return KafkaTransactions(
             self._coordinator_access(),
             transactional_id,
