@@ -211,7 +211,7 @@ async def member_of(
             tasks.start_soon(member.run, listener)
             yield member, listener
             tasks.cancel_scope.cancel()
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             await member.leave()
 
 
@@ -450,7 +450,7 @@ async def test_a_member_that_leaves_before_it_has_its_id_waits_for_that(monkeypa
 
             peer.answers[JoinGroupRequest] = join
             await member.run(Listener())
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             await member.leave()
     (left,) = peer.of(LeaveGroupRequest)
     assert left.members[0].member_id == "old"
@@ -545,7 +545,7 @@ async def test_a_consumer_may_be_cancelled_at_any_moment(monkeypatch: pytest.Mon
     peer = with_everything_committed()
     async with driver_at(peer, monkeypatch) as driver:
         for checkpoints in range(0, 160, 4):
-            with anyio.fail_after(5):
+            with anyio.fail_after(30):
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(consume, driver)
                     for _ in range(checkpoints):
@@ -564,7 +564,7 @@ async def test_a_consumer_may_be_cancelled_natively_at_any_moment(monkeypatch: p
             for _ in range(checkpoints):
                 await asyncio.sleep(0)
             task.cancel()
-            with anyio.fail_after(5):
+            with anyio.fail_after(30):
                 await asyncio.wait([task])
             assert task.cancelled() or task.exception() is None
         await consume(driver)

@@ -195,10 +195,11 @@ class FetchExchange:
             part.end()
 
     def fail(self, code: int) -> OdradekError:
-        """Return the error for an error code of the whole response; it is treated as that of a partition."""
+        """Return the error for an error code of the whole response; what is retried for a partition is for all."""
         assert code != ErrorCode.NONE
         error = broker_error(code, f"{self._address}: fetch of {len(self._parts)} partitions")
-        return _with_step(error, fetch_step(FetchPartitionData(error_code=code)))
+        error.retriable |= fetch_step(FetchPartitionData(error_code=code)) in _RETRY
+        return error
 
     def _part(self, topic: FetchableTopicResponse, data: FetchPartitionData) -> PartitionExchange | None:
         name = topic.topic or self._names.get(topic.topic_id, "")
