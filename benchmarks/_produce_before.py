@@ -15,20 +15,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
-from subprocess import PIPE, Popen
 from time import perf_counter, process_time
 from typing import Any
 
 import anyio
 
-ROOT = Path(__file__).parent.parent
+from _paired import HEADING, ROOT, Rounds, Worker, measure_both, ratio_row
+
 VALUE = bytes(100)
 KEYS = [b"%d" % number for number in range(50_000)]
 TOPICS = (1, 1000)
@@ -133,33 +132,6 @@ def work(cluster: str, rate: float | None) -> None:
 # ---- the two of them ----------------------------------------------------------------------------------------
 
 
-class Worker:
-    """A process that measures one of the two.
-
-    Args:
-        tree: Its checkout.
-        cluster: The broker.
-        rate: Records a second; None: as they come.
-    """
-
-    def __init__(self, tree: Path, cluster: str, rate: float | None) -> None:
-        environment = os.environ | {"PYTHONPATH": str(tree / "src")}
-        command = [sys.executable, __file__, "--work", cluster, *(["--rate", str(rate)] if rate else [])]
-        self._process = Popen(command, env=environment, stdin=PIPE, stdout=PIPE, text=True)
-
-    def ask(self, name: str) -> list[float]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(name, file=self._process.stdin, flush=True)
-        answer: list[float] = json.loads(self._process.stdout.readline())
-        return answer
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(60)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tree", nargs="?", type=Path)
@@ -175,14 +147,14 @@ def main() -> None:
 
     names = ",".join(f"of-{count}:{count}" for count in TOPICS)
     with broker({"topic.partition.count.map": names, "log.flush.interval": 1}) as cluster:
-        workers = [Worker(tree, cluster.cluster, options.rate) for tree in (options.tree, ROOT)]
-        seen: dict[str, list[Sequence[list[float]]]] = {name: [] for name in WAYS if options.only in name}
+        rate = ["--rate", str(options.rate)] if options.rate else []
+        workers = [Worker(__file__, tree, "--work", cluster.cluster, *rate) for tree in (options.tree, ROOT)]
+        seen: dict[str, Rounds] = {name: [] for name in WAYS if options.only in name}
         for round_number in range(options.rounds + 1):
-            for name, rounds in seen.items():
-                order = workers if round_number % 2 else workers[::-1]
-                answers = {worker: worker.ask(name) for worker in order}
-                if round_number:  # the first warms up
-                    rounds.append([answers[worker] for worker in workers])
+            measured = measure_both(workers, list(seen), round_number)
+            if round_number:  # the first warms up
+                for name, rounds in seen.items():
+                    rounds.append(measured[name])
             for count in TOPICS:
                 cluster.wipe(f"of-{count}")
         for worker in workers:
@@ -190,15 +162,12 @@ def main() -> None:
     report(seen)
 
 
-def report(seen: dict[str, list[Sequence[list[float]]]]) -> None:
-    print(f"{'us a record':34} {'before':>9} {'now':>9} {'ratio':>7} {'quartiles':>14}")
+def report(seen: dict[str, Rounds]) -> None:
+    print(HEADING)
     for name, rounds in seen.items():
-        rows = {name: 0, f"{name}: p50 of a call": 1} if rounds[0][0][1] else {name: 0}
-        for title, which in rows.items():
-            ratios = sorted(now[which] / before[which] for before, now in rounds)
-            low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
-            before, now = (median(round_number[side][which] for round_number in rounds) for side in (0, 1))
-            print(f"{title:34} {before:9.2f} {now:9.2f} {median(ratios):7.2f} {f'{low:.2f} to {high:.2f}':>14}")
+        print(ratio_row(name, rounds))
+        if rounds[0][0][1]:
+            print(ratio_row(f"{name}: p50 of a call", rounds, 1))
     one, many = (f"put with keys, {count:,} partitions" for count in TOPICS)
     if one in seen and many in seen:
         for side, title in enumerate(("before", "now")):

@@ -32,11 +32,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="matrix",
         help="releases of Kafka whose real brokers `any_kafka` starts: the matrix of every run, or all",
     )
+    parser.addoption(
+        "--write-broker-table",
+        action="store_true",
+        help="write what ran against which broker (tests/brokers) into the documentation",
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "any_kafka" in metafunc.fixturenames:
         releases = [*MATRIX, *(OTHERS if metafunc.config.getoption("--brokers") == "all" else ())]
+        if (only := metafunc.definition.get_closest_marker("releases")) is not None:
+            releases = [pair for pair in MATRIX if pair[0] in only.args]
         metafunc.parametrize("any_kafka", releases, ids=map("-".join, releases), indirect=True, scope="session")
 
 
@@ -44,7 +51,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def any_kafka(request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
     """A running broker of each release in turn. Tests share it: use topics and groups of your own."""
     version, mode = request.param
-    with KafkaBroker(version, mode=mode) as broker:
+    with KafkaBroker(version, mode=mode, config={"num.partitions": "3", "auto.create.topics.enable": "true"}) as broker:
         yield broker
 
 

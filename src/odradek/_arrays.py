@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -98,7 +98,7 @@ def timestamp_types(types: Sequence[int] | None, rows: int) -> Array:
 def header_lists(columns: Sequence[Headers] | None, rows: int) -> Array:
     """Return the headers of each row as `HEADERS`; all lists are empty if there is no such column."""
     if columns is None:
-        return pa.Array.from_buffers(HEADERS, rows, [None, _filled(0, 4 * (rows + 1))], children=[_none(HEADERS)])
+        return _no_headers(rows)
     if not isinstance(columns, HeaderColumns):
         return pa.array(columns, HEADERS)
     arrays = [binaries(columns.names, pa.string()), binaries(columns.values)]
@@ -107,8 +107,15 @@ def header_lists(columns: Sequence[Headers] | None, rows: int) -> Array:
 
 
 # ---- constants: all with one value share a buffer, which is never written to ------------------------------------
+# A batch has several arrays that are the same, and the next batch often has as many rows.
 
 
+@lru_cache(maxsize=64)
+def _no_headers(rows: int) -> Array:
+    return pa.Array.from_buffers(HEADERS, rows, [None, _filled(0, 4 * (rows + 1))], children=[_none(HEADERS)])
+
+
+@lru_cache(maxsize=64)
 def constant(value: int, rows: int) -> Array:
     """Return an int32 array with the same value in each row."""
     return pa.Array.from_buffers(_INT32, rows, [None, _filled(value, 4 * rows)])

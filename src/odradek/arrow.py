@@ -20,7 +20,7 @@ a 0.7 message lies.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, repeat
 from typing import Any
@@ -59,9 +59,11 @@ def _not_null(name: str, kind: pa.DataType) -> pa.Field[Any]:
 
 _BINARY, _LARGE_BINARY, _INT32, _INT64 = pa.binary(), pa.large_binary(), pa.int32(), pa.int64()
 
-_LABELS = ("topic", "partition", "broker")
-"""Fields with one value for all rows of a part; each is the attribute of a TopicPartition."""
-_LABEL_TYPES = [pa.dictionary(_INT32, pa.string()), *[pa.dictionary(_INT32, _INT32)] * 2]
+_LABEL_TYPES: list[pa.DictionaryType[Any, Any]] = [
+    pa.dictionary(_INT32, pa.string()),
+    *[pa.dictionary(_INT32, _INT32)] * 2,
+]
+"""Of the fields with one value for all rows of a part: those of its TopicPartition."""
 
 _FIELDS: list[pa.Field[Any]] = [
     pa.field("key", pa.binary()),
@@ -153,16 +155,13 @@ class _BatchMaker:
         self._errors = errors
         self._large = any(_is_large(columns) for _, columns in parts)
         self.schema = _schema(errors=errors, large=self._large)
-        labels = [dict.fromkeys(getattr(partition, label) for partition, _ in parts) for label in _LABELS]
-        labels[2].pop(-1, None)  # no broker: null
-        self._dictionaries = [_dictionary(label, tuple(values)) for label, values in zip(_LABELS, labels, strict=True)]
-        self._numbers = [{value: number for number, value in enumerate(values)} for values in labels]
+        self._dictionaries, self._numbers = _dictionaries(tuple(dict.fromkeys([partition for partition, _ in parts])))
 
     def batch(self, parts: Sequence[Part]) -> pa.RecordBatch:
         """Return the rows of all parts as one record batch."""
         columns = [columns for _, columns in parts]
         sizes = [len(each.values) for each in columns]
-        topic, partition, broker = (self._label(which, parts, sizes) for which in range(len(_LABELS)))
+        topic, partition, broker = (self._label(which, parts, sizes) for which in range(len(_LABEL_TYPES)))
         only, rows = (columns[0] if len(columns) == 1 else None), sizes[0]
 
         def joined(name: str, make: Callable[[Any, int], Array]) -> Array:
@@ -193,8 +192,7 @@ class _BatchMaker:
 
     def _label(self, which: int, parts: Sequence[Part], sizes: Sequence[int]) -> Array:
         """Return the column of topics, partitions or brokers."""
-        label = _LABELS[which]
-        numbers = [self._numbers[which].get(getattr(partition, label)) for partition, _ in parts]
+        numbers = [self._numbers[which].get(partition[which]) for partition, _ in parts]
         if len(numbers) == 1:
             return self._only_label(which, numbers[0], sizes[0])
         indices = _repeated(numbers, sizes)
@@ -220,6 +218,8 @@ def _joined(columns: Sequence[Any], sizes: Sequence[int], make: Callable[[Any, i
     """
     if all(column is None for column in columns):
         return make(None, sum(sizes))
+    if all(isinstance(column, memoryview) for column in columns):  # cheaper than an array of each
+        return make(memoryview(b"".join(columns)).cast(columns[0].format), sum(sizes))
     arrays = list(map(make, columns, sizes))
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
@@ -247,10 +247,13 @@ def _repeated(numbers: Sequence[int | None], rows: Sequence[int]) -> Array:
     return integers(memoryview(runs), pa.int32())
 
 
-@lru_cache(maxsize=64)  # table after table has the same ones, and making three takes 10 us
-def _dictionary(label: str, values: tuple[str | int, ...]) -> Array:
-    made: Array = pa.array(values, pa.string() if label == "topic" else pa.int32())
-    return made
+@lru_cache(maxsize=16)  # table after table has the same ones, and making them takes 15 us
+def _dictionaries(partitions: Sequence[TopicPartition]) -> tuple[Sequence[Array], Sequence[Mapping[str | int, int]]]:
+    """Return the dictionaries of topics, partitions and brokers, and of each the index of every value."""
+    labels: list[dict[Any, None]] = [dict.fromkeys(values) for values in zip(*partitions, strict=True)]
+    labels[2].pop(-1, None)  # no broker: null
+    dictionaries = [pa.array(list(values), kind.value_type) for values, kind in zip(labels, _LABEL_TYPES, strict=True)]
+    return dictionaries, [{value: index for index, value in enumerate(values)} for values in labels]
 
 
 def _is_large(columns: Columns) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
+from odradek.engine import PackedBytes
 from odradek.errors import CorruptMessage
 from odradek.types import NO_TIMESTAMP, Columns, Position, Record, TimestampType, TopicPartition
 
@@ -36,7 +37,8 @@ class Batch:
     def values(self) -> list[bytes | None]:
         """The payloads alone: the cheapest way through a batch. None is a tombstone (0.8 and later)."""
         if self._values is None:
-            self._values = list(self.columns.values)
+            values = self.columns.values
+            self._values = values.tolist() if isinstance(values, PackedBytes) else list(values)
         return self._values
 
     @property

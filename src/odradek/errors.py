@@ -22,11 +22,13 @@
         AuthFailed                        the broker refused the credentials, or did not prove its own
         Fenced                            another producer or member took over this one's identity
         GroupError                        the consumer could not get or keep its partitions
+        TransactionAborted                a transaction that was to be committed and is not
         ServerError                       a server that odradek.testing runs did not start or do what it was told
         DeliveryError
             Rejected                      one record will never be written, and is not
             NotWritten                    certainly not written; sending it again cannot duplicate it
             OutcomeUnknown                may or may not have been written
+                CommitOutcomeUnknown      so for a whole transaction
             Undelivered                   records that a producer's exit could not deliver in time
 
 Every error answers the questions of its caller by attributes, so that no code compares classes or names:
@@ -52,6 +54,7 @@ __all__ = [
     "BadVersion",
     "BrokerError",
     "Closed",
+    "CommitOutcomeUnknown",
     "ConfigError",
     "ConnectionLost",
     "CorruptMessage",
@@ -75,6 +78,7 @@ __all__ = [
     "RemoteProtocolError",
     "ServerError",
     "SessionExpired",
+    "TransactionAborted",
     "TransportError",
     "Undelivered",
     "Unreachable",
@@ -361,6 +365,25 @@ class GroupError(OdradekError):
     fatal = True
 
 
+class TransactionAborted(OdradekError):
+    """A transaction that was to be committed was aborted: none of its records and positions counts. `__cause__` is the
+    error because of which. The same work may be done again in another transaction.
+
+    Args:
+        transactional_id: The id of its producer.
+        why: The reason, in words.
+    """
+
+    retriable = True
+
+    def __init__(self, transactional_id: str, why: str) -> None:
+        super().__init__(transactional_id, why)
+        self.transactional_id, self.why = transactional_id, why
+
+    def message(self) -> str:
+        return f"the transaction of {self.transactional_id} was aborted: {self.why}"
+
+
 class ServerError(OdradekError):
     """A server that `odradek.testing` runs did not start, or did not do what it was told; shows the end of its log."""
 
@@ -440,6 +463,29 @@ class OutcomeUnknown(DeliveryError):
 
     state = "in an unknown state"
     retriable = True
+
+
+class CommitOutcomeUnknown(OutcomeUnknown):
+    """A transaction whose commit was requested, and not answered in time: either all of it is committed or nothing.
+    Positions that it stores tell which: a consumer of the group continues after the transaction if it was committed.
+
+    Args:
+        transactional_id: The id of its producer.
+        why: The reason, in words.
+    """
+
+    retriable = False
+    fatal = True
+    sent = True
+    hint = "open a new producer with this transactional id: it waits until the transaction has ended"
+
+    def __init__(self, transactional_id: str, why: str) -> None:
+        super().__init__((), why)
+        self.args = (transactional_id, why)
+        self.transactional_id = transactional_id
+
+    def message(self) -> str:
+        return f"the transaction of {self.transactional_id} was committed or will be aborted: {self.why}"
 
 
 class Undelivered(DeliveryError):

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
 
 from odradek.testing import KafkaBroker
-from odradek.testing.kafka.releases import MATRIX
+
+from .table import FACTS, Ran
 
 PARTITIONS = 3
-SETTINGS = {"num.partitions": str(PARTITIONS), "auto.create.topics.enable": "true"}
+"""Of every topic that is made without a number."""
 
 
-@pytest.fixture(scope="session", params=MATRIX, ids=[version for version, _ in MATRIX])
-def kafka(request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
-    """A broker of each release of the matrix in turn."""
-    version, mode = request.param
-    with KafkaBroker(version, mode=mode, config=SETTINGS) as broker:
-        yield broker
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[FACTS] = {}
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Check the table when everything has run, in whatever order."""
+    items.sort(key=lambda item: item.path.name == "test_table.py")
+
+
+@pytest.fixture(scope="session")
+def kafka(any_kafka: KafkaBroker) -> KafkaBroker:
+    """A broker of each release in turn."""
+    return any_kafka
+
+
+@pytest.fixture
+def ran(request: pytest.FixtureRequest, kafka: KafkaBroker) -> Ran:
+    """A function that adds to the table of the documentation."""
+    return Ran(request.config.stash[FACTS], kafka)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 from uuid import uuid4
 
 import anyio
@@ -12,7 +13,10 @@ import pytest
 from anyio.abc import TaskStatus
 
 import odradek as od
+from odradek.io.kafka.coordinators import CoordinatorType
 from odradek.testing import KafkaCluster
+from odradek.testing.kafka.releases import NEWEST
+from odradek.testing.kafka.topics import wait_for
 
 pytestmark = [pytest.mark.anyio, pytest.mark.brokers, pytest.mark.timeout(600)]
 
@@ -24,7 +28,7 @@ SETTINGS = {"replica.lag.time.max.ms": "3000", "broker.session.timeout.ms": "300
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[KafkaCluster]:
-    with KafkaCluster("3.9.1", 3, config=SETTINGS) as cluster:
+    with KafkaCluster(NEWEST, 3, config=SETTINGS) as cluster:
         yield cluster
 
 
@@ -47,7 +51,16 @@ def freeze(brokers: KafkaCluster, topic: str) -> None:
     leader.resume()
 
 
-@pytest.mark.parametrize("fault", [move, kill, freeze])
+def fill_disk(brokers: KafkaCluster, topic: str) -> None:
+    """A broker without a directory that it can write to ends."""
+    leader = brokers.leader(topic)
+    leader.fill_disk()
+    wait_for("the end of a broker without a disk", lambda: not leader.running or None, 60.0)
+    leader.kill()
+    leader.start()
+
+
+@pytest.mark.parametrize("fault", [move, kill, freeze, fill_disk])
 async def test_records_arrive_once_and_in_order_in_spite_of(
     brokers: KafkaCluster, fault: Callable[[KafkaCluster, str], None]
 ) -> None:
@@ -93,3 +106,57 @@ async def test_records_arrive_once_and_in_order_in_spite_of(
                 stored = [record.value async for record in reader]
     assert stored == expected
     assert read == expected
+
+
+async def test_a_group_goes_on_when_its_coordinator_is_killed_again_and_again(brokers: KafkaCluster) -> None:
+    """Every record is delivered, in the order of its partition, and at the end every position is committed."""
+    topic = f"t{uuid4().hex[:12]}"
+    await anyio.to_thread.run_sync(brokers.create_topic, topic, 4)
+    delivered: dict[od.TopicPartition, list[int]] = {}
+    kills = anyio.Event()
+
+    async def take(consumer: od.Consumer) -> None:
+        async for batch in consumer.batches():
+            delivered.setdefault(batch.partition, []).extend(record.position for record in batch)
+            batch.done()
+
+    async def kill_coordinator() -> None:
+        driver: Any = cluster.driver
+        for _ in range(2):
+            coordinator = await driver.coordinators.find(CoordinatorType.GROUP, topic)
+            broker = next(b for b in brokers.brokers if b.broker_id == coordinator.id)
+            await anyio.to_thread.run_sync(broker.kill)
+            await anyio.sleep(1)
+            await anyio.to_thread.run_sync(broker.start)
+        kills.set()
+
+    def complete() -> bool:
+        ends = {partition: len(set(positions)) for partition, positions in delivered.items()}
+        return ends == written
+
+    written: dict[od.TopicPartition, int] = {}
+    with anyio.fail_after(2 * WITHIN_S):
+        async with (
+            od.connect(f"kafka://{brokers.bootstrap}", tuning=TUNING) as cluster,
+            cluster.producer(deliver_within=WITHIN_S, exit_within=WITHIN_S, tuning=TUNING) as out,
+            cluster.consumer(topic, group=topic, exit_within=60) as first,
+            cluster.consumer(topic, group=topic, exit_within=60) as second,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(take, first)
+            tasks.start_soon(take, second)
+            tasks.start_soon(kill_coordinator)
+            number = 0
+            while not kills.is_set() or number < COUNT:
+                ack = await out.send(topic, b"v", key=b"%d" % number)
+                written[ack.partition] = max(written.get(ack.partition, 0), (ack.position or 0) + 1)
+                number += 1
+                await anyio.sleep(0.01)
+            while not complete():  # noqa: ASYNC110 - what is delivered is no event
+                await anyio.sleep(0.05)
+            await first.commit()
+            await second.commit()
+            assert not first.assignment.keys() & second.assignment.keys()
+            tasks.cancel_scope.cancel()
+        async with od.connect(f"kafka://{brokers.bootstrap}", tuning=TUNING) as cluster:
+            assert await cluster.driver.offsets(topic).fetch(list(written)) == written

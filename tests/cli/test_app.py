@@ -33,7 +33,20 @@ def breaking() -> Iterator[list[BaseException]]:
 
 
 def test_all_commands_are_registered() -> None:
-    assert COMMANDS == ["broker", "cat", "demo", "lag", "log", "ls", "offsets", "pipeline", "put"]
+    assert COMMANDS == [
+        "broker",
+        "cat",
+        "demo",
+        "group",
+        "lag",
+        "log",
+        "ls",
+        "offsets",
+        "pipeline",
+        "put",
+        "seek",
+        "topic",
+    ]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

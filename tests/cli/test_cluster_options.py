@@ -20,9 +20,9 @@ def test_brokers_may_be_listed_instead_of_zookeeper(
 ) -> None:
     put(topic, b"one\n")
     monkeypatch.delenv("ODRADEK_CLUSTER")
-    assert odradek("cat", topic, "-b", f"7@{broker.address}") == "one\n"
-    odradek("lag", "g", "-b", broker.address, code=1)
-    odradek("ls", "-b", broker.address, "--cluster", "kafka07://x", code=2)
+    assert odradek("cat", topic, "-b", f"kafka07://7@{broker.address}") == "one\n"
+    odradek("lag", "g", "-b", f"kafka07://{broker.address}", code=1)
+    odradek("ls", "-b", f"7@{broker.address}", code=2)
 
 
 def test_an_unreachable_cluster_is_exit_code_1(capfd: pytest.CaptureFixture[str]) -> None:

@@ -18,3 +18,19 @@ def test_lag_is_the_distance_from_the_committed_position_to_the_end(odradek: Com
     odradek("lag", group, "--fail-over", "15")
     odradek("lag", group, "--fail-over", "14", code=1)
     odradek("lag", group, "--fail-over", "14", "--watch", code=1)
+
+
+def test_a_group_is_listed_described_and_moved(odradek: Command, put: Put, topic: str) -> None:
+    group = f"g-{topic}"
+    put(topic, b"one\ntwo\nthree\n", "-p", "7-0")
+    assert odradek("cat", topic, "-G", group, "-c", "2") == "one\ntwo\n"
+    assert group in [row["group"] for row in jsons(odradek("group", "list", "--json"))]
+    assert odradek("group", "describe", group).startswith(f"{group}: Empty, zookeeper")
+    (row,) = [r for r in jsons(odradek("seek", group, "--to", "beginning", "--json")) if r["partition"] == "7-0"]
+    assert (row["before"], row["after"]) == (26, 0)
+    odradek("seek", group, "--to", f"{topic}/7-0=13", "--apply")
+    assert odradek("cat", topic, "-G", group, "-c", "1") == "two\n"
+    odradek("seek", group, "--to", f"{topic}/7-0=none", "--apply", code=1)
+    odradek("seek", group, "--to", f"{topic}/9-9=1", code=1)
+    odradek("group", "delete", group, "--apply", code=1)
+    odradek("topic", "create", topic, "-p", "1", "-r", "1", code=1)

@@ -24,6 +24,8 @@ def record(value: bytes = b"hello", key: bytes | None = None) -> Record:
         (r"100%% \x41\t\\n", b"100% A\t\\n"),
         ("", b""),
         ("no fields", b"no fields"),
+        ("%T %h|", b"-1 |"),
+        ("%R", b"\0\0\0\5"),
     ],
 )
 def test_format(text: str, printed: bytes) -> None:
@@ -32,6 +34,13 @@ def test_format(text: str, printed: bytes) -> None:
 
 def test_format_of_a_key() -> None:
     assert formatter("%k:%K")(record(key=b"abc")) == b"abc:3"
+
+
+def test_format_of_headers_a_timestamp_and_nulls() -> None:
+    headers = (("a", b"1"), ("b", None))
+    full = record()._replace(value=None, headers=headers, timestamp=1_700_000_000_000)
+    assert formatter("%k|%s|%h|%T")(full) == b"||a=1,b=NULL|1700000000000"
+    assert formatter("%k|%s|%S%R", show_null=True)(full) == b"NULL|NULL|-1\xff\xff\xff\xff"
 
 
 @pytest.mark.parametrize("text", ["%", "%z", "abc %"])

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import anyio
 import pytest
@@ -321,6 +321,9 @@ class FakeDriver:
 
     def producer_sequences(self) -> None:
         return None
+
+    def producer_transactions(self, transactional_id: str, timeout_s: float) -> NoReturn:
+        raise Unsupported("a transaction (transactional_id)", "Kafka 0.11")
 
     def default_partitioner(self) -> KeyHash:
         return KeyHash()

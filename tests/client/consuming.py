@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import anyio
 import anyio.lowlevel
@@ -346,6 +346,9 @@ class LogDriver:
         raise NotImplementedError
 
     def producer_sequences(self) -> None:
+        raise NotImplementedError
+
+    def producer_transactions(self, transactional_id: str, timeout_s: float) -> NoReturn:
         raise NotImplementedError
 
     def default_partitioner(self) -> Partitioner:

@@ -2,49 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any
-
 import anyio
 import anyio.lowlevel
 import pytest
+from tests.client.one_member import consuming, make_cluster, numbered, tp, until
 
-from odradek.client.consumer.consumer import Consumer
 from odradek.client.consumer.group_batches import GroupBatch
 from odradek.errors import ZooKeeperError
-from odradek.testing import MemoryCluster
-from odradek.types import LATEST, TopicPartition
+from odradek.types import LATEST
 
 pytestmark = pytest.mark.anyio
-
-
-def tp(number: int = 0) -> TopicPartition:
-    return TopicPartition("t", number)
-
-
-def numbered(count: int, first: int = 0) -> list[bytes]:
-    return [b"%06d" % n for n in range(first, first + count)]
-
-
-def make_cluster(records: int = 10) -> MemoryCluster:
-    cluster = MemoryCluster(topics={"t": 1})
-    cluster.append("t", numbered(records))
-    return cluster
-
-
-@asynccontextmanager
-async def consuming(cluster: MemoryCluster, **options: Any) -> AsyncIterator[Consumer]:
-    """The only member of the group, without commits in the background unless asked for."""
-    settings: dict[str, Any] = {"group": "g", "commit_every": None, **options}
-    async with cluster.connect() as k, k.consumer("t", **settings) as consumer:
-        yield consumer
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(10):
-        while not condition():
-            await anyio.lowlevel.checkpoint()
 
 
 async def test_a_batch_is_committed_once_it_is_done() -> None:

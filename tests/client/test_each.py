@@ -6,15 +6,17 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
+from tests.client import one_member
+from tests.client.one_member import make_cluster, numbered, revoking, tp, until
 
 from odradek.client.consumer.consumer import Consumer
 from odradek.core.backoff import Backoff
-from odradek.core.states import OwnershipState
 from odradek.errors import BrokerError, ConfigError, OdradekError, Rejected, Unsupported
 from odradek.testing import MemoryCluster
 from odradek.types import Record, TopicPartition
@@ -26,41 +28,7 @@ pytestmark = pytest.mark.anyio
 AT_ONCE = Backoff(first_s=0, max_s=0)
 Handler = Callable[[Record], Awaitable[object]]
 
-
-def numbered(count: int, first: int = 0) -> list[bytes]:
-    return [b"%06d" % n for n in range(first, first + count)]
-
-
-def tp(number: int = 0) -> TopicPartition:
-    return TopicPartition("t", number)
-
-
-def make_cluster(*counts: int) -> MemoryCluster:
-    """Partitions with so many records each, numbered through."""
-    cluster = MemoryCluster(topics={"t": len(counts)})
-    first = 0
-    for number, count in enumerate(counts):
-        cluster.append("t", numbered(count, first), partition=number)
-        first += count
-    return cluster
-
-
-@asynccontextmanager
-async def consuming(cluster: MemoryCluster, **options: Any) -> AsyncIterator[Consumer]:
-    """The only member of the group."""
-    settings: dict[str, Any] = {"group": "g", "commit_every": None, "revoke_within": 30, **options}
-    async with cluster.connect() as k, k.consumer("t", **settings) as consumer:
-        yield consumer
-
-
-def revoking(consumer: Consumer) -> bool:
-    return any(progress.state is OwnershipState.REVOKING for progress in consumer._progress.values())
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(10):
-        while not condition():
-            await anyio.lowlevel.checkpoint()
+consuming = partial(one_member.consuming, revoke_within=30)
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from odradek import segments
 from odradek.io.kafka07.broker_client import CONFIRM
-from odradek.spark.schema import COLUMNS, HEADERS
+from odradek.spark.schema import COLUMNS, ERROR, HEADERS, RANGE_ROWS
 from odradek.spark.source import BatchReader, OdradekSource, StreamReader
 from odradek.testing import Kafka07Broker
 from odradek.wire.compression import CompressionType
@@ -90,10 +90,14 @@ def names(**options: object) -> dict[str, str]:
 def whole_schema(options: Mapping[str, str]) -> StructType:
     from odradek.spark.schema import columns
 
-    fields = columns(headers=options.get("includeheaders") == "true")
+    return types_of(column.name for column in columns(headers=options.get("includeheaders") == "true"))
+
+
+def types_of(names: Iterable[str]) -> StructType:
+    """The schema with these columns of the source."""
     schema = StructType()
-    for column in fields:
-        schema.add(column.name, _TYPES[column.name])
+    for name in names:
+        schema.add(name, _TYPES[name])
     return schema
 
 
@@ -108,7 +112,9 @@ def _types() -> dict[str, Any]:
         "bigint": t.LongType(),
         "timestamp": t.TimestampType(),
     }
-    return {column.name: by_name.get(column.spark, t.ArrayType(struct)) for column in (*COLUMNS, HEADERS)}
+    return {
+        column.name: by_name.get(column.spark, t.ArrayType(struct)) for column in (*COLUMNS, HEADERS, ERROR, RANGE_ROWS)
+    }
 
 
 _TYPES = _types()

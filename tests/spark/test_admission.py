@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.spark.admission import (
-    MIN_SHARE,
     MicroBatchEnd,
     backlog,
     end_of_micro_batch,
@@ -17,7 +16,7 @@ from odradek.spark.admission import (
     should_read,
 )
 from odradek.spark.options import ReadLimits
-from odradek.spark.planning import Extent, Range, SplitPoint, clip_to_logs
+from odradek.spark.planning import BYTES, Extent, Range, SplitPoint, clip_to_logs
 from odradek.types import GiB, MiB, Position, TopicPartition
 
 P, Q, R = (TopicPartition("t", number, 0) for number in range(3))
@@ -128,10 +127,10 @@ def test_cuts_end_where_boundaries_were_found_or_are_known() -> None:
     assert list(ends) == [P, Q, R]
 
 
-SMALL = st.integers(1, 3 * MIN_SHARE)
+SMALL = st.integers(1, 3 * BYTES.min_share)
 
 
-@given(st.lists(SMALL, min_size=1, max_size=20), st.integers(1, 5 * MIN_SHARE), st.integers(0, 1 << 30))
+@given(st.lists(SMALL, min_size=1, max_size=20), st.integers(1, 5 * BYTES.min_share), st.integers(0, 1 << 30))
 def test_a_backlog_is_worked_off_within_the_limit_and_nobody_is_left_behind(
     sizes: list[int], limit: int, overshoot: int
 ) -> None:
@@ -157,11 +156,11 @@ def test_a_backlog_is_worked_off_within_the_limit_and_nobody_is_left_behind(
 def test_partitions_take_turns_while_logs_grow() -> None:
     partitions = [TopicPartition("t", n, 0) for n in range(10)]
     start = dict.fromkeys(partitions, Position(0))
-    latest = 100 * MIN_SHARE
+    latest = 100 * BYTES.min_share
     for _ in range(20):
         extents = {p: Extent(0, latest) for p in partitions}
         end = {p: Position(latest) for p in partitions}
-        admitted = end_of_micro_batch(start, end, extents, 3 * MIN_SHARE)
+        admitted = end_of_micro_batch(start, end, extents, 3 * BYTES.min_share)
         start = admitted.with_boundaries({cut: cut.position + 77 for cut in admitted.cuts})
-        latest += 50 * MIN_SHARE
-    assert all(position >= 5 * MIN_SHARE for position in start.values())
+        latest += 50 * BYTES.min_share
+    assert all(position >= 5 * BYTES.min_share for position in start.values())

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from odradek.errors import ConfigError, CorruptMessage, DeadlineError, MessageTooLarge, Unsupported
-from odradek.spark import planning, runtime
+from odradek.spark import options, runtime
 from odradek.spark.errors import BoundaryMismatch, DataLoss
-from odradek.spark.planning import Range
+from odradek.spark.planning import BYTES, Range
 from odradek.spark.queries import TaskPlan
 from odradek.spark.source import BatchReader, StreamReader, TaskPartition
 from odradek.testing import FaultProxy, Kafka07Broker
@@ -296,7 +296,7 @@ def test_a_log_of_message_sets_in_payloads_is_cut_exactly(
     monkeypatch: pytest.MonkeyPatch,
     seed: int,
 ) -> None:
-    monkeypatch.setattr(planning, "MIN_SPLIT", 500)
+    monkeypatch.setattr(options, "BYTES", BYTES._replace(min_split=500))
     write_log(log_dir, "orders", 0, hard_log(seed, 200, MOST - 10), hard_log(seed + 100, 100, MOST - 10))
     write_log(log_dir, "orders", 1, hard_log(seed + 200, 200, MOST - 10))
     odradek_kafka07_broker(log_dir=log_dir, broker_id=3, config={"num.partitions": "2"})

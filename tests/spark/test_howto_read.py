@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from odradek.spark import options
+from odradek.spark.option_names import KAFKA07
 from odradek.spark.schema import columns
 from odradek.testing import Kafka07Broker
 
@@ -53,5 +53,5 @@ def test_the_page(
 
 
 def test_it_has_every_option_and_every_column() -> None:
-    assert first_cells("## Options") == set(options.KNOWN) - {options.BOOTSTRAP}
+    assert first_cells("## Options") == set(KAFKA07.known) - {"kafka.bootstrap.servers"}
     assert first_cells("## Everything there is") == {column.name for column in columns(headers=True)}

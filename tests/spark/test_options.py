@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.errors import ConfigError, OdradekError, Unsupported
+from odradek.errors import ConfigError, OdradekError
+from odradek.spark.client_options import ClusterOptions
+from odradek.spark.option_names import KAFKA07
 from odradek.spark.options import (
-    KNOWN,
-    REFUSED,
-    ClusterOptions,
     Directories,
     Directory,
     ReadLimits,
@@ -43,7 +42,7 @@ def test_the_defaults_are_those_of_spark() -> None:
     assert batch.max_entry == 1_000_010
 
 
-@given(st.sampled_from(sorted(KNOWN)), st.randoms(use_true_random=False))
+@given(st.sampled_from(sorted(KAFKA07.known)), st.randoms(use_true_random=False))
 def test_names_are_taken_in_any_case(name: str, chance: object) -> None:
     mixed = "".join(chance.choice([letter.lower(), letter.upper()]) for letter in name)  # type: ignore[attr-defined]
     with pytest.raises(OdradekError) as caught:
@@ -72,11 +71,11 @@ def test_an_unknown_option_without_a_neighbour_is_named() -> None:
         parse(zzz="1")
 
 
-@pytest.mark.parametrize("name", sorted(REFUSED))
+@pytest.mark.parametrize("name", sorted(KAFKA07.refused))
 def test_options_that_cannot_be_meant_say_what_to_do_instead(name: str) -> None:
     with pytest.raises(ConfigError, match=f"option {name}: ") as caught:
         parse_source(BASE | {name.lower(): "1"}, streaming=True)
-    assert REFUSED[name] in str(caught.value)
+    assert KAFKA07.refused[name] in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
@@ -150,16 +149,14 @@ def test_exactly_one_source_and_one_choice_of_topics() -> None:
         parse(path="/a")
     with pytest.raises(ConfigError, match="options subscribe and assign exclude each other"):
         parse(assign='{"t":["0-1"]}')
-    with pytest.raises(ConfigError, match=r"one of the options kafka\.zk\.connect, kafka\.broker\.list, path"):
+    with pytest.raises(ConfigError, match=r"one of the options kafka\.bootstrap\.servers, kafka\.zk\.connect, "):
         parse_source({"subscribe": "t"}, streaming=False)
     with pytest.raises(ConfigError, match="one of the options subscribe, subscribePattern, assign"):
         parse_source({"kafka.zk.connect": "zk"}, streaming=False)
 
 
-def test_clusters_of_kafka_0_8_and_later_are_refused() -> None:
-    with pytest.raises(Unsupported, match=r"a 0\.7 cluster is named by kafka\.zk\.connect"):
-        parse_source({"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}, streaming=False)
-    with pytest.raises(Unsupported, match=r"kafka\.protocol=modern"):
+def test_the_protocol_of_0_7_may_be_named() -> None:
+    with pytest.raises(ConfigError, match=r"kafka\.protocol=modern: a cluster of 0\.8 or later is named by"):
         parse(kafka_protocol="modern")
     assert parse(kafka_protocol="0.7") == parse() == parse(kafka_protocol="auto")
 

@@ -164,12 +164,12 @@ def test_nothing_is_read_of_a_partition_that_the_start_does_not_name() -> None:
     ],
 )
 def test_tasks_are_as_few_as_their_size_allows_but_no_more_than_may_be(total: int, work: TaskSizing) -> None:
-    assert size_tasks(total, max_bytes=128 * MiB, min_tasks=1, max_tasks=8) == work
+    assert size_tasks(total, max_size=128 * MiB, min_tasks=1, max_tasks=8) == work
 
 
 def test_there_are_at_least_so_many_tasks_if_there_is_something_to_divide() -> None:
-    assert size_tasks(64 * MiB, max_bytes=128 * MiB, min_tasks=4, max_tasks=8) == TaskSizing(4, 16 * MiB)
-    assert size_tasks(1 * MiB, max_bytes=128 * MiB, min_tasks=4, max_tasks=8) == TaskSizing(4, MIN_SPLIT)
+    assert size_tasks(64 * MiB, max_size=128 * MiB, min_tasks=4, max_tasks=8) == TaskSizing(4, 16 * MiB)
+    assert size_tasks(1 * MiB, max_size=128 * MiB, min_tasks=4, max_tasks=8) == TaskSizing(4, MIN_SPLIT)
 
 
 def test_small_ranges_are_not_cut() -> None:
@@ -295,11 +295,11 @@ def test_a_hundred_thousand_partitions_are_planned_in_moments() -> None:
     end = {p: Position(log.latest) for p, log in logs.items()}
     began = time.process_time()
     ranges = clip_to_logs(dict.fromkeys(end, Position(0)), end, logs, fail_on_data_loss=True).ranges
-    work = size_tasks(sum(r.size for r in ranges), max_bytes=128 * MiB, min_tasks=1, max_tasks=400)
-    cuts = propose_splits(ranges, logs, work.split_bytes)
+    work = size_tasks(sum(r.size for r in ranges), max_size=128 * MiB, min_tasks=1, max_tasks=400)
+    cuts = propose_splits(ranges, logs, work.split_size)
     packed = pack(split(ranges, [(cut.partition, cut.position) for cut in cuts]), work.tasks)
     assert time.process_time() - began < 10  # 1 s; this is about not being quadratic
     assert len(packed) == 400
     largest = max(packed, key=lambda task: task.size)
-    assert largest.size <= work.split_bytes * SLACK
+    assert largest.size <= work.split_size * SLACK
     assert len(pickle.dumps(largest)) < 32 * len(largest.ranges) + 500

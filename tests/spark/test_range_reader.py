@@ -10,6 +10,7 @@ import pytest
 from odradek.client.options import Tuning
 from odradek.errors import ConfigError, DeadlineError
 from odradek.spark import range_reader, runtime
+from odradek.spark.client_options import ClusterOptions
 from odradek.testing import Kafka07Broker
 from odradek.types import KiB, MiB
 from odradek.wire.compression import CompressionType
@@ -71,10 +72,10 @@ def test_more_ranges_than_fetches_are_read_in_turns(
 def test_what_cannot_be_reached_is_given_up_in_time_and_what_is_wrong_at_once() -> None:
     with (
         pytest.raises(DeadlineError, match=r"connecting to the cluster: .*127\.0\.0\.1:9"),
-        runtime.connected("kafka07+zk://127.0.0.1:9", tuning(), 0.2),
+        runtime.connected(ClusterOptions("kafka07+zk://127.0.0.1:9"), tuning(), 0.2),
     ):
         pass
-    with pytest.raises(ConfigError), runtime.connected("kafka08://127.0.0.1", tuning(), 60):
+    with pytest.raises(ConfigError), runtime.connected(ClusterOptions("kafka08://127.0.0.1"), tuning(), 60):
         pass
 
 

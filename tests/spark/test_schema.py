@@ -53,11 +53,11 @@ def rows(batches: list[pa.RecordBatch]) -> list[dict[str, Any]]:
 
 
 def test_the_columns_are_those_of_spark_and_three_more() -> None:
-    assert ddl() == (
+    assert ddl(columns()) == (
         "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
         "broker int, index int, nextOffset bigint"
     )
-    assert ddl(headers=True) == ddl() + ", headers array<struct<key:string,value:binary>>"
+    assert ddl(columns(headers=True)) == ddl(columns()) + ", headers array<struct<key:string,value:binary>>"
     assert Projection().schema.field("timestamp").type == pa.timestamp("us", tz="UTC")
     assert all(field.nullable for field in Projection(columns(headers=True)).schema)
 

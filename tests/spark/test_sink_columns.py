@@ -15,8 +15,9 @@ from odradek.errors import ConfigError, Unsupported
 from odradek.spark.sink_columns import BadRow, DestinationRows, RowLayout, layout
 from odradek.types import TopicPartition
 
-ALL = RowLayout("", has_key=True, has_partition=True)
-PLAIN = RowLayout("t", has_key=False, has_partition=False)
+NUMBERED = ("broker", "partition")
+ALL = RowLayout("", ("key",), NUMBERED)
+PLAIN = RowLayout("t")
 
 
 def batch(rows: list[tuple[Any, ...]], value: pa.DataType | None = None) -> pa.RecordBatch:
@@ -62,7 +63,7 @@ def test_rows_of_one_topic_are_not_copied() -> None:
 
 def test_the_option_goes_before_the_column() -> None:
     rows = [(b"a", None, None, 1, 0), (b"b", "u", None, 1, 0)]
-    (group,) = RowLayout("t", has_key=True, has_partition=True).groups([batch(rows)], 0)
+    (group,) = RowLayout("t", ("key",), NUMBERED).groups([batch(rows)], 0)
     assert (group.topic, group.partition, len(group.rows)) == ("t", TopicPartition("t", 0, 1), 2)
 
 
@@ -97,16 +98,16 @@ def test_a_row_that_cannot_be_written_is_named(row: tuple[Any, ...], says: str) 
 def test_what_is_no_partition_of_an_int_is_refused_in_a_bigint_too() -> None:
     row = {"value": [b""], "broker": [1], "partition": [1 << 40]}
     with pytest.raises(BadRow, match="invalid partition: 1099511627776"):
-        RowLayout("t", has_key=False, has_partition=True).groups([pa.record_batch(row)], 0)
+        RowLayout("t", (), NUMBERED).groups([pa.record_batch(row)], 0)
 
 
 @pytest.mark.parametrize(
     ("fields", "topic", "expected"),
     [
-        ("value binary", "t", RowLayout("t", False, False)),
-        ("value string, topic string", "", RowLayout("", False, False)),
-        ("topic varchar(10), value char(3), key string", "t", RowLayout("t", True, False)),
-        ("partition bigint, broker smallint, value string collate UNICODE", "t", RowLayout("t", False, True)),
+        ("value binary", "t", RowLayout("t")),
+        ("value string, topic string", "", RowLayout("")),
+        ("topic varchar(10), value char(3), key string", "t", RowLayout("t", ("key",))),
+        ("partition bigint, broker smallint, value string collate UNICODE", "t", RowLayout("t", (), NUMBERED)),
     ],
 )
 def test_columns_that_can_be_written(fields: str, topic: str, expected: RowLayout) -> None:

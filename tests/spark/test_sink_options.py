@@ -6,9 +6,9 @@ import pickle
 
 import pytest
 
-from odradek.errors import ConfigError, Unsupported
-from odradek.spark.options import ClusterOptions
-from odradek.spark.sink_options import SinkOptions, parse_sink
+from odradek.errors import ConfigError
+from odradek.spark.client_options import ClusterOptions
+from odradek.spark.sink_options import KAFKA, SinkOptions, parse_sink
 from odradek.types import KiB, MiB
 
 ZK = {"kafka.zk.connect": "zk1,zk2/kafka"}
@@ -76,7 +76,37 @@ def test_a_cluster_must_be_named() -> None:
         parse_sink({"topic": "t"}, streaming=False)
 
 
-@pytest.mark.parametrize("options", [{"kafka.bootstrap.servers": "h:9092"}, {**ZK, "kafka.protocol": "modern"}])
-def test_clusters_of_kafka_0_8_and_later_are_refused(options: dict[str, str]) -> None:
-    with pytest.raises(Unsupported, match=r"0\.8"):
-        parse_sink(options, streaming=False)
+def test_the_protocol_of_later_clusters_is_named_by_its_brokers() -> None:
+    with pytest.raises(ConfigError, match=r"a cluster of 0\.8 or later is named by kafka\.bootstrap\.servers"):
+        parse_sink({**ZK, "kafka.protocol": "modern"}, streaming=False)
+
+
+def test_options_of_sparks_own_sink_have_their_meaning() -> None:
+    options = {
+        "kafka.bootstrap.servers": "b:9092",
+        "topic": "t",
+        "kafka.acks": "1",
+        "kafka.compression.type": "zstd",
+        "kafka.max.request.size": "2000000",
+        "kafka.delivery.timeout.ms": "30000",
+        "kafka.buffer.memory": "33554432",
+        "kafka.linger.ms": "5",
+        "kafka.enable.idempotence": "true",
+        "checkpointLocation": "/c",
+    }
+    parsed = parse_sink(options, streaming=True)
+    assert parsed.cluster.url == "kafka://b:9092"
+    assert (parsed.acks, parsed.compression, parsed.deliver_within_s) == (1, "zstd", 30.0)
+    assert (parsed.max_message_bytes, parsed.buffer_bytes) == (2_000_000, 32 * MiB)
+    assert not parsed.is_kafka07
+    own = {"compression": "lz4", "maxMessageBytes": "1m", "bufferBytes": "16m", "deliverWithin": "1m"}
+    other = parse_sink({**options, **own}, streaming=True)
+    assert (other.compression, other.max_message_bytes) == ("lz4", 1 * MiB)
+    assert (other.buffer_bytes, other.deliver_within_s) == (16 * MiB, 60.0)
+
+
+@pytest.mark.parametrize("name", sorted(KAFKA.refused))
+def test_options_of_sparks_own_sink_that_cannot_be_honoured_say_what_to_do_instead(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"option {name}: ") as caught:
+        parse_sink({"kafka.bootstrap.servers": "b:9092", "topic": "t", name: "1"}, streaming=False)
+    assert KAFKA.refused[name] in str(caught.value)

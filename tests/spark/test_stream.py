@@ -11,8 +11,9 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
 
 from odradek.errors import ConfigError, DeadlineError
-from odradek.spark import admission
+from odradek.spark import options
 from odradek.spark.errors import DataLoss
+from odradek.spark.planning import BYTES
 from odradek.spark.source import StreamReader
 from odradek.testing import Kafka07Broker
 from odradek.wire.kafka07.message_set import encode_set
@@ -144,7 +145,7 @@ def test_the_limit_is_what_options_say(odradek_chroot: str) -> None:
 def test_limited_batches_end_at_proved_boundaries_and_have_every_row_once(
     tmp_path: Path, odradek_kafka07_broker: Start, odradek_chroot: str, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(admission, "MIN_SHARE", 4000)
+    monkeypatch.setattr(options, "BYTES", BYTES._replace(min_share=4000))
     write_log(tmp_path, "orders", 0, hard_log(seed, 150, 1990), hard_log(seed + 10, 100, 1990))
     write_log(tmp_path, "orders", 1, hard_log(seed + 20, 100, 1990))
     odradek_kafka07_broker(log_dir=tmp_path, broker_id=3, config={"num.partitions": "2"})

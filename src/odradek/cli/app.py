@@ -17,12 +17,15 @@ from odradek import engine
 from odradek.cli.broker import broker
 from odradek.cli.cat import cat
 from odradek.cli.demo.command import demo
+from odradek.cli.group import group
 from odradek.cli.lag import lag
 from odradek.cli.log import log
 from odradek.cli.ls import ls
 from odradek.cli.offsets import offsets
 from odradek.cli.pipeline.group import pipeline
 from odradek.cli.put import put
+from odradek.cli.seek import seek
+from odradek.cli.topic import topic
 
 __all__ = ["cli", "run"]
 
@@ -44,10 +47,10 @@ class _Group(click.Group):
 )
 @click.version_option(odradek.__version__, message=f"odradek %(version)s (engine: {engine.active.NAME})")
 def cli() -> None:
-    """Inspect, read and write Kafka 0.7 clusters, turn topics into tables, and run brokers for tests."""
+    """Inspect, read, write and look after Kafka clusters of any version, turn topics into tables, run test brokers."""
 
 
-for command in (demo, ls, cat, put, offsets, lag, log, broker, pipeline):
+for command in (demo, ls, cat, put, offsets, lag, seek, topic, group, log, broker, pipeline):
     cli.add_command(command)
 
 

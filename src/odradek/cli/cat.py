@@ -52,7 +52,7 @@ class _RecordPrinter(NamedTuple):
         "odradek cat orders",
         "odradek cat orders -o -10 -F",
         "odradek cat orders -p 1-0 -o 4096 -c 1 --json",
-        "odradek cat orders -o @-15m -f '%p %o %s\\n'",
+        "odradek cat orders -o @-15m -f '%T %p %o %k %h %s\\n'",
         "odradek cat orders -G billing",
         "odradek cat orders -O parquet > orders.parquet",
     )
@@ -73,6 +73,7 @@ class _RecordPrinter(NamedTuple):
 @click.option("--group", "-G", metavar="GROUP", help="Read as a member of this group, commit, and do not stop.")
 @click.option("--delimiter", "-D", default="\\n", metavar="TEXT", help="Text after each message (default: newline).")
 @click.option("--key-separator", "-K", metavar="TEXT", help="Print the key and this text before each message.")
+@click.option("--null", "-Z", "show_null", is_flag=True, help="Print a key or value that is null as NULL.")
 @click.option("--unbuffered", "-u", is_flag=True, help="Flush after every message.")
 @FORMAT
 @OUTPUT
@@ -90,6 +91,7 @@ def cat(
     group: str | None,
     delimiter: str,
     key_separator: str | None,
+    show_null: bool,
     unbuffered: bool,
     format: str | None,
     output: str | None,
@@ -110,16 +112,16 @@ def cat(
         if as_lines or format is not None or group is not None or isinstance(request.start, Last):
             raise click.UsageError("--output cannot be combined with --json, --format, --group or -o -N")
         return od.run(_cat_tables, url, request, output, count)
-    render: Render = json_line if as_lines else formatter(format or _format(delimiter, key_separator))
+    render: Render = json_line if as_lines else _renderer(format, delimiter, key_separator, show_null)
     printer = _RecordPrinter(render, count, unbuffered)
     if group is not None:
         return od.run(_cat_group, url, name, group, printer)
     return od.run(_cat, url, request, printer)
 
 
-def _format(delimiter: str, key_separator: str | None) -> str:
+def _renderer(format: str | None, delimiter: str, key_separator: str | None, show_null: bool) -> Render:
     key = "" if key_separator is None else "%k" + key_separator.replace("%", "%%")
-    return key + "%s" + delimiter.replace("%", "%%")
+    return formatter(format or key + "%s" + delimiter.replace("%", "%%"), show_null=show_null)
 
 
 class _ReadRequest(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -46,19 +47,30 @@ async def extents(k: od.Cluster, topic: str) -> dict[TopicPartition, PartitionEx
 async def last_records(k: od.Cluster, partition: TopicPartition, count: int) -> tuple[list[Record], Position]:
     """Return the last `count` messages of a partition, and the position of its end.
 
-    Kafka 0.7 can only be read forwards, from known boundaries: read segment by segment, from the last one back.
+    Logs can only be read forwards, from known boundaries: read range by range, from the last one back.
     """
     broker = k.driver.metadata.table.leader(partition)
     if broker is None:
         raise click.ClickException(f"{partition}: its broker is not registered")
     segment_starts = await k.driver.broker(broker, purpose="control").positions(partition, LATEST, MAX_SEGMENTS)
-    segments: list[list[Record]] = []
-    for end, begin in pairwise(segment_starts):
-        if sum(map(len, segments)) >= count:
+    boundaries = segment_starts if k.driver.numbers_by_broker else _boundaries(segment_starts, count)
+    ranges: list[list[Record]] = []
+    for end, begin in pairwise(boundaries):
+        if sum(map(len, ranges)) >= count:
             break
-        segments.append(await _read_tail(k, partition, begin, end, count))
-    records = list(chain.from_iterable(reversed(segments)))
+        ranges.append(await _read_tail(k, partition, begin, end, count))
+    records = list(chain.from_iterable(reversed(ranges)))
     return records[-count:] if count else [], segment_starts[0]
+
+
+def _boundaries(ends: Sequence[Position], count: int) -> list[Position]:
+    """Return where to cut a log whose positions count messages, newest first: ranges of `count` messages, then twice as
+    many and so on, because some positions may have no message."""
+    boundaries, size = [ends[0]], max(1, count)
+    while boundaries[-1] > ends[-1]:
+        boundaries.append(Position(max(ends[-1], boundaries[-1] - size)))
+        size *= 2
+    return boundaries
 
 
 async def _read_tail(

@@ -51,7 +51,7 @@ class PartitionLag(NamedTuple):
 @JSON
 @clustered
 def lag(url: str, group: str | None, watch: bool, fail_over: int | None, as_lines: bool) -> int:
-    """Print the lag of GROUP on each partition (in Kafka 0.7: bytes), or the total of every group."""
+    """Print the lag of GROUP on each partition (in messages; in Kafka 0.7: bytes), or the total of every group."""
     return od.run(_lag, url, group, watch, fail_over, as_lines)
 
 
@@ -72,12 +72,11 @@ async def _lag(url: str, group: str | None, watch: bool, limit: int | None, as_l
 
 async def _lag_of_group(k: od.Cluster, group: str) -> list[PartitionLag]:
     """Return the lag on every partition of the topics for which the group has committed a position."""
+    committed = await k.admin.group_positions(group)
     rows: list[PartitionLag] = []
-    for topic in sorted(await k.topics()):
-        committed = await k.driver.offsets(group).fetch(await k.partitions(topic))
-        if any(position is not None for position in committed.values()):
-            known = await extents(k, topic)
-            rows += (_row(group, p, committed.get(p), extent) for p, extent in known.items())
+    for topic in sorted({partition.topic for partition in committed}):
+        known = await extents(k, topic)
+        rows += (_row(group, p, committed.get(p), extent) for p, extent in known.items())
     return rows
 
 

@@ -17,12 +17,16 @@ __all__ = ["ls"]
 @JSON
 @clustered
 def ls(url: str, topic: str | None, as_lines: bool) -> int:
-    """List topics, or the partitions of TOPIC with their brokers, positions and sizes in bytes."""
+    """List topics, or the partitions of TOPIC with their brokers, positions and sizes.
+
+    The size is the distance between the positions: bytes in Kafka 0.7, later records, or more than there are if the
+    topic is compacted or has transactions.
+    """
     if topic is None:
         echo_rows(["topic", "partitions", "brokers"], od.run(_topics, url), as_lines)
     else:
-        head = ["partition", "broker", "address", "earliest", "latest", "bytes"]
-        echo_rows(head, od.run(_partitions, url, topic), as_lines)
+        size, rows = od.run(_partitions, url, topic)
+        echo_rows(["partition", "broker", "address", "earliest", "latest", size], rows, as_lines)
     return 0
 
 
@@ -30,19 +34,23 @@ async def _topics(url: str) -> list[list[object]]:
     rows: list[list[object]] = []
     async with od.connect(url) as k:
         for topic in sorted(await k.topics()):
-            partitions = await k.partitions(topic)
-            rows.append([topic, len(partitions), sorted({p.broker for p in partitions})])
+            leaders = [_leader(k, p) for p in await k.partitions(topic)]
+            rows.append([topic, len(leaders), sorted({leader.id for leader in leaders if leader})])
     return rows
 
 
-async def _partitions(url: str, topic: str) -> list[list[object]]:
+def _leader(k: od.Cluster, partition: od.TopicPartition) -> od.Broker | None:
+    return k.driver.metadata.table.leader(partition)
+
+
+async def _partitions(url: str, topic: str) -> tuple[str, list[list[object]]]:
     rows: list[list[object]] = []
     async with od.connect(url) as k:
         partitions = await find_partitions(k, topic)
         known = await extents(k, topic)
         for p in partitions:
-            broker = k.driver.metadata.table.leader(p)
+            broker = _leader(k, p)
             extent = known.get(p)
             ends = [extent.earliest, extent.latest, extent.latest - extent.earliest] if extent else [None, None, None]
-            rows.append([p.name, p.broker, broker.address if broker else None, *ends])
-    return rows
+            rows.append([p.name, broker.id if broker else None, broker.address if broker else None, *ends])
+        return "bytes" if k.driver.numbers_by_broker else "records", rows

@@ -26,7 +26,8 @@ __all__ = ["offsets"]
 def offsets(url: str, topic: str, at: str | None, as_lines: bool) -> int:
     """Print the oldest position and the end of each partition of TOPIC, or its position at TIME.
 
-    Kafka 0.7 keeps no timestamps: a broker answers from the age of its segment files, with the newest segment boundary
+    The position at TIME is that of the first message of that time or a later one, or the end if there is none. Brokers
+    before 0.10.1 keep no timestamps: they answer from the age of their segment files, with the newest segment boundary
     that is certainly not later than TIME, or with the oldest position if all segments are newer.
     """
     time = None if at is None else od.AtTime(moment(at))

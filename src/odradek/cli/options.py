@@ -10,13 +10,12 @@ from functools import wraps
 from typing import Any, NamedTuple
 
 import click
-from click.core import ParameterSource
 
-from odradek.io.drivers import brokers_url, url_forms
+from odradek.io.drivers import url_forms
 from odradek.types import EARLIEST, LATEST, AtTime, Position, StartPosition
 
 __all__ = [
-    "BROKERS",
+    "APPLY",
     "CLUSTER",
     "COUNT",
     "FORMAT",
@@ -39,21 +38,20 @@ FORMAT = click.option(
     "--format",
     "-f",
     metavar="TEXT",
-    help="Format of a message: %s value, %S its size, %k key, %K its size, %t topic, %p partition, %o position, "
-    "%n next position, %i index in its compressed message; \\n \\t \\r \\0 \\xHH. Default: %s\\n",
+    help="Format of a message: %s value, %S its size, %R its size as 4 bytes, %k key, %K its size, %h headers, "
+    "%T timestamp (ms), %t topic, %p partition, %o position, %n next position, %i index in its compressed message "
+    "(0.7); \\n \\t \\r \\0 \\xHH. Default: %s\\n",
 )
+APPLY = click.option("--apply", is_flag=True, help="Do it; without this, print what would be done.")
 CLUSTER = click.option(
     "--cluster",
+    "-b",
     envvar="ODRADEK_CLUSTER",
     metavar="URL",
-    help=f"{url_forms()} (default: $ODRADEK_CLUSTER).",
+    help=f"{url_forms()}; HOST:PORT,... is short for kafka://HOST:PORT,... (default: $ODRADEK_CLUSTER). Options of TLS "
+    "and SASL come from the environment: ODRADEK_SASL_MECHANISM, ODRADEK_SASL_USERNAME, ODRADEK_SSL_CAFILE and so on.",
 )
-BROKERS = click.option(
-    "--brokers",
-    "-b",
-    metavar="HOST:PORT,...",
-    help=f"Brokers without ZooKeeper: short for --cluster {brokers_url('HOST:PORT,...')}.",
-)
+_BROKERS = re.compile(r"[^\s/@,]+:\d+(,[^\s/@,]+:\d+)*")
 
 
 def examples(*lines: str) -> str:
@@ -62,23 +60,19 @@ def examples(*lines: str) -> str:
 
 
 def clustered(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options --cluster and --brokers to a command, and pass it their URL as the argument `url`."""
+    """Add the option --cluster to a command, and pass it the URL as the argument `url`."""
 
     @wraps(command)
-    def with_url(*arguments: Any, cluster: str | None, brokers: str | None, **options: Any) -> int:
-        return command(*arguments, url=_url(cluster, brokers), **options)
+    def with_url(*arguments: Any, cluster: str | None, **options: Any) -> int:
+        return command(*arguments, url=_url(cluster), **options)
 
-    return CLUSTER(BROKERS(with_url))
+    return CLUSTER(with_url)
 
 
-def _url(cluster: str | None, brokers: str | None) -> str:
-    if brokers and click.get_current_context().get_parameter_source("cluster") is ParameterSource.COMMANDLINE:
-        raise click.UsageError("--cluster and --brokers exclude each other")
-    if brokers:
-        return brokers_url(brokers)
+def _url(cluster: str | None) -> str:
     if not cluster:
-        raise click.UsageError("no cluster: give --cluster URL (or -b HOST:PORT), or set ODRADEK_CLUSTER")
-    return cluster
+        raise click.UsageError("no cluster: give --cluster URL, or set ODRADEK_CLUSTER")
+    return f"kafka://{cluster}" if _BROKERS.fullmatch(cluster) else cluster
 
 
 def one_topic(argument: str | None, option: str | None) -> str:

@@ -6,30 +6,56 @@ import base64
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
+from odradek.errors import OdradekError
 from odradek.types import Record
 
-__all__ = ["Render", "as_json", "echo_json", "echo_rows", "formatter", "json_line", "progress", "table", "unescape"]
+__all__ = [
+    "Render",
+    "as_json",
+    "echo_failures",
+    "echo_json",
+    "echo_rows",
+    "formatter",
+    "json_line",
+    "progress",
+    "table",
+    "unescape",
+]
 
 Render = Callable[[Record], bytes]
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 _FIELDS: dict[str, Render] = {
     "%": lambda _: b"%",
     "s": lambda r: r.value or b"",
-    "S": lambda r: b"%d" % (-1 if r.value is None else len(r.value)),
+    "S": lambda r: b"%d" % _size(r.value),
+    "R": lambda r: _size(r.value).to_bytes(4, "big", signed=True),
     "k": lambda r: r.key or b"",
-    "K": lambda r: b"%d" % (-1 if r.key is None else len(r.key)),
+    "K": lambda r: b"%d" % _size(r.key),
+    "h": lambda r: b",".join([b"%s=%s" % (name.encode(), b"NULL" if v is None else v) for name, v in r.headers]),
+    "T": lambda r: b"%d" % (-1 if r.timestamp is None else r.timestamp),
     "t": lambda r: r.topic.encode(),
     "p": lambda r: r.partition.name.encode(),
     "o": lambda r: b"%d" % r.position,
     "n": lambda r: b"%d" % r.next_position,
     "i": lambda r: b"%d" % r.inner_index,
 }
+
+
+_WITH_NULL: dict[str, Render] = {
+    "s": lambda r: b"NULL" if r.value is None else r.value,
+    "k": lambda r: b"NULL" if r.key is None else r.key,
+}
+"""The fields that differ where null is printed as NULL."""
+
+
+def _size(value: bytes | None) -> int:
+    return -1 if value is None else len(value)
 
 
 def unescape(text: str) -> str:
@@ -42,15 +68,20 @@ def unescape(text: str) -> str:
     return re.sub(r"\\(x[0-9a-fA-F]{2}|[ntr0\\])", one, text)
 
 
-def formatter(text: str) -> Render:
+def formatter(text: str, *, show_null: bool = False) -> Render:
     """Make a function that renders a record in the format `text` (kcat's -f).
+
+    Args:
+        text: The format.
+        show_null: Render a value or key that is null as NULL (kcat's -Z), not as nothing.
 
     Raises:
         click.BadParameter: A % is followed by an unknown letter.
     """
+    fields = _FIELDS | _WITH_NULL if show_null else _FIELDS
     parts: list[Render] = []
     for part in re.findall(r"%.?|[^%]+", unescape(text), re.DOTALL):
-        parts.append(_field(part[1:]) if part.startswith("%") else _constant(part.encode()))
+        parts.append(_field(part[1:], fields) if part.startswith("%") else _constant(part.encode()))
     return lambda record: b"".join([part(record) for part in parts])
 
 
@@ -58,10 +89,10 @@ def _constant(value: bytes) -> Render:
     return lambda _: value
 
 
-def _field(letter: str) -> Render:
-    if letter not in _FIELDS:
-        raise click.BadParameter(f"%{letter}: unknown field; choose from {' '.join('%' + known for known in _FIELDS)}")
-    return _FIELDS[letter]
+def _field(letter: str, fields: dict[str, Render]) -> Render:
+    if letter not in fields:
+        raise click.BadParameter(f"%{letter}: unknown field; choose from {' '.join('%' + known for known in fields)}")
+    return fields[letter]
 
 
 def json_line(record: Record) -> bytes:
@@ -73,6 +104,10 @@ def json_line(record: Record) -> bytes:
         "next_position": record.next_position,
         "inner_index": record.inner_index,
     }
+    if record.timestamp is not None:
+        fields["timestamp"] = record.timestamp
+    if record.headers:
+        fields["headers"] = [{"name": name, **_text("value", value)} for name, value in record.headers]
     if record.key is not None:
         fields |= _text("key", record.key)
     return as_json(fields | _text("value", record.value)).encode() + b"\n"
@@ -97,6 +132,13 @@ def echo_json(value: Any) -> None:
     click.echo(as_json(value))
 
 
+def echo_failures(failed: Mapping[Any, OdradekError]) -> int:
+    """Print the errors of single items to standard error; return the exit code."""
+    for error in failed.values():
+        click.echo(f"odradek: {error}", err=True)
+    return 1 if failed else 0
+
+
 def echo_rows(head: Sequence[str], rows: Sequence[Sequence[object]], as_lines: bool) -> None:
     """Print rows as an aligned table, or as lines of JSON with the names of `head` as keys."""
     if not as_lines:
@@ -116,7 +158,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Return text in aligned columns, columns of integers to the right. Without rows, only the head."""
     cells = [[str(cell) for cell in row] for row in [head, *rows]]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    right = [bool(rows) and all(isinstance(row[i], int) for row in rows) for i in range(len(head))]
+    right = [bool(rows) and all(type(row[i]) is int for row in rows) for i in range(len(head))]
     return "\n".join(
         "  ".join(
             cell.rjust(width) if numeric else cell.ljust(width)

@@ -7,9 +7,8 @@ import re
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import anyio
 import anyio.lowlevel
@@ -31,6 +30,8 @@ READ_BYTES = 1 << 18
         "odradek put orders -z snappy -K : < orders.txt",
         "odradek put orders day1.txt day2.txt",
         "odradek put blobs -D '\\0' < blobs.bin",
+        "echo customer-7: | odradek put profiles -K : -Z",
+        "echo hello | odradek put greetings -k me -H language=en",
     )
 )
 @click.argument("words", nargs=-1, metavar="TOPIC [FILE]...")
@@ -38,7 +39,16 @@ READ_BYTES = 1 << 18
 @click.option("--partition", "-p", metavar="[BROKER-]N", help="Write to this partition only.")
 @click.option("--delimiter", "-D", default="\\n", metavar="TEXT", help="Text between messages (default: newline).")
 @click.option("--key-separator", "-K", metavar="TEXT", help="Text between key and value. Keys choose the partition.")
-@click.option("--compression", "-z", type=click.Choice(["none", "gzip", "snappy"]), default="none", help="Compression.")
+@click.option("--key", "-k", metavar="TEXT", help="The key of every message.")
+@click.option("--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", help="A header of every message.")
+@click.option("--null", "-Z", "empty_is_null", is_flag=True, help="Write an empty value or key as null.")
+@click.option(
+    "--compression",
+    "-z",
+    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+    default="none",
+    help="Compression.",
+)
 @COUNT
 @JSON
 @QUIET
@@ -50,6 +60,9 @@ def put(
     partition: str | None,
     delimiter: str,
     key_separator: str | None,
+    key: str | None,
+    headers: tuple[str, ...],
+    empty_is_null: bool,
     compression: str,
     count: int | None,
     as_lines: bool,
@@ -57,13 +70,22 @@ def put(
 ) -> int:
     """Write the lines of FILEs, or of standard input, to TOPIC.
 
+    Headers are stored from Kafka 0.11 on, keys and null values from 0.8 on. In 0.7 a key only chooses the partition.
+
     Returns when every message is confirmed; otherwise the exit code is 1 and the error says which messages are not.
     """
     topic = one_topic(words[0] if words and named is None else None, named)
     files = words if named is not None else words[1:]
-    split = partial(_split_key, separator=unescape(key_separator or "").encode())
+    if key is not None and key_separator is not None:
+        raise click.UsageError("--key and --key-separator exclude each other")
+    parse = _LineParser(
+        unescape(key_separator or "").encode(),
+        None if key is None else key.encode(),
+        tuple(_header(text) for text in headers),
+        empty_is_null,
+    ).parse
     rows = _rows(files, unescape(delimiter).encode(), count, quiet)
-    written = od.run(_put, url, topic, partition, compression, rows, split)
+    written = od.run(_put, url, topic, partition, compression, rows, parse)
     if as_lines:
         echo_json({"topic": topic, "written": written})
     elif not quiet:
@@ -80,14 +102,14 @@ async def _put(
     partition: str | None,
     compression: str,
     chunks: Rows,
-    split: Callable[[bytes], tuple[bytes | None, bytes]],
+    parse: Callable[[bytes], od.ProducerRecord],
 ) -> int:
     async with od.connect(url) as k, k.producer(compression=compression) as out:
         target = None if partition is None else await _target(k, topic, partition)
         async for rows in chunks:
             for row in rows:
-                key, value = split(row)
-                await out.put(topic, value, key=key, partition=target)
+                value, key, headers, _ = parse(row)
+                await out.put(topic, value, key=key, partition=target, headers=headers)
             if out.failures:
                 break  # leaving the producer's block raises an error that names all failures
     return out.statistics().written
@@ -95,7 +117,7 @@ async def _put(
 
 async def _target(k: od.Cluster, topic: str, name: str) -> od.TopicPartition:
     """Return the partition of that name. One with a broker need not exist yet: writing to it creates it."""
-    if match := re.fullmatch(r"(\d+)-(\d+)", name):
+    if k.driver.numbers_by_broker and (match := re.fullmatch(r"(\d+)-(\d+)", name)):
         return od.TopicPartition(topic, int(match[2]), int(match[1]))
     partitions = await find_partitions(k, topic, name)
     if len(partitions) > 1:
@@ -104,11 +126,36 @@ async def _target(k: od.Cluster, topic: str, name: str) -> od.TopicPartition:
     return partitions[0]
 
 
-def _split_key(row: bytes, separator: bytes) -> tuple[bytes | None, bytes]:
-    if not separator or separator not in row:
-        return None, row
-    key, _, value = row.partition(separator)
-    return key, value
+class _LineParser(NamedTuple):
+    """Makes records of lines.
+
+    Args:
+        separator: Text between key and value; empty: lines have no key.
+        key: The key of lines without one.
+        headers: Of every record.
+        empty_is_null: An empty key or value is null.
+    """
+
+    separator: bytes
+    key: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+    empty_is_null: bool
+
+    def parse(self, line: bytes) -> od.ProducerRecord:
+        """Return the record of a line."""
+        key, value = self.key, line
+        if self.separator and self.separator in line:
+            key, _, value = line.partition(self.separator)
+        if self.empty_is_null:
+            return od.ProducerRecord(value or None, key or None, self.headers)
+        return od.ProducerRecord(value, key, self.headers)
+
+
+def _header(text: str) -> tuple[str, bytes]:
+    name, mark, value = text.partition("=")
+    if not mark:
+        raise click.BadParameter(f"{text!r}: a header is NAME=VALUE")
+    return name, value.encode()
 
 
 async def _rows(files: Sequence[str], delimiter: bytes, count: int | None, quiet: bool) -> Rows:

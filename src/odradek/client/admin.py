@@ -341,7 +341,10 @@ class Admin:
     ) -> dict[TopicPartition, OdradekError]:
         if not partitions:
             return {}
-        return dict((await self._driver.admin().delete_positions(group, partitions)).failed)
+        try:
+            return dict((await self._driver.admin().delete_positions(group, partitions)).failed)
+        except OdradekError as error:
+            return dict.fromkeys(partitions, error)
 
 
 def _has_meaning(position: object) -> bool:

@@ -262,6 +262,24 @@ class ProducerOptions(TypedDict, total=False):
             "applies to what is compressed together, which is split until it fits.",
         ),
     ]
+    transactional_id: Annotated[
+        str | None,
+        Option(
+            None,
+            arguments.optional(arguments.text("a transactional id", at_most=249)),
+            "Everything is written in transactions (Kafka 0.11 and later): see `Producer.transaction`. A producer that "
+            "is opened with the same id, after a restart for example, ends what this one left open and fences it.",
+        ),
+    ]
+    transaction_timeout: Annotated[
+        float,
+        Option(
+            60.0,
+            arguments.seconds(at_least=0.001, at_most=2_000_000.0),
+            "The cluster aborts a transaction that is open for longer (s), and fences its producer. Brokers allow 15 "
+            "minutes by default (transaction.max.timeout.ms).",
+        ),
+    ]
     tuning: Annotated[Tuning | None, TUNING]
 
 
@@ -375,6 +393,15 @@ class ConsumerOptions(TypedDict, total=False):
             arguments.optional(arguments.seconds(at_least=0.001)),
             "Interval (s) at which processed positions are committed; None: only by `commit`, at rebalances and "
             "at exit.",
+        ),
+    ]
+    commit_metadata: Annotated[
+        str,
+        Option(
+            "",
+            arguments.text("a text", at_least=0, at_most=4096),
+            "Text that is stored with every committed position, such as the name of this host (Kafka 0.9 and later; "
+            "brokers take 4096 bytes by default).",
         ),
     ]
     revoke_within: Annotated[

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from odradek.core.admin import ClusterAdmin
+from odradek.core.fetch.progress import DeliveredSpan
 from odradek.core.produce.partitioners import Partitioner
 from odradek.errors import CorruptMessage, OdradekError
 from odradek.types import AtTime, Broker, Columns, Position, PositionSpec, TopicPartition
@@ -22,7 +23,9 @@ __all__ = [
     "Assignment",
     "BrokerClient",
     "ClusterMetadata",
+    "ConsumerPositions",
     "DecoderOptions",
+    "DeliveredBatch",
     "LogDecoder",
     "Membership",
     "OffsetStore",
@@ -32,6 +35,7 @@ __all__ = [
     "PendingResult",
     "ProducerRecord",
     "ProducerSequences",
+    "ProducerTransactions",
     "ProtocolDriver",
     "RebalanceListener",
     "RefusalPolicy",
@@ -516,6 +520,18 @@ class ProtocolDriver(Protocol):
         """Return what makes one producer idempotent; None if its brokers would not notice that a batch is repeated."""
         ...
 
+    def producer_transactions(self, transactional_id: str, timeout_s: float) -> ProducerTransactions:
+        """Return what makes the records of one producer parts of transactions.
+
+        Args:
+            transactional_id: The name by which the cluster knows the producer, across restarts.
+            timeout_s: The cluster aborts a transaction that is open for longer (s).
+
+        Raises:
+            Unsupported: The cluster has no transactions.
+        """
+        ...
+
     def default_partitioner(self) -> Partitioner:
         """Return the partitioner of a producer that names none: that of the cluster's own clients."""
         ...
@@ -628,6 +644,80 @@ class ProducerSequences(Protocol):
         ...
 
 
+class ProducerTransactions(ProducerSequences, Protocol):
+    """The transactions of one producer, one at a time, by way of a coordinator of the cluster.
+
+    What the calls begin is carried out by `run`; cancelling a call ends only the wait for it.
+    """
+
+    transactional_id: str
+
+    @property
+    def error(self) -> OdradekError | None:
+        """The reason why the open transaction can only be aborted, or why the producer cannot continue."""
+        ...
+
+    @property
+    def problem(self) -> OdradekError | None:
+        """The error after which the current request is tried again; None while nothing is wrong."""
+        ...
+
+    async def run(self, added: Callable[[], None], failed: Callable[[OdradekError, bool], None]) -> None:
+        """Exchange requests with coordinators until cancelled.
+
+        Args:
+            added: Called when more batches `may_send`.
+            failed: Called with the error because of which the transaction can only be aborted; the second argument is
+                True if the producer cannot continue.
+        """
+        ...
+
+    async def initialize(self) -> None:
+        """Register at the coordinator. It ends what an earlier producer with this id left open, and fences that one.
+
+        Raises:
+            OdradekError: The cluster refuses; trying again cannot change that.
+        """
+        ...
+
+    def begin(self) -> None:
+        """Open a transaction."""
+        ...
+
+    def fail(self, error: OdradekError) -> None:
+        """Let the open transaction only be aborted: a record of it was not written, or not for certain."""
+        ...
+
+    def stop(self, error: OdradekError) -> None:
+        """Send nothing more: the producer has ended with this error."""
+        ...
+
+    async def add_positions(self, member: Membership, positions: Mapping[TopicPartition, Position]) -> None:
+        """Store positions of a group with the transaction, fenced by the member that owns the partitions.
+
+        Raises:
+            OdradekError: The transaction can only be aborted.
+        """
+        ...
+
+    async def commit(self) -> None:
+        """Commit. Every batch must have been written.
+
+        Raises:
+            CommitOutcomeUnknown: The transaction is committed or will be aborted.
+            OdradekError: It is not committed, and can only be aborted.
+        """
+        ...
+
+    async def abort(self) -> None:
+        """Abort. No batch may be in flight.
+
+        Raises:
+            OdradekError: The producer cannot continue. The cluster aborts the transaction once its time is over.
+        """
+        ...
+
+
 # ---- groups -------------------------------------------------------------------------------------------------
 
 
@@ -644,6 +734,7 @@ class Subscription:
         consumer_id: A fixed id; None makes a unique one.
         assignors: Names of the assignors the member supports, the preferred one first; None: the driver's choice.
         group_protocol: Who assigns: `consumer`: the brokers, `classic`: a member; None: the brokers where they can.
+        commit_metadata: Text to be stored with every committed position.
         revoke_within: Longest time that `RebalanceListener.revoke` takes, without its commit (s).
         max_blocked_s: How long the member stays in its group while its event loop is blocked (s); 0: as long as the
             group waits for a heartbeat.
@@ -657,6 +748,7 @@ class Subscription:
     consumer_id: str | None = None
     assignors: Sequence[str] | None = None
     group_protocol: str | None = None
+    commit_metadata: str = ""
     revoke_within: float = 3.0
     max_blocked_s: float = 0.0
 
@@ -743,4 +835,34 @@ class OffsetStore(Protocol):
 
         Raises after trying all; a partial failure names partitions that were not stored.
         """
+        ...
+
+
+class ConsumerPositions(Protocol):
+    """The positions of one consumer, for transactions that store them."""
+
+    membership: Membership
+
+    async def after(self, spans: Collection[tuple[TopicPartition, DeliveredSpan]]) -> Mapping[TopicPartition, Position]:
+        """Return the positions to store so that these spans are done. The consumer itself stores none of these
+        partitions from now on, and no store of them is under way.
+
+        Raises:
+            GroupError: A partition was given to another member.
+            UsageError: A record before them is neither done nor among them.
+        """
+        ...
+
+    def stored(
+        self, spans: Collection[tuple[TopicPartition, DeliveredSpan]], positions: Mapping[TopicPartition, Position]
+    ) -> None:
+        """Take in that a transaction has stored these positions: the spans are done."""
+        ...
+
+
+class DeliveredBatch(Protocol):
+    """Records of a consumer that a transaction can mark as done when it is committed."""
+
+    def transaction_spans(self) -> Sequence[tuple[ConsumerPositions, TopicPartition, DeliveredSpan]]:
+        """Return what it consists of."""
         ...

@@ -21,7 +21,7 @@ from odradek.spark.directories import read_files
 from odradek.spark.logs import find_logs
 from odradek.spark.options import SourceOptions, parse_source
 from odradek.spark.planning import Extent, Range
-from odradek.spark.range_reader import RangeReader
+from odradek.spark.range_reader import ColumnsChunk, RangeReader
 from odradek.types import Columns, TopicPartition
 
 __all__ = ["LogReader", "cluster_url", "open_logs"]
@@ -104,8 +104,9 @@ class LogReader:
         async with RangeReader(self._cluster.driver, ranges, self._options) as reader:
             while chunks := await reader.take():
                 for chunk in chunks:
-                    take(chunk.partition, chunk.rows)
-                    await checkpoint()
+                    if isinstance(chunk, ColumnsChunk):
+                        take(chunk.partition, chunk.rows)
+                        await checkpoint()
 
 
 @asynccontextmanager

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from odradek.spark.offsets import Offsets
-from odradek.spark.planning import Extent, SplitPoint
-from odradek.types import MiB, Position, TopicPartition
+from odradek.spark.planning import BYTES, Extent, PositionUnit, SplitPoint
+from odradek.types import Position, TopicPartition
 
 __all__ = [
-    "MIN_SHARE",
     "MicroBatchEnd",
     "ReadLimits",
     "backlog",
@@ -26,22 +25,19 @@ __all__ = [
     "should_read",
 ]
 
-MIN_SHARE = 16 * MiB
-"""A partition is not given less, if it has more: finding where its share ends takes 1 to 3 MiB (`boundary`)."""
-
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """Limits of a micro-batch.
+    """Limits of a micro-batch, in the unit of positions (`PositionUnit`).
 
     Args:
-        max_bytes: Approximate maximum of log bytes to read; None: no limit.
-        min_bytes: Wait until this many bytes are available,
+        max_size: Approximate maximum to read; None: no limit.
+        min_size: Wait until this much is available,
         max_delay_s: but no longer than this (s).
     """
 
-    max_bytes: int | None = None
-    min_bytes: int = 0
+    max_size: int | None = None
+    min_size: int = 0
     max_delay_s: float = 900.0
 
 
@@ -85,7 +81,7 @@ def has_new_partitions(start: Offsets, logs: Mapping[TopicPartition, Extent]) ->
 
 
 def backlog(start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent]) -> dict[TopicPartition, int]:
-    """Bytes that each partition has between two offsets; none where it is 0."""
+    """Return how much each partition has between two offsets; none where it is 0."""
     waiting = {}
     for partition, last in end.items():
         first = start.get(partition, last)
@@ -99,28 +95,32 @@ def should_read(waiting: int, limits: ReadLimits, *, now: float, last: float) ->
     """Return True if a micro-batch should start.
 
     Args:
-        waiting: Bytes of backlog.
+        waiting: Size of the backlog.
         limits: The limits from the options.
         now: Time of any clock (s).
         last: Time of the last micro-batch on that clock, or of the start of the query.
     """
-    return waiting > 0 and (waiting >= limits.min_bytes or now - last >= limits.max_delay_s)
+    return waiting > 0 and (waiting >= limits.min_size or now - last >= limits.max_delay_s)
 
 
 def end_of_micro_batch(
-    start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent], max_bytes: int | None
+    start: Offsets,
+    end: Offsets,
+    logs: Mapping[TopicPartition, Extent],
+    max_size: int | None,
+    unit: PositionUnit = BYTES,
 ) -> MicroBatchEnd:
-    """Return the end of a micro-batch in [start, end) that may read `max_bytes`.
+    """Return the end of a micro-batch in [start, end) that may read `max_size`.
 
-    Shares are proportional to backlogs. Shares smaller than `MIN_SHARE` are pooled and given to some of the partitions,
-    in rotation. If there is any backlog, some of it is read.
+    Shares are proportional to backlogs. Shares smaller than the unit's `min_share` are pooled and given to some of the
+    partitions, in rotation. If there is any backlog, some of it is read.
     """
     waiting = backlog(start, end, logs)
     total = sum(waiting.values())
-    if max_bytes is None or total <= max_bytes:
+    if max_size is None or total <= max_size:
         return MicroBatchEnd(dict(end), ())
-    shares = {partition: size * max_bytes // total for partition, size in waiting.items()}
-    _put_together(shares, waiting, start)
+    shares = {partition: size * max_size // total for partition, size in waiting.items()}
+    _put_together(shares, waiting, start, unit.min_share)
     ends: dict[TopicPartition, Position] = {}
     cuts: list[SplitPoint] = []
     for partition, last in end.items():
@@ -140,21 +140,23 @@ def end_of_micro_batch(
     return MicroBatchEnd(ends, tuple(cuts))
 
 
-def _put_together(shares: dict[TopicPartition, int], waiting: Mapping[TopicPartition, int], start: Offsets) -> None:
+def _put_together(
+    shares: dict[TopicPartition, int], waiting: Mapping[TopicPartition, int], start: Offsets, least: int
+) -> None:
     """Give what small shares come to together to some of the partitions that have them.
 
     They take turns, and only offsets need to be remembered for that: the sum of theirs grows by a share for each
     partition that is served.
     """
-    small = sorted(partition for partition, share in shares.items() if share < min(MIN_SHARE, waiting[partition]))
+    small = sorted(partition for partition, share in shares.items() if share < min(least, waiting[partition]))
     pool = sum(shares[partition] for partition in small)
-    first = sum(start[partition] for partition in small) // MIN_SHARE
+    first = sum(start[partition] for partition in small) // least
     shares.update(dict.fromkeys(small, 0))
     for step in range(len(small)):
         partition = small[(first + step) % len(small)]
-        shares[partition] = min(MIN_SHARE, waiting[partition], max(pool, 1))
+        shares[partition] = min(least, waiting[partition], max(pool, 1))
         pool -= shares[partition]
-        if pool < MIN_SHARE // 4:
+        if pool < max(least // 4, 1):
             break
 
 

@@ -1,4 +1,4 @@
-"""The logs of a cluster, as whoever plans a query sees them."""
+"""The logs of a cluster, for the planning of a query."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from odradek.client.cluster import Cluster
 from odradek.client.options import Tuning
 from odradek.core.interfaces import BrokerClient
 from odradek.errors import BrokerError, RemoteProtocolError
-from odradek.io.drivers import brokers_url
 from odradek.io.gather import gather
 from odradek.io.kafka07.raw_fetch import read_raw
 from odradek.spark import options as option_module
@@ -33,6 +32,9 @@ R = TypeVar("R")
 MANY = 1 << 16
 """A number larger than that of a log's segments; the oldest ones beyond it are free cuts lost."""
 
+INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Topics of the brokers themselves: no pattern means them, as with Java's clients."""
+
 ASKED, SEARCHED = 256, 4
 """So many positions are asked for at a time, and so many cuts searched, with a few of the largest messages in memory
 for each."""
@@ -40,10 +42,11 @@ for each."""
 
 def tuning(options: SourceOptions) -> Tuning:
     """Return connection options under which no single wait exceeds the deadline of all of them together."""
-    usual = Tuning()
+    usual, where = Tuning(), options.where
+    asked = where.request_timeout_s if isinstance(where, option_module.ClusterOptions) else None
     return Tuning(
         connect_timeout=min(usual.connect_timeout, options.deadline_s),
-        request_timeout=min(usual.request_timeout, options.deadline_s),
+        request_timeout=min(asked or usual.request_timeout, options.deadline_s),
     )
 
 
@@ -64,13 +67,20 @@ class BrokerCatalog:
 
     def at(self, times: Mapping[TopicPartition, AtTime]) -> dict[TopicPartition, Position]:
         async def ask(cluster: Cluster) -> dict[TopicPartition, Position]:
+            await self._refresh(cluster)
+            committed = self._options.read_committed
             return await _of_each(
-                cluster, times, lambda api, partition: api.resolve_position(partition, times[partition])
+                cluster,
+                times,
+                lambda api, partition: api.resolve_position(partition, times[partition], read_committed=committed),
             )
 
         return self._ask(ask, "asking for positions by time") if times else {}
 
     def boundaries(self, cuts: Sequence[SplitPoint]) -> dict[SplitPoint, int | None]:
+        if not self._options.unit.exact:
+            return {cut: cut.position for cut in cuts}
+
         async def search(cluster: Cluster) -> dict[SplitPoint, int | None]:
             limiter = anyio.CapacityLimiter(SEARCHED)
 
@@ -87,21 +97,32 @@ class BrokerCatalog:
 
     def _ask(self, work: Callable[[Cluster], Awaitable[T]], what: str) -> T:
         options = self._options
-        with connected(self._where.url, self._tuning, options.deadline_s) as handle:
+        with connected(self._where, self._tuning, options.deadline_s) as handle:
             return handle.run(work, options.deadline_s, what)
 
     # ---- what there is ----
 
     async def _extents(self, cluster: Cluster) -> dict[TopicPartition, Extent]:
-        return await _of_each(cluster, await self._published(cluster), extent_of)
+        committed = self._options.read_committed
+        published = await self._published(cluster)
+        extents = await _of_each(
+            cluster, published, lambda api, partition: extent_of(api, partition, read_committed=committed)
+        )
+        if not self._options.unit.exact and (missing := sorted(set(published) - extents.keys())):
+            raise BrokerError(5, "LEADER_NOT_AVAILABLE", f"{missing[0]}", retriable=True, refresh_metadata=True)
+        return extents
+
+    async def _refresh(self, cluster: Cluster) -> None:
+        """Read the metadata again, where nothing reports changes."""
+        if not self._where.has_watches:
+            await cluster.driver.metadata.refresh()
 
     async def _published(self, cluster: Cluster) -> list[TopicPartition]:
         """What live brokers have of what is to be read."""
         topics = self._options.topics
-        if self._where.url.startswith(brokers_url("")):  # without ZooKeeper, nothing reports new topics
-            await cluster.driver.metadata.refresh()
+        await self._refresh(cluster)
         if topics.pattern:
-            names = sorted(filter(topics.has, await cluster.topics()))
+            names = sorted(filter(topics.has, await cluster.topics() - INTERNAL))
         else:
             names = sorted({*topics.names, *(partition.topic for partition in topics.partitions)})
         partitions = [partition for some in await gather(cluster.partitions, names) for partition in some]
@@ -140,15 +161,22 @@ def _position(cut: SplitPoint, result: Proved | Unproved | None) -> int | None:
     return None
 
 
-async def extent_of(api: BrokerClient, partition: TopicPartition) -> Extent:
-    """Return the extent of a log, from one request. In 0.7, the positions up to the latest are the starts of all
-    segments.
+async def extent_of(api: BrokerClient, partition: TopicPartition, *, read_committed: bool = False) -> Extent:
+    """Return the extent of a log. In 0.7, the positions up to the latest are the starts of all segments.
+
+    Args:
+        api: The broker that serves it.
+        partition: The log.
+        read_committed: Its end is that of committed transactions.
     """
     starts = await api.positions(partition, LATEST, MANY)
     if not starts:
         raise RemoteProtocolError(f"{partition}: the broker returned no position")
     earliest = starts[-1] if len(starts) < MANY else await api.resolve_position(partition, EARLIEST)
-    return Extent(earliest, starts[0], tuple(sorted({earliest, *starts})))
+    latest = starts[0]
+    if read_committed:
+        latest = max(earliest, await api.resolve_position(partition, LATEST, read_committed=True))
+    return Extent(earliest, latest, tuple(sorted({earliest, *starts})), api.broker.id)
 
 
 async def _of_each(

@@ -39,6 +39,10 @@ class OptionMap:
         """Return True if the option is set."""
         return name.lower() in self._values
 
+    def text_or(self, name: str, default: str) -> str:
+        """Return the text of an option that may be empty, or the default if it is not set."""
+        return str(self._values.get(name.lower(), default))
+
     def text(self, name: str) -> str | None:
         """Return the text of an option, or None if it is not set. Raises ConfigError if it is empty."""
         value = self._values.get(name.lower())

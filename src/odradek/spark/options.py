@@ -13,11 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from odradek.client.connect import connect
-from odradek.errors import ConfigError, OdradekError, Unsupported
+from odradek.errors import ConfigError, OdradekError
 from odradek.io.drivers import brokers_url, zookeeper_url
 from odradek.spark.admission import ReadLimits
+from odradek.spark.client_options import BOOTSTRAP, ClusterOptions, kafka_cluster
 from odradek.spark.offsets import Positions, parse_assign, parse_positions, parse_time, parse_times
 from odradek.spark.option_map import OptionMap
+from odradek.spark.option_names import BATCH, CLUSTERS, KAFKA, KAFKA07, STREAM, OptionNames
+from odradek.spark.planning import BYTES, RECORDS, PositionUnit
+from odradek.spark.schema import Column, columns
 from odradek.spark.values import (
     at_most,
     choice,
@@ -47,16 +51,6 @@ ENTRY_HEAD = 10
 
 CORRUPT = {"fail": "fail", "skip-message": "skip", "dead": "raw"}
 """Value of the option -> name of the decoder's mode."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterOptions:
-    """A cluster to be reached over the network: `odradek.connect(url)`. The URL may hold a password."""
-
-    url: str
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.url.partition('://')[0]}://...>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +102,13 @@ class TaskLimits:
     """Limits for the division of work into tasks.
 
     Args:
-        max_bytes: Approximate maximum of log bytes per task, as far as `max_tasks` allows.
+        max_size: Approximate maximum per task, in the unit of positions, as far as `max_tasks` allows.
         min_tasks: Minimum number of tasks, if there is enough to divide.
         max_tasks: Maximum number of tasks; None: four per core of the machine that plans (the driver's).
         fetchers: Maximum number of tasks that read from one broker; None: any number.
     """
 
-    max_bytes: int = 128 * MiB
+    max_size: int = BYTES.task_size
     min_tasks: int = 1
     max_tasks: int | None = None
     fetchers: int | None = None
@@ -139,6 +133,8 @@ class SourceOptions:
         poll_deadline_s: How long a task waits for bytes (s).
         corrupt: `fail`, `skip` or `raw`, as in `core.interfaces.DecoderOptions`.
         headers: Is there a headers column?
+        read_committed: Read committed records of transactions only (0.11 and later).
+        start_at_end: A partition without a record of `start`'s time begins at its end; otherwise that is an error.
     """
 
     where: ClusterOptions | Directories
@@ -155,65 +151,24 @@ class SourceOptions:
     poll_deadline_s: float = 120.0
     corrupt: str = "fail"
     headers: bool = False
+    read_committed: bool = False
+    start_at_end: bool = False
+
+    @property
+    def unit(self) -> PositionUnit:
+        """Return what positions count."""
+        is_kafka07 = isinstance(self.where, Directories) or self.where.url.startswith("kafka07")
+        return BYTES if is_kafka07 else RECORDS
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of a query that names none."""
+        return columns(headers=self.headers, positions=self.unit.exact)
 
     @property
     def max_entry(self) -> int:
         """Bytes of the largest entry in a log."""
         return self.max_message_bytes + ENTRY_HEAD
-
-
-# ---- names ---------------------------------------------------------------------------------------------------
-
-CLUSTERS, BOOTSTRAP = ("kafka.zk.connect", "kafka.broker.list"), "kafka.bootstrap.servers"
-
-BOTH = (
-    *CLUSTERS,
-    BOOTSTRAP,
-    "kafka.protocol",
-    "path",
-    "subscribe",
-    "subscribePattern",
-    "assign",
-    "startingOffsets",
-    "startingTimestamp",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "failOnDataLoss",
-    "minPartitions",
-    "maxPartitions",
-    "maxBytesPerPartition",
-    "maxFetchersPerBroker",
-    "maxMessageBytes",
-    "fetchBytes",
-    "fetchAhead",
-    "fetchOffset.deadlineMs",
-    "kafkaConsumer.pollTimeoutMs",
-    "corrupt",
-    "includeHeaders",
-)
-BATCH = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-STREAM = ("maxBytesPerTrigger", "minBytesPerTrigger", "maxTriggerDelay")
-KNOWN = (*BOTH, *BATCH, *STREAM)
-
-REFUSED = {
-    "maxOffsetsPerTrigger": "0.7 has no record offsets to count by: use maxBytesPerTrigger, such as 1g",
-    "minOffsetsPerTrigger": "0.7 has no record offsets to count by: use minBytesPerTrigger, such as 64m",
-    "maxRecordsPerPartition": "0.7 has no record offsets to count by: use maxBytesPerPartition, such as 128m",
-    "fetchOffset.numRetries": "tries go on until fetchOffset.deadlineMs",
-    "fetchOffset.retryIntervalMs": "tries go on, with growing pauses, until fetchOffset.deadlineMs",
-    "groupIdPrefix": "no consumer group is used, and nothing is committed to one: leave it out",
-    "kafka.group.id": "no consumer group is used, and nothing is committed to one: leave it out",
-    "isolationLevel": "0.7 has no transactions: leave it out",
-    "kafka.isolation.level": "0.7 has no transactions: leave it out",
-    "kafka.auto.offset.reset": "use startingOffsets",
-    "kafka.key.deserializer": "keys are bytes: cast the column",
-    "kafka.value.deserializer": "values are bytes: cast the column",
-    "kafka.key.serializer": "keys are bytes: cast the column",
-    "kafka.value.serializer": "values are bytes: cast the column",
-    "kafka.enable.auto.commit": "nothing is committed: the checkpoint has the offsets",
-    "kafka.interceptor.classes": "there are no interceptors",
-}
-"""Options of Spark's own Kafka source that cannot be meant here -> what to do instead."""
 
 
 # ---- the options ---------------------------------------------------------------------------------------------
@@ -230,28 +185,44 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         ConfigError: An option that cannot work; says which, what it is and what would be right.
         Unsupported: A cluster that this version does not speak to.
     """
-    option_map = OptionMap(options, KNOWN, REFUSED)
-    _check_kind(option_map, streaming)
+    names = _names_for(options)
+    option_map = OptionMap(options, names.known, names.refused)
+    _check_kind(option_map, names, streaming)
     where = _where(option_map)
     starts = (LATEST, EARLIEST) if streaming else (EARLIEST,)
-    option_map.take("startingOffsetsByTimestampStrategy", choice("error", "latest"), "error")
     headers = option_map.take("includeHeaders", parse_boolean, False)
     return SourceOptions(
         where=where,
         topics=_topics(option_map, optional=isinstance(where, Directories)),
         start=_positions(option_map, "starting", starts),
         end=LATEST if streaming else _positions(option_map, "ending", (LATEST,)),
-        limits=_limits(option_map),
-        packing=_packing(option_map),
+        limits=_limits(option_map, names),
+        packing=_packing(option_map, names),
         fail_on_data_loss=option_map.take("failOnDataLoss", parse_boolean, True),
-        max_message_bytes=option_map.take("maxMessageBytes", at_most(1 * GiB, parse_bytes), 1_000_000),
-        fetch_bytes=option_map.take("fetchBytes", at_most(1 * GiB, parse_bytes), 1 * MiB),
+        max_message_bytes=option_map.take("maxMessageBytes", at_most(1 * GiB, parse_bytes), names.max_message_bytes),
+        fetch_bytes=_fetch_bytes(option_map),
         fetch_ahead=option_map.take("fetchAhead", parse_count, 4),
         deadline_s=option_map.take("fetchOffset.deadlineMs", parse_milliseconds, 60.0),
         poll_deadline_s=option_map.take("kafkaConsumer.pollTimeoutMs", parse_milliseconds, 120.0),
         corrupt=_corrupt(option_map, headers),
         headers=headers,
+        read_committed=option_map.take("kafka.isolation.level", choice(*_ISOLATION), _ISOLATION[0]) == _ISOLATION[1],
+        start_at_end=option_map.take("startingOffsetsByTimestampStrategy", choice("error", "latest"), "error")
+        == "latest",
     )
+
+
+_ISOLATION = ("read_uncommitted", "read_committed")
+
+
+def _names_for(options: Mapping[str, str]) -> OptionNames:
+    """Return the options for the cluster that these options name."""
+    return KAFKA if BOOTSTRAP in {name.lower() for name in options} else KAFKA07
+
+
+def _fetch_bytes(option_map: OptionMap) -> int:
+    default = option_map.take("kafka.max.partition.fetch.bytes", at_most(1 * GiB, parse_bytes), 1 * MiB)
+    return option_map.take("fetchBytes", at_most(1 * GiB, parse_bytes), default)
 
 
 def parse_kind(options: Mapping[str, str]) -> SourceOptions:
@@ -270,17 +241,22 @@ def parse_kind(options: Mapping[str, str]) -> SourceOptions:
     return parse_source(options, streaming=True)
 
 
-def _check_kind(option_map: OptionMap, streaming: bool) -> None:
-    names, why = (BATCH, "a streaming query has no end") if streaming else (STREAM, "a batch query reads all there is")
-    for name in names:
+def _check_kind(option_map: OptionMap, names: OptionNames, streaming: bool) -> None:
+    """Refuse options of the other kind of query. As in Spark, limits of micro-batches are ignored in a batch query of
+    0.8 and later."""
+    wrong: tuple[str, ...] = BATCH
+    why = "a streaming query has no end"
+    if not streaming:
+        wrong, why = names.stream if names is KAFKA07 else (), "a batch query reads all there is"
+    for name in wrong:
         if option_map.has(name):
             raise ConfigError(f"option {name}: {why}")
 
 
 def _where(option_map: OptionMap) -> ClusterOptions | Directories:
-    directories = (*CLUSTERS, "path")
-    if not option_map.one_of(directories) and not option_map.has(BOOTSTRAP):
-        raise ConfigError(f"one of the options {', '.join(directories)} is required: the location of the logs")
+    locations = (BOOTSTRAP, *CLUSTERS, "path")
+    if not option_map.one_of(locations):
+        raise ConfigError(f"one of the options {', '.join(locations)} is required: the location of the logs")
     return parse_cluster(option_map) or option_map.take("path", _directories, Directories(()))
 
 
@@ -292,7 +268,7 @@ def parse_cluster(option_map: OptionMap) -> ClusterOptions | None:
         Unsupported: A cluster that this version does not speak to.
     """
     if option_map.text(BOOTSTRAP) is not None:
-        raise Unsupported(BOOTSTRAP, "Kafka 0.8 or later; a 0.7 cluster is named by kafka.zk.connect")
+        return kafka_cluster(option_map)
     option_map.take("kafka.protocol", _protocol, "auto")
     name = option_map.one_of(CLUSTERS)
     parse = _zookeeper if name == CLUSTERS[0] else _brokers
@@ -301,7 +277,7 @@ def parse_cluster(option_map: OptionMap) -> ClusterOptions | None:
 
 def _protocol(text: str, option: str) -> str:
     if text.lower() == "modern":
-        raise Unsupported(f"{option}={text}", "the protocols of Kafka 0.8 and later; this version reads 0.7")
+        raise ConfigError(f"option {option}={text}: a cluster of 0.8 or later is named by {BOOTSTRAP}")
     return choice("auto", "0.7")(text, option)
 
 
@@ -385,21 +361,22 @@ def _positions(option_map: OptionMap, which: str, anchors: tuple[PositionSpec, .
     return next((directories for directories in (by_time, by_times, offsets) if directories is not None), anchors[0])
 
 
-def _limits(option_map: OptionMap) -> ReadLimits:
+def _limits(option_map: OptionMap, names: OptionNames) -> ReadLimits:
+    parse = names.parse_size
     limits = ReadLimits(
-        option_map.take("maxBytesPerTrigger", parse_bytes, None),
-        option_map.take("minBytesPerTrigger", parse_bytes, 0),
+        option_map.take(names.max_size, parse, None),
+        option_map.take(names.min_size, parse, 0),
         option_map.take("maxTriggerDelay", parse_seconds, 900.0),
     )
-    if limits.max_bytes is not None and limits.min_bytes > limits.max_bytes:
-        numbers = f"{limits.min_bytes} and {limits.max_bytes}"
-        raise ConfigError(f"options minBytesPerTrigger and maxBytesPerTrigger: {numbers} bytes leave no room")
+    if limits.max_size is not None and limits.min_size > limits.max_size:
+        numbers = f"{limits.min_size} and {limits.max_size}"
+        raise ConfigError(f"options {names.min_size} and {names.max_size}: {numbers} {names.unit.name} leave no room")
     return limits
 
 
-def _packing(option_map: OptionMap) -> TaskLimits:
+def _packing(option_map: OptionMap, names: OptionNames) -> TaskLimits:
     packing = TaskLimits(
-        option_map.take("maxBytesPerPartition", parse_bytes, 128 * MiB),
+        option_map.take(names.task_size, names.parse_size, names.unit.task_size),
         option_map.take("minPartitions", parse_count, 1),
         option_map.take("maxPartitions", parse_count, None),
         option_map.take("maxFetchersPerBroker", parse_count, None),

@@ -10,7 +10,7 @@ from there to tasks, and brokers are asked only between them:
 
 In a streaming query, `admission` comes first: it limits the micro-batch.
 
-In 0.7 positions are bytes, so the size of a range is its length.
+What positions count depends on the protocol (`PositionUnit`): bytes in 0.7, records later. Sizes are in that unit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
@@ -30,9 +30,12 @@ from odradek.spark.offsets import Offsets, PartitionPosition, Positions
 from odradek.types import EARLIEST, LATEST, AtTime, MiB, Position, PositionSpec, TopicPartition
 
 __all__ = [
+    "BYTES",
     "MIN_SPLIT",
+    "RECORDS",
     "Extent",
     "PlannedTask",
+    "PositionUnit",
     "Range",
     "ReadableRanges",
     "SplitPoint",
@@ -54,6 +57,32 @@ SLACK = 1.25
 """A piece may be so much larger than wanted before it is worth a proof to divide it."""
 
 
+class PositionUnit(NamedTuple):
+    """A unit of positions.
+
+    Args:
+        name: In words.
+        min_split: Ranges are not divided into smaller pieces.
+        min_share: A partition is not given less of a micro-batch, if it has more.
+        task_size: Default maximum size of a task.
+        exact: True if every message begins and ends at a position that is known: a range ends exactly where a message
+            does. False: any number is a boundary, and not every position has a message.
+    """
+
+    name: str
+    min_split: int
+    min_share: int
+    task_size: int
+    exact: bool
+
+
+BYTES = PositionUnit("bytes", MIN_SPLIT, 16 * MiB, 128 * MiB, exact=True)
+"""0.7. Finding where a share ends takes 1 to 3 MiB (`boundary`)."""
+
+RECORDS = PositionUnit("records", 1, 1, 1_000_000, exact=False)
+"""0.8 and later: offsets."""
+
+
 class Extent(NamedTuple):
     """The extent of a log.
 
@@ -61,11 +90,13 @@ class Extent(NamedTuple):
         earliest: Position of its first message.
         latest: Position of the next message to be written.
         boundaries: Known message boundaries, ascending: in 0.7 the segment starts.
+        broker: Id of the broker that serves it; -1: unknown.
     """
 
     earliest: int
     latest: int
     boundaries: tuple[int, ...] = ()
+    broker: int = -1
 
 
 class Range(NamedTuple):
@@ -77,7 +108,7 @@ class Range(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Length, in the unit of its positions."""
         return self.end - self.start
 
 
@@ -111,7 +142,7 @@ class PlannedTask(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Sum of the sizes of its ranges."""
         return sum(r.size for r in self.ranges)
 
 
@@ -120,11 +151,11 @@ class TaskSizing(NamedTuple):
 
     Args:
         tasks: Maximum number of tasks.
-        split_bytes: Size above which a range is split (bytes).
+        split_size: Size above which a range is split.
     """
 
     tasks: int
-    split_bytes: int
+    split_size: int
 
 
 # ---- from options to positions -------------------------------------------------------------------------------
@@ -231,42 +262,40 @@ def _damaged(
 # ---- dividing ------------------------------------------------------------------------------------------------
 
 
-def size_tasks(total: int, *, max_bytes: int, min_tasks: int, max_tasks: int) -> TaskSizing:
-    """Divide `total` bytes into tasks of about `max_bytes`, within two bounds of which the upper one wins.
+def size_tasks(total: int, *, max_size: int, min_tasks: int, max_tasks: int, min_split: int = MIN_SPLIT) -> TaskSizing:
+    """Divide `total` into tasks of about `max_size`, within two bounds of which the upper one wins.
 
     A task costs 30 to 50 ms however little it does.
     """
-    tasks = min(max(-(-total // max_bytes), min_tasks, 1), max(max_tasks, 1))
-    return TaskSizing(tasks, max(-(-total // tasks), MIN_SPLIT))
+    tasks = min(max(-(-total // max_size), min_tasks, 1), max(max_tasks, 1))
+    return TaskSizing(tasks, max(-(-total // tasks), min_split))
 
 
-def propose_splits(
-    ranges: Iterable[Range], logs: Mapping[TopicPartition, Extent], split_bytes: int
-) -> list[SplitPoint]:
-    """Propose where to split ranges so that the parts have about `split_bytes` bytes.
+def propose_splits(ranges: Iterable[Range], logs: Mapping[TopicPartition, Extent], split_size: int) -> list[SplitPoint]:
+    """Propose where to split ranges so that the parts have about `split_size`.
 
     A split at a known boundary needs no proof: its floor is its position. Known boundaries are used first; the rest
     between two of them is divided evenly.
     """
     cuts: list[SplitPoint] = []
     for part in ranges:
-        if part.size > split_bytes * SLACK:
+        if part.size > split_size * SLACK:
             known = logs[part.partition].boundaries
             inner = known[bisect_right(known, part.start) : bisect_left(known, part.end)]
-            cuts += _cuts(part, inner, split_bytes)
+            cuts += _cuts(part, inner, split_size)
     return cuts
 
 
-def _cuts(part: Range, inner: Sequence[int], split_bytes: int) -> Iterable[SplitPoint]:
+def _cuts(part: Range, inner: Sequence[int], split_size: int) -> Iterable[SplitPoint]:
     begin = part.start  # of the piece that is being filled
     for floor, ceiling in pairwise((part.start, *inner, part.end)):
-        if ceiling - begin <= split_bytes * SLACK:
+        if ceiling - begin <= split_size * SLACK:
             continue
-        if floor - begin >= split_bytes // 2:
+        if floor - begin >= split_size // 2:
             yield SplitPoint(part.partition, floor, floor, floor)
             begin = floor
-        if ceiling - begin > split_bytes * SLACK:
-            parts = -(-(ceiling - begin) // split_bytes)
+        if ceiling - begin > split_size * SLACK:
+            parts = -(-(ceiling - begin) // split_size)
             for number in range(1, parts):
                 yield SplitPoint(part.partition, begin + (ceiling - begin) * number // parts, floor, ceiling)
             begin += (ceiling - begin) * (parts - 1) // parts
@@ -287,7 +316,14 @@ def split(ranges: Iterable[Range], boundaries: Iterable[tuple[TopicPartition, in
 # ---- packing -------------------------------------------------------------------------------------------------
 
 
-def pack(parts: Iterable[Range], tasks: int, *, fetchers: int | None = None) -> list[PlannedTask]:
+def by_id(partition: TopicPartition) -> int:
+    """Return the broker that a partition's name has: the one that serves it in 0.7."""
+    return partition.broker
+
+
+def pack(
+    parts: Iterable[Range], tasks: int, *, fetchers: int | None = None, leader: Callable[[TopicPartition], int] = by_id
+) -> list[PlannedTask]:
     """Distribute pieces over at most so many tasks of about the same size: the largest first, each to the task that has
     least so far, which is at most a third above the best there is.
 
@@ -298,36 +334,41 @@ def pack(parts: Iterable[Range], tasks: int, *, fetchers: int | None = None) -> 
         pieces: What is to be read. Empty ones are left out.
         tasks: Most tasks there may be.
         fetchers: At most so many tasks read from one broker, even if they become larger for that.
+        leader: Returns the id of the broker that serves a partition.
     """
-    bundles = _bundles(parts, fetchers)
+    bundles = _bundles(parts, fetchers, leader)
     heap = [(0, number) for number in range(min(tasks, len(bundles)))]
     chosen: list[list[Range]] = [[] for _ in heap]
     for size, bundle in bundles:
         load, number = heap[0]
         chosen[number] += bundle
         heapq.heapreplace(heap, (load + size, number))
-    brokers = sorted({part.partition.broker for _, bundle in bundles for part in bundle})
+    brokers = sorted({leader(part.partition) for _, bundle in bundles for part in bundle})
     order = {broker: index for index, broker in enumerate(brokers)}
-    return [PlannedTask(_in_order(ranges, number, order)) for number, ranges in enumerate(chosen)]
+    return [PlannedTask(_in_order(ranges, number, order, leader)) for number, ranges in enumerate(chosen)]
 
 
-def _bundles(parts: Iterable[Range], fetchers: int | None) -> list[tuple[int, list[Range]]]:
+def _bundles(
+    parts: Iterable[Range], fetchers: int | None, leader: Callable[[TopicPartition], int]
+) -> list[tuple[int, list[Range]]]:
     """What goes to one task together, the largest first; equals of one broker are neighbours, which spreads them."""
     alone = [(part.end - part.start, [part]) for part in parts if part.end > part.start]
     if fetchers is not None:
         by_broker: defaultdict[int, list[Range]] = defaultdict(list)
         for _, (part,) in alone:
-            by_broker[part.partition.broker].append(part)
-        together = [task for ranges in by_broker.values() for task in pack(ranges, fetchers)]
+            by_broker[leader(part.partition)].append(part)
+        together = [task for ranges in by_broker.values() for task in pack(ranges, fetchers, leader=leader)]
         alone = [(task.size, list(task.ranges)) for task in together]
-    alone.sort(key=lambda bundle: (-bundle[0], bundle[1][0].partition.broker))
+    alone.sort(key=lambda bundle: (-bundle[0], leader(bundle[1][0].partition)))
     return alone
 
 
-def _in_order(ranges: list[Range], number: int, order: Mapping[int, int]) -> tuple[Range, ...]:
+def _in_order(
+    ranges: list[Range], number: int, order: Mapping[int, int], leader: Callable[[TopicPartition], int]
+) -> tuple[Range, ...]:
     """The ranges of a task in the order in which it reads them, with what is adjacent joined."""
     count = len(order)
-    ranges.sort(key=lambda part: ((order[part.partition.broker] - number) % count, part))
+    ranges.sort(key=lambda part: ((order[leader(part.partition)] - number) % count, part))
     joined: list[Range] = []
     for part in ranges:
         if joined and joined[-1].partition == part.partition and joined[-1].end == part.start:

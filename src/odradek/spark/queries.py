@@ -63,6 +63,7 @@ def plan_all(logs: LogCatalog, options: SourceOptions) -> list[TaskPlan]:
     ends = resolve_per_partition(current, options.end, "endingOffsets")
     check_order(starts, ends)
     start = _resolve(logs, starts, current, "startingOffsets")
+    _check_times(options, start, current)
     end = _resolve(logs, ends, current, "endingOffsets")
     behind = {partition: max(position, start[partition]) for partition, position in end.items()}
     return _divide(logs, options, start, behind, current)
@@ -75,9 +76,12 @@ def plan(logs: LogCatalog, options: SourceOptions, start: Offsets, end: Offsets)
 
 def start_offsets(logs: LogCatalog, options: SourceOptions, current: Extents) -> dict[TopicPartition, Position]:
     """Return the start offsets of a streaming query that sees these logs for the first time. Raises as `plan_all`."""
+    if not options.unit.exact:  # a cluster of 0.7 does not know a topic that has no messages yet
+        _check_topics(options, current)
     resolved = _resolve(
         logs, resolve_per_partition(current, options.start, "startingOffsets"), current, "startingOffsets"
     )
+    _check_times(options, resolved, current)
     return dict(sorted(resolved.items()))
 
 
@@ -104,9 +108,28 @@ def _resolve(
     resolved = logs.at(times)
     for partition in sorted(times.keys() - resolved.keys()):
         raise TransportError(f"{partition}: its broker is no longer registered")
+    resolved = {partition: _inside(position, current[partition]) for partition, position in resolved.items()}
     known = {partition: resolved.get(partition, position) for partition, position in specs.items()}
     _check_positions(logs, {p: position for p, position in known.items() if isinstance(position, int)}, current, option)
     return positions({p: position for p, position in known.items() if not isinstance(position, AtTime)}, current)
+
+
+def _inside(position: Position, log: Extent) -> Position:
+    """Return the nearest position that the log had: it may have moved on since."""
+    return Position(min(max(position, log.earliest), log.latest))
+
+
+def _check_times(options: SourceOptions, start: Offsets, current: Extents) -> None:
+    """Raise ConfigError for a partition without a record of the time to start from, as Spark's own source does."""
+    if options.unit.exact or options.start_at_end:
+        return
+    times = options.start if isinstance(options.start, Mapping) else dict.fromkeys(start, options.start)
+    missing = [p for p, at in times.items() if isinstance(at, AtTime) and start[p] >= current[p].latest]
+    if missing:
+        raise ConfigError(
+            f"no record is as late as the starting time in {', '.join(map(str, sorted(missing)[:10]))}: "
+            "startingOffsetsByTimestampStrategy=latest starts these at their ends"
+        )
 
 
 def _check_positions(logs: LogCatalog, specs: Offsets, current: Extents, option: str) -> None:
@@ -145,8 +168,11 @@ def _divide(logs: LogCatalog, options: SourceOptions, start: Offsets, end: Offse
     packing = options.packing
     most = packing.max_tasks or max(packing.min_tasks, TASKS_PER_CORE * (os.cpu_count() or 1))
     total = sum(part.size for part in ranges)
-    work = size_tasks(total, max_bytes=packing.max_bytes, min_tasks=packing.min_tasks, max_tasks=most)
-    cuts = propose_splits(ranges, current, work.split_bytes)
+    unit = options.unit
+    work = size_tasks(
+        total, max_size=packing.max_size, min_tasks=packing.min_tasks, max_tasks=most, min_split=unit.min_split
+    )
+    cuts = propose_splits(ranges, current, work.split_size)
     boundaries = logs.boundaries(cuts)
     ranges_split = split(
         ranges, [(cut.partition, position) for cut, position in boundaries.items() if position is not None]
@@ -154,5 +180,10 @@ def _divide(logs: LogCatalog, options: SourceOptions, start: Offsets, end: Offse
     paths = logs.paths({part.partition for part in ranges})
     return [
         TaskPlan(task.ranges, {part.partition: paths[part.partition] for part in task.ranges} if paths else {})
-        for task in pack(ranges_split, work.tasks, fetchers=packing.fetchers)
+        for task in pack(
+            ranges_split,
+            work.tasks,
+            fetchers=packing.fetchers,
+            leader=lambda partition: partition.broker if unit.exact else current[partition].broker,
+        )
     ]

@@ -1,14 +1,18 @@
 """Ranges of logs on their way from brokers to one task.
 
-Each range is read by one worker from its start, never past its end, and must land on that exactly. Several workers read
-different ranges at the same time, as many as there are fetches to be read ahead; rows of one range keep their order.
-What is read and not taken yet is bounded by `fetchBytes` times `fetchAhead`, reckoned in memory.
+Each range is read by one worker from its start to its end. Where positions are bytes (0.7), it asks for nothing past
+the end, and must land on that exactly; where they are offsets, batches are larger than ranges and offsets have holes,
+so it reads until it is at the end or past it, and leaves out what is not in the range. Several workers read different
+ranges at the same time, as many as there are fetches to be read ahead; rows of one range keep their order. What is read
+and not taken yet is bounded by `fetchBytes` times `fetchAhead`, in memory.
 """
 
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Sequence
+from contextlib import suppress
 from random import random
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -19,7 +23,7 @@ import anyio.to_thread
 from odradek.core.backoff import Backoff
 from odradek.core.fetch.read_ahead import MIN_FETCH_BYTES, smoothed_expansion
 from odradek.core.interfaces import LogDecoder, PartitionFetch, ProtocolDriver
-from odradek.errors import CorruptMessage, DeadlineError, OdradekError, OffsetOutOfRange
+from odradek.errors import CorruptMessage, DeadlineError, LogTruncated, OdradekError, OffsetOutOfRange
 from odradek.io.notifier import Notifier
 from odradek.spark.brokers import extent_of
 from odradek.spark.errors import check_range_end
@@ -29,14 +33,20 @@ from odradek.spark.planning import Range
 from odradek.spark.rules import decoder_options, explained, lost, skipped
 from odradek.types import Broker, Columns, KiB, Position, TopicPartition
 
-__all__ = ["ColumnsChunk", "RangeReader"]
+__all__ = ["ColumnsChunk", "CompletedRange", "RangeReader"]
 
 log = logging.getLogger("odradek.spark")
 
 PAUSES = Backoff(first_s=0.05, max_s=1.0)
 
+REFRESH_S = 1.0
+"""Time between two looks for a leader where nothing reports changes (s)."""
+
 OPEN_INLINE = 8 * KiB
 """Compressed bytes up to which data is decompressed on the event loop: handing it to a thread takes longer."""
+
+ANY_SIZE = 1 << 31
+"""Stands for what is left of a range whose size in bytes is not known."""
 
 FIRST_BYTES = 4 * MIN_FETCH_BYTES
 """Size of the first fetch of a topic."""
@@ -47,6 +57,15 @@ class ColumnsChunk(NamedTuple):
 
     partition: TopicPartition
     rows: Columns
+
+
+class CompletedRange(NamedTuple):
+    """The range [start, end) of a partition was read to its end, and gave so many rows, all of them before this."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+    rows: int
 
 
 class RangeReader:
@@ -64,7 +83,7 @@ class RangeReader:
         self._growth: dict[str, float] = {}
         self._ranges = iter(ranges)
         self._running = min(options.fetch_ahead, len(ranges))
-        self._chunks: list[ColumnsChunk] = []
+        self._chunks: list[ColumnsChunk | CompletedRange] = []
         self._held = 0
         self._failure: Exception | None = None
         self._arrived = Notifier()
@@ -98,7 +117,12 @@ class RangeReader:
         self._held += memory
         self._arrived.notify()
 
-    async def take(self) -> list[ColumnsChunk]:
+    def complete(self, part: CompletedRange) -> None:
+        """A range was read to its end."""
+        self._chunks.append(part)
+        self._arrived.notify()
+
+    async def take(self) -> list[ColumnsChunk | CompletedRange]:
         """Return what arrived since the last call, waiting for something; nothing at the end.
 
         Raises the first error of a range, after everything that arrived before it.
@@ -119,8 +143,9 @@ class RangeReader:
         self._growth[topic] = smoothed_expansion(self._growth.get(topic), growth)
 
     def ask(self, topic: str, left: int) -> tuple[int, int]:
-        """Bytes to ask for, of those that are left, and the memory to claim for what they become. As long as nobody
-        knows that of a topic (gzip can make 1000 of a byte), little is asked for, and nothing else meanwhile."""
+        """Return the bytes to ask for, of those that are left, and the memory to claim for what they become. As long as
+        that is not known of a topic (gzip can make 1000 of a byte), little is asked for, and nothing else meanwhile.
+        """
         growth = self._growth.get(topic)
         if growth is None:
             return min(FIRST_BYTES, self.options.fetch_bytes, left), self.memory.limit
@@ -160,6 +185,9 @@ class _RangeTask:
     def __init__(self, reader: RangeReader, part: Range) -> None:
         self._reader, self._part, self._options = reader, part, reader.options
         self._start = part.start  # moved on where the log has lost its beginning
+        self._rows = 0  # delivered since then
+        self._exact = reader.options.unit.exact
+        self._replica: int | None = None  # that the leader names instead of itself
         self._decoder: LogDecoder | None = None
         self._attempts = 0
         self._progress_at = anyio.current_time()
@@ -176,7 +204,14 @@ class _RangeTask:
         while (decoder := self._decoder) is None or decoder.fetch_position < self._part.end:
             if not await self._step():
                 return
-        check_range_end(self._part.partition, self._start, self._part.end, decoder.position)
+        if self._exact:
+            check_range_end(self._part.partition, self._start, self._part.end, decoder.position)
+        self._complete(self._part.end)
+
+    def _complete(self, end: int) -> None:
+        if self._start < end:
+            self._reader.complete(CompletedRange(self._part.partition, self._start, end, self._rows))
+        self._rows = 0
 
     async def _step(self) -> bool:
         """One fetch. False: there is no more, and that is all right."""
@@ -186,7 +221,7 @@ class _RangeTask:
             position = Position(self._start)
             self._decoder = api.decoder(self._part.partition, position, decoder_options(self._options, defer=True))
         decoder, begin = self._decoder, self._decoder.position
-        size, claimed = await self._claim(self._part.end - decoder.fetch_position)
+        size, claimed = await self._claim(self._part.end - decoder.fetch_position if self._exact else ANY_SIZE)
         fetch = PartitionFetch(decoder, size)
         failure: OdradekError | None = None
         try:
@@ -202,7 +237,7 @@ class _RangeTask:
             decoder.reset(decoder.position)  # the log may have been truncated meanwhile
             await self._wait(broker, failure)
         elif not fetch.received:
-            return await self._nothing(broker, decoder, fetch.error)
+            return await self._nothing(broker, fetch)
         return True
 
     async def _claim(self, left: int) -> tuple[int, int]:
@@ -222,10 +257,14 @@ class _RangeTask:
         elif decoder.deferred_bytes:
             fetch.decompress()
         rows = decoder.take()
+        size = decoder.position - begin if self._exact else fetch.received
+        if not self._exact:
+            rows = self._inside(rows)
         memory = rows.payload_bytes + rows.row_bytes * len(rows.values)
         self._reader.memory.correct(claimed, memory)
         if rows.values:
-            self._reader.learn(self._part.partition.topic, decoder.position - begin, memory)
+            self._reader.learn(self._part.partition.topic, size, memory)
+            self._rows += len(rows.values)
             self._reader.deliver(ColumnsChunk(self._part.partition, rows), memory)
         skipped(decoder.take_reports())
         if decoder.error is not None:
@@ -233,17 +272,24 @@ class _RangeTask:
         if isinstance(fetch.error, CorruptMessage):  # the decoder failed
             raise fetch.error
 
+    def _inside(self, rows: Columns) -> Columns:
+        """Return the rows of the range: whole batches are read, and its end may be in the middle of one."""
+        return rows.slice(bisect_left(rows.positions, self._start), bisect_left(rows.positions, self._part.end))
+
     # ---- when nothing comes ----
 
     async def _broker(self) -> Broker:
-        """Who serves the log, as soon as somebody does."""
+        """Return the broker to read the log from, as soon as there is one."""
         metadata = self._reader.driver.metadata
+        if (replica := metadata.table.brokers.get(-1 if self._replica is None else self._replica)) is not None:
+            return replica
         while (broker := metadata.table.leader(self._part.partition)) is None:
             left = self._progress_at + self._options.poll_deadline_s - anyio.current_time()
             if left <= 0:
                 raise self._too_long("no registered broker has it")
-            with anyio.move_on_after(left):
+            with anyio.move_on_after(left if self._exact else min(left, REFRESH_S)):
                 await metadata.wait_for_newer(metadata.table.version)
+            await self._refresh()
         return broker
 
     async def _wait(self, broker: Broker, error: OdradekError) -> None:
@@ -253,6 +299,14 @@ class _RangeTask:
             log.warning("%s: broker %d at %s: %s; retrying", self._where, broker.id, broker.address, error)
         await anyio.sleep(PAUSES.delay(self._attempts, random()))
         self._attempts += 1
+        if error.refresh_metadata:
+            await self._refresh()
+
+    async def _refresh(self) -> None:
+        """Read the metadata again, where nothing reports changes."""
+        if not self._exact:
+            with suppress(OdradekError):  # which the next attempt meets as well
+                await self._reader.driver.metadata.refresh()
 
     def _too_long(self, why: str) -> DeadlineError:
         return DeadlineError(f"{self._where}: {why}", self._options.poll_deadline_s)
@@ -262,9 +316,17 @@ class _RangeTask:
         position = self._start if self._decoder is None else self._decoder.position
         return f"{self._part.partition}: reading at {position} of [{self._part.start}, {self._part.end})"
 
-    async def _nothing(self, broker: Broker, decoder: LogDecoder, error: OdradekError | None) -> bool:
+    async def _nothing(self, broker: Broker, fetch: PartitionFetch) -> bool:
         """The log does not have what it had when the query was planned, or its broker does not show it (yet)."""
+        decoder, error = fetch.decoder, fetch.error
+        if not self._exact and (error is None or error.retriable or error.refresh_metadata):
+            return await self._elsewhere(broker, fetch)
+        if self._replica is not None:  # which may be behind its leader
+            self._replica = None
+            return True
         if error is not None and not (isinstance(error, OffsetOutOfRange) or error.refresh_metadata):
+            raise error
+        if isinstance(error, LogTruncated):  # rows were delivered that are not in the log: Spark reads the range again
             raise error
         in_message = decoder.fetch_position != decoder.position
         decoder.reset(decoder.position)
@@ -275,8 +337,17 @@ class _RangeTask:
             await self._wait(broker, error or OdradekError("it sends nothing of what the log has"))
             return True
         lost([gap], self._options)
+        self._complete(gap.start)
         self._start, self._decoder = gap.resumed, None
         return gap.resumed < self._part.end
+
+    async def _elsewhere(self, broker: Broker, fetch: PartitionFetch) -> bool:
+        """Go to the replica that the leader prefers, or read again who leads the partition. True: try again."""
+        self._replica = fetch.preferred_replica
+        if self._replica is not None and fetch.error is None:
+            return True
+        await self._wait(broker, fetch.error or OdradekError("it sends nothing of what the log has"))
+        return True
 
     async def _gap(self, broker: Broker, position: int, error: OdradekError | None) -> PositionGap | None:
         """What is lost; None when nothing is, as far as the broker says."""
@@ -284,12 +355,13 @@ class _RangeTask:
         if error is not None and error.refresh_metadata:  # the broker does not have the partition
             return PositionGap(partition, Loss.GONE, position, end, -1, -1, end)
         try:
-            extent = await extent_of(self._reader.driver.broker(broker, purpose="control"), partition)
+            api = self._reader.driver.broker(broker, purpose="control")
+            extent = await extent_of(api, partition, read_committed=self._options.read_committed)
         except OdradekError as failure:
             if not failure.retriable:
                 raise
             return None
-        earliest, latest, _ = extent
+        earliest, latest, *_ = extent
         if position < earliest:
             behind = min(earliest, end)
             return PositionGap(partition, Loss.EXPIRED, position, behind, earliest, latest, behind)

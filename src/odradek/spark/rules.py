@@ -17,8 +17,14 @@ log = logging.getLogger("odradek.spark")
 
 
 def decoder_options(options: SourceOptions, *, defer: bool = False) -> DecoderOptions:
-    """Messages larger than the options say are not read: where ranges may be cut has been found on their word."""
-    return DecoderOptions(max_message_bytes=options.max_entry, corrupt=options.corrupt, defer_decompression=defer)
+    """Return the decoder's options. Messages larger than the limit are not read: where ranges may be cut has been found
+    with it."""
+    return DecoderOptions(
+        max_message_bytes=options.max_entry,
+        corrupt=options.corrupt,
+        defer_decompression=defer,
+        read_committed=options.read_committed,
+    )
 
 
 def explained(error: OdradekError) -> OdradekError:

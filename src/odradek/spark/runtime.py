@@ -26,6 +26,7 @@ from odradek.client.connect import connect
 from odradek.client.options import Tuning
 from odradek.core.backoff import Backoff
 from odradek.errors import DeadlineError, OdradekError
+from odradek.spark.client_options import ClusterOptions
 
 __all__ = ["ClusterHandle", "connected", "disconnect", "retry_until"]
 
@@ -48,7 +49,7 @@ class ClusterHandle(NamedTuple):
 
 
 class _Key(NamedTuple):
-    url: str
+    where: ClusterOptions
     tuning: Tuning
 
 
@@ -79,14 +80,14 @@ os.register_at_fork(after_in_child=_forget)
 
 
 @contextmanager
-def connected(url: str, tuning: Tuning, deadline_s: float) -> Iterator[ClusterHandle]:
-    """The cluster at this address, opened at the first use. When the block fails, the next one opens it anew.
+def connected(where: ClusterOptions, tuning: Tuning, deadline_s: float) -> Iterator[ClusterHandle]:
+    """Return this cluster, opened at the first use. When the block fails, the next one opens it again.
 
     Raises:
         DeadlineError: It could not be reached in time; says why.
         OdradekError: What the block raises.
     """
-    key = _Key(url, tuning)
+    key = _Key(where, tuning)
     with _process.lock:
         if key not in _process.clusters:
             _process.clusters[key] = _open(key, deadline_s)
@@ -128,7 +129,7 @@ async def _opened(key: _Key, deadline_s: float) -> AsyncIterator[Cluster]:
     async with AsyncExitStack() as stack:
 
         async def attempt() -> Cluster:
-            return await stack.enter_async_context(connect(key.url, tuning=key.tuning))
+            return await stack.enter_async_context(connect(key.where.url, tuning=key.tuning, **key.where.arguments))
 
         yield await retry_until(attempt, deadline_s, "connecting to the cluster")
 

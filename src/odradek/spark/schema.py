@@ -21,7 +21,19 @@ from odradek.engine import NO_LIMIT, PackedBytes
 from odradek.errors import ConfigError
 from odradek.types import Columns, MiB, TopicPartition
 
-__all__ = ["COLUMNS", "ERROR_HEADER", "HEADERS", "Column", "Projection", "columns", "ddl", "join_small", "project"]
+__all__ = [
+    "COLUMNS",
+    "ERROR",
+    "ERROR_HEADER",
+    "HEADERS",
+    "RANGE_ROWS",
+    "Column",
+    "Projection",
+    "columns",
+    "ddl",
+    "join_small",
+    "project",
+]
 
 BATCH_ROWS, BATCH_BYTES = 50_000, 4 * MiB
 """A batch has at most so many rows and, if it has more than one, bytes of payload. Between 10 000 and 50 000 rows or 1
@@ -42,6 +54,8 @@ class Column(NamedTuple):
     arrow: pa.DataType
 
 
+BROKER = Column("broker", "int", pa.int32())
+
 COLUMNS = (
     Column("key", "binary", pa.binary()),
     Column("value", "binary", pa.binary()),
@@ -50,7 +64,7 @@ COLUMNS = (
     Column("offset", "bigint", pa.int64()),
     Column("timestamp", "timestamp", pa.timestamp("us", tz="UTC")),
     Column("timestampType", "int", pa.int32()),
-    Column("broker", "int", pa.int32()),
+    BROKER,
     Column("index", "int", pa.int32()),
     Column("nextOffset", "bigint", pa.int64()),
 )
@@ -66,27 +80,42 @@ HEADERS = Column(
 """The last column, present only with `includeHeaders`."""
 
 
-def columns(*, headers: bool = False) -> tuple[Column, ...]:
-    """All columns of a reader, in order."""
-    return (*COLUMNS, HEADERS) if headers else COLUMNS
+ERROR = Column("error", "string", pa.string())
+"""The reason why a row could not be decoded, or null. Only in a schema that names it."""
+
+RANGE_ROWS = Column("rangeRows", "bigint", pa.int64())
+"""Null in the row of a record. A schema that names it gets one row more for each range that a task has read to its end:
+its offset and nextOffset are the range, `rangeRows` the number of rows it gave. So a sink can prove what was read, even
+of ranges in which no offset has a record."""
 
 
-def ddl(*, headers: bool = False) -> str:
-    """The schema as Spark's DDL writes it."""
-    return ", ".join(f"{column.name} {column.spark}" for column in columns(headers=headers))
+def columns(*, headers: bool = False, positions: bool = True) -> tuple[Column, ...]:
+    """Return the columns of a query that names none, in order.
+
+    Args:
+        headers: With a headers column.
+        positions: With those columns that Spark's own Kafka source does not have.
+    """
+    without_headers = COLUMNS if positions else COLUMNS[: COLUMNS.index(BROKER)]
+    return (*without_headers, HEADERS) if headers else without_headers
+
+
+def ddl(chosen: Iterable[Column]) -> str:
+    """Return columns as Spark's DDL writes them."""
+    return ", ".join(f"{column.name} {column.spark}" for column in chosen)
 
 
 def project(fields: Iterable[tuple[str, str, bool]], *, headers: bool = False) -> Projection:
-    """The columns that a user's schema asks for, in its order.
+    """Return the columns that a user's schema asks for, in its order.
 
     Args:
         fields: Of the schema: name, Spark's simple type (`bigint`), nullable.
-        headers: Is there a headers column?
+        headers: True if there is a headers column.
 
     Raises:
         ConfigError: A column there is not, or that has another type or may be null.
     """
-    known = {column.name: column for column in columns(headers=headers)}
+    known = {column.name: column for column in (*columns(headers=headers), ERROR, RANGE_ROWS)}
     chosen: dict[str, Column] = {}
     for name, spark, nullable in fields:
         if name not in known:
@@ -124,6 +153,11 @@ class Projection:
     def __reduce__(self) -> tuple[Any, ...]:
         return Projection, (self.columns,)
 
+    @property
+    def has_range_rows(self) -> bool:
+        """True if every range that was read to its end has a row of its own (`RANGE_ROWS`)."""
+        return RANGE_ROWS in self.columns
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {', '.join(column.name for column in self.columns)}>"
 
@@ -138,6 +172,19 @@ class Projection:
             arrays = [_MAKERS[column.name](part) for column in self.columns]
             yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
             start = stop
+
+    def end_of_range(self, partition: TopicPartition, start: int, end: int, rows: int) -> pa.RecordBatch:
+        """Return the row that says that a range was read to its end (`RANGE_ROWS`)."""
+        known = {
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "broker": None if partition.broker < 0 else partition.broker,
+            "offset": start,
+            "nextOffset": end,
+            RANGE_ROWS.name: rows,
+        }
+        arrays = [pa.array([known.get(column.name)], column.arrow) for column in self.columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
 def join_small(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -219,6 +266,13 @@ def _headers(part: _Part) -> Array:
     return present
 
 
+def _errors(part: _Part) -> Array:
+    corrupt = part.rows.corrupt
+    if not corrupt:
+        return nulls(pa.string(), part.height)
+    return pa.array([corrupt[row].reason if row in corrupt else None for row in range(part.height)], pa.string())
+
+
 _MAKERS: Mapping[str, Callable[[_Part], Array]] = {
     "key": lambda part: _binary(part.rows.keys, part.height),
     "value": lambda part: _binary(part.rows.values, part.height),
@@ -231,6 +285,8 @@ _MAKERS: Mapping[str, Callable[[_Part], Array]] = {
     "index": lambda part: _index(part.rows.inner_indexes, part.height),
     "nextOffset": lambda part: integers(part.rows.next_positions, pa.int64()),
     "headers": _headers,
+    "error": _errors,
+    "rangeRows": lambda part: nulls(pa.int64(), part.height),
 }
 
 

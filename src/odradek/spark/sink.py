@@ -1,7 +1,8 @@
 """The sink as Spark sees it: `df.write.format("odradek").mode("append")` and `df.writeStream.format("odradek")`.
 
 **Guarantee: at least once.** Each row is confirmed by its broker before its task ends well, so a query that ends well
-has written every row. 0.7 can neither take back what was written nor tell what is named twice: a task that fails leaves
+has written every row. No topic can take back what was written, or tell what another task writes again (a producer that
+is idempotent repeats nothing by itself): a task that fails leaves
 what it has written, and its next attempt writes all of its rows again; so does a micro-batch that is run again because
 the query died before Spark noted its end. Commit messages and the report say where that happened. A task that runs
 twice at the same time would always write twice, which is why speculation is refused.
@@ -34,7 +35,7 @@ from odradek.client.producer.results import Acks
 from odradek.errors import ConfigError, DeliveryError
 from odradek.io.gather import gather
 from odradek.spark.runtime import connected
-from odradek.spark.sink_columns import DestinationRows, RowLayout, layout
+from odradek.spark.sink_columns import DestinationRows, RowLayout, kafka_layout, layout
 from odradek.spark.sink_options import SinkOptions, parse_sink
 from odradek.spark.sink_report import Attempt, TaskCommit, WriteError, report
 from odradek.types import MiB
@@ -61,14 +62,16 @@ def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> D
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
     """Make the writer of a streaming query. Raises ConfigError, Unsupported: an option or column that cannot work."""
-    if overwrite:
+    parsed, columns = _parse(options, schema, streaming=True)
+    if overwrite and parsed.is_kafka07:  # the others take the rows of mode complete, as Spark's own Kafka sink does
         raise ConfigError('a topic cannot be overwritten: write with .outputMode("append")')
-    return StreamWriter(*_parse(options, schema, streaming=True))
+    return StreamWriter(parsed, columns)
 
 
 def _parse(options: Mapping[str, str], schema: StructType, *, streaming: bool) -> tuple[SinkOptions, RowLayout]:
     parsed = parse_sink(options, streaming=streaming)
-    return parsed, layout(((field.name, field.dataType.simpleString()) for field in schema.fields), parsed.topic)
+    fields = ((field.name, field.dataType.simpleString()) for field in schema.fields)
+    return parsed, (layout if parsed.is_kafka07 else kafka_layout)(fields, parsed.topic)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -116,12 +119,13 @@ def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, columns: Row
         return written
     usual = Tuning()
     tuning = Tuning(connect_timeout=min(usual.connect_timeout, options.deliver_within_s))
-    with connected(options.cluster.url, tuning, options.deliver_within_s) as handle:
+    with connected(options.cluster, tuning, options.deliver_within_s) as handle:
         producer = handle.cluster.producer(
             compression=options.compression,
             deliver_within=options.deliver_within_s,
             max_message_bytes=options.max_message_bytes,
             buffer_bytes=options.buffer_bytes,
+            acks=options.acks,
         )
         with handle.portal.wrap_async_context_manager(producer):
             sending = _Sending(handle.portal, producer, columns, written)
@@ -200,7 +204,7 @@ class _Sending:
 
 async def _send(producer: Producer, groups: Sequence[DestinationRows]) -> list[Acks]:
     async def one(group: DestinationRows) -> Acks:
-        key = "key" if "key" in group.rows.column_names else None
-        return await producer.send_arrow(group.topic, group.rows, value="value", key=key, partition=group.partition)
+        more: dict[str, str] = {name: name for name in ("key", "headers") if name in group.rows.column_names}
+        return await producer.send_arrow(group.topic, group.rows, value="value", partition=group.partition, **more)
 
     return await gather(one, groups)

@@ -5,7 +5,7 @@ Nothing is done row by row in Python here: rows are checked, sorted by where the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -16,18 +16,23 @@ import pyarrow.compute as pc
 from odradek.errors import ConfigError, OdradekError, Unsupported
 from odradek.types import TopicPartition
 
-__all__ = ["BadRow", "DestinationRows", "RowLayout", "layout"]
+__all__ = ["BadRow", "DestinationRows", "RowLayout", "kafka_layout", "layout"]
 
 TEXT, BYTES, NUMBER = "string", "binary", "int"
 
-KINDS = {
+HEADERS = "array<struct<key:string,value:binary>>"
+
+KAFKA_KINDS = {
     "value": (BYTES, TEXT),
     "topic": (TEXT,),
     "key": (BYTES, TEXT),
     "partition": (NUMBER,),
-    "broker": (NUMBER,),
+    "headers": (HEADERS,),
 }
-"""The columns there are, and what each may be."""
+"""The columns that are written to 0.8 and later, and what each may be: those of Spark's own Kafka sink."""
+
+KINDS = {**{name: kinds for name, kinds in KAFKA_KINDS.items() if name != "headers"}, "broker": (NUMBER,)}
+"""The same for 0.7."""
 
 ABSENT = {"headers": "Kafka 0.11", "timestamp": "Kafka 0.10"}
 """Columns that Kafka 0.7 cannot store -> the release they need."""
@@ -62,7 +67,7 @@ class DestinationRows(NamedTuple):
     Args:
         topic: Theirs.
         partition: The partition all of them name; None: they name none.
-        rows: Their columns: value, and key if there is one.
+        rows: Their columns: value, and key and headers if there are any.
     """
 
     topic: str
@@ -82,13 +87,15 @@ class RowLayout:
 
     Args:
         topic: Topic of all rows; "": the column topic has it.
-        has_key: There is a column key.
-        has_partition: There are columns broker and partition.
+        more: Those of the columns key and headers that there are.
+        partition: The columns that name a partition: broker and partition in 0.7, partition later; or none.
+        nullable: True if a value may be null.
     """
 
     topic: str
-    has_key: bool
-    has_partition: bool
+    more: tuple[str, ...] = ()
+    partition: tuple[str, ...] = ()
+    nullable: bool = False
 
     def groups(self, batches: Sequence[pa.RecordBatch], first_row: int) -> list[DestinationRows]:
         """The rows of some batches, by where they go.
@@ -101,18 +108,19 @@ class RowLayout:
             BadRow: A null, or a number that cannot be one.
         """
         table = pa.Table.from_batches(batches)
-        rows = table.select(["value", "key"] if self.has_key else ["value"])
+        rows = table.select(["value", *self.more])
         rows = rows.cast(pa.schema([pa.field(one.name, _plain(one.type)) for one in rows.schema]))
-        _no_nulls(rows["value"], "value", first_row)
+        if not self.nullable:
+            _no_nulls(rows["value"], "value", first_row)
         if not self.topic:
             _no_nulls(table["topic"], "topic", first_row)
-        if self.has_partition:
-            _check_partitions(table, first_row)
+        if self.partition:
+            _check_partitions(table, self.partition, first_row)
         return list(self._divide(table, rows))
 
     def _divide(self, table: pa.Table, rows: pa.Table) -> Iterator[DestinationRows]:
-        """One group for each combination of topic, broker and partition."""
-        names = ([] if self.topic else ["topic"]) + (["broker", "partition"] if self.has_partition else [])
+        """Yield one group for each combination of topic and partition."""
+        names = [*(() if self.topic else ("topic",)), *self.partition]
         codes, group_keys = _number([_encode(table[name]) for name in names], len(rows))
         if len(group_keys) > 1:
             rows = rows.take(pc.sort_indices(codes))  # which is stable
@@ -123,12 +131,28 @@ class RowLayout:
 
     def _group(self, group_key: tuple[Any, ...], rows: pa.Table) -> DestinationRows:
         topic, group_key = (self.topic, group_key) if self.topic else (group_key[0], group_key[1:])
-        explicit = bool(group_key) and group_key[0] is not None
-        return DestinationRows(topic, TopicPartition(topic, group_key[1], group_key[0]) if explicit else None, rows)
+        if not group_key or group_key[0] is None:
+            return DestinationRows(topic, None, rows)
+        return DestinationRows(topic, TopicPartition(topic, *reversed(group_key)), rows)
+
+
+def kafka_layout(fields: Iterable[tuple[str, str]], topic: str) -> RowLayout:
+    """Check the columns of a query that writes to 0.8 or later. As in Spark's own sink, others are not written.
+
+    Args:
+        fields: Name and Spark's simple type (`bigint`) of each.
+        topic: Of all rows, if it is not in a column; it goes before the column.
+
+    Raises:
+        ConfigError: A column is missing, or has a type that cannot be written.
+    """
+    present = _checked([field for field in fields if field[0] in KAFKA_KINDS], topic, KAFKA_KINDS)
+    more = tuple(name for name in ("key", "headers") if name in present)
+    return RowLayout(topic, more, tuple(name for name in ("partition",) if name in present), nullable=True)
 
 
 def layout(fields: Iterable[tuple[str, str]], topic: str) -> RowLayout:
-    """Check the columns of a query.
+    """Check the columns of a query that writes to 0.7.
 
     Args:
         fields: Name and Spark's simple type (`bigint`) of each.
@@ -138,29 +162,35 @@ def layout(fields: Iterable[tuple[str, str]], topic: str) -> RowLayout:
         ConfigError: A column that is not known, is missing, or has a type that cannot be written.
         Unsupported: A column that 0.7 has no place for.
     """
+    present = _checked(fields, topic, KINDS)
+    if ("broker" in present) != ("partition" in present):
+        raise ConfigError("columns broker and partition must both be present: 0.7 numbers partitions per broker")
+    more = tuple(name for name in ("key",) if name in present)
+    return RowLayout(topic, more, ("broker", "partition") if "broker" in present else ())
+
+
+def _checked(fields: Iterable[tuple[str, str]], topic: str, kinds: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     present: dict[str, str] = {}
     for name, kind in fields:
         if name in present:
             raise ConfigError(f"column {name} is named twice")
-        _check_column(name, kind)
+        _check_column(name, kind, kinds)
         present[name] = kind
     if "value" not in present:
         raise ConfigError("the query must have a column named `value`")
     if not topic and "topic" not in present:
         raise ConfigError("no target topic: set option `topic` or add a column `topic`")
-    if ("broker" in present) != ("partition" in present):
-        raise ConfigError("columns broker and partition must both be present: 0.7 numbers partitions per broker")
-    return RowLayout(topic, "key" in present, "broker" in present)
+    return present
 
 
-def _check_column(name: str, kind: str) -> None:
-    if name in ABSENT:
+def _check_column(name: str, kind: str, kinds: Mapping[str, tuple[str, ...]]) -> None:
+    if name not in kinds and name in ABSENT:
         raise Unsupported(f"column {name}", f"{ABSENT[name]}; 0.7 does not store it, so leave it out of the query")
-    if name not in KINDS:
-        raise ConfigError(f"there is no column {name!r} to write: select only what is, of {', '.join(KINDS)}")
+    if name not in kinds:
+        raise ConfigError(f"there is no column {name!r} to write: select only what is, of {', '.join(kinds)}")
     family = TEXT if kind.split(" ")[0].split("(")[0] in ("string", "varchar", "char") else kind
-    if (NUMBER if kind in NUMBERS else family) not in KINDS[name]:
-        raise ConfigError(f"column {name} is {kind}: cast it to {' or '.join(KINDS[name])} in the query")
+    if (NUMBER if kind in NUMBERS else family) not in kinds[name]:
+        raise ConfigError(f"column {name} is {kind}: cast it to {' or '.join(kinds[name])} in the query")
 
 
 # ---- Arrow ---------------------------------------------------------------------------------------------------
@@ -176,14 +206,13 @@ def _no_nulls(column: pa.ChunkedArray[Any], name: str, first_row: int) -> None:
         raise BadRow(first_row + _first(pc.is_null(column)), f"{name} is null")
 
 
-def _check_partitions(table: pa.Table, first_row: int) -> None:
-    broker: Any = table["broker"]
-    partition: Any = table["partition"]
-    if broker.null_count or partition.null_count:
-        half = pc.not_equal(pc.is_null(broker), pc.is_null(partition))
+def _check_partitions(table: pa.Table, names: Sequence[str], first_row: int) -> None:
+    columns: dict[str, Any] = {name: table[name] for name in names}
+    if len(columns) > 1 and any(column.null_count for column in columns.values()):
+        half = pc.not_equal(*(pc.is_null(column) for column in columns.values()))
         if (row := _first(half)) >= 0:
-            raise BadRow(first_row + row, "broker and partition must both be null, or neither")
-    for name, values in (("broker", broker), ("partition", partition)):
+            raise BadRow(first_row + row, f"{' and '.join(names)} must both be null, or neither")
+    for name, values in columns.items():
         wrong = pc.or_(pc.less(values, pa.scalar(0)), pc.greater(values, pa.scalar(MOST)))
         if (row := _first(wrong)) >= 0:
             raise BadRow(first_row + row, f"invalid {name}: {values[row].as_py()}")

@@ -8,7 +8,7 @@ pushes down once sticks to the DataFrame, and other queries of it silently lose 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,13 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     InputPartition,
 )
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 from odradek.spark.admission import backlog, end_of_micro_batch, end_offsets, has_new_partitions, should_read
@@ -32,7 +38,7 @@ from odradek.spark.offsets import offsets_from_dict, offsets_to_dict
 from odradek.spark.options import ClusterOptions, SourceOptions, parse_kind, parse_source
 from odradek.spark.planning import Extent
 from odradek.spark.queries import TaskPlan, plan, plan_all, start_offsets
-from odradek.spark.range_reader import ColumnsChunk, RangeReader
+from odradek.spark.range_reader import ColumnsChunk, CompletedRange, RangeReader
 from odradek.spark.runtime import connected
 from odradek.spark.schema import Projection, ddl, join_small, project
 from odradek.types import Position, TopicPartition
@@ -52,7 +58,7 @@ class OdradekSource(DataSource):
 
     def schema(self) -> str:
         """All columns. Called at `load`, so that wrong options are errors there. Raises ConfigError, Unsupported."""
-        return ddl(headers=parse_kind(self.options).headers)
+        return ddl(parse_kind(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_source(self.options, streaming=False)
@@ -86,7 +92,7 @@ class TaskPartition(InputPartition):
 
     def __repr__(self) -> str:
         ranges = self.value.ranges
-        return f"<{type(self).__name__} {len(ranges)} ranges, {sum(part.size for part in ranges)} bytes>"
+        return f"<{type(self).__name__} {len(ranges)} ranges of {sum(part.size for part in ranges)} positions>"
 
 
 class BatchReader(DataSourceReader):
@@ -117,8 +123,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_logs": None}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        most = self._options.limits.max_bytes
-        return ReadAllAvailable() if most is None else ReadMaxBytes(most)
+        most = self._options.limits.max_size
+        if most is None:
+            return ReadAllAvailable()
+        return ReadMaxBytes(most) if self._options.unit.exact else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Freeze the current ends of the logs as the end of this run."""
@@ -139,7 +147,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         waiting = sum(backlog(begin, end, current).values())
         if not (has_new_partitions(begin, current) or self._due(waiting)):
             return offsets_to_dict(begin)
-        admitted = end_of_micro_batch(begin, end, current, limit.max_bytes if isinstance(limit, ReadMaxBytes) else None)
+        admitted = end_of_micro_batch(begin, end, current, _size(limit), self._options.unit)
         ends = admitted.with_boundaries(self._find().boundaries(admitted.cuts))
         self._last = time.monotonic()
         return offsets_to_dict(ends)
@@ -177,8 +185,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _due(self, waiting: int) -> bool:
         limits = self._options.limits
         if self._frozen is not None:  # waiting for more would be waiting for ever
-            limits = replace(limits, min_bytes=0)
+            limits = replace(limits, min_size=0)
         return should_read(waiting, limits, now=time.monotonic(), last=self._last)
+
+
+def _size(limit: ReadLimit) -> int | None:
+    if isinstance(limit, ReadMaxRows):
+        return limit.max_rows
+    return limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
 
 
 # ---- in Spark's Python workers -------------------------------------------------------------------------------
@@ -190,20 +204,29 @@ def _read(task: TaskPlan | None, options: SourceOptions, projection: Projection)
         return
     chunks = _from_cluster(task, options) if isinstance(options.where, ClusterOptions) else _from_files(task, options)
     with closing(chunks):
-        yield from join_small(batch for chunk in chunks for batch in projection.batches(chunk.partition, chunk.rows))
+        yield from join_small(batch for chunk in chunks for batch in _batches(chunk, projection))
 
 
-def _from_cluster(task: TaskPlan, options: SourceOptions) -> Generator[ColumnsChunk, None, None]:
+def _batches(chunk: ColumnsChunk | CompletedRange, projection: Projection) -> Iterable[pa.RecordBatch]:
+    if isinstance(chunk, ColumnsChunk):
+        return projection.batches(chunk.partition, chunk.rows)
+    return [projection.end_of_range(*chunk)] if projection.has_range_rows else []
+
+
+def _from_cluster(task: TaskPlan, options: SourceOptions) -> Generator[ColumnsChunk | CompletedRange, None, None]:
     assert isinstance(options.where, ClusterOptions)
     with (
-        connected(options.where.url, tuning(options), options.poll_deadline_s) as (portal, cluster),
+        connected(options.where, tuning(options), options.poll_deadline_s) as (portal, cluster),
         portal.wrap_async_context_manager(RangeReader(cluster.driver, task.ranges, options)) as reader,
     ):
         while chunks := portal.call(reader.take):
             yield from chunks
 
 
-def _from_files(task: TaskPlan, options: SourceOptions) -> Generator[ColumnsChunk, None, None]:
+def _from_files(task: TaskPlan, options: SourceOptions) -> Generator[ColumnsChunk | CompletedRange, None, None]:
     for part in task.ranges:
+        count = 0
         for rows in read_files(part, task.paths[part.partition], options):
+            count += len(rows.values)
             yield ColumnsChunk(part.partition, rows)
+        yield CompletedRange(part.partition, part.start, part.end, count)

@@ -15,6 +15,7 @@ __all__ = [
     "parse_bytes",
     "parse_count",
     "parse_milliseconds",
+    "parse_records",
     "parse_seconds",
 ]
 
@@ -46,6 +47,13 @@ def parse_milliseconds(text: str, option: str) -> float:
 def parse_count(text: str, option: str) -> int:
     """A whole number of at least 1. Raises ConfigError."""
     if not re.fullmatch(r"[0-9]{1,9}", text.strip(), re.ASCII) or not int(text):
+        raise ConfigError(f"option {option}={text[:80]!r}: must be a whole number of at least 1")
+    return int(text)
+
+
+def parse_records(text: str, option: str) -> int:
+    """Parse a number of records: as `parse_count`, up to the largest offset. Raises ConfigError."""
+    if not re.fullmatch(r"[0-9]{1,19}", text.strip(), re.ASCII) or not 0 < int(text) < 1 << 63:
         raise ConfigError(f"option {option}={text[:80]!r}: must be a whole number of at least 1")
     return int(text)
 

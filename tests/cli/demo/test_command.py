@@ -42,6 +42,7 @@ def environment(scratch: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_the_demo_takes_the_lines_of_a_file_through_to_a_table(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -51,7 +52,7 @@ def test_the_demo_takes_the_lines_of_a_file_through_to_a_table(
     done = subprocess.run(
         [*DEMO, "--input", os.fspath(file)],
         capture_output=True,
-        timeout=170,
+        timeout=380,
         text=True,
         check=False,
         env=environment(tmp_path),
@@ -76,6 +77,7 @@ def test_the_demo_takes_the_lines_of_a_file_through_to_a_table(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize(("moment", "programs"), [(b"consumer a is assigned", 5), (b"odradek pipeline run", 6)])
 def test_a_demo_that_is_terminated_leaves_nothing(moment: bytes, programs: int, tmp_path: Path) -> None:
     command = [*DEMO, "--messages", "1000"]
@@ -85,7 +87,7 @@ def test_a_demo_that_is_terminated_leaves_nothing(moment: bytes, programs: int, 
         assert process.stdout is not None
         while moment not in process.stdout.readline():
             continue
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while (
             len(children := psutil.Process(process.pid).children(recursive=True)) < programs
         ):  # the last one is Spark's

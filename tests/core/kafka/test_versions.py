@@ -118,6 +118,7 @@ def test_old_releases_are_known_by_their_name(release: str, magic: int, commit: 
     assert versions.has_coordinator is (release[:5] in ("0.8.2", "0.9.0"))
     assert versions.has_lz4 is (release[:5] in ("0.8.2", "0.9.0"))
     assert not versions.answers_api_versions and not versions.has_timestamps
+    assert versions.has_offsets is (release[:5] != "0.8.0")
     assert versions.has_offsets_in_kafka is bool(commit)
     if commit is None:
         with pytest.raises(Unsupported, match="OffsetCommit"):

@@ -16,20 +16,19 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
+from tests.io.kafka.groups import ASYNCIO, cluster, new_topic, until
 
 import odradek as od
 from odradek.errors import Unsupported
-from odradek.io.kafka.driver import KafkaDriver, KafkaOptions
+from odradek.io.kafka.offsets import KafkaOffsets
 from odradek.testing import KafkaBroker
 from odradek.testing.kafka.releases import NEWEST
-from odradek.types import LATEST, Broker, Position
+from odradek.types import LATEST, Position
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 PARTITIONS = 4
 NUMBERS = count()
-HEARTBEAT_S = 0.3
-"""Time between heartbeats of classic members: by them they notice a rebalance."""
 
 
 class Setting(NamedTuple):
@@ -50,7 +49,7 @@ class Setting(NamedTuple):
         return self.options | ({"assignors": ["cooperative-sticky"]} if self.protocol == "classic" else {})
 
 
-ASYNCIO, UVLOOP = ("asyncio", {"use_uvloop": False}), ("asyncio", {"use_uvloop": True})
+UVLOOP = ("asyncio", {"use_uvloop": True})
 SETTINGS = [
     Setting("0.9.0.1", "classic", ASYNCIO),
     Setting("0.10.1.1", "classic", ("trio", {})),
@@ -74,10 +73,11 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture(scope="module")
-def brokers() -> Iterator[Callable[[str], KafkaBroker]]:
-    """The module's broker of each release, started when first asked for."""
+def brokers(odradek_kafka: KafkaBroker) -> Iterator[Callable[[str], KafkaBroker]]:
+    """A broker of each release: the session's of the newest, the module's of others, started when first asked for."""
     with ExitStack() as stack:
-        yield cache(lambda release: stack.enter_context(KafkaBroker(release)))
+        others = cache(lambda release: stack.enter_context(KafkaBroker(release)))
+        yield lambda release: odradek_kafka if release == NEWEST else others(release)
 
 
 @pytest.fixture
@@ -85,38 +85,15 @@ def broker(setting: Setting, brokers: Callable[[str], KafkaBroker]) -> KafkaBrok
     return brokers(setting.release)
 
 
-@pytest.fixture
-def newest(brokers: Callable[[str], KafkaBroker]) -> KafkaBroker:
-    return brokers(NEWEST)
-
-
-def cluster(broker: KafkaBroker, session_timeout_s: float = 30.0) -> od.Cluster:
-    """A cluster whose classic members send heartbeats often."""
-    host, _, port = broker.bootstrap.partition(":")
-    options = KafkaOptions(heartbeat_s=HEARTBEAT_S, session_timeout_s=session_timeout_s)
-    return od.Cluster(KafkaDriver([Broker(-1, host, int(port))], options), od.Tuning())
-
-
-async def new_topic(broker: KafkaBroker) -> str:
-    topic = f"orders-{next(NUMBERS)}"
-    await anyio.to_thread.run_sync(broker.create_topic, topic, PARTITIONS)
-    return topic
-
-
 @asynccontextmanager
 async def cluster_with_records(broker: KafkaBroker, records: int) -> AsyncIterator[tuple[od.Cluster, str]]:
     """A cluster, and a topic of its own with so many different records, some in each partition."""
-    topic = await new_topic(broker)
+    topic = await new_topic(broker, PARTITIONS)
     async with cluster(broker) as k:
         async with k.producer() as out:
             values = [str(n).encode() for n in range(records)]
             await out.send_many(topic, [od.ProducerRecord(value, key=value) for value in values])
         yield k, topic
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - of members whose events are not for tests
-        await anyio.sleep(0.02)
 
 
 async def take(consumer: od.Consumer, records: Counter[bytes], until: int) -> None:
@@ -134,8 +111,8 @@ async def test_two_members_share_the_partitions_and_deliver_every_record_once(
     async with cluster_with_records(broker, 400) as (k, topic):
         records: Counter[bytes] = Counter()
         async with (
-            k.consumer(topic, group=topic, **setting.options) as first,
-            k.consumer(topic, group=topic, **setting.options) as second,
+            k.consumer(topic, group=topic, commit_metadata="host", **setting.options) as first,
+            k.consumer(topic, group=topic, commit_metadata="host", **setting.options) as second,
         ):
             with anyio.fail_after(60):
                 await until(lambda: len(first.assignment) == len(second.assignment) == PARTITIONS // 2)
@@ -147,8 +124,13 @@ async def test_two_members_share_the_partitions_and_deliver_every_record_once(
                     tasks.cancel_scope.cancel()
             assert topic in await k.driver.groups()
         assert records == Counter(str(n).encode() for n in range(400))
-        committed = await k.driver.offsets(topic).fetch(await k.partitions(topic))
-        assert committed == await k.positions(topic, LATEST)
+        store = k.driver.offsets(topic)
+        assert isinstance(store, KafkaOffsets)
+        partitions = await k.partitions(topic)
+        assert await store.fetch(partitions) == await k.positions(topic, LATEST)
+        epoch = 0 if setting.release == NEWEST else -1
+        stored = await store.fetch_offsets(partitions)
+        assert {(offset.leader_epoch, offset.metadata) for offset in stored.values() if offset} == {(epoch, "host")}
 
 
 async def test_the_partitions_of_a_member_that_leaves_go_to_the_other_one(
@@ -204,16 +186,16 @@ async def test_members_keep_the_partitions_that_do_not_move(setting: Setting, br
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.mark.parametrize("by_pattern", [False, True], ids=["by-name", "by-pattern"])
 async def test_a_topic_that_is_created_later_is_consumed_from_its_start(
-    newest: KafkaBroker, protocol: Literal["classic", "consumer"], by_pattern: bool
+    odradek_kafka: KafkaBroker, protocol: Literal["classic", "consumer"], by_pattern: bool
 ) -> None:
     topic = f"later-{next(NUMBERS)}"
     chosen: dict[str, Any] = {"include": f"{topic}|other"} if by_pattern else {"topics": topic}
-    async with cluster(newest) as k:
+    async with cluster(odradek_kafka) as k:
         records: Counter[bytes] = Counter()
         with anyio.fail_after(60):
             async with k.consumer(**chosen, group=topic, group_protocol=protocol) as consumer:
                 assert not consumer.assignment
-                await anyio.to_thread.run_sync(newest.create_topic, topic, PARTITIONS)
+                await anyio.to_thread.run_sync(odradek_kafka.create_topic, topic, PARTITIONS)
                 async with k.producer() as out:
                     await out.send(topic, b"first")
                 await take(consumer, records, 1)
@@ -223,9 +205,9 @@ async def test_a_topic_that_is_created_later_is_consumed_from_its_start(
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 async def test_a_static_member_that_restarts_gets_its_partitions_again_without_a_rebalance(
-    newest: KafkaBroker, protocol: Literal["classic", "consumer"]
+    odradek_kafka: KafkaBroker, protocol: Literal["classic", "consumer"]
 ) -> None:
-    async with cluster_with_records(newest, 10) as (k, topic):
+    async with cluster_with_records(odradek_kafka, 10) as (k, topic):
 
         def consumer(name: str) -> od.Consumer:
             return k.consumer(topic, group=topic, consumer_id=name, group_protocol=protocol)
@@ -240,11 +222,11 @@ async def test_a_static_member_that_restarts_gets_its_partitions_again_without_a
                     assert first.assignment is kept
 
 
-async def test_the_command_line_prints_the_lag_of_a_group(newest: KafkaBroker) -> None:
-    async with cluster_with_records(newest, 10) as (k, topic):
+async def test_the_command_line_prints_the_lag_of_a_group(odradek_kafka: KafkaBroker) -> None:
+    async with cluster_with_records(odradek_kafka, 10) as (k, topic):
         first, *_ = await k.partitions(topic)
         await k.driver.offsets(topic).commit({first: Position(1)})
-        command = ["lag", topic, "--json", "--cluster", f"kafka://{newest.bootstrap}"]
+        command = ["lag", topic, "--json", "--cluster", f"kafka://{odradek_kafka.bootstrap}"]
         done = await anyio.run_process([sys.executable, "-m", "odradek.cli", *command])
         assert json.loads(done.stdout.splitlines()[-1]) == {"group": topic, "lag": 9}
 
@@ -274,13 +256,18 @@ async def test_members_survive_a_restart_of_their_coordinator() -> None:
                 assert records[b"later"] == 10
 
 
-async def test_kafka_0_8_2_stores_positions_but_has_no_groups() -> None:
-    with KafkaBroker("0.8.2.2") as broker:
+@pytest.mark.parametrize(("release", "stores"), [("0.8.0", False), ("0.8.1.1", True), ("0.8.2.2", True)])
+async def test_kafka_0_8_has_no_groups_but_stores_positions_from_0_8_1_on(release: str, stores: bool) -> None:
+    with KafkaBroker(release) as broker:
         async with cluster_with_records(broker, 10) as (k, topic):
             with pytest.raises(Unsupported, match=r"Kafka 0\.9"):
                 k.consumer(topic, group="g")
             offsets = k.driver.offsets("g")
             partitions = await k.partitions(topic)
+            if not stores:
+                with pytest.raises(Unsupported, match=r"Kafka 0\.8\.1"):
+                    await offsets.fetch(partitions)
+                return
             assert set((await offsets.fetch(partitions)).values()) == {None}
             await offsets.commit({partitions[1]: Position(2)})
             assert await offsets.fetch(partitions[:2]) == {partitions[0]: None, partitions[1]: 2}

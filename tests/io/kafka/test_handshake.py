@@ -223,6 +223,18 @@ async def test_a_listener_that_expects_sasl_says_so() -> None:
     assert "+sasl" in error.hint
 
 
+async def test_a_line_cut_where_brokers_have_served_without_sasl_is_no_sign_of_sasl() -> None:
+    known, peer = KnownVersions(anyio.current_time), Peer()
+    async with connection_to(peer, known=known) as connection:
+        await connection.negotiate()
+    known.forget("b:9092")  # it is probed again
+    peer.answers[MetadataRequest] = lambda *_: ConnectionAbortedError
+    async with connection_to(peer, known=known) as connection:
+        with pytest.raises(Unreachable) as caught:
+            await connection.negotiate()
+    assert (caught.value.step, caught.value.retriable) == ("version", True)
+
+
 # ---- SASL --------------------------------------------------------------------------------------------------------
 
 

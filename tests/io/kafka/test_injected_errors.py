@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.io.kafka.answers import metadata_response, topic_response
 from tests.io.kafka.peer import Peer
 from tests.io.kafka.scripted_broker import T0, Log, ScriptedBroker, versions
 
@@ -29,13 +30,7 @@ from odradek.wire.kafka.messages.data import (
     PartitionProduceResponse,
     ProduceRequest,
 )
-from odradek.wire.kafka.messages.metadata import (
-    MetadataRequest,
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
+from odradek.wire.kafka.messages.metadata import MetadataRequest
 from odradek.wire.kafka.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from odradek.wire.kafka.records.batch import batch_header
 from odradek.wire.kafka.records.decoder import RecordDecoder
@@ -122,18 +117,7 @@ def _values(entry: bytes) -> list[bytes]:
     return [value or b"" for value in decoder.take().values]
 
 
-METADATA = MetadataResponse(
-    brokers=(MetadataResponseBroker(node_id=1, host="b", port=9092),),
-    cluster_id="c",
-    controller_id=1,
-    topics=(
-        MetadataResponseTopic(
-            name="t",
-            topic_id=bytes(range(16)),
-            partitions=(MetadataResponsePartition(partition_index=0, leader_id=1, leader_epoch=3, replica_nodes=(1,)),),
-        ),
-    ),
-)
+METADATA = metadata_response(topic_response("t", 1, epoch=3, topic_id=bytes(range(16))))
 
 
 @pytest.fixture

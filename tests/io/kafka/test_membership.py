@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from tests.io.kafka.answers import metadata_response, topic_response
 from tests.io.kafka.peer import Peer, of_release
 
 from odradek.client.consumer.consumer import Consumer
@@ -49,13 +50,7 @@ from odradek.wire.kafka.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from odradek.wire.kafka.messages.metadata import (
-    MetadataRequest,
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
+from odradek.wire.kafka.messages.metadata import MetadataRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -160,16 +155,7 @@ class Coordinator(Peer):
         return OffsetFetchResponse(groups=(OffsetFetchResponseGroup(group_id=group.group_id, topics=topics),))
 
 
-METADATA = MetadataResponse(
-    brokers=(MetadataResponseBroker(node_id=1, host="b", port=9092),),
-    cluster_id="c",
-    topics=(
-        MetadataResponseTopic(
-            name="t",
-            partitions=tuple(MetadataResponsePartition(partition_index=n, leader_id=1) for n in range(2)),
-        ),
-    ),
-)
+METADATA = metadata_response(topic_response("t", 1, 1))
 
 
 class Listener:
@@ -246,6 +232,23 @@ async def test_a_member_joins_gets_its_positions_and_leaves(monkeypatch: pytest.
     assert (commit.generation_id_or_member_epoch, commit.member_id) == (1, "m0")
     (left,) = peer.of(LeaveGroupRequest)
     assert left.members[0].member_id == "m0"
+
+
+async def test_commits_carry_metadata_and_the_epoch_of_what_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Coordinator()
+    async with driver_at(peer, monkeypatch) as driver:
+        member, listener = driver.membership(Subscription("g", {"t": 1}, commit_metadata="host 1")), Listener()
+        driver.epochs.record(A, 0, 4)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(member.run, listener)
+            await listener.until(1)
+            await member.commit({A: Position(3), B: Position(3)})
+            tasks.cancel_scope.cancel()
+        await member.leave()
+    (commit,) = peer.of(OffsetCommitRequest)
+    parts = {p.partition_index: p for p in commit.topics[0].partitions}
+    assert [parts[n].committed_leader_epoch for n in range(2)] == [4, -1]
+    assert {p.committed_metadata for p in parts.values()} == {"host 1"}
 
 
 async def test_a_rebalance_takes_everything_from_an_eager_member(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,8 +331,7 @@ async def test_a_pattern_selects_topics_and_follows_new_ones(
     monkeypatch: pytest.MonkeyPatch, pattern: dict[str, Any]
 ) -> None:
     peer = Coordinator()
-    more = [MetadataResponseTopic(name=n, partitions=(MetadataResponsePartition(leader_id=1),)) for n in ("u", "v")]
-    changed = MetadataResponse(brokers=METADATA.brokers, topics=(*METADATA.topics, *more))
+    changed = metadata_response(*METADATA.topics, topic_response("u", 1), topic_response("v", 1))
     async with driver_at(peer, monkeypatch) as driver:
         member, listener = driver.membership(Subscription("g", streams=2, **pattern)), Listener()
         async with anyio.create_task_group() as tasks:
@@ -482,11 +484,11 @@ async def test_brokers_before_0_9_have_no_groups(monkeypatch: pytest.MonkeyPatch
             await driver.groups()
 
 
-async def test_brokers_before_0_8_2_store_no_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_brokers_before_0_8_1_store_no_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = of_release("0.8.0")
     peer.answers[MetadataRequest] = lambda request, version: METADATA
     async with driver_at(peer, monkeypatch) as driver:
-        with pytest.raises(Unsupported, match=r"Kafka 0\.8\.2"):
+        with pytest.raises(Unsupported, match=r"Kafka 0\.8\.1"):
             await driver.offsets("g").fetch([A])
 
 

@@ -11,6 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from anyio import wait_all_tasks_blocked
+from tests.io.kafka.answers import metadata_response, topic_response
 
 from odradek.core.backoff import Backoff
 from odradek.core.kafka.versions import BrokerVersions, VersionRange
@@ -22,8 +23,6 @@ from odradek.wire.kafka.messages.common import NodeEndpoint
 from odradek.wire.kafka.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
     MetadataResponseTopic,
 )
 
@@ -32,14 +31,6 @@ pytestmark = pytest.mark.anyio
 SEEDS = [Broker(BOOTSTRAP_ID, host, 9092) for host in ("s1", "s2", "s3")]
 NEWEST = BrokerVersions({3: VersionRange(0, 13), 0: VersionRange(0, 13), 1: VersionRange(0, 18)})
 QUICK = MetadataOptions(bootstrap_timeout_s=5.0, creation_s=5.0, backoff=Backoff(0, 1, 0.01))
-
-
-def topic(name: str, *leaders: int, error: int = 0, internal: bool = False, epoch: int = -1) -> MetadataResponseTopic:
-    parts = tuple(
-        MetadataResponsePartition(partition_index=n, leader_id=leader, leader_epoch=epoch)
-        for n, leader in enumerate(leaders)
-    )
-    return MetadataResponseTopic(error_code=error, name=name, is_internal=internal, partitions=parts)
 
 
 class Brokers:
@@ -65,18 +56,12 @@ class Brokers:
         if self.gate is not None:
             await self.gate.wait()
         names = self.topics if request.topics is None else [each.name for each in request.topics]
-        unknown = MetadataResponseTopic(error_code=3)
-        answered = tuple(self.topics.get(name) or _named(unknown, name) for name in names)
-        brokers = tuple(MetadataResponseBroker(node_id=n, host=host, port=9092) for n, host in self.hosts.items())
-        return MetadataResponse(brokers=brokers, topics=answered, error_code=self.error_code)
+        topics = (self.topics.get(name) or topic_response(name, error=3) for name in names)
+        return metadata_response(*topics, hosts=self.hosts, error=self.error_code)
 
     @property
     def names_asked(self) -> list[list[str | None] | None]:
         return [r.topics if r.topics is None else [t.name for t in r.topics] for _, r in self.asked]
-
-
-def _named(unknown: MetadataResponseTopic, name: str | None) -> MetadataResponseTopic:
-    return MetadataResponseTopic(error_code=unknown.error_code, name=name)
 
 
 @asynccontextmanager
@@ -168,7 +153,7 @@ async def test_a_broker_that_knows_no_broker_yet_is_not_believed() -> None:
 
 
 async def test_brokers_that_name_only_those_of_the_topics_asked_for_may_name_none() -> None:
-    brokers = Brokers(topic("t", 1))
+    brokers = Brokers(topic_response("t", 1))
     brokers.hosts, brokers.versions = {}, BrokerVersions.of_release("0.8.1")
     async with opened(brokers) as metadata:
         assert not metadata.table.brokers
@@ -182,7 +167,7 @@ async def test_brokers_that_name_only_those_of_the_topics_asked_for_may_name_non
 
 
 async def test_a_topic_is_read_at_its_first_use_and_known_afterwards() -> None:
-    brokers = Brokers(topic("orders", 1, 2, -1))
+    brokers = Brokers(topic_response("orders", 1, 2, -1))
     async with opened(brokers) as metadata:
         table = await metadata.table_for_topic("orders")
         assert table.partitions("orders") == tuple(TopicPartition("orders", n) for n in range(3))
@@ -204,7 +189,9 @@ async def test_reading_creates_no_topic_and_writing_does() -> None:
         def create(request: MetadataRequest) -> None:
             if request.allow_auto_topic_creation:
                 assert [each.name for each in request.topics or ()] == ["misspelt", "new"]
-                brokers.topics["new"] = topic("new", 1) if "new" in brokers.topics else topic("new", error=5)
+                brokers.topics["new"] = (
+                    topic_response("new", 1) if "new" in brokers.topics else topic_response("new", error=5)
+                )
 
         brokers.on_ask = create
         assert (await metadata.table_for_topic("new", create=True)).partitions("new") == (TopicPartition("new", 0),)
@@ -212,25 +199,25 @@ async def test_reading_creates_no_topic_and_writing_does() -> None:
 
 @pytest.mark.parametrize(("code", "name"), [(29, "TOPIC_AUTHORIZATION_FAILED"), (17, "INVALID_TOPIC_EXCEPTION")])
 async def test_a_topic_that_cannot_be_used_says_why(code: int, name: str) -> None:
-    async with opened(Brokers(topic("secret", error=code))) as metadata:
+    async with opened(Brokers(topic_response("secret", error=code))) as metadata:
         with pytest.raises(BrokerError, match=f"Metadata of topic 'secret': {name}"):
             await metadata.table_for_topic("secret")
 
 
 async def test_all_topics_are_those_of_users_and_stay_up_to_date() -> None:
-    brokers = Brokers(topic("a", 1), topic("__consumer_offsets", 1, internal=True))
+    brokers = Brokers(topic_response("a", 1), topic_response("__consumer_offsets", 1, internal=True))
     async with opened(brokers) as metadata:
         assert await metadata.all_topics() == {"a"}
-        brokers.topics["b"] = topic("b", 2)
+        brokers.topics["b"] = topic_response("b", 2)
         assert (await metadata.refresh()).topics == {"a", "b"}
         assert brokers.names_asked[-1] is None
 
 
 async def test_a_topic_without_a_leader_is_read_again_until_it_has_one() -> None:
-    brokers = Brokers(topic("t", -1))
+    brokers = Brokers(topic_response("t", -1))
     async with opened(brokers) as metadata:
         table = await metadata.table_for_topic("t")
-        brokers.topics["t"] = topic("t", 2)
+        brokers.topics["t"] = topic_response("t", 2)
         table = await metadata.wait_for_newer(table.version)
         assert table.leader(TopicPartition("t", 0)) == Broker(2, "b2", 9092)
 
@@ -243,15 +230,15 @@ async def test_a_topic_that_does_not_exist_is_looked_for_ever_less_often() -> No
         await anyio.sleep(0.3)
         reads = len(brokers.asked)
         assert 3 <= reads <= 6
-        brokers.topics["new"] = topic("new", -1)
+        brokers.topics["new"] = topic_response("new", -1)
         await metadata.table_for_topic("new")
-        brokers.topics["new"] = topic("new", 1)
+        brokers.topics["new"] = topic_response("new", 1)
         version = metadata.table.version
         assert (await metadata.wait_for_newer(version)).leader(TopicPartition("new", 0)) == Broker(1, "b1", 9092)
 
 
 async def test_everything_is_read_again_when_it_is_old() -> None:
-    brokers = Brokers(topic("t", 1))
+    brokers = Brokers(topic_response("t", 1))
     async with opened(brokers, MetadataOptions(max_age_s=0.02, backoff=Backoff(0, 1, 0.01))) as metadata:
         table = await metadata.table_for_topic("t")
         brokers.hosts[3] = "b3"
@@ -259,7 +246,7 @@ async def test_everything_is_read_again_when_it_is_old() -> None:
 
 
 async def test_calls_at_the_same_time_share_requests_and_none_gets_an_answer_older_than_its_call() -> None:
-    brokers = Brokers(topic("t", 1))
+    brokers = Brokers(topic_response("t", 1))
     async with opened(brokers) as metadata:
         await metadata.table_for_topic("t")
         before = len(brokers.asked)
@@ -272,7 +259,7 @@ async def test_calls_at_the_same_time_share_requests_and_none_gets_an_answer_old
         async with anyio.create_task_group() as group:
             group.start_soon(refresh)
             await wait_all_tasks_blocked()
-            brokers.topics["t"] = topic("t", 2)
+            brokers.topics["t"] = topic_response("t", 2)
             for _ in range(50):
                 group.start_soon(refresh)
             await wait_all_tasks_blocked()
@@ -283,7 +270,7 @@ async def test_calls_at_the_same_time_share_requests_and_none_gets_an_answer_old
 
 
 async def test_a_cancelled_call_leaves_the_request_to_others() -> None:
-    brokers = Brokers(topic("t", 1))
+    brokers = Brokers(topic_response("t", 1))
     async with opened(brokers) as metadata:
         brokers.gate = anyio.Event()
         with anyio.move_on_after(0.01):
@@ -293,7 +280,7 @@ async def test_a_cancelled_call_leaves_the_request_to_others() -> None:
 
 
 async def test_a_leader_that_a_response_names_is_in_the_table_at_once() -> None:
-    brokers = Brokers(topic("t", 1, epoch=5))
+    brokers = Brokers(topic_response("t", 1, epoch=5))
     async with opened(brokers) as metadata:
         table, where = await metadata.table_for_topic("t"), TopicPartition("t", 0)
         metadata.leader_changed(where, 2, 4)
@@ -307,7 +294,7 @@ async def test_a_leader_that_a_response_names_is_in_the_table_at_once() -> None:
 
 
 async def test_when_no_known_broker_answers_the_addresses_of_the_url_are_asked_again() -> None:
-    brokers = Brokers(topic("t", 1))
+    brokers = Brokers(topic_response("t", 1))
     async with opened(brokers) as metadata:
         await metadata.table_for_topic("t")
         brokers.down = {host: refused(f"{host}:9092") for host in ("b1", "b2")}
@@ -316,7 +303,7 @@ async def test_when_no_known_broker_answers_the_addresses_of_the_url_are_asked_a
 
 
 async def test_a_cluster_may_send_the_client_back_to_the_beginning() -> None:
-    brokers = Brokers(topic("t", 1))
+    brokers = Brokers(topic_response("t", 1))
     async with opened(brokers) as metadata:
         await metadata.table_for_topic("t")
         brokers.error_code = 129
@@ -335,7 +322,7 @@ async def test_a_cluster_may_send_the_client_back_to_the_beginning() -> None:
 async def test_an_outage_costs_two_log_lines(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    brokers = Brokers(topic("t", 1))
+    brokers = Brokers(topic_response("t", 1))
     caplog.set_level(logging.INFO, "odradek")
     async with opened(brokers) as metadata:
         await metadata.table_for_topic("t")
@@ -352,7 +339,7 @@ async def test_an_outage_costs_two_log_lines(
 
 
 async def test_leaving_the_block_ends_every_wait() -> None:
-    brokers = Brokers(topic("t", 1))
+    brokers = Brokers(topic_response("t", 1))
     errors: list[BaseException] = []
     async with anyio.create_task_group() as group:
 

@@ -97,6 +97,7 @@ class Consumer(PartitionReaderBase):
             chosen["consumer_id"],
             chosen["assignors"],
             chosen["group_protocol"],
+            chosen["commit_metadata"],
             chosen["revoke_within"],
             chosen["max_blocked"],
         )
@@ -202,7 +203,7 @@ class Consumer(PartitionReaderBase):
                 partition,
                 UNCOMMITTED_WARNING,
             )
-        return GroupBatch(partition, columns, span, self._progress_changed)
+        return GroupBatch(partition, columns, span, self._progress_changed, self._committer)
 
     def _deliver_again(self, records: Iterable[Record]) -> None:
         """Continue these partitions at their first record that is not processed: `records` were not."""
@@ -385,7 +386,7 @@ class Consumer(PartitionReaderBase):
         self._enter_once()
         self._membership_scope = anyio.CancelScope()
         self._committer = Committer(
-            self._subscription.group, self._progress, self._membership.commit, self._record_progress
+            self._subscription.group, self._progress, self._membership, self._record_progress, self._progress_changed
         )
         self._transition(ConsumerEvent.ENTER)
         await self._fetcher.__aenter__()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from odradek.batch import Batch
 from odradek.client.consumer.streams import ArrowTables, Stream
 from odradek.core.fetch.progress import DeliveredSpan
+from odradek.core.interfaces import ConsumerPositions
 from odradek.io.notifier import Notifier
 from odradek.types import Columns, MiB, TopicPartition
 
@@ -20,11 +21,18 @@ __all__ = ["GroupBatch", "GroupStream", "GroupTable"]
 class GroupBatch(Batch):
     """A batch whose processing can be marked as done."""
 
-    __slots__ = ("_changed", "span")
+    __slots__ = ("_changed", "_positions", "span")
 
-    def __init__(self, partition: TopicPartition, columns: Columns, span: DeliveredSpan, changed: Notifier) -> None:
+    def __init__(
+        self,
+        partition: TopicPartition,
+        columns: Columns,
+        span: DeliveredSpan,
+        changed: Notifier,
+        positions: ConsumerPositions,
+    ) -> None:
         super().__init__(partition, columns)
-        self.span, self._changed = span, changed
+        self.span, self._changed, self._positions = span, changed, positions
 
     def done(self) -> bool:
         """Mark all its records as processed; they are committed soon, once everything before them is done as well.
@@ -35,6 +43,10 @@ class GroupBatch(Batch):
         counts = self.span.done()
         self._changed.notify()
         return counts
+
+    def transaction_spans(self) -> Sequence[tuple[ConsumerPositions, TopicPartition, DeliveredSpan]]:
+        """Return what a transaction marks as done (see `Transaction.done`)."""
+        return [(self._positions, self.partition, self.span)]
 
 
 class GroupTable:
@@ -53,6 +65,10 @@ class GroupTable:
         """
         counts = [batch.done() for batch in self._batches]
         return all(counts)
+
+    def transaction_spans(self) -> Sequence[tuple[ConsumerPositions, TopicPartition, DeliveredSpan]]:
+        """Return what a transaction marks as done (see `Transaction.done`)."""
+        return [span for batch in self._batches for span in batch.transaction_spans()]
 
     def __repr__(self) -> str:
         partitions = {batch.partition for batch in self._batches}

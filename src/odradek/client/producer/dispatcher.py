@@ -8,41 +8,42 @@ import os
 import random
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from threading import get_ident
 
 import anyio
 
 from odradek.client.producer.results import Ack, BufferWaiter, BufferWaiters, Failed, Failures, PendingSend
-from odradek.client.producer.sender import Sender, SenderOptions
+from odradek.client.producer.sender import Sender, SenderOptions, Senders
 from odradek.client.tasks import ShieldedTaskGroup
-from odradek.core.interfaces import ProducerRecord, ProducerSequences, ProtocolDriver, RoutingTable
+from odradek.core.interfaces import (
+    ProducerRecord,
+    ProducerSequences,
+    ProducerTransactions,
+    ProtocolDriver,
+    RoutingTable,
+)
 from odradek.core.produce.accumulator import Accumulator
 from odradek.core.produce.batch import AccumulatorLimits, Effects, FlushWaiter, ProduceBatch, as_record
 from odradek.core.produce.partition_queue import TopicQueues
 from odradek.core.produce.partitioners import Partitioner
-from odradek.errors import Closed, DeliveryError, NotWritten, OdradekError, UsageError
+from odradek.errors import (
+    Closed,
+    DeadlineError,
+    DeliveryError,
+    NotWritten,
+    OdradekError,
+    TransactionAborted,
+    UsageError,
+)
 from odradek.io.transport import on_asyncio
 from odradek.types import TopicPartition
 
 __all__ = ["Dispatcher"]
 
 NOT_STARTED = Closed("this producer is not open; use it inside `async with`")
-
-
-class Senders(dict[int, Sender]):
-    """The sender of each broker, made when it is first needed.
-
-    Args:
-        make: Makes the sender of a broker.
-    """
-
-    def __init__(self, make: Callable[[int], Sender]) -> None:
-        self._make = make
-
-    def __missing__(self, broker: int) -> Sender:
-        sender = self[broker] = self._make(broker)
-        return sender
+NO_TRANSACTION = UsageError("no transaction is open: send records inside `async with producer.transaction()`")
 
 
 class Dispatcher:
@@ -53,17 +54,28 @@ class Dispatcher:
         limits: For the accumulator.
         options: For the senders.
         partitioner: Returns an index, or None, for a record.
+        transactions: Those that all records are part of, if any.
     """
 
     def __init__(
-        self, driver: ProtocolDriver, limits: AccumulatorLimits, options: SenderOptions, partitioner: Partitioner
+        self,
+        driver: ProtocolDriver,
+        limits: AccumulatorLimits,
+        options: SenderOptions,
+        partitioner: Partitioner,
+        transactions: ProducerTransactions | None = None,
     ) -> None:
+        self.transactions = transactions
+        self.transaction_ends: anyio.Event | None = None
+        """Set when the transaction that ends now has ended."""
         self.failures = Failures(limits.buffer_bytes)
         self.written = self.failed = 0
         self.closed_reason: Exception | None = NOT_STARTED
         self.failure: Exception | None = None
         self.buffer_waiters = BufferWaiters()
-        self._sequences = None if limits.reorder or not options.acks < 0 else driver.producer_sequences()
+        self._sequences: ProducerSequences | None = transactions
+        if transactions is None and options.acks < 0 and not limits.reorder:
+            self._sequences = driver.producer_sequences()
         if self._sequences is not None:
             limits = replace(limits, in_flight=min(limits.in_flight, self._sequences.max_in_flight))
         elif driver.refuses_batches and options.acks and not limits.reorder:
@@ -88,10 +100,11 @@ class Dispatcher:
         self._driver, self._limits, self._options = driver, limits, options
         self._flushes: dict[FlushWaiter, anyio.Event] = {}
         self._refreshing = self._identifying = False
+        self._dropping = ""  # why everything unsent is given up
         self._background = ShieldedTaskGroup(self.fail)
 
     async def start(self) -> None:
-        """Start the tasks. Raises Closed the second time."""
+        """Start the tasks. Raises Closed the second time, and what `ProducerTransactions.initialize` raises."""
         if self.closed_reason is not NOT_STARTED:
             raise Closed("this producer was already closed; create a new one")
         if on_asyncio():
@@ -103,6 +116,9 @@ class Dispatcher:
         self.apply(self.accumulator.route(self._driver.metadata.table))
         self.spawn(self._follow_table)
         self.spawn(self._expire)
+        if self.transactions is not None:
+            await self._start_transactions(self.transactions)
+            return
         if self._sequences is not None and not self._sequences.ready:
             self._identify(self._sequences)
         self.closed_reason = None
@@ -112,6 +128,8 @@ class Dispatcher:
         self._refuse(Closed("the producer has exited"))
         try:
             with anyio.move_on_after(within, shield=True):
+                if self.transaction_ends is not None:
+                    await self.transaction_ends.wait()
                 await self.flush()
         finally:
             try:
@@ -121,8 +139,13 @@ class Dispatcher:
 
     def check_open(self) -> None:
         """Raise why no records are accepted, if so: Closed, or UsageError in another thread."""
+        if isinstance(self.closed_reason, UsageError | TransactionAborted):
+            raise copy(self.closed_reason) from self.closed_reason.__cause__
         if self.closed_reason is not None:
             raise Closed(str(self.closed_reason)) from self.closed_reason.__cause__
+        self._check_thread()
+
+    def _check_thread(self) -> None:
         if get_ident() != self.thread:
             raise UsageError(
                 "this producer was used in another thread than that of its `async with` block: call it there, for "
@@ -232,10 +255,16 @@ class Dispatcher:
                 self._end_flushes()
         if effects.refresh_metadata:
             self._refresh_metadata()
-        if self._sequences is not None and not self._sequences.ready:
-            self._identify(self._sequences)
+        if self._sequences is not None:
+            self._follow_sequences(self._sequences)
         if effects.fatal is not None:
             self.fail(effects.fatal)
+
+    def _follow_sequences(self, sequences: ProducerSequences) -> None:
+        if not sequences.ready:
+            self._identify(sequences)
+        if self._dropping and self.accumulator.live:
+            self._drop_unsent()
 
     def _wake_senders(self, brokers: Collection[int]) -> None:
         for broker in brokers:
@@ -259,6 +288,8 @@ class Dispatcher:
 
     def _fail_records(self, batch: ProduceBatch, error: DeliveryError) -> None:
         self.failed += len(batch)
+        if self.transactions is not None:
+            self.transactions.fail(error)
         partition = batch.partition if batch.queue is not batch.queue.topic.unassigned else None
         for record, send in zip(batch.as_records(), batch.waiters(), strict=True):
             failed = Failed(record, batch.queue.topic.name, partition, error)
@@ -283,6 +314,70 @@ class Dispatcher:
         for flush in [flush for flush in self._flushes if not flush.left]:
             self._flushes.pop(flush).set()
 
+    # ---- transactions --------------------------------------------------------------------------------------
+
+    async def _start_transactions(self, transactions: ProducerTransactions) -> None:
+        try:
+            self.spawn(transactions.run, self._offer_all, self._transaction_failed)
+            with anyio.move_on_after(self._limits.deliver_within) as scope:
+                await transactions.initialize()
+            if scope.cancelled_caught:
+                raise DeadlineError(
+                    f"registering transactional id {transactions.transactional_id}{_because(transactions)}",
+                    self._limits.deliver_within,
+                )
+        except BaseException:
+            await self._background.stop()
+            raise
+        self.closed_reason = NO_TRANSACTION
+
+    def begin(self, transactions: ProducerTransactions) -> None:
+        """Open a transaction, to which all records belong from now on. Raises why that is not possible."""
+        self._check_thread()
+        if self.closed_reason is None:
+            raise UsageError("a transaction of this producer is open already: it has one at a time")
+        if self.closed_reason is not NO_TRANSACTION:
+            self.check_open()
+        self.closed_reason = None
+        transactions.begin()
+
+    def refuse_records(self, reason: Exception) -> None:
+        """Accept no more records for now: the transaction ends."""
+        if self.failure is None:
+            self._refuse(reason)
+
+    def end_transaction(self) -> None:
+        """Take in that a transaction has ended: another one may begin."""
+        self._dropping = ""
+        self.refuse_records(NO_TRANSACTION)
+
+    async def drop(self, why: str) -> None:
+        """Give up all records that have not left, and wait until the others have an outcome."""
+        self._dropping = why
+        self._drop_unsent()
+        await self.flush()
+
+    def _drop_unsent(self) -> None:
+        why, self._dropping = self._dropping, ""  # `apply` would come back here
+        for batch in tuple(self.accumulator.live):
+            self._time_out(batch, why)
+        self.apply(self.accumulator.effects())
+        self._dropping = why
+
+    def _offer_all(self) -> None:
+        self.apply(self.accumulator.offer_all())
+
+    def _transaction_failed(self, error: OdradekError, fatal: bool) -> None:
+        """Stop what can no longer be committed: the records that wait, and the callers that wait for them."""
+        if fatal:
+            self.fail(error)
+        elif self.failure is None and self.transactions is not None:
+            aborted = TransactionAborted(self.transactions.transactional_id, str(error))
+            aborted.__cause__ = error
+            self.refuse_records(aborted)
+            self._dropping = f"the transaction failed: {error}"
+            self._drop_unsent()
+
     # ---- time and failure ----------------------------------------------------------------------------------
 
     async def _expire(self) -> None:
@@ -294,14 +389,14 @@ class Dispatcher:
             self.apply(self.accumulator.effects())
             await anyio.sleep(max(self.accumulator.live.next_expiry(now) - now, self._limits.deliver_within / 100))
 
-    def _time_out(self, batch: ProduceBatch) -> None:
-        """Finish a batch whose time is over. One that is on the wire waits for its outcome: that comes within the
-        request time-out, and until then the batch may still be written."""
+    def _time_out(self, batch: ProduceBatch, why: str = "") -> None:
+        """Finish a batch whose time is over, or that is given up. One that is on the wire waits for its
+        outcome: that comes within the request time-out, and until then the batch may still be written."""
         if batch.finished:
             return
         if batch.request is None or self.senders[batch.request.broker].withdraw(batch.request):
             if batch in self.accumulator.live:
-                self.accumulator.live.time_out(batch)
+                self.accumulator.live.time_out(batch, why)
         else:
             batch.overdue = True
 
@@ -324,6 +419,8 @@ class Dispatcher:
         stopped = Closed(f"the producer stopped: {type(error).__name__}: {error}")
         stopped.__cause__ = error
         self._refuse(stopped)
+        if self.transactions is not None:
+            self.transactions.stop(error if isinstance(error, OdradekError) else stopped)
         self._fail_remaining(f"the producer stopped: {error}")
 
     # ---- the routing table ---------------------------------------------------------------------------------
@@ -386,3 +483,7 @@ class Dispatcher:
                 self._update_table(await self._driver.metadata.refresh())
         finally:
             self._refreshing = False
+
+
+def _because(transactions: ProducerTransactions) -> str:
+    return f" ({transactions.problem})" if transactions.problem is not None else ""

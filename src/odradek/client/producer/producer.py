@@ -25,11 +25,12 @@ from odradek.client.producer.dispatcher import Dispatcher
 from odradek.client.producer.results import Ack, Acks, BufferWaiter, Failed, Failures, PendingSend, undelivered
 from odradek.client.producer.rows import ROWS_AT_ONCE, Row, fields, runs
 from odradek.client.producer.sender import SenderOptions
+from odradek.client.producer.transaction import Transaction
 from odradek.client.producer.validator import TOPIC, RecordValidator
 from odradek.core.interfaces import ProducerRecord, ProtocolDriver
 from odradek.core.produce.batch import RECORD_OVERHEAD_BYTES, AccumulatorLimits
 from odradek.core.produce.partitioners import Partitioner
-from odradek.errors import ConfigError, DeliveryError, OdradekError, Unsupported
+from odradek.errors import ConfigError, DeliveryError, OdradekError, Unsupported, UsageError
 from odradek.types import KiB, TopicPartition
 
 if TYPE_CHECKING:
@@ -96,9 +97,13 @@ class Producer:
         acks: Literal["all", 1, 0],
         reorder: bool,
         max_message_bytes: int,
+        transactional_id: str | None,
+        transaction_timeout: float,
         tuning: Tuning | None,
     ) -> None:
         tuning = tuning or Tuning()
+        if transactional_id is not None and (acks != "all" or reorder):
+            raise ConfigError('transactional_id needs acks="all" and reorder=False: a transaction has all its records')
         by_topic = dict(compression_by_topic or {})
         for name in {compression, *by_topic.values()} - driver.compressions:
             known = ", ".join(sorted(driver.compressions))
@@ -113,15 +118,25 @@ class Producer:
             reorder=reorder,
         )
         sending = SenderOptions(ACKS[acks], max_message_bytes, tuning.backoff)
-        self._exit_within, self._puts = exit_within, 0
-        self._dispatcher = Dispatcher(driver, limits, sending, partitioner or driver.default_partitioner())
+        self._exit_within, self._deliver_within, self._puts = exit_within, deliver_within, 0
+        self._transactions = (
+            None if transactional_id is None else driver.producer_transactions(transactional_id, transaction_timeout)
+        )
+        self._dispatcher = Dispatcher(
+            driver, limits, sending, partitioner or driver.default_partitioner(), self._transactions
+        )
         self._accumulator = self._dispatcher.accumulator
         self._validator = RecordValidator(
             driver, self._dispatcher, max_message_bytes, buffer_bytes - RECORD_OVERHEAD_BYTES, compression, by_topic
         )
 
     async def __aenter__(self) -> Self:
-        """Start. Raises Closed if the producer was started before: it cannot be reused."""
+        """Start. With a transactional id: register it at the cluster, within `deliver_within`. Cancellation: safe.
+
+        Raises:
+            Closed: The producer was started before: it cannot be reused.
+            DeadlineError, BrokerError, Fenced: The transactional id could not be registered.
+        """
         await self._dispatcher.start()
         return self
 
@@ -142,6 +157,21 @@ class Producer:
     def failures(self) -> Failures:
         """Failed records without a waiting caller: see `Failures`."""
         return self._dispatcher.failures
+
+    # ---- transactions --------------------------------------------------------------------------------------
+
+    def transaction(self) -> Transaction:
+        """Return a transaction, to be used as `async with`: what is sent in its block is committed as a whole when
+        the block ends, or aborted as a whole when it ends with an exception. See `Transaction`.
+
+        Raises:
+            UsageError: The producer has no `transactional_id`.
+        """
+        if self._transactions is None:
+            raise UsageError("this producer has no transactions: make it with a transactional_id")
+        return Transaction(
+            self._dispatcher, self._transactions, commit_within=self._deliver_within, abort_within=self._exit_within
+        )
 
     # ---- records in ----------------------------------------------------------------------------------------
 
@@ -351,6 +381,8 @@ class Producer:
         try:
             valid = self._validator.validate(topic, *record, partition)
         except (DeliveryError, Unsupported) as error:
+            if self._transactions is not None:
+                self._transactions.fail(error)
             pending.add_failure(Failed(ProducerRecord(*record), topic, partition, error))
             return None
         return None if self._dispatcher.try_append(*valid, pending) else BufferWaiter(*valid, pending)

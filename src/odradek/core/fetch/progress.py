@@ -9,6 +9,8 @@ Finished spans next to each other are merged, so memory follows the spans being 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from odradek.core.states import OWNERSHIP, OwnershipEvent, OwnershipState
 from odradek.types import Position
 
@@ -51,6 +53,10 @@ class DeliveredSpan:
         if self.open:
             self.next_position = next_position
 
+    def leave_to_transactions(self) -> None:
+        """Leave the positions of its partition to transactions: nothing else stores them from now on."""
+        self._progress.stored_by_transactions = True
+
     def done(self) -> bool:
         """Mark all of it as done. Returns False if that no longer counts: its partition was revoked, lost or moved."""
         if self._close():
@@ -78,7 +84,16 @@ class PartitionProgress:
         committed: The position that is stored now, or None.
     """
 
-    __slots__ = ("_first", "_floor", "_last", "committed", "in_hand", "outstanding", "state")
+    __slots__ = (
+        "_first",
+        "_floor",
+        "_last",
+        "committed",
+        "in_hand",
+        "outstanding",
+        "state",
+        "stored_by_transactions",
+    )
 
     def __init__(self, position: Position | None, committed: Position | None = None) -> None:
         self.state = OWNERSHIP.start
@@ -90,6 +105,9 @@ class PartitionProgress:
         """Spans being processed."""
         self.outstanding = 0
         """Spans delivered from the first one on that is not done: they hold back a commit."""
+        self.stored_by_transactions = False
+        """Brokers keep the latest position, and that of a transaction counts from the moment it was sent: another
+        commit between that moment and the end of the transaction would replace it."""
 
     def apply(self, event: OwnershipEvent) -> None:
         """Change the state of the partition's ownership."""
@@ -121,9 +139,17 @@ class PartitionProgress:
 
     @property
     def to_commit(self) -> Position | None:
-        """`position` if it is known and not stored already, else None."""
+        """`position` if it is known and not stored already, nor to be stored by a transaction, else None."""
         position = self.position
-        return None if position == self.committed else position
+        return None if position == self.committed or self.stored_by_transactions else position
+
+    def position_after(self, spans: Collection[DeliveredSpan]) -> Position | None:
+        """Return the position that may be committed once these spans are done; None if a span before them is not."""
+        span, position, left = self._first, self._floor, len(spans)
+        while span is not None and (span in spans or span.complete):
+            position, left = span.next_position, left - (span in spans)
+            span = span._next
+        return None if left else position
 
     def restart(self, position: Position | None) -> PartitionProgress:
         """Return the progress of the same partition from another position (seek, reset). Marks for records delivered

@@ -37,6 +37,8 @@ class BatchSequences:
     """
 
     max_in_flight = MAX_IN_FLIGHT
+    name = "this producer"
+    """The producer in error texts."""
 
     def __init__(self, producer: IdempotentProducer) -> None:
         self.producer = producer
@@ -86,14 +88,14 @@ class BatchSequences:
             return result  # it will be divided, or released
         code = _code(error)
         if code in _ABOUT_STAMPS and result.stamp != stamp:
-            return _meaning(Decision(NextStep.RETRY), result)  # the stamp has changed since it was sent
+            return self._meaning(Decision(NextStep.RETRY), result)  # the stamp has changed since it was sent
         offset = -1 if result.position is None else result.position
         log_start = -1 if result.log_start is None else result.log_start
         decision = self.producer.answered(stamp, code, offset, log_start)
         if decision.step not in _AGAIN:
             self._batches.pop(stamp, None)
         self._restamp(decision.restamped)  # after that: another batch may have got the number of this one
-        return _meaning(decision, result)
+        return self._meaning(decision, result)
 
     def divide(self, batch: PartitionBatch, parts: Sequence[PartitionBatch]) -> None:
         """Move the numbers of a batch to parts of it (see `ProducerSequences.divide`)."""
@@ -124,26 +126,25 @@ class BatchSequences:
             batch.stamp = stamp
         self._batches |= batches
 
+    def _meaning(self, decision: Decision, result: PartitionResult) -> PartitionResult:
+        """Return the result with an error whose attributes say what the decision is."""
+        step, error = decision.step, result.error
+        if step is NextStep.DONE:
+            return result
+        if step is NextStep.DUPLICATE:
+            return PartitionResult(result.partition)
+        if not isinstance(error, BrokerError):  # too large: divided if it can be, else refused
+            return result
+        if step is NextStep.FENCED:
+            return result._replace(error=Fenced(self.name, error.message()))
+        own = broker_error(error.code, error.context)
+        own.sent = error.sent
+        own.retriable, own.fatal, own.fence = step in _AGAIN, step is NextStep.FATAL, False
+        own.refresh_metadata = error.refresh_metadata or step is NextStep.REFRESH
+        return result._replace(error=own)
+
 
 def _code(error: BrokerError | MessageTooLarge | None) -> int:
     if isinstance(error, MessageTooLarge):
         return ErrorCode.MESSAGE_TOO_LARGE
     return ErrorCode.NONE if error is None else error.code
-
-
-def _meaning(decision: Decision, result: PartitionResult) -> PartitionResult:
-    """Return the result with an error whose attributes say what the decision is."""
-    step, error = decision.step, result.error
-    if step is NextStep.DONE:
-        return result
-    if step is NextStep.DUPLICATE:
-        return PartitionResult(result.partition)
-    if not isinstance(error, BrokerError):  # too large: divided if it can be, else refused
-        return result
-    if step is NextStep.FENCED:
-        return result._replace(error=Fenced("this producer", error.message()))
-    own = broker_error(error.code, error.context)
-    own.sent = error.sent
-    own.retriable, own.fatal, own.fence = step in _AGAIN, step in (NextStep.FATAL, NextStep.ABORT), False
-    own.refresh_metadata = error.refresh_metadata or step is NextStep.REFRESH
-    return result._replace(error=own)

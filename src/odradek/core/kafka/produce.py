@@ -62,7 +62,8 @@ def encode_records(batch: PartitionBatch, versions: BrokerVersions, max_message_
     _check_compression(compression, versions)
     values, keys, headers, timestamps = _columns(batch.records, now_ms)
     if magic == 2:
-        producer_id, epoch, sequence = _producer(stamp_of(batch))
+        stamp = stamp_of(batch)
+        producer_id, epoch, sequence = _producer(stamp)
         data = encode_batch(
             values,
             keys,
@@ -72,6 +73,7 @@ def encode_records(batch: PartitionBatch, versions: BrokerVersions, max_message_
             producer_id=producer_id,
             producer_epoch=epoch,
             base_sequence=sequence,
+            is_transactional=stamp is not None and stamp.producer.transactional_id is not None,
         )
         size = len(data)
     else:
@@ -105,16 +107,18 @@ def produce_request(
     """Return the request that writes batches.
 
     Args:
-        batches: With their bytes; at most one of each partition.
+        batches: With their bytes; at most one of each partition, all of one producer.
         acks: -1, 1 or 0.
         timeout_ms: How long the leader waits for its replicas (ms).
         topic_ids: Ids of topics; needed from version 13 on.
     """
     topics: dict[str, list[PartitionProduceData]] = {}
+    stamp = stamp_of(batches[0][0]) if batches else None
     for batch, data in batches:
         partition = batch.partition
         topics.setdefault(partition.topic, []).append(PartitionProduceData(index=partition.partition, records=data))
     return ProduceRequest(
+        transactional_id=None if stamp is None else stamp.producer.transactional_id,
         acks=acks,
         timeout_ms=timeout_ms,
         topic_data=tuple(

@@ -40,10 +40,19 @@ def next_sequence(sequence: int, count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """Id that the cluster gave to a producer, and the epoch that tells its incarnations apart."""
+    """Id that the cluster gave to a producer, and the epoch that tells its incarnations apart.
+
+    Args:
+        producer_id: The id.
+        epoch: The epoch.
+        transactional_id: What the producer writes is part of transactions of this id.
+        transactions_v2: They follow the second protocol (KIP-890).
+    """
 
     producer_id: int
     epoch: int
+    transactional_id: str | None = field(default=None, repr=False)
+    transactions_v2: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +165,25 @@ class IdempotentProducer:
     def __repr__(self) -> str:
         return f"<IdempotentProducer {self.identity}, {len(self._partitions)} partitions>"
 
-    def identify(self, producer_id: int, epoch: int) -> dict[Stamp, Stamp]:
-        """Apply the response to InitProducerId (or to EndTxn of transactions v2): sequences begin at 0.
+    @property
+    def has_gap(self) -> bool:
+        """True if a broker may expect another sequence than the next one of its partition: the epoch must change."""
+        return any(
+            state.pending or next_sequence(state.acked, 1) != state.following for state in self._partitions.values()
+        )
+
+    def identify(
+        self, producer_id: int, epoch: int, transactional_id: str | None = None, *, transactions_v2: bool = False
+    ) -> dict[Stamp, Stamp]:
+        """Apply the response to InitProducerId (or to EndTxn of transactions v2): sequences begin at 0. No batch
+        outlives its transaction: those of a transactional producer are forgotten.
 
         Returns:
             Old stamp -> new stamp of the batches for which `REINITIALIZE` was returned, and of those after them.
         """
-        self.identity = identity = ProducerIdentity(producer_id, epoch)
-        self._partitions = {where: state for where, state in self._partitions.items() if state.pending}
+        self.identity = identity = ProducerIdentity(producer_id, epoch, transactional_id, transactions_v2)
+        kept = {} if self._transactional else self._partitions
+        self._partitions = {where: state for where, state in kept.items() if state.pending}
         restamped: dict[Stamp, Stamp] = {}
         for state in self._partitions.values():
             if state.waits_for_id:

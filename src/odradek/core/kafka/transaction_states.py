@@ -94,6 +94,7 @@ _REACTIONS: Mapping[int, TransactionReaction] = {
     ErrorCode.GROUP_AUTHORIZATION_FAILED: TransactionReaction.ABORT,
     ErrorCode.OPERATION_NOT_ATTEMPTED: TransactionReaction.ABORT,
     ErrorCode.ILLEGAL_GENERATION: TransactionReaction.ABORT,
+    ErrorCode.REBALANCE_IN_PROGRESS: TransactionReaction.ABORT,
     ErrorCode.UNKNOWN_MEMBER_ID: TransactionReaction.ABORT,
     ErrorCode.FENCED_INSTANCE_ID: TransactionReaction.ABORT,
     ErrorCode.STALE_MEMBER_EPOCH: TransactionReaction.ABORT,

@@ -349,6 +349,11 @@ class BrokerVersions:
         return self.has(ShareFetchRequest) and self.finalized.get("share.version", 1) >= 1
 
     @property
+    def has_offsets(self) -> bool:
+        """Offsets can be committed, if only to ZooKeeper."""
+        return self.has(OffsetCommitRequest)
+
+    @property
     def has_offsets_in_kafka(self) -> bool:
         """Offsets can be committed to Kafka itself; else to ZooKeeper only."""
         return self.has(OffsetCommitRequest, 1)

@@ -393,6 +393,14 @@ class Accumulator:
         self._router.route_topic(topic)
         return self.effects()
 
+    def offer_all(self) -> Effects:
+        """Look again at every partition: more batches may be sent than before."""
+        for topic in self.topics.values():
+            for queue in topic.queues.values():
+                if queue.candidate is None and queue.batches:
+                    queue.offer()
+        return self.effects()
+
     def route(self, table: RoutingTable) -> Effects:
         """Replace the routing table."""
         self.table = table

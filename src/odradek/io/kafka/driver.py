@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup
 from odradek.core.interfaces import AnsweringBrokerPolicy, ProducerRecord, Subscription
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.group_protocol import group_protocol
+from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.member_states import MemberSettings
 from odradek.core.kafka.partitioners import Murmur2
 from odradek.core.kafka.routing import KafkaRoutingTable
@@ -35,6 +36,7 @@ from odradek.io.kafka.membership import KafkaMembership
 from odradek.io.kafka.metadata import KafkaMetadata, MetadataOptions
 from odradek.io.kafka.offsets import CoordinatorAccess, KafkaOffsets
 from odradek.io.kafka.producer_sequences import KafkaProducerSequences
+from odradek.io.kafka.transactions import KafkaTransactions
 from odradek.io.security import Security
 from odradek.io.tls import client_context
 from odradek.types import Broker
@@ -133,6 +135,7 @@ class KafkaDriver:
         )
         self.metadata = KafkaMetadata(bootstrap, self._ask_metadata, self._options.metadata)
         self.coordinators = Coordinators(self._ask_any)
+        self.epochs = LeaderEpochs()
         self._clients: dict[tuple[int, str], KafkaBrokerClient] = {}
         self._thread = 0  # in which it was entered
         self._stack = AsyncExitStack()
@@ -187,6 +190,7 @@ class KafkaDriver:
             versions=self.versions,
             routing=self._routing,
             on_leader=self.metadata.leader_changed,
+            epochs=self.epochs,
             settings=settings,
         )
         self._clients[broker.id, purpose] = client
@@ -259,6 +263,21 @@ class KafkaDriver:
             return None
         return KafkaProducerSequences(lambda request: self.ask(InitProducerIdRequest, lambda versions: request))
 
+    def producer_transactions(self, transactional_id: str, timeout_s: float) -> KafkaTransactions:
+        """Return the transactions of one producer (see `ProtocolDriver`). Raises Unsupported before 0.11."""
+        known = self.connections.known
+        if not known.all_have(lambda v: v.has_transactions):
+            raise Unsupported(
+                "a transaction", "Kafka 0.11, and the message format of 0.11 (log.message.format.version)"
+            )
+        return KafkaTransactions(
+            self._coordinator_access(),
+            transactional_id,
+            timeout_s,
+            v2=known.all_have(lambda v: v.has_transactions_v2),
+            has_epoch_bump=known.all_have(lambda v: v.has_epoch_bump),
+        )
+
     def default_partitioner(self) -> Murmur2:
         """Return the partitioner of producers that name none: that of Java's client."""
         return Murmur2()
@@ -301,7 +320,6 @@ class KafkaDriver:
             subscription,
             settings,
             spawn=self._spawn,
-            ask=self.ask,
             number=self._members,
         )
 
@@ -347,7 +365,13 @@ class KafkaDriver:
     def _coordinator_access(self) -> CoordinatorAccess:
         options = self._options
         return CoordinatorAccess(
-            self.connections, self.coordinators, self.versions, options.request_timeout_s, options.connection.backoff
+            self.connections,
+            self.coordinators,
+            self.ask,
+            self.versions,
+            self.epochs,
+            options.request_timeout_s,
+            options.connection.backoff,
         )
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

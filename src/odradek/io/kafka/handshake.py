@@ -226,10 +226,13 @@ class KafkaHandshake:
         return versions
 
     def _skip(self, late: Iterable[int]) -> Generator[Any, Any, None]:
-        """Wait for the answers that nothing needs. Where SASL is expected, the broker closes instead."""
+        """Wait for the answers that nothing needs. Where SASL is expected, the broker closes instead; once a broker of
+        the cluster has not, it is a connection that is lost."""
         try:
             yield ProbeRequest((), late, self._identity.client_id)
         except ConnectionLost as error:
+            if self._known.latest:
+                raise
             refused = Unreachable("sasl", self._address, "the broker answers ApiVersions, and closes upon Metadata")
             refused.hint, refused.retriable = "the listener expects SASL: use a URL with +sasl", False
             raise refused from error

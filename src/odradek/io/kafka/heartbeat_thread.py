@@ -23,6 +23,7 @@ from odradek.errors import OdradekError
 from odradek.io.kafka.connections import BrokerConnections
 from odradek.types import Broker
 from odradek.wire.kafka.error_codes import ErrorCode
+from odradek.wire.kafka.messages.groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from odradek.wire.kafka.schema import Request, Response
 
 __all__ = ["Heartbeat", "HeartbeatAnswer", "HeartbeatThread"]
@@ -161,8 +162,20 @@ class HeartbeatThread:
 
     def _receive(self, heartbeat: Heartbeat, response: Response) -> None:
         self._answers.append(HeartbeatAnswer(heartbeat.request, response))
-        if getattr(response, "error_code", 0) in _REMOVED and self._heartbeat is heartbeat:
+        if self._heartbeat is not heartbeat:
+            return
+        if getattr(response, "error_code", 0) in _REMOVED:
             self._heartbeat = None
+            return
+        request = heartbeat.request
+        if isinstance(request, ConsumerGroupHeartbeatRequest) and isinstance(response, ConsumerGroupHeartbeatResponse):
+            following = ConsumerGroupHeartbeatRequest(
+                group_id=request.group_id,
+                member_id=request.member_id,
+                member_epoch=max(request.member_epoch, response.member_epoch),
+                instance_id=request.instance_id,
+            )
+            self._heartbeat = heartbeat._replace(request=following)
 
     # ---- the log ---------------------------------------------------------------------------------------------
 

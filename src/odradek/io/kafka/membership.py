@@ -66,7 +66,6 @@ class KafkaMembership:
         subscription: The group and its topics.
         settings: Timeouts.
         spawn: Runs what keeps the member in its group.
-        ask: Sends a request to any broker.
         number: Tells members of one cluster apart: each has a connection of its own.
 
     Raises:
@@ -81,14 +80,13 @@ class KafkaMembership:
         settings: MemberSettings,
         *,
         spawn: Spawn,
-        ask: Callable[..., Awaitable[Any]],
         number: int,
     ) -> None:
-        self._access, self._topics, self._spawn, self._ask = access, topics, spawn, ask
+        self._access, self._topics, self._spawn = access, topics, spawn
         self._subscription, self._settings = subscription, settings
         self._assignors = assignors_of(subscription.assignors)
         self._group, self._purpose = subscription.group, f"group {subscription.group} member {number}"
-        self._offsets = KafkaOffsets(access, subscription.group)
+        self._offsets = KafkaOffsets(access, subscription.group, subscription.commit_metadata)
         self._member = self._make_member(GroupProtocol.CLASSIC)  # until `run` asks what the brokers have
         self._steps: deque[Revoke | Assign] = deque()  # for the listener
         self._assigned: dict[TopicPartition, int] = {}  # what the listener has, with its stream
@@ -197,10 +195,14 @@ class KafkaMembership:
             BrokerError: The group has removed this member, or refuses the positions. Nothing more of them is stored.
             TransportError, DeadlineError: They may be stored or not.
         """
-        await self._offsets.commit(positions, token=lambda: self._token(positions), refused=self._commit_refused)
+        await self._offsets.commit(positions, token=lambda: self.token(positions), refused=self._commit_refused)
 
-    def _token(self, positions: Mapping[TopicPartition, Position]) -> GroupMetadata:
-        """Return the current generation, if the member has all these partitions in it."""
+    def shares(self, access: CoordinatorAccess) -> bool:
+        """Return True if this member belongs to the cluster of these coordinators."""
+        return self._access.coordinators is access.coordinators
+
+    def token(self, positions: Mapping[TopicPartition, Position]) -> GroupMetadata:
+        """Return the current generation, if the member has all these partitions in it; else raise GroupError."""
         if foreign := sorted(positions.keys() - self._assigned.keys()):
             raise GroupError(f"group {self._group}: {foreign[0]} does not belong to this member: not committed")
         return self._member.fence
@@ -306,12 +308,12 @@ class KafkaMembership:
 
     def _report_to_thread(self) -> None:
         """Show that this loop runs, and apply what the thread was answered while it did not."""
-        member, heartbeat = self._member, None
-        if member.coordinator is not None and (request := member.heartbeat) is not None:
-            heartbeat = Heartbeat(request, _broker(member.coordinator))
-        answer = self._heartbeats.loop_runs(heartbeat)
+        request, node = self._member.keep_alive(), self._member.coordinator
+        answer = self._heartbeats.loop_runs(
+            None if request is None or node is None else Heartbeat(request, _broker(node))
+        )
         if answer is not None:
-            member.heartbeat_answered(answer.request, answer.response)
+            self._member.kept_alive(answer.request, answer.response)
             self._reported.notify()
 
     def _begin(self, effect: Effect, tasks: anyio.abc.TaskGroup) -> None:
@@ -367,7 +369,7 @@ class KafkaMembership:
 
     async def _request(self, send: Send) -> Response:
         if send.node is None:
-            response: Response = await self._ask(type(send.request), lambda versions: send.request)
+            response: Response = await self._access.ask(type(send.request), lambda versions: send.request)
             return response
         response = await self._connection(send.node).submit(send.request, timeout_s=send.timeout_s)
         return response  # noqa: RET504 - typed by the assignment: `Send.request` is of any kind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 import anyio
 import anyio.lowlevel
@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup
 from odradek.client.options import Tuning
 from odradek.core.interfaces import AnsweringBrokerPolicy, ProducerRecord, Subscription
 from odradek.core.produce.partitioners import KeyHash
-from odradek.errors import Closed, MessageTooLarge, Rejected
+from odradek.errors import Closed, MessageTooLarge, Rejected, Unsupported
 from odradek.testing.memory.admin import MemoryAdmin
 from odradek.testing.memory.broker import MemoryBrokerClient
 from odradek.testing.memory.groups import MemoryMembership, MemoryOffsets
@@ -84,6 +84,10 @@ class MemoryDriver:
 
     def producer_sequences(self) -> None:
         """Return None: an in-memory broker does not notice repeated batches."""
+
+    def producer_transactions(self, transactional_id: str, timeout_s: float) -> NoReturn:
+        """Raise Unsupported."""
+        raise Unsupported("a transaction (transactional_id)", "a real cluster, of Kafka 0.11 or later")
 
     def default_partitioner(self) -> KeyHash:
         """Return the partitioner of producers that name none."""

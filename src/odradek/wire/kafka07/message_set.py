@@ -206,7 +206,7 @@ class MessageSetDecoder:
     def take(self) -> Columns:
         """Give up everything decoded since the last take. May be empty."""
         taken = Columns(*self._rows.take(), corrupt=self._corrupt)
-        self._drop_decoded()
+        self._begin_rows()
         return taken
 
     def take_reports(self) -> list[CorruptMessage]:
@@ -237,6 +237,9 @@ class MessageSetDecoder:
 
     def _drop_decoded(self) -> None:
         self._rows = engine.active.ColumnBuilder()
+        self._begin_rows()
+
+    def _begin_rows(self) -> None:
         self._first = self._at  # the position of the first of them, if there is one
         self._corrupt: dict[int, CorruptMessage] = {}
         self._decoded_bytes = 0

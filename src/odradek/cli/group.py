@@ -1,0 +1,92 @@
+"""`odradek group`: lists, describes and deletes groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import click
+
+import odradek as od
+from odradek.cli.options import APPLY, JSON, clustered, examples
+from odradek.cli.output import echo_failures, echo_rows
+from odradek.core.admin import GroupDescription
+
+__all__ = ["group"]
+
+
+@click.group(
+    epilog=examples(
+        "odradek group list",
+        "odradek group describe billing --json",
+        "odradek group delete billing --apply",
+    )
+)
+def group() -> None:
+    """List, describe and delete groups. `odradek lag` prints their positions, and `odradek seek` changes them."""
+
+
+@group.command(name="list", epilog=examples("odradek group list", "odradek group list --json | jq -r .group"))
+@JSON
+@clustered
+def list_groups(url: str, as_lines: bool) -> int:
+    """List all groups; what brokers do not report is left out."""
+
+    async def main() -> list[list[object]]:
+        async with od.connect(url) as k:
+            return [[each.name, each.type, each.state, each.protocol_type] for each in await k.admin.list_groups()]
+
+    echo_rows(["group", "type", "state", "protocol"], od.run(main), as_lines)
+    return 0
+
+
+@group.command(epilog=examples("odradek group describe billing", "odradek group describe billing --json"))
+@click.argument("name", metavar="GROUP")
+@JSON
+@clustered
+def describe(url: str, name: str, as_lines: bool) -> int:
+    """Print the members of GROUP and the partitions that each owns."""
+
+    async def main() -> GroupDescription:
+        async with od.connect(url) as k:
+            return (await k.admin.describe_groups(name)).check()[name]
+
+    described = od.run(main)
+    rows: list[list[object]] = [
+        [each.member_id, each.client_id or None, each.host or None, [str(partition) for partition in each.partitions]]
+        for each in described.members
+    ]
+    if not as_lines:
+        coordinator = f", coordinator {described.coordinator.address}" if described.coordinator else ""
+        assignor = f", assignor {described.assignor}" if described.assignor else ""
+        click.echo(f"{name}: {described.state}, {described.type}{assignor}{coordinator}")
+    echo_rows(["member", "client", "host", "partitions"], rows, as_lines)
+    return 0
+
+
+@group.command(epilog=examples("odradek group delete billing", "odradek group delete billing audit --apply"))
+@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@APPLY
+@JSON
+@clustered
+def delete(url: str, names: Sequence[str], apply: bool, as_lines: bool) -> int:
+    """Delete GROUPs that have no members, and their positions (1.1 and later).
+
+    Without --apply, print what would be deleted.
+    """
+    rows, failed = od.run(_delete, url, names, apply)
+    echo_rows(["group", "state", "members", "deleted"], rows, as_lines)
+    if not apply:
+        click.echo("nothing was deleted: add --apply", err=True)
+    return echo_failures(failed)
+
+
+async def _delete(
+    url: str, names: Sequence[str], apply: bool
+) -> tuple[list[list[object]], Mapping[str, od.OdradekError]]:
+    async with od.connect(url) as k:
+        described = await k.admin.describe_groups(names)
+        failed = dict(described.failed)
+        if apply:
+            failed |= (await k.admin.delete_groups(list(described.done))).failed
+        done = {name: each for name, each in described.done.items() if name not in failed}
+        return [[name, each.state, len(each.members), apply] for name, each in done.items()], failed

@@ -1,0 +1,242 @@
+"""The transactions of one producer, on real coordinators: `core.interfaces.ProducerTransactions`.
+
+`core.kafka.transactions` decides. `run` sends its requests, one at a time, and reports what changed. All other methods
+only begin something, and those that wait may be cancelled at any moment: `run` finishes what they began.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from random import random
+
+import anyio
+
+from odradek.core.interfaces import Membership, PartitionBatch
+from odradek.core.kafka.batch_sequences import BatchSequences
+from odradek.core.kafka.producer_state import IdempotentProducer
+from odradek.core.kafka.transaction_requests import GroupMetadata, Offset
+from odradek.core.kafka.transaction_states import TransactionalProducerState
+from odradek.core.kafka.transactions import Outgoing, Transactions
+from odradek.errors import BrokerError, CommitOutcomeUnknown, NotWritten, OdradekError, UsageError
+from odradek.io.kafka.connection import VersionLimits
+from odradek.io.kafka.coordinators import CoordinatorType
+from odradek.io.kafka.membership import KafkaMembership
+from odradek.io.kafka.offsets import CoordinatorAccess
+from odradek.io.notifier import Notifier
+from odradek.types import Broker, Position, TopicPartition
+from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from odradek.wire.kafka.messages.transactions import EndTxnRequest
+from odradek.wire.kafka.schema import Response
+
+__all__ = ["KafkaTransactions"]
+
+log = logging.getLogger("odradek.produce")
+
+_S = TransactionalProducerState
+
+
+class KafkaTransactions(BatchSequences):
+    """Stamps and transactions of one producer.
+
+    Args:
+        access: The way to coordinators.
+        transactional_id: Its id.
+        timeout_s: The coordinator aborts a transaction that is open for longer (s).
+        v2: The cluster has the second protocol (KIP-890).
+        has_epoch_bump: A producer may raise its own epoch (KIP-360).
+    """
+
+    def __init__(
+        self, access: CoordinatorAccess, transactional_id: str, timeout_s: float, *, v2: bool, has_epoch_bump: bool
+    ) -> None:
+        super().__init__(IdempotentProducer(transactional=True))
+        self.transactional_id, self.name = transactional_id, f"transactional id {transactional_id}"
+        self._access, self._v2 = access, v2
+        self._machine = Transactions(transactional_id, int(timeout_s * 1000), has_epoch_bump=has_epoch_bump)
+        self._work = Notifier()  # the machine may have a request
+        self._changed = Notifier()  # its state changed, or what the transaction contains
+        self._brokers: dict[int, Broker] = {}
+        self._asked: set[tuple[CoordinatorType, str]] = set()
+        self._failures = 0
+        self._problem: OdradekError | None = None
+        self._commit_in_doubt = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._machine!r}>"
+
+    @property
+    def error(self) -> OdradekError | None:
+        """The reason why the transaction can only be aborted, or why the producer cannot continue."""
+        return self._machine.error
+
+    @property
+    def problem(self) -> OdradekError | None:
+        """The last passing error, until a request succeeds."""
+        return self._problem
+
+    # ---- batches ---------------------------------------------------------------------------------------------
+
+    async def identify(self) -> None:
+        """Wait until `initialize` has got the identity. Cancellation: safe."""
+        while not self.ready:
+            await self._changed.wait(self._changed.version)
+
+    def may_send(self, batch: PartitionBatch) -> bool:
+        """Return True if a batch may be sent now. Under the first protocol its partition is added to the transaction
+        before: `run` reports when that is done."""
+        machine, partition = self._machine, batch.partition
+        if not machine.may_send(partition):
+            if machine.state is _S.OPEN:
+                machine.add_partition(partition)
+                self._work.notify()
+            if not machine.may_send(partition):
+                return False
+        return super().may_send(batch)
+
+    # ---- calls -----------------------------------------------------------------------------------------------
+
+    async def initialize(self) -> None:
+        """Get a producer id (see `ProducerTransactions.initialize`). Cancellation: safe, if `run` ends too."""
+        self._machine.initialize()
+        await self._carry_out()
+
+    def begin(self) -> None:
+        """Open a transaction. Raises LocalProtocolError while another one is open."""
+        self._commit_in_doubt = False
+        self._machine.begin(v2=self._v2)
+
+    def fail(self, error: OdradekError) -> None:
+        """Let the open transaction only be aborted."""
+        if self._machine.state in (_S.OPEN, _S.FAILED):
+            self._machine.batch_failed(error)
+            self._changed.notify()
+
+    def stop(self, error: OdradekError) -> None:
+        """Send nothing more."""
+        if self._machine.state is not _S.FATAL:
+            self._machine.fatal(error)
+        self._changed.notify()
+
+    async def add_positions(self, member: Membership, positions: Mapping[TopicPartition, Position]) -> None:
+        """Store positions with the transaction (see `ProducerTransactions.add_positions`).
+
+        Raises:
+            UsageError: The member belongs to another cluster.
+            GroupError: It does not own the partitions any more.
+        """
+        if not isinstance(member, KafkaMembership) or not member.shares(self._access):
+            raise UsageError("a transaction stores positions of consumers of its own cluster only")
+        fence = member.token(positions)
+        if not self._access.versions().has_group_fencing:
+            fence = GroupMetadata(fence.group)
+        self._machine.add_offsets({partition: Offset(int(at)) for partition, at in positions.items()}, fence)
+        self._work.notify()
+        while self._machine.state is _S.OPEN and not self._machine.offsets_sent:
+            await self._changed.wait(self._changed.version)
+        if self._machine.error is not None:
+            raise self._machine.error
+
+    async def commit(self) -> None:
+        """Commit (see `ProducerTransactions.commit`). Cancellation: `run` continues to commit."""
+        self._machine.commit()
+        await self._carry_out()
+
+    async def abort(self) -> None:
+        """Abort (see `ProducerTransactions.abort`). Cancellation: `run` continues to abort.
+
+        If a broker may expect other sequences than those of the next batches, the producer gets a new epoch.
+        """
+        machine = self._machine
+        if machine.state in (_S.OPEN, _S.FAILED) and self.producer.has_gap:
+            machine.batch_failed(machine.error or NotWritten((), "the transaction was aborted"), new_epoch=True)
+        if machine.state in (_S.OPEN, _S.FAILED):
+            machine.abort()
+        await self._carry_out()
+
+    async def _carry_out(self) -> None:
+        """Wait until the machine has done what it was told. Raises its error."""
+        self._work.notify()
+        machine = self._machine
+        while machine.state in (_S.INITIALIZING, _S.COMMITTING, _S.ABORTING):
+            await self._changed.wait(self._changed.version)
+        if machine.state is _S.READY:
+            return
+        error = machine.error
+        assert error is not None
+        if self._commit_in_doubt:
+            raise CommitOutcomeUnknown(self.transactional_id, str(error)) from error
+        raise error
+
+    # ---- requests --------------------------------------------------------------------------------------------
+
+    async def run(self, added: Callable[[], None], failed: Callable[[OdradekError, bool], None]) -> None:
+        """Exchange requests with coordinators until cancelled (see `ProducerTransactions.run`)."""
+        while True:
+            version, now = self._work.version, anyio.current_time()
+            before = self._machine.state
+            outgoing = self._machine.next_request(now)
+            if outgoing is not None:
+                await self._exchange(outgoing)
+            self._set_identity()
+            self._changed.notify()
+            state = self._machine.state
+            if state is not before and state in (_S.FAILED, _S.FATAL) and self._machine.error is not None:
+                failed(self._machine.error, state is _S.FATAL)
+            elif outgoing is not None:
+                added()
+            if outgoing is None and state is before:
+                wake_at = self._machine.tick(now)
+                await self._work.wait(version, math.inf if wake_at is None else max(0.0, wake_at - now))
+
+    async def _exchange(self, outgoing: Outgoing) -> None:
+        delay = self._access.backoff.delay(self._failures, random())
+        try:
+            response = await self._request(outgoing)
+        except OdradekError as error:
+            self._failures += 1
+            self._problem = error
+            if isinstance(outgoing.request, EndTxnRequest) and outgoing.request.committed and error.sent:
+                self._commit_in_doubt = True
+            if error.retriable:
+                log.info("%s: %s; trying again", self.transactional_id, error)
+                self._machine.connection_lost(anyio.current_time(), delay)
+            elif self._machine.state is not _S.FATAL:
+                self._machine.fatal(error)
+            return
+        code = getattr(response, "error_code", 0)
+        self._failures = self._failures + 1 if code else 0
+        self._problem = self._problem if code else None
+        self._machine.receive(response, anyio.current_time(), delay)
+
+    async def _request(self, outgoing: Outgoing) -> Response:
+        request = outgoing.request
+        if isinstance(request, FindCoordinatorRequest):
+            return await self._find(request)
+        connection = self._access.connections.get(self._brokers[outgoing.node_id], "transactions")
+        response: Response = await connection.submit(
+            request, limits=VersionLimits(transactions_v2=outgoing.transactions_v2)
+        )
+        return response
+
+    async def _find(self, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+        """Return the coordinator, by way of those that the cluster has found; the machine asks again if it moved."""
+        kind, key = CoordinatorType(request.key_type), request.key
+        if (kind, key) in self._asked:
+            self._access.coordinators.forget(kind, key)
+        self._asked.add((kind, key))
+        try:
+            broker = await self._access.coordinators.find(kind, key)
+        except BrokerError as error:
+            return FindCoordinatorResponse(error_code=error.code)
+        self._brokers[broker.id] = broker
+        return FindCoordinatorResponse(node_id=broker.id, host=broker.host, port=broker.port)
+
+    def _set_identity(self) -> None:
+        """Have sequences begin at 0 after the coordinator has given another id or epoch."""
+        new, old = self._machine.identity, self.producer.identity
+        if new is None or (old is not None and (old.producer_id, old.epoch) == (new.producer_id, new.epoch)):
+            return
+        self._batches.clear()
+        self.producer.identify(new.producer_id, new.epoch, self.transactional_id, transactions_v2=self._v2)

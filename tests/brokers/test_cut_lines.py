@@ -1,0 +1,133 @@
+"""The line to a real broker is cut at every byte of a produce and its answer, of a fetch and its answer.
+
+Every record is acknowledged and in the log once, in order, and a reader sees each once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, NamedTuple
+
+import anyio
+import anyio.to_thread
+import pytest
+
+import odradek as od
+from odradek.io.tcp import connect
+from odradek.testing import FaultProxy, KafkaBroker
+
+pytestmark = [pytest.mark.anyio, pytest.mark.brokers, pytest.mark.timeout(300)]
+
+TUNING = od.Tuning(backoff=od.Backoff(0.001, 2, 0.01))
+
+
+@pytest.fixture
+def proxy(odradek_kafka: KafkaBroker) -> Iterator[FaultProxy]:
+    with FaultProxy(odradek_kafka.host, odradek_kafka.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def cluster(
+    odradek_kafka: KafkaBroker, proxy: FaultProxy, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[od.Cluster]:
+    """A cluster all of whose connections go through the proxy, and a topic with one partition."""
+
+    async def dial(host: str, port: int, timeout: float, *more: Any) -> Any:
+        return await connect(proxy.host, proxy.port, timeout, *more)
+
+    await anyio.to_thread.run_sync(odradek_kafka.create_topic, topic)
+    monkeypatch.setattr("odradek.io.kafka.connections.connect", dial)
+    async with od.connect(f"kafka://{odradek_kafka.bootstrap}", tuning=TUNING) as cluster:
+        yield cluster
+
+
+class Passed(NamedTuple):
+    """Bytes that have passed a proxy in each direction."""
+
+    client_bytes: int
+    server_bytes: int
+
+    @classmethod
+    def by(cls, proxy: FaultProxy) -> Passed:
+        statistics = proxy.statistics()
+        return cls(statistics.client_bytes, statistics.server_bytes)
+
+    def since(self, before: Passed) -> Passed:
+        return Passed(self.client_bytes - before.client_bytes, self.server_bytes - before.server_bytes)
+
+
+def cuts(connection: Passed, exchange: Passed) -> list[dict[str, int]]:
+    """Return the cuts at every byte of the last exchange of a connection.
+
+    Args:
+        connection: Bytes of the whole connection, its handshake included.
+        exchange: Bytes of a request and its response.
+    """
+    return [
+        {direction: byte}
+        for direction in Passed._fields
+        for byte in range(
+            getattr(connection, direction) - getattr(exchange, direction), getattr(connection, direction) + 1
+        )
+    ]
+
+
+async def test_a_line_cut_at_every_byte_of_a_produce_and_its_answer_loses_and_repeats_nothing(
+    cluster: od.Cluster, proxy: FaultProxy, topic: str
+) -> None:
+    values = iter([b"%05d" % n for n in range(100_000)])
+    sent: list[bytes] = []
+
+    async def send() -> Passed:
+        before = Passed.by(proxy)
+        sent.append(next(values))
+        ack = await out.send(topic, sent[-1])
+        assert ack.confirmed
+        assert ack.position == len(sent) - 1
+        return Passed.by(proxy).since(before)
+
+    async with cluster.producer(tuning=TUNING) as out:
+        await send()
+        proxy.cut()
+        connection = await send()
+        exchange = await send()
+        assert 0 < exchange.server_bytes < connection.server_bytes < 5000
+        made = proxy.statistics().connections
+        cut_points = cuts(connection, exchange)
+        for cut in cut_points:
+            proxy.cut()
+            proxy.cut_after(**cut)
+            await send()
+        assert proxy.statistics().connections - made > len(cut_points)
+    async with cluster.reader(topic, until=od.LATEST) as reader:
+        assert [record.value async for record in reader] == sent
+
+
+async def test_a_line_cut_at_every_byte_of_a_fetch_and_its_answer_loses_and_repeats_nothing(
+    cluster: od.Cluster, proxy: FaultProxy, topic: str
+) -> None:
+    values = [b"%d" % n for n in range(9)]
+    for compression in ("none", "gzip", "lz4"):
+        async with cluster.producer(compression=compression) as out:
+            (await out.send_many(topic, values)).check()
+    partition = od.TopicPartition(topic, 0)
+
+    async def read() -> Passed:
+        before = Passed.by(proxy)
+        async with cluster.reader({partition: 0}, until={partition: od.Position(27)}) as reader:
+            assert [record.value async for record in reader] == values * 3
+        return Passed.by(proxy).since(before)
+
+    await read()
+    proxy.cut()
+    connection = await read()
+    exchange = await read()
+    assert 0 < exchange.server_bytes < connection.server_bytes < 5000
+    made = proxy.statistics().connections
+    cut_points = cuts(connection, exchange)
+    for cut in cut_points:
+        proxy.cut()
+        proxy.cut_after(**cut)
+        await read()
+    assert proxy.statistics().connections - made > len(cut_points)

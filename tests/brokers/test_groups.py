@@ -1,0 +1,84 @@
+"""Groups of consumers on real brokers of each generation of the protocol."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import anyio
+import pytest
+
+import odradek as od
+from odradek.testing import KafkaBroker
+
+from .conftest import PARTITIONS
+from .table import Ran
+from .test_data import connect, has
+
+pytestmark = [pytest.mark.anyio, pytest.mark.brokers, pytest.mark.timeout(300)]
+
+COUNT = 300
+WITHIN_S = 90.0
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - of members whose events are not for tests
+        await anyio.sleep(0.02)
+
+
+async def consume(consumer: od.Consumer, records: Counter[bytes | None], count: int) -> None:
+    """Add what this member gets, until all members together have so many."""
+    async for batch in consumer.batches():
+        records.update(record.value for record in batch)
+        batch.done()
+        if records.total() >= count:
+            return
+
+
+async def test_members_share_a_topic_commit_and_the_next_member_continues(
+    kafka: KafkaBroker, topic: str, ran: Ran
+) -> None:
+    if not has(kafka, (0, 9)):
+        await positions_are_stored_for_a_name(kafka, topic, ran)
+        return
+    kafka.create_topic(topic, PARTITIONS)
+    values = [b"%d" % n for n in range(COUNT)]
+    async with connect(kafka) as cluster, cluster.producer() as out:
+        await out.send_many(topic, [od.ProducerRecord(value, key=value) for value in values])
+        records: Counter[bytes | None] = Counter()
+        with anyio.fail_after(WITHIN_S):
+            async with (
+                cluster.consumer(topic, group=topic, join_within=WITHIN_S) as one,
+                cluster.consumer(topic, group=topic, join_within=WITHIN_S) as two,
+            ):
+                await until(lambda: {len(one.assignment), len(two.assignment)} == {1, 2})
+                assert not one.assignment.keys() & two.assignment.keys()
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(consume, one, records, COUNT)
+                    tasks.start_soon(consume, two, records, COUNT)
+                    await until(lambda: records.total() >= COUNT)
+                    tasks.cancel_scope.cancel()
+            assert records == Counter(values)
+            await out.send(topic, b"later")
+            async with cluster.consumer(topic, group=topic, join_within=WITHIN_S) as next_member:
+                await consume(next_member, records, COUNT + 1)
+        assert records == Counter([*values, b"later"])
+    ran("groups", "stored positions", "classic")
+
+
+async def positions_are_stored_for_a_name(kafka: KafkaBroker, topic: str, ran: Ran) -> None:
+    """Check that groups are refused, and that from 0.8.2 on positions can be stored under a name."""
+    kafka.create_topic(topic, PARTITIONS)
+    async with connect(kafka) as cluster:
+        with pytest.raises(od.Unsupported, match=r"Kafka 0\.9"):
+            cluster.consumer(topic, group=topic)
+        offsets, partitions = cluster.driver.offsets(topic), await cluster.partitions(topic)
+        with anyio.fail_after(WITHIN_S):
+            if not has(kafka, (0, 8, 2)):
+                with pytest.raises(od.Unsupported, match=r"Kafka 0\.8\.2"):
+                    await offsets.fetch(partitions)
+                return
+            assert set((await offsets.fetch(partitions)).values()) == {None}
+            await offsets.commit({partitions[1]: od.Position(2)})
+            assert await offsets.fetch(partitions[:2]) == {partitions[0]: None, partitions[1]: 2}
+    ran("groups", "stored positions")

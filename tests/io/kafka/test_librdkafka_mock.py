@@ -1,0 +1,312 @@
+"""Every error code of the table in every kind of answer, from librdkafka's mock cluster: each is handled as the table
+says. `ErrorCode`'s properties decide; the exceptions, codes with a meaning of their own for a request, are listed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from itertools import count
+from typing import Any
+
+import anyio
+import pytest
+from tests.io.kafka.librdkafka import ErrorDecoder, MockCluster
+
+import odradek as od
+from odradek.core.backoff import Backoff
+from odradek.errors import Fenced
+from odradek.io.connection import ConnectionOptions
+from odradek.io.kafka.driver import KafkaDriver, KafkaOptions
+from odradek.io.kafka.metadata import MetadataOptions
+from odradek.types import Broker
+from odradek.wire.kafka.error_codes import ErrorCode
+from odradek.wire.kafka.messages.data import FetchRequest, ListOffsetsRequest, ProduceRequest
+from odradek.wire.kafka.messages.groups import (
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+)
+from odradek.wire.kafka.messages.metadata import MetadataRequest
+from odradek.wire.kafka.schema import Request
+
+pytestmark = pytest.mark.anyio
+
+CODES = [code for code in ErrorCode if code]
+BACKOFF = Backoff(0.001, 1, 0.001)
+HASTY = od.Tuning(backoff=BACKOFF)
+WITHIN_S = 60.0
+NUMBERS = count()
+
+Api = type[Request[Any]]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """One loop is enough for so many cases."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def mock() -> Iterator[MockCluster]:
+    with MockCluster() as mock:
+        mock.create_topic("t")
+        yield mock
+
+
+def connect(mock: MockCluster, session_s: float = 0.3) -> od.Cluster:
+    """Return a cluster whose members send a heartbeat every few milliseconds. The mock holds up those that join as long
+    as it has a session of a member that is gone."""
+    host, _, port = mock.bootstrap.partition(":")
+    options = KafkaOptions(
+        ConnectionOptions(backoff=BACKOFF),
+        MetadataOptions(backoff=BACKOFF),
+        heartbeat_s=0.01,
+        session_timeout_s=session_s,
+    )
+    return od.Cluster(KafkaDriver([Broker(-1, host, int(port))], options), HASTY)
+
+
+@pytest.fixture
+async def cluster(mock: MockCluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[od.Cluster]:
+    monkeypatch.setattr("odradek.io.kafka.connection.KafkaResponseDecoder", ErrorDecoder)
+    async with connect(mock) as cluster:
+        async with cluster.producer() as out:
+            await out.send("t", b"first")
+        yield cluster
+
+
+async def outcomes(attempt: Callable[[ErrorCode], Awaitable[str]]) -> dict[str, str]:
+    """Return the outcome for each code: what `attempt` returns, or the kind of error that it raises."""
+    results: dict[str, str] = {}
+    for code in CODES:
+        try:
+            with anyio.fail_after(WITHIN_S):
+                results[code.name] = await attempt(code)
+        except Fenced:
+            results[code.name] = "fenced"
+        except od.BrokerError as error:
+            assert error.code == code
+            results[code.name] = "error"
+    return results
+
+
+def expected(usual: Callable[[ErrorCode], str], special: dict[str, set[ErrorCode]]) -> dict[str, str]:
+    exceptions = {code: outcome for outcome, codes in special.items() for code in codes}
+    return {code.name: exceptions.get(code) or usual(code) for code in CODES}
+
+
+# ---- produce, fetch, positions ----------------------------------------------------------------------------------
+
+
+async def test_errors_of_produce(mock: MockCluster, cluster: od.Cluster) -> None:
+    """Retriable errors delay records, others refuse them. With an identity that is not valid the producer ends."""
+
+    async def attempt(code: ErrorCode) -> str:
+        async with cluster.producer(tuning=HASTY) as out:
+            await out.send("t", b"introduces the producer")
+            mock.push_errors(ProduceRequest, code)
+            mock.forget_requests()
+            acks = await out.send_many("t", [b"a", b"b"])
+        assert len(acks.failed) in (0, 2)
+        if acks.failed:
+            assert code.name in str(acks.failed[0].error)
+            return "refused"
+        await new_metadata(mock, code)
+        return "written"
+
+    divided = {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE}
+    written_before = {ErrorCode.DUPLICATE_SEQUENCE_NUMBER}
+    in_a_new_epoch = {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    }
+    of_the_producer = {
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+    assert await outcomes(attempt) == expected(
+        lambda code: "written" if code.retriable else "refused",
+        {
+            "written": divided | written_before | in_a_new_epoch,
+            "error": of_the_producer,
+            "fenced": {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED},
+        },
+    )
+
+
+def read_or_error(code: ErrorCode) -> str:
+    return "read" if code.retriable else "error"
+
+
+async def new_metadata(mock: MockCluster, code: ErrorCode) -> None:
+    """Wait until metadata was requested, if the table calls for it."""
+    while code.refresh_metadata and not mock.requests()[MetadataRequest.SPEC.key]:  # noqa: ASYNC110 - no event
+        await anyio.sleep(0.001)
+
+
+FETCH_EXCEPTIONS = {
+    "read": {ErrorCode.UNKNOWN_SERVER_ERROR},
+    "error": {ErrorCode.CORRUPT_MESSAGE},
+}
+"""A broker that could not read may be able to later; damaged bytes stay as they are."""
+
+
+async def test_errors_of_fetch(mock: MockCluster) -> None:
+    """Retriable errors of a partition delay a reader, others end it; its position does not move."""
+    special = FETCH_EXCEPTIONS | {"out of range": {ErrorCode.OFFSET_OUT_OF_RANGE}}
+    assert await fetch_outcomes(mock, 6) == expected(read_or_error, special)
+
+
+async def test_errors_of_a_whole_fetch(mock: MockCluster) -> None:
+    """From version 7 on a response has an error for all partitions together."""
+    assert await fetch_outcomes(mock, 16) == expected(read_or_error, FETCH_EXCEPTIONS)
+
+
+async def fetch_outcomes(mock: MockCluster, version: int) -> dict[str, str]:
+    async def attempt(code: ErrorCode) -> str:
+        async with connected.reader("t", start=od.EARLIEST) as reader:
+            mock.push_errors(FetchRequest, code)
+            mock.forget_requests()
+            try:
+                assert (await anext(reader)).position == 0
+            except od.OffsetOutOfRange:
+                return "out of range"
+            await new_metadata(mock, code)
+            return "read"
+
+    mock.limit_version(FetchRequest, version)
+    async with connect(mock) as connected, connected.producer() as out:
+        await out.send("t", b"first")
+        return await outcomes(attempt)
+
+
+async def test_errors_of_positions(mock: MockCluster, cluster: od.Cluster) -> None:
+    """Retriable errors delay the answer, others are raised."""
+
+    async def attempt(code: ErrorCode) -> str:
+        mock.push_errors(ListOffsetsRequest, code)
+        mock.forget_requests()
+        positions = await cluster.positions("t", od.EARLIEST)
+        await new_metadata(mock, code)
+        assert len(positions) == 1
+        return "read"
+
+    assert await outcomes(attempt) == expected(
+        read_or_error,
+        {"read": {ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT}},  # of messages that have no times
+    )
+
+
+# ---- groups -----------------------------------------------------------------------------------------------------
+
+
+MEMBER_EXCEPTIONS = {ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS}
+"""Errors after which a member joins again."""
+
+
+def goes_on_or_error(code: ErrorCode) -> str:
+    return "goes on" if code.retriable else "error"
+
+
+async def next_request(mock: MockCluster, consumer: od.Consumer, following: Mapping[Api, int]) -> Api:
+    """Wait until the mock has received so many requests of one of these kinds, and return it; raise the error of a
+    member that ends instead."""
+    ended: list[Exception] = []
+
+    async def read_on() -> None:
+        try:
+            async for _ in consumer:
+                pass
+        except od.OdradekError as error:
+            ended.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read_on)
+        while not ended:
+            received = mock.requests()
+            for api, number in following.items():
+                if received[api.SPEC.key] >= number:
+                    tasks.cancel_scope.cancel()
+                    return api
+            await anyio.sleep(0.001)
+    raise ended[0]
+
+
+@pytest.mark.parametrize(
+    ("api", "following", "special"),
+    [
+        (FindCoordinatorRequest, {JoinGroupRequest: 1}, MEMBER_EXCEPTIONS),
+        (JoinGroupRequest, {JoinGroupRequest: 2}, {*MEMBER_EXCEPTIONS, ErrorCode.MEMBER_ID_REQUIRED}),
+        (SyncGroupRequest, {JoinGroupRequest: 2}, MEMBER_EXCEPTIONS),
+        (OffsetFetchRequest, {OffsetFetchRequest: 2}, {ErrorCode.REBALANCE_IN_PROGRESS}),
+    ],
+)
+async def test_errors_of_joining_a_group(
+    mock: MockCluster, cluster: od.Cluster, api: Api, following: Mapping[Api, int], special: set[ErrorCode]
+) -> None:
+    """Retriable errors delay a member, others end it."""
+
+    async def attempt(code: ErrorCode) -> str:
+        mock.push_errors(api, code)
+        mock.forget_requests()
+        async with cluster.consumer("t", group=f"g{next(NUMBERS)}") as consumer:
+            await next_request(mock, consumer, following)
+        return "goes on"
+
+    fenced = set() if api is OffsetFetchRequest else {ErrorCode.FENCED_INSTANCE_ID}
+    assert await outcomes(attempt) == expected(goes_on_or_error, {"goes on": special, "fenced": fenced})
+
+
+async def test_errors_of_heartbeats(mock: MockCluster) -> None:
+    """Errors say what the member has to do: find its coordinator, join again, repeat the heartbeat, or end."""
+
+    async def attempt(code: ErrorCode) -> str:
+        following = {FindCoordinatorRequest: 1, JoinGroupRequest: 1, HeartbeatRequest: 3}
+        api: Api | None = None
+        try:
+            async with connected.consumer("t", group=f"g{next(NUMBERS)}", exit_within=1) as consumer:
+                await anext(consumer)
+                mock.push_errors(HeartbeatRequest, code)
+                mock.forget_requests()
+                api = await next_request(mock, consumer, following)
+        except od.DeadlineError:
+            assert code in MEMBER_EXCEPTIONS  # the mock waits for the member that it still has
+        assert api is not None
+        return api.SPEC.name
+
+    async with connect(mock, session_s=30.0) as connected:
+        results = await outcomes(attempt)
+    assert results == expected(
+        lambda code: "Heartbeat" if code.retriable else "error",
+        {
+            "FindCoordinator": {
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                ErrorCode.NOT_COORDINATOR,
+                ErrorCode.NETWORK_EXCEPTION,
+                ErrorCode.REQUEST_TIMED_OUT,
+            },
+            "JoinGroup": MEMBER_EXCEPTIONS,
+            "fenced": {ErrorCode.FENCED_INSTANCE_ID},
+        },
+    )
+
+
+async def test_errors_of_commits(mock: MockCluster, cluster: od.Cluster) -> None:
+    """Retriable errors delay a commit, and so does a rebalance. Others are raised: the position is not stored."""
+
+    async def attempt(code: ErrorCode) -> str:
+        async with cluster.consumer("t", group=f"g{next(NUMBERS)}", exit_within=1) as consumer:
+            batch = await anext(consumer.batches())
+            mock.push_errors(OffsetCommitRequest, code)
+            batch.done()
+            await consumer.commit()
+        return "goes on"
+
+    assert await outcomes(attempt) == expected(
+        goes_on_or_error, {"goes on": {ErrorCode.REBALANCE_IN_PROGRESS}, "error": set()}
+    )

@@ -1,0 +1,255 @@
+"""Reading from a real broker of 0.8 or later: as Spark's processes call the source, and through Spark itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import anyio
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
+
+import odradek as od
+from odradek.errors import ConfigError
+from odradek.spark.errors import DataLoss
+from odradek.spark.schema import RANGE_ROWS, columns
+from odradek.spark.source import BatchReader, OdradekSource, StreamReader
+from odradek.testing import KafkaBroker
+
+from ..brokers import foreign
+from .made import types_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PARTITIONS = 2
+ALL = ReadAllAvailable()
+
+
+@pytest.fixture
+def topic(odradek_kafka: KafkaBroker) -> str:
+    """A topic of this test's own."""
+    name = f"spark{uuid4().hex[:12]}"
+    odradek_kafka.create_topic(name, PARTITIONS)
+    return name
+
+
+def write(kafka: KafkaBroker, topic: str, values: Sequence[bytes], partition: int = 0, **options: Any) -> None:
+    async def send() -> None:
+        async with od.connect(f"kafka://{kafka.bootstrap}") as k, k.producer(**options) as out:
+            (await out.send_many(topic, values, partition=partition)).check()
+
+    anyio.run(send)
+
+
+def named(kafka: KafkaBroker, **options: object) -> dict[str, str]:
+    """Return options as Spark hands them over, for this broker."""
+    texts = {name.replace("_", ".").lower(): str(value) for name, value in options.items()}
+    return {"kafka.bootstrap.servers": kafka.bootstrap, **texts}
+
+
+def schema_of(options: dict[str, str], *more: str) -> StructType:
+    chosen = columns(headers=options.get("includeheaders") == "true", positions=False)
+    return types_of([*(column.name for column in chosen), *more])
+
+
+def batch(kafka: KafkaBroker, *more: str, **options: object) -> BatchReader:
+    texts = named(kafka, **options)
+    reader = OdradekSource(texts).reader(schema_of(texts, *more))
+    assert isinstance(reader, BatchReader)
+    return reader
+
+
+def stream(kafka: KafkaBroker, **options: object) -> StreamReader:
+    texts = named(kafka, **options)
+    reader = OdradekSource(texts).streamReader(schema_of(texts))
+    assert isinstance(reader, StreamReader)
+    return reader
+
+
+def rows(reader: BatchReader | StreamReader, partitions: Iterable[Any]) -> list[dict[str, Any]]:
+    read = [row for each in partitions for table in reader.read(each) for row in table.to_pylist()]
+    return sorted(read, key=lambda row: (row["topic"], row["partition"], row["offset"]))
+
+
+def values(reader: BatchReader) -> list[tuple[int, int, bytes]]:
+    return [(row["partition"], row["offset"], row["value"]) for row in rows(reader, reader.partitions())]
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%05d" % number for number in range(count)]
+
+
+# ---- batch ---------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_read_whole_with_the_columns_of_sparks_own_source(odradek_kafka: KafkaBroker, topic: str) -> None:
+    written: list[foreign.Row] = [
+        (b"k", b"v", [("a", b"1"), ("b", None)], 1_700_000_000_123),
+        (None, b"", (), 1_700_000_000_124),
+        (b"gone", None, (), 1_700_000_000_125),
+    ]
+    foreign.produce("librdkafka", odradek_kafka, topic, written, ["zstd"])
+    reader = batch(odradek_kafka, subscribe=topic, includeHeaders="true")
+    read = rows(reader, reader.partitions())
+    names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
+    assert list(read[0]) == names
+    assert [(row["key"], row["value"], row["offset"], row["timestampType"]) for row in read] == [
+        (b"k", b"v", 0, 0), (None, b"", 1, 0), (b"gone", None, 2, 0)
+    ]  # fmt: skip
+    assert read[0]["headers"] == [{"key": "a", "value": b"1"}, {"key": "b", "value": None}]
+    assert read[1]["headers"] is None
+    assert read[0]["timestamp"].timestamp() == pytest.approx(1_700_000_000.123, abs=1e-6)
+
+
+def test_exact_ranges_may_begin_and_end_inside_a_batch(odradek_kafka: KafkaBroker, topic: str) -> None:
+    write(odradek_kafka, topic, numbers(1000), compression="lz4")
+    write(odradek_kafka, topic, numbers(10), partition=1)
+    reader = batch(
+        odradek_kafka,
+        subscribe=topic,
+        startingOffsets=json.dumps({topic: {"0": 123, "1": -2}}),
+        endingOffsets=json.dumps({topic: {"0": 777, "1": -1}}),
+    )
+    expected = [(0, number, b"%05d" % number) for number in range(123, 777)]
+    assert values(reader) == expected + [(1, number, b"%05d" % number) for number in range(10)]
+    split = batch(odradek_kafka, assign=json.dumps({topic: [0]}), minPartitions=7)
+    assert len(split.partitions()) == 7
+    assert values(split) == [(0, number, b"%05d" % number) for number in range(1000)]
+
+
+def test_times_choose_the_first_record_of_that_time_or_later(odradek_kafka: KafkaBroker, topic: str) -> None:
+    written: list[foreign.Row] = [(None, b"%d" % n, (), 1_700_000_000_000 + 1000 * n) for n in range(10)]
+    foreign.produce("librdkafka", odradek_kafka, topic, written, ["none"])
+    one = {"assign": json.dumps({topic: [0]})}
+    between = batch(odradek_kafka, **one, startingTimestamp=1_700_000_002_500, endingTimestamp=1_700_000_007_000)
+    assert [value for _, _, value in values(between)] == [b"3", b"4", b"5", b"6"]
+    late = {**one, "startingTimestamp": 1_800_000_000_000}
+    with pytest.raises(ConfigError, match="startingOffsetsByTimestampStrategy=latest"):
+        batch(odradek_kafka, **late).partitions()
+    assert not values(batch(odradek_kafka, **late, startingOffsetsByTimestampStrategy="latest"))
+
+
+def test_committed_transactions_are_read_and_aborted_ones_are_not(odradek_kafka: KafkaBroker, topic: str) -> None:
+    foreign.write_transactions(odradek_kafka, topic)
+    committed = {"assign": json.dumps({topic: [0]}), "kafka_isolation_level": "read_committed"}
+    assert [value for _, _, value in values(batch(odradek_kafka, **committed))] == [b"committed", b"plain"]
+    everything = batch(odradek_kafka, assign=json.dumps({topic: [0]}))
+    assert [value for _, _, value in values(everything)] == [b"committed", b"aborted", b"plain", b"open"]
+
+
+def test_a_range_reports_what_it_gave_even_if_that_is_nothing(odradek_kafka: KafkaBroker, topic: str) -> None:
+    foreign.write_transactions(odradek_kafka, topic)  # 0 committed, 1 its marker, 2 aborted, 3 its marker, 4 plain
+    reader = batch(
+        odradek_kafka,
+        "nextOffset",
+        RANGE_ROWS.name,
+        assign=json.dumps({topic: [0]}),
+        kafka_isolation_level="read_committed",
+        startingOffsets=json.dumps({topic: {"0": 1}}),
+        maxRecordsPerPartition=3,
+    )
+    ends = [row for row in rows(reader, reader.partitions()) if row["rangeRows"] is not None]
+    covered = [(row["offset"], row["nextOffset"], row["rangeRows"]) for row in ends]
+    assert [start for start, _, _ in covered] == [1, *(end for _, end, _ in covered[:-1])]
+    assert sum(count for _, _, count in covered) == 1
+    assert all(row["key"] is row["value"] is None for row in ends)
+
+
+def test_offsets_without_records_are_no_loss(odradek_kafka: KafkaBroker) -> None:
+    """Compaction leaves holes: here only the last of each key stays."""
+    topic = f"compacted{uuid4().hex[:8]}"
+    settings = {
+        "cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01",
+        "min.compaction.lag.ms": "0", "delete.retention.ms": "0",
+    }  # fmt: skip
+    odradek_kafka.create_topic(topic, 1, config=settings)
+    for start in (0, 50):
+        write_keyed(odradek_kafka, topic, [(b"same", b"%d" % number) for number in range(start, start + 50)])
+    write_keyed(odradek_kafka, topic, [(b"other", b"x")])
+    reader = batch(odradek_kafka, "nextOffset", RANGE_ROWS.name, subscribe=topic)
+    while len(read := rows(reader, reader.partitions())) > 90:  # until the cleaner has run; the time-out ends this
+        pass
+    records = [row for row in read if row["rangeRows"] is None]
+    (end,) = (row for row in read if row["rangeRows"] is not None)
+    assert (end["offset"], end["nextOffset"], end["rangeRows"]) == (0, 101, len(records))
+    assert {row["key"]: row["value"] for row in records} == {b"same": b"99", b"other": b"x"}
+
+
+def write_keyed(kafka: KafkaBroker, topic: str, records: Iterable[tuple[bytes, bytes]]) -> None:
+    foreign.produce("librdkafka", kafka, topic, [(key, value, (), None) for key, value in records], ["none"])
+
+
+def test_deleted_records_are_a_loss_unless_the_options_say_otherwise(odradek_kafka: KafkaBroker, topic: str) -> None:
+    write(odradek_kafka, topic, numbers(20))
+    reader = stream(odradek_kafka, subscribe=topic, startingOffsets="earliest")
+    start = {"v": 1, "topics": {topic: {"0": 3, "1": 0}}}
+    end = {"v": 1, "topics": {topic: {"0": 25, "1": 0}}}
+    with pytest.raises(DataLoss, match=r"wanted \[20, 25\), the log now has \[0, 20\)"):
+        reader.partitions(start, end)
+    lenient = stream(odradek_kafka, subscribe=topic, failOnDataLoss="false")
+    assert [row["offset"] for row in rows(lenient, lenient.partitions(start, end))] == list(range(3, 20))
+
+
+def test_a_topic_that_does_not_exist_is_an_error(odradek_kafka: KafkaBroker) -> None:
+    with pytest.raises(ConfigError, match="nothing has no-such-topic"):
+        stream(odradek_kafka, subscribe="no-such-topic").initialOffset()
+
+
+# ---- streams -------------------------------------------------------------------------------------------------
+
+
+def test_a_micro_batch_has_as_many_records_as_allowed(odradek_kafka: KafkaBroker, topic: str) -> None:
+    write(odradek_kafka, topic, numbers(25))
+    write(odradek_kafka, topic, numbers(5), partition=1)
+    reader = stream(odradek_kafka, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=10)
+    begin = offset = reader.initialOffset()
+    assert begin == {"v": 1, "topics": {topic: {"0": 0, "1": 0}}}
+    read, sizes = [], []
+    while (end := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:
+        some = rows(reader, reader.partitions(offset, end))
+        sizes.append(len(some))
+        read += [(row["partition"], row["offset"]) for row in some]
+        offset = end
+    assert max(sizes) <= 11
+    assert sorted(read) == [*((0, n) for n in range(25)), *((1, n) for n in range(5))]
+    assert len(read) == len(set(read))
+
+
+# ---- through Spark -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(600)
+def test_code_for_sparks_own_source_runs_and_continues_from_its_checkpoint(
+    spark: SparkSession, odradek_kafka: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    write(odradek_kafka, topic, numbers(100))
+
+    def run() -> list[str]:
+        frame = (
+            spark.readStream.format("odradek")
+            .option("kafka.bootstrap.servers", odradek_kafka.bootstrap)
+            .option("subscribe", topic)
+            .option("startingOffsets", "earliest")
+            .option("kafka.group.id", "unused")
+            .option("maxOffsetsPerTrigger", 30)
+            .load()
+            .selectExpr("CAST(value AS STRING) AS value", "offset")
+        )
+        query = (
+            frame.writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .option("path", str(tmp_path / "table"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return sorted(row.value for row in spark.read.parquet(str(tmp_path / "table")).collect())
+
+    assert run() == [number.decode() for number in numbers(100)]
+    write(odradek_kafka, topic, [b"more"])
+    assert run() == [*(number.decode() for number in numbers(100)), "more"]
