@@ -16,7 +16,7 @@ from odradek.errors import BrokerError, GroupError
 from odradek.testing import KafkaBroker
 from odradek.types import EARLIEST, LATEST, Position
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.anyio, pytest.mark.brokers, pytest.mark.timeout(300)]
 
 SINCE = {
     "create": (0, 10, 1),
