@@ -27,7 +27,6 @@ from sphinx.util.docutils import SphinxDirective
 import odradek
 from odradek import errors
 from odradek.cli.app import cli
-from odradek.cli.pipeline.group import pipeline
 from odradek.core import states
 from odradek.core.kafka.lightweight_consumer import RELEASED
 
@@ -114,7 +113,8 @@ def _cell(text: str) -> str:
 class Commands(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         pages: list[nodes.Node] = []
-        verbs = [(f"pipeline {name}", command) for name, command in pipeline.commands.items()]
+        groups = {name: command for name, command in cli.commands.items() if isinstance(command, click.Group)}
+        verbs = [(f"{name} {verb}", each) for name, group in groups.items() for verb, each in group.commands.items()]
         for name, command in [("", cli), *cli.commands.items(), *verbs]:
             context = click.Context(command, info_name=f"odradek {name}".strip(), max_content_width=100)
             section = nodes.section(ids=[f"odradek-{name}".strip("-").replace(" ", "-")])

@@ -117,8 +117,8 @@ def test_a_group_reads_lags_seeks_and_goes_back(odradek: Command, put: Write, cr
     odradek("seek", group, "--to", f"{created}/0=none", "--apply")
     assert jsons(odradek("lag", group, "--json"))[0]["committed"] is None
     described = odradek("group", "describe", group)
-    assert described.startswith(f"{group}: Empty, classic")
-    assert {"group": group, "type": "classic", "state": "Empty", "protocol": "consumer"} in jsons(
+    assert described.startswith(f"{group}: Empty, consumer")
+    assert {"group": group, "type": "consumer", "state": "Empty", "protocol": "consumer"} in jsons(
         odradek("group", "list", "--json")
     )
     assert jsons(odradek("group", "delete", group, "--json"))[0]["deleted"] is False

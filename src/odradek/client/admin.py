@@ -294,7 +294,8 @@ class Admin:
         if not dry_run:
             await self._refuse_members(group)
             failed |= await self._commit(group, {p: at for p, at in after.items() if at is not None})
-            failed |= await self._delete_positions(group, [p for p, at in after.items() if at is None and before[p]])
+            unwanted = [p for p, at in after.items() if at is None and before.get(p) is not None]
+            failed |= await self._delete_positions(group, unwanted)
         done = {p: PositionChange(before.get(p), at) for p, at in after.items() if p not in failed}
         return Results(done, failed)
 

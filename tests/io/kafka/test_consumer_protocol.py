@@ -85,7 +85,7 @@ async def member_of(
             tasks.start_soon(member.run, listener)
             yield member, listener
             tasks.cancel_scope.cancel()
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             await member.leave()
 
 

@@ -247,7 +247,7 @@ class KafkaAdmin(ClusterAdmin):
 
             if self._requests.metadata.table.state.partition(partition) is None:
                 raise broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"deleting records of {partition}")
-            return await self._requests.until_accepted(attempt)
+            return await self._requests.until_accepted("DeleteRecords", attempt)
 
         return await _each(list(before), delete)
 

@@ -79,9 +79,9 @@ class AdminRequests:
                     if not failed.retriable:
                         raise
                     error = failed
-            raise error or DeadlineError("a broker", 0)
+            raise error or broker_error(ErrorCode.BROKER_NOT_AVAILABLE, "no broker is known")
 
-        return await self.until_accepted(attempt)
+        return await self.until_accepted(api.SPEC.name, attempt)
 
     async def ask_controller(self, api: type[Request[R]], build: Build[R], codes: Callable[[R], Iterable[int]]) -> R:
         """Send a request to the controller: to another one while brokers answer that they are not.
@@ -104,7 +104,7 @@ class AdminRequests:
                 raise broker_error(ErrorCode.NOT_CONTROLLER, f"{broker.address}: {api.SPEC.name}")
             return response
 
-        return await self.until_accepted(attempt, changes=True)
+        return await self.until_accepted(api.SPEC.name, attempt, changes=True)
 
     async def ask_coordinator(
         self, group: str, api: type[Request[R]], build: Build[R], read: Callable[[R, Broker], T], *, changes: bool
@@ -120,13 +120,14 @@ class AdminRequests:
             try:
                 broker = await self._access.coordinators.find(CoordinatorType.GROUP, group)
                 return read(await self.ask(broker, api, build), broker)
-            except OdradekError:
-                self._access.coordinators.forget(CoordinatorType.GROUP, group)
+            except OdradekError as error:
+                if error.retriable:
+                    self._access.coordinators.forget(CoordinatorType.GROUP, group)
                 raise
 
-        return await self.until_accepted(attempt, changes=changes)
+        return await self.until_accepted(api.SPEC.name, attempt, changes=changes)
 
-    async def until_accepted(self, attempt: Callable[[], Awaitable[T]], *, changes: bool = False) -> T:
+    async def until_accepted(self, what: str, attempt: Callable[[], Awaitable[T]], *, changes: bool = False) -> T:
         """Repeat an attempt while its errors pass, and while there is time; then raise the last one."""
         error: OdradekError | None = None
         with anyio.move_on_after(self._access.timeout_s):
@@ -138,4 +139,4 @@ class AdminRequests:
                         raise
                     error = failed
                 await anyio.sleep(self._access.backoff.delay(number, random()))
-        raise error or DeadlineError("administration", self._access.timeout_s, sent=changes)
+        raise error or DeadlineError(what, self._access.timeout_s, sent=changes)

@@ -62,6 +62,7 @@ class KafkaTransactions(BatchSequences):
         self._failures = 0
         self._problem: OdradekError | None = None
         self._commit_in_doubt = False
+        self._reported = self._machine.state
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._machine!r}>"
@@ -111,7 +112,7 @@ class KafkaTransactions(BatchSequences):
         """Let the open transaction only be aborted."""
         if self._machine.state in (_S.OPEN, _S.FAILED):
             self._machine.batch_failed(error)
-            self._changed.notify()
+            self._work.notify()
 
     def stop(self, error: OdradekError) -> None:
         """Send nothing more."""
@@ -175,13 +176,13 @@ class KafkaTransactions(BatchSequences):
         """Exchange requests with coordinators until cancelled (see `ProducerTransactions.run`)."""
         while True:
             version, now = self._work.version, anyio.current_time()
-            before = self._machine.state
             outgoing = self._machine.next_request(now)
             if outgoing is not None:
                 await self._exchange(outgoing)
             self._set_identity()
             self._changed.notify()
-            state = self._machine.state
+            state, before = self._machine.state, self._reported
+            self._reported = state
             if state is not before and state in (_S.FAILED, _S.FATAL) and self._machine.error is not None:
                 failed(self._machine.error, state is _S.FATAL)
             elif outgoing is not None:

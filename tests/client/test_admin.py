@@ -1,0 +1,96 @@
+"""`Cluster.admin`, on an in-memory cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+import odradek as od
+from odradek.core.admin import PositionChange
+from odradek.errors import GroupError
+from odradek.testing import MemoryCluster
+from odradek.types import EARLIEST, LATEST, Position, StartPosition
+
+pytestmark = pytest.mark.anyio
+
+P0, P1 = od.TopicPartition("t", 0), od.TopicPartition("t", 1)
+
+
+@pytest.fixture
+def cluster() -> MemoryCluster:
+    cluster = MemoryCluster({"t": 2})
+    cluster.append("t", [b"%d" % n for n in range(10)])
+    return cluster
+
+
+async def test_topics_are_created_described_and_deleted(cluster: MemoryCluster) -> None:
+    async with cluster.connect() as k:
+        results = await k.admin.create_topics(["u", "t", "u"], partitions=3)
+        assert results.done.keys() == {"u"} and results.failed.keys() == {"t"}
+        with pytest.raises(od.BrokerError, match="TOPIC_ALREADY_EXISTS"):
+            results.check()
+        assert len((await k.admin.describe_topics("u")).check()["u"].partitions) == 3
+        assert (await k.admin.delete_topics(["u", "v"])).failed.keys() == {"v"}
+        assert await k.topics() == {"t"}
+
+
+async def test_records_are_deleted_up_to_a_position_or_a_meaning(cluster: MemoryCluster) -> None:
+    async with cluster.connect() as k:
+        assert (await k.admin.delete_records({P0: 4})).check() == {P0: 4}
+        assert (await k.admin.delete_records({P0: EARLIEST})).check() == {P0: 4}
+        assert (await k.admin.delete_records({P0: LATEST})).check() == {P0: 10}
+
+
+async def test_positions_are_reset_only_without_a_dry_run_and_can_be_put_back(cluster: MemoryCluster) -> None:
+    async with cluster.connect() as k:
+        await k.driver.offsets("g").commit({P0: Position(3)})
+        wanted: dict[od.TopicPartition, StartPosition | None] = {P0: LATEST, P1: 0}
+        changes = (await k.admin.reset_positions("g", wanted, dry_run=True)).check()
+        assert changes == {P0: PositionChange(Position(3), Position(10)), P1: PositionChange(None, Position(0))}
+        assert await k.admin.group_positions("g") == {P0: 3}
+        assert (await k.admin.reset_positions("g", wanted)).check() == changes
+        assert await k.admin.group_positions("g") == {P0: 10, P1: 0}
+        (await k.admin.reset_positions("g", {p: change.before for p, change in changes.items()})).check()
+        assert await k.admin.group_positions("g") == {P0: 3}
+
+
+async def test_a_group_with_members_is_neither_reset_nor_deleted(cluster: MemoryCluster) -> None:
+    async with cluster.connect() as k:
+        async with k.consumer("t", group="g"):
+            (group,) = (await k.admin.describe_groups("g")).check().values()
+            assert (group.state, group.members[0].partitions) == ("Stable", (P0, P1))
+            with pytest.raises(GroupError, match="stop them first"):
+                await k.admin.reset_positions("g", {P0: 0})
+            assert "NON_EMPTY_GROUP" in str((await k.admin.delete_groups("g")).failed["g"])
+        assert [group.name for group in await k.admin.list_groups()] == ["g"]
+        (await k.admin.delete_groups("g")).check()
+        assert await k.admin.list_groups() == []
+
+
+async def test_a_partition_without_a_leader_has_an_error_of_its_own(cluster: MemoryCluster) -> None:
+    async with cluster.connect() as k:
+        results = await k.admin.reset_positions("g", {P0: LATEST, od.TopicPartition("t", 7): LATEST})
+        assert results.done.keys() == {P0} and "no broker leads" in str(results.failed[od.TopicPartition("t", 7)])
+
+
+async def test_a_position_that_cannot_be_stored_does_not_keep_others_from_it(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster.connect() as k:
+        store = k.driver.offsets("g")
+        commit = type(store).commit
+
+        async def refuse(self: object, positions: dict[od.TopicPartition, Position]) -> None:
+            if P1 in positions:
+                raise od.BrokerError(29, "TOPIC_AUTHORIZATION_FAILED")
+            await commit(store, positions)
+
+        monkeypatch.setattr(type(store), "commit", refuse)
+        results = await k.admin.reset_positions("g", {P0: 1, P1: 1})
+        assert results.done.keys() == {P0} and results.failed.keys() == {P1}
+        assert await k.admin.group_positions("g") == {P0: 1}
+
+
+async def test_what_a_cluster_cannot_do_says_what_it_needs(cluster: MemoryCluster) -> None:
+    async with cluster.connect() as k:
+        with pytest.raises(od.Unsupported, match="a real broker"):
+            await k.admin.describe_topic_configs("t")
