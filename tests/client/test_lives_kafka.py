@@ -33,7 +33,7 @@ from odradek.testing.kafka.requests import ask
 from odradek.types import Broker, TopicPartition
 from odradek.wire.kafka.messages.admin import DeleteTopicsRequest
 
-LIVES = int(os.environ.get("ODRADEK_LIVES_KAFKA", "12"))
+LIVES = int(os.environ.get("ODRADEK_LIVES_KAFKA", "8"))
 
 PARTITIONS = 2
 NUMBERS = count()
