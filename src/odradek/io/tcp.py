@@ -129,14 +129,17 @@ class _Tls:
     async def _open_asyncio(self, host: str, port: int) -> Transport:
         loop = asyncio.get_running_loop()
         connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        transport = AsyncioTransport()
         try:
             connection.setblocking(False)
             await loop.sock_connect(connection, (host, port))
             with self._handshake():
-                _, transport = await loop.create_connection(
-                    AsyncioTransport, sock=connection, ssl=self._context, server_hostname=self._name
+                await loop.create_connection(
+                    lambda: transport, sock=connection, ssl=self._context, server_hostname=self._name
                 )
         except BaseException:
+            if transport.is_connected:  # cancelled in the moment in which the handshake had ended
+                transport.abort()
             connection.close()
             raise
         return transport

@@ -100,6 +100,11 @@ class AsyncioTransport(asyncio.BufferedProtocol):
         self._paused = self._writing = self._write_scheduled = False
         self._why = ""
 
+    @property
+    def is_connected(self) -> bool:
+        """True once there is a connection, also after it was lost."""
+        return hasattr(self, "_transport")
+
     async def run(self, handler: TransportHandler) -> None:
         self._handler = handler
         try:
