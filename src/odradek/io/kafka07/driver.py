@@ -258,7 +258,7 @@ class Kafka07Driver:
         if subscription.group_protocol is not None:
             raise Unsupported("a choice of the group's protocol", "Kafka 0.9")
         if subscription.commit_metadata:
-            raise Unsupported("metadata of commits", "Kafka 0.9")
+            raise Unsupported("metadata of commits (commit_metadata)", "Kafka 0.9")
         zookeeper = self._zookeeper("a consumer group")
         return ZooKeeperMembership(zookeeper, subscription, self._options.rebalance, self._spawn)
 
