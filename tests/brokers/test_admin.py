@@ -27,6 +27,7 @@ SINCE = {
     "incremental": (2, 3),
     "records": (0, 11),
     "partitions": (1, 0),
+    "positions": (0, 8, 1),
     "groups": (0, 9),
     "delete group": (1, 1),
     "delete position": (2, 4),
@@ -94,6 +95,7 @@ async def test_a_topic_is_created_described_and_deleted(admin: Admin, topic: str
 
 
 async def test_describing_an_unknown_topic_does_not_create_it(admin: Admin, topic: str) -> None:
+    await admin.topic(f"{topic}-another")  # 0.8.0 names no broker before there is a partition
     for _ in range(2):
         error = (await admin.k.admin.describe_topics(topic)).failed[topic]
         assert isinstance(error, BrokerError) and error.name == "UNKNOWN_TOPIC_OR_PARTITION"
@@ -187,7 +189,8 @@ async def test_old_records_are_deleted(admin: Admin, topic: str) -> None:
     assert results.done == {partition: 10} and results.failed.keys() == {od.TopicPartition(topic, 7)}
 
 
-async def test_the_cluster_is_described(admin: Admin) -> None:
+async def test_the_cluster_is_described(admin: Admin, topic: str) -> None:
+    await admin.topic(topic)  # 0.8.0 only lists brokers that have a partition
     cluster = await admin.k.admin.describe_cluster()
     assert [broker.id for broker in cluster.brokers] == [admin.broker.broker_id]
     assert (cluster.cluster_id is not None) == (admin.release >= (0, 10, 1))
@@ -236,6 +239,10 @@ async def test_a_group_is_listed_described_reset_and_deleted(admin: Admin, topic
 async def test_positions_are_reset_where_there_are_no_groups_but_positions(admin: Admin, topic: str) -> None:
     await admin.topic(topic, 1)
     partition = od.TopicPartition(topic, 0)
+    if not admin.has("positions"):
+        with pytest.raises(od.Unsupported):
+            await admin.k.admin.reset_positions(topic, {partition: LATEST})
+        return
     assert (await admin.k.admin.reset_positions(topic, {partition: LATEST})).check() == {
         partition: PositionChange(None, Position(0))
     }
