@@ -99,7 +99,7 @@ def work(cluster: str) -> None:
 WAYS: dict[str, Way] = {"batches": batches, "tables": tables, "records": records}
 MEASURED: dict[str, Callable[[str], Awaitable[float]]] = {
     **{
-        f"{name}, {count:,}": partial(reading, way=way, count=count, fetch_bytes=1 << 20)
+        f"{name}, {count:,} partitions": partial(reading, way=way, count=count, fetch_bytes=1 << 20)
         for name, way in WAYS.items()
         for count in COUNTS
     },
@@ -147,7 +147,7 @@ def report(seen: dict[str, Rounds]) -> None:
     for name, rounds in seen.items():
         print(ratio_row(name, rounds))
     for way in WAYS:
-        one, many = (seen.get(f"{way}, {count:,}") for count in COUNTS)
+        one, many = (seen.get(f"{way}, {count:,} partitions") for count in COUNTS)
         if one and many:
             before, now = ([m[side][0] / o[side][0] for o, m in zip(one, many, strict=True)] for side in (0, 1))
             print(f"{way}, {COUNTS[1]:,} partitions over one: before {median(before):.2f}, now {median(now):.2f}")

@@ -32,6 +32,8 @@ EXAMPLES: list[errors.OdradekError] = [
     errors.GroupError("no partitions"),
     errors.AuthFailed("SCRAM-SHA-256", "the broker refused the password"),
     errors.Fenced("transactional id t1", "ProducerFenced"),
+    errors.TransactionAborted("t1", "a record was rejected"),
+    errors.CommitOutcomeUnknown("t1", "no answer"),
     errors.Rejected([b"v"], "too large"),
     errors.NotWritten([b"v"], "no broker"),
     errors.OutcomeUnknown([b"v"], "lost"),
@@ -66,6 +68,7 @@ def test_every_error_is_below_the_root_and_named() -> None:
 
 def test_errors_of_zookeeper_nodes_and_of_servers_for_tests_are_not_among_the_front_names() -> None:
     hidden = {"NoNode", "NodeExists", "BadVersion", "NotEmpty", "SessionExpired", "ServerError"}
+    hidden.add("CommitOutcomeUnknown")  # caught as OutcomeUnknown
     assert set(errors.__all__) - set(odradek.__all__) == hidden
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import anyio
 import polars as pl
@@ -16,7 +17,7 @@ import pytest
 
 import odradek as od
 from odradek import arrow
-from odradek.testing import Kafka07Broker
+from odradek.testing import Kafka07Broker, KafkaBroker
 from odradek.wire.kafka07.message_set import encode_set
 
 from .payloads import payload
@@ -77,6 +78,31 @@ async def test_arrow(
     async with od.connect(url) as k, k.reader("copies", until=od.LATEST) as r:
         assert sorted([payload(record.value) async for record in r]) == ROWS
     await archived(names, url, tmp_path)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_exactly_once(tmp_path: Path, odradek_kafka: KafkaBroker) -> None:
+    url, own = f"kafka://{odradek_kafka.bootstrap}", uuid4().hex.encode()  # others may use these topics, too
+    orders = [b"%s %d" % (own, n) for n in range(1000)]
+    names = run_page("exactly-once.md", tmp_path)
+    async with od.connect(url) as k, k.producer() as out:
+        await out.send_many("orders", orders)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(names["bill"], url)
+        tasks.start_soon(names["bill_with_retries"], url, 3)
+        billed: list[bytes] = []
+        with anyio.fail_after(60):
+            while len(billed) < len(orders):
+                billed = [invoice for invoice in await names["invoices"](url) if own in invoice]
+        assert sorted(billed) == sorted([b"invoice for " + order for order in orders])
+        paid: list[bytes] = []
+        async with od.connect(url) as k, k.reader("paid", isolation="read_committed") as reader:
+            with anyio.fail_after(60):
+                while len(paid) < len(orders):
+                    paid += [value for record in [await anext(reader)] if own in (value := record.value or b"")]
+        assert paid == [b"paid " + order for order in orders]
+        tasks.cancel_scope.cancel()
 
 
 async def published(url: str, topic: str, count: int) -> None:

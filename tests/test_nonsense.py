@@ -85,7 +85,11 @@ VALUES: list[tuple[str, Callable[..., object], dict[str, object]]] = [
     ("RandomPartitioner", od.RandomPartitioner(random.Random(1).randrange).__call__, KEYED),
     ("RoundRobin", od.RoundRobin().__call__, KEYED),
     ("Batch", od.Batch, {"partition": P0, "columns": COLUMNS}),
-    ("GroupBatch", od.GroupBatch, {"partition": P0, "columns": COLUMNS, "span": None, "changed": None}),
+    (
+        "GroupBatch",
+        od.GroupBatch,
+        {"partition": P0, "columns": COLUMNS, "span": None, "changed": None, "positions": None},
+    ),
     ("GroupTable", od.GroupTable, {"table": None, "batches": ()}),
     ("Acks", od.Acks, {"acks": (), "failed": ()}),
     ("FaultProxy", FaultProxy, {"target_host": "127.0.0.1", "target_port": 1, "port": 0}),

@@ -60,7 +60,7 @@ def test_the_example_of_the_readme_is_short() -> None:
 
 def test_the_first_screen_says_what_to_run() -> None:
     screen = "\n".join(README.splitlines()[:40])
-    for needed in ("Kafka 0.7", "scripts/demo", "scripts/test", "```python"):
+    for needed in ("Kafka 0.7", "Kafka 0.8 to 4.x", "scripts/demo", "scripts/test", "```python"):
         assert needed in screen
 
 

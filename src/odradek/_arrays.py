@@ -40,6 +40,8 @@ _HEADER_FIELDS: list[pa.Field[Any]] = [pa.field("key", pa.string(), nullable=Fal
 HEADERS = pa.list_(pa.struct(_HEADER_FIELDS))
 """The type of a column of headers."""
 
+_NO_PAIRS: Array = pa.array([], HEADERS.value_type)
+
 
 TIMESTAMP = pa.timestamp("ms", tz="UTC")
 """The type of a column of timestamps."""
@@ -112,7 +114,7 @@ def header_lists(columns: Sequence[Headers] | None, rows: int) -> Array:
 
 @lru_cache(maxsize=64)
 def _no_headers(rows: int) -> Array:
-    return pa.Array.from_buffers(HEADERS, rows, [None, _filled(0, 4 * (rows + 1))], children=[_none(HEADERS)])
+    return pa.Array.from_buffers(HEADERS, rows, [None, _filled(0, 4 * (rows + 1))], children=[_NO_PAIRS])
 
 
 @lru_cache(maxsize=64)

@@ -20,10 +20,10 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "acks": ("all", "1", "0"),
     "reading": ("positions", "times of files", "times", "read_committed"),
     "groups": ("stored positions", "classic", "consumer"),
-    "transactions": ("transactions",),
+    "transactions": ("committed", "aborted"),
     "restart": ("nothing lost", "nothing twice"),
     "other clients": ("librdkafka", "aiokafka", "kafka-python"),
-    "administration": ("topics", "partitions", "configs", "groups", "records"),
+    "administration": ("topics", "partitions", "configs of topics", "configs of brokers", "records", "groups"),
 }
 """Columns of the table, and what their cells may have, in this order."""
 
@@ -61,7 +61,9 @@ def render(text: str, facts: Facts) -> str:
     lines = [["broker", *COLUMNS], ["---"] * (1 + len(COLUMNS))]
     for row in RELEASES:
         if row in facts:
-            cells = ["; ".join(each for each in COLUMNS[column] if each in facts[row][column]) for column in COLUMNS]
+            cells = [
+                "; ".join(each for each in COLUMNS[column] if each in facts[row].get(column, ())) for column in COLUMNS
+            ]
             lines.append([row, *(cell or "-" for cell in cells)])
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
     return f"{before}{BEGIN}{table}{END}{after}"
@@ -70,8 +72,9 @@ def render(text: str, facts: Facts) -> str:
 def parse(text: str) -> Facts:
     """Return the table of a page."""
     _, _, rest = text.partition(BEGIN)
-    rows = [line.strip("| ").split(" | ") for line in rest.partition(END)[0].splitlines()[2:]]
+    lines = [line.strip("| ").split(" | ") for line in rest.partition(END)[0].splitlines()]
+    (_, *columns), _, *rows = lines or [["broker"], []]
     return {
-        row: {column: set(cell.split("; ")) - {"-"} for column, cell in zip(COLUMNS, cells, strict=True)}
+        row: {column: set(cell.split("; ")) - {"-"} for column, cell in zip(columns, cells, strict=True)}
         for row, *cells in rows
     }

@@ -16,6 +16,8 @@ from odradek.errors import BrokerError, GroupError
 from odradek.testing import KafkaBroker
 from odradek.types import EARLIEST, LATEST, Position
 
+from .table import Ran
+
 pytestmark = [pytest.mark.anyio, pytest.mark.brokers, pytest.mark.timeout(300)]
 
 SINCE = {
@@ -72,7 +74,7 @@ async def has_cleaner_threads(admin: Admin, value: str) -> bool:
     return (await admin.k.admin.describe_broker_configs(number)).check()[number]["log.cleaner.threads"].value == value
 
 
-async def test_a_topic_is_created_described_and_deleted(admin: Admin, topic: str) -> None:
+async def test_a_topic_is_created_described_and_deleted(admin: Admin, topic: str, ran: Ran) -> None:
     if not admin.has("create"):
         with pytest.raises(od.Unsupported, match=re.escape("auto.create.topics.enable")):
             await admin.k.admin.create_topics(topic, partitions=1, replicas=1)
@@ -92,6 +94,7 @@ async def test_a_topic_is_created_described_and_deleted(admin: Admin, topic: str
     deleted = await admin.k.admin.delete_topics([topic, f"{topic}-no"])
     assert deleted.done.keys() == {topic} and deleted.failed.keys() == {f"{topic}-no"}
     await until(lambda: topic_is_gone(admin, topic))
+    ran("administration", "topics")
 
 
 async def test_describing_an_unknown_topic_does_not_create_it(admin: Admin, topic: str) -> None:
@@ -121,7 +124,7 @@ async def test_brokers_may_choose_the_number_of_partitions(admin: Admin, topic: 
     assert (await admin.k.admin.create_topics(topic)).done[topic].partitions == 3  # as this broker is configured
 
 
-async def test_partitions_are_added(admin: Admin, topic: str) -> None:
+async def test_partitions_are_added(admin: Admin, topic: str, ran: Ran) -> None:
     await admin.topic(topic)
     if not admin.has("partitions"):
         with pytest.raises(od.Unsupported):
@@ -133,9 +136,10 @@ async def test_partitions_are_added(admin: Admin, topic: str) -> None:
     assert len((await admin.k.admin.describe_topics(topic)).done[topic].partitions) == 4
     assert isinstance(error := (await admin.k.admin.add_partitions({topic: 1})).failed[topic], BrokerError)
     assert error.name == "INVALID_PARTITIONS"
+    ran("administration", "partitions")
 
 
-async def test_one_entry_of_a_configuration_is_altered_and_the_others_stay(admin: Admin, topic: str) -> None:
+async def test_one_entry_of_a_configuration_is_altered_and_the_others_stay(admin: Admin, topic: str, ran: Ran) -> None:
     await admin.topic(topic)
     if not admin.has("configs"):
         with pytest.raises(od.Unsupported, match=re.escape("0.11")):
@@ -150,6 +154,7 @@ async def test_one_entry_of_a_configuration_is_altered_and_the_others_stay(admin
     results = await admin.k.admin.alter_topic_configs({topic: {"retention.ms": "never"}})
     assert isinstance(results.failed[topic], BrokerError)
     await until(lambda: has_entries(admin, topic, {"max.message.bytes": "5000"}))
+    ran("administration", "configs of topics")
 
 
 async def has_entries(admin: Admin, topic: str, expected: dict[str, str]) -> bool:
@@ -157,7 +162,7 @@ async def has_entries(admin: Admin, topic: str, expected: dict[str, str]) -> boo
     return {name: entry.value for name, entry in entries.items() if entry.source is ConfigSource.TOPIC} == expected
 
 
-async def test_the_configuration_of_a_broker_is_described_and_altered(admin: Admin) -> None:
+async def test_the_configuration_of_a_broker_is_described_and_altered(admin: Admin, ran: Ran) -> None:
     number = admin.broker.broker_id
     if not admin.has("configs"):
         with pytest.raises(od.Unsupported):
@@ -172,9 +177,10 @@ async def test_the_configuration_of_a_broker_is_described_and_altered(admin: Adm
     (await admin.k.admin.alter_broker_configs({number: {"log.cleaner.threads": "2"}})).check()
     await until(lambda: has_cleaner_threads(admin, "2"))
     (await admin.k.admin.alter_broker_configs({number: {"log.cleaner.threads": None}})).check()
+    ran("administration", "configs of brokers")
 
 
-async def test_old_records_are_deleted(admin: Admin, topic: str) -> None:
+async def test_old_records_are_deleted(admin: Admin, topic: str, ran: Ran) -> None:
     await admin.topic(topic, 1)
     partition = od.TopicPartition(topic, 0)
     async with admin.k.producer() as out:
@@ -187,6 +193,7 @@ async def test_old_records_are_deleted(admin: Admin, topic: str) -> None:
     assert await admin.k.positions(topic, EARLIEST) == {partition: 4}
     results = await admin.k.admin.delete_records({partition: LATEST, od.TopicPartition(topic, 7): LATEST})
     assert results.done == {partition: 10} and results.failed.keys() == {od.TopicPartition(topic, 7)}
+    ran("administration", "records")
 
 
 async def test_the_cluster_is_described(admin: Admin, topic: str) -> None:
@@ -196,7 +203,7 @@ async def test_the_cluster_is_described(admin: Admin, topic: str) -> None:
     assert (cluster.cluster_id is not None) == (admin.release >= (0, 10, 1))
 
 
-async def test_a_group_is_listed_described_reset_and_deleted(admin: Admin, topic: str) -> None:
+async def test_a_group_is_listed_described_reset_and_deleted(admin: Admin, topic: str, ran: Ran) -> None:
     if not admin.has("groups"):
         for call in (admin.k.admin.list_groups(), admin.k.admin.describe_groups(topic)):
             with pytest.raises(od.Unsupported, match=re.escape("0.9")):
@@ -234,14 +241,15 @@ async def test_a_group_is_listed_described_reset_and_deleted(admin: Admin, topic
         results = await admin.k.admin.delete_groups([topic, f"{topic}-no"])
         assert results.done.keys() == {topic} and results.failed.keys() == {f"{topic}-no"}
         assert isinstance((await admin.k.admin.describe_groups(topic)).failed[topic], BrokerError)
+    ran("administration", "groups")
 
 
 async def test_positions_are_reset_where_there_are_no_groups_but_positions(admin: Admin, topic: str) -> None:
     await admin.topic(topic, 1)
     partition = od.TopicPartition(topic, 0)
     if not admin.has("positions"):
-        with pytest.raises(od.Unsupported):
-            await admin.k.admin.reset_positions(topic, {partition: LATEST})
+        with pytest.raises(od.Unsupported, match=re.escape("0.8.1")):
+            await admin.k.admin.group_positions(topic)
         return
     assert (await admin.k.admin.reset_positions(topic, {partition: LATEST})).check() == {
         partition: PositionChange(None, Position(0))

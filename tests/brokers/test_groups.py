@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import anyio
 import pytest
@@ -35,21 +36,25 @@ async def consume(consumer: od.Consumer, records: Counter[bytes | None], count: 
             return
 
 
+@pytest.mark.parametrize(("protocol", "since"), [("classic", (0, 9)), ("consumer", (4,))])
 async def test_members_share_a_topic_commit_and_the_next_member_continues(
-    kafka: KafkaBroker, topic: str, ran: Ran
+    kafka: KafkaBroker, topic: str, protocol: str, since: tuple[int, ...], ran: Ran
 ) -> None:
-    if not has(kafka, (0, 9)):
-        await positions_are_stored_for_a_name(kafka, topic, ran)
-        return
     kafka.create_topic(topic, PARTITIONS)
+    options: dict[str, Any] = {"group": topic, "group_protocol": protocol, "join_within": WITHIN_S}
+    if not has(kafka, since):
+        async with connect(kafka) as cluster:
+            with pytest.raises(od.Unsupported, match=r"Kafka (0\.9|4\.0)"):
+                cluster.consumer(topic, **options)
+        return
     values = [b"%d" % n for n in range(COUNT)]
     async with connect(kafka) as cluster, cluster.producer() as out:
         await out.send_many(topic, [od.ProducerRecord(value, key=value) for value in values])
         records: Counter[bytes | None] = Counter()
         with anyio.fail_after(WITHIN_S):
             async with (
-                cluster.consumer(topic, group=topic, join_within=WITHIN_S) as one,
-                cluster.consumer(topic, group=topic, join_within=WITHIN_S) as two,
+                cluster.consumer(topic, **options) as one,
+                cluster.consumer(topic, **options) as two,
             ):
                 await until(lambda: {len(one.assignment), len(two.assignment)} == {1, 2})
                 assert not one.assignment.keys() & two.assignment.keys()
@@ -60,22 +65,19 @@ async def test_members_share_a_topic_commit_and_the_next_member_continues(
                     tasks.cancel_scope.cancel()
             assert records == Counter(values)
             await out.send(topic, b"later")
-            async with cluster.consumer(topic, group=topic, join_within=WITHIN_S) as next_member:
+            async with cluster.consumer(topic, **options) as next_member:
                 await consume(next_member, records, COUNT + 1)
         assert records == Counter([*values, b"later"])
-    ran("groups", "stored positions", "classic")
+    ran("groups", protocol)
 
 
-async def positions_are_stored_for_a_name(kafka: KafkaBroker, topic: str, ran: Ran) -> None:
-    """Check that groups are refused, and that from 0.8.2 on positions can be stored under a name."""
+async def test_positions_are_stored_for_a_group_from_0_8_1_on(kafka: KafkaBroker, topic: str, ran: Ran) -> None:
     kafka.create_topic(topic, PARTITIONS)
     async with connect(kafka) as cluster:
-        with pytest.raises(od.Unsupported, match=r"Kafka 0\.9"):
-            cluster.consumer(topic, group=topic)
         offsets, partitions = cluster.driver.offsets(topic), await cluster.partitions(topic)
         with anyio.fail_after(WITHIN_S):
-            if not has(kafka, (0, 8, 2)):
-                with pytest.raises(od.Unsupported, match=r"Kafka 0\.8\.2"):
+            if not has(kafka, (0, 8, 1)):
+                with pytest.raises(od.Unsupported, match=r"Kafka 0\.8\.1"):
                     await offsets.fetch(partitions)
                 return
             assert set((await offsets.fetch(partitions)).values()) == {None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .table import FACTS, PAGE, RELEASES, parse, render
+from .table import COLUMNS, FACTS, PAGE, RELEASES, parse, render
 
 
 def test_the_table_in_the_documentation_has_what_ran_against_each_broker(request: pytest.FixtureRequest) -> None:
@@ -16,3 +16,10 @@ def test_the_table_in_the_documentation_has_what_ran_against_each_broker(request
     assert list(documented) == RELEASES
     hint = "run pytest tests/brokers --brokers all --write-broker-table"
     assert {row: documented[row] for row in facts} == facts, hint
+
+
+def test_a_table_is_read_as_it_was_written() -> None:
+    text = PAGE.read_text("utf-8")
+    facts = {row: {column: set(cells[:n]) for column, cells in COLUMNS.items()} for n, row in enumerate(RELEASES)}
+    assert parse(render(text, facts)) == facts
+    assert render(render(text, facts), parse(text)) == text

@@ -323,7 +323,7 @@ class FakeDriver:
         return None
 
     def producer_transactions(self, transactional_id: str, timeout_s: float) -> NoReturn:
-        raise Unsupported("a transaction", "Kafka 0.11")
+        raise Unsupported("a transaction (transactional_id)", "Kafka 0.11")
 
     def default_partitioner(self) -> KeyHash:
         return KeyHash()

@@ -232,7 +232,8 @@ class Life:
 
     def check_log(self, values: Counter[bytes | None]) -> None:
         """What was confirmed is in the log, and what was not written is not."""
-        assert self.acked <= values.keys(), "a confirmed record is not in the log"
+        lost = self.acked - values.keys()
+        assert not lost, f"confirmed records are not in the log: {lost}"
         assert not self.not_written & values.keys(), "a record that failed as not written is in the log"
 
     def check_reading(self) -> None:

@@ -33,11 +33,23 @@ from odradek.testing.kafka.requests import ask
 from odradek.types import Broker, TopicPartition
 from odradek.wire.kafka.messages.admin import DeleteTopicsRequest
 
-LIVES = int(os.environ.get("ODRADEK_LIVES_KAFKA", "12"))
+LIVES = int(os.environ.get("ODRADEK_LIVES_KAFKA", "8"))
 
 PARTITIONS = 2
 NUMBERS = count()
+CONFIG = {
+    "group.min.session.timeout.ms": "1000",
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": "1500",
+    "group.consumer.min.heartbeat.interval.ms": "300",
+    "group.consumer.heartbeat.interval.ms": "300",
+}
+"""Members that did not leave are removed soon."""
+
 BACKOFF = Backoff(0.001, 2, 0.02)
+PATIENT = KafkaOptions(request_timeout_s=60.0)
+"""Of clients that nothing disturbs."""
+
 OPTIONS = KafkaOptions(
     connection=ConnectionOptions(1.0, BACKOFF),
     metadata=MetadataOptions(backoff=BACKOFF),
@@ -80,12 +92,13 @@ class KafkaLife(Life):
     async def _write(self) -> None:
         """Write the first records."""
         values = [self.value() for _ in range(self.chance.randrange(40))]
-        async with self.connect() as k, k.producer() as out:
-            await out.send_many(self.topic, [od.ProducerRecord(value, key=value) for value in values])
+        async with self.connect(PATIENT) as k, k.producer() as out:
+            acks = await out.send_many(self.topic, [od.ProducerRecord(value, key=value) for value in values])
+        assert not acks.failed
         self.acked |= set(values)
 
-    def connect(self) -> od.Cluster:
-        return od.Cluster(KafkaDriver([Broker(-1, self._proxy.host, self._proxy.port)], OPTIONS), self.tuning)
+    def connect(self, options: KafkaOptions = OPTIONS) -> od.Cluster:
+        return od.Cluster(KafkaDriver([Broker(-1, self._proxy.host, self._proxy.port)], options), self.tuning)
 
     async def disturb(self) -> None:
         await anyio.to_thread.run_sync(self._disturb)
@@ -119,13 +132,19 @@ class KafkaLife(Life):
 
     async def finish_reading(self) -> None:
         await anyio.to_thread.run_sync(self._heal)
-        async with self.connect() as k:
+        async with self.connect(PATIENT) as k:
             values: Counter[bytes | None] = Counter()
             log: set[tuple[TopicPartition, int]] = set()
+            ends = await k.positions(self.topic, od.LATEST)
+            assert ends.keys() == set(self.partitions), f"partitions with a position: {ends}"
             async with k.reader(self.topic, until=od.LATEST) as reader:
+                assert set(reader.partitions) == set(self.partitions)
                 async for record in reader:
                     values[record.value] += 1
                     log.add((record.partition, record.position))
+            for partition in self.partitions:
+                positions = sorted(position for where, position in log if where == partition)
+                assert positions == list(range(ends[partition])), f"a reader left something out, until {ends}"
             self.check_log(values)
             assert max(values.values(), default=1) == 1, "a record was written twice"
             async with k.reader(self.topic, start=self.bookmark or od.EARLIEST, until=od.LATEST) as reader:
@@ -140,7 +159,7 @@ class KafkaLife(Life):
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[KafkaBroker]:
-    with KafkaBroker(NEWEST, config={"group.min.session.timeout.ms": "1000"}) as broker:
+    with KafkaBroker(NEWEST, config=CONFIG) as broker:
         yield broker
 
 

@@ -6,14 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from odradek import engine
 from odradek.batch import Batch
 from odradek.client.consumer.reader import Reader
 from odradek.client.options import Tuning
-from odradek.core.fetch.row_queue import BufferedColumns
-from odradek.engine import PackedBytes
 from odradek.errors import CorruptMessage
-from odradek.types import LATEST, Columns
+from odradek.types import LATEST
 from odradek.wire.compression import CompressionType
 
 from ..payloads import payloads
@@ -76,24 +73,3 @@ async def test_an_error_comes_behind_what_is_good_and_alone() -> None:
         while step := await some(reader, 1 << 20):
             values += [value for batch in step for value in payloads(batch.values)]
     assert sorted(values) == numbered(2) + numbered(5, 10)
-
-
-@pytest.mark.parametrize("start", [0, 1, 5])
-def test_rows_are_counted_alike_in_lists_and_packed(start: int) -> None:
-    values = [b"x" * n for n in (3, 0, 0, 7, 1, 0, 2, 2, 0)]
-    ends = [0]
-    for value in values:
-        ends.append(ends[-1] + len(value))
-    offsets = memoryview(b"".join(end.to_bytes(8, "little") for end in ends)).cast("q")
-    packed = PackedBytes(offsets, memoryview(b"".join(values)))
-    assert engine.active.unpack(offsets, packed.data) == values
-    rows = list(range(len(values)))
-    for max_bytes in range(20):
-        expected = max(1, max(n for n in range(len(values) - start + 1) if sum(ends_of(values, start, n)) <= max_bytes))
-        for column in (values, packed):
-            chunk = BufferedColumns(Columns(column, rows, rows), start)
-            assert chunk.rows_within(max_bytes) == expected, max_bytes
-
-
-def ends_of(values: list[bytes], start: int, count: int) -> list[int]:
-    return [len(value) for value in values[start : start + count]]

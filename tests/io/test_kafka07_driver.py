@@ -124,6 +124,10 @@ async def test_a_static_list_probes_partitions_and_creates_nothing() -> None:
                 use()
         with pytest.raises(Unsupported, match="a choice of assignors"):
             driver.membership(Subscription("g", {"t": 1}, assignors=["range"]))
+        with pytest.raises(Unsupported, match="group's protocol"):
+            driver.membership(Subscription("g", {"t": 1}, group_protocol="classic"))
+        with pytest.raises(Unsupported, match="metadata of commits"):
+            driver.membership(Subscription("g", {"t": 1}, commit_metadata="host"))
         with pytest.raises(Unsupported):
             await driver.metadata.all_topics()
 

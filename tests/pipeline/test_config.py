@@ -107,7 +107,7 @@ def test_every_key_is_read(written: Path) -> None:
         (
             'zookeeper = "zk:2181"',
             "",
-            ":2: source: give exactly one of zookeeper, brokers and logs",
+            ":2: source: give exactly one of kafka, zookeeper, brokers and logs",
         ),
         (
             'zookeeper = "zk:2181"',

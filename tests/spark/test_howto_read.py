@@ -6,13 +6,15 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 
 from odradek.spark.option_names import KAFKA07
 from odradek.spark.schema import columns
-from odradek.testing import Kafka07Broker
+from odradek.testing import Kafka07Broker, KafkaBroker
 
+from .kafka import write
 from .made import append
 
 if TYPE_CHECKING:
@@ -30,12 +32,25 @@ def first_cells(title: str) -> set[str]:
 
 @pytest.mark.timeout(300)
 def test_the_page(
-    spark: SparkSession, odradek_chroot: str, odradek_kafka07_broker: Callable[..., Kafka07Broker], tmp_path: Path
+    spark: SparkSession,
+    odradek_chroot: str,
+    odradek_kafka07_broker: Callable[..., Kafka07Broker],
+    odradek_kafka: KafkaBroker,
+    tmp_path: Path,
 ) -> None:
     broker = odradek_kafka07_broker(config={"log.flush.interval": "1", "brokerid": "1"})
     append(broker, "clicks", [b"one", b"two"])
     append(broker, "views", [b"three"])
-    printed = {"zk1:2181/kafka": odradek_chroot, "/var/kafka-logs": str(broker.log_dir), '"/': f'"{tmp_path}/'}
+    orders = f"orders{uuid4().hex[:8]}"
+    odradek_kafka.create_topic(orders, 2)
+    write(odradek_kafka, orders, [b"four"])
+    printed = {
+        "b1:9092,b2:9092": odradek_kafka.bootstrap,
+        '"orders"': f'"{orders}"',
+        "zk1:2181/kafka": odradek_chroot,
+        "/var/kafka-logs": str(broker.log_dir),
+        '"/': f'"{tmp_path}/',
+    }
     names: dict[str, Any] = {"spark": spark}
     for block in re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL):
         for text, here in printed.items():
@@ -45,6 +60,7 @@ def test_the_page(
     assert sorted(tuple(row) for row in names["values"].collect()) == [
         (b"one", "clicks"), (b"three", "views"), (b"two", "clicks"),
     ]  # fmt: skip
+    assert [bytes(row.value) for row in names["orders"].collect()] == [b"four"]
     assert {row.text for row in names["texts"].collect()} == {"one", "two"}
     assert {(row.broker, bytes(row.value)) for row in names["from_disk"].collect()} == {(1, b"one"), (1, b"two")}
     assert spark.read.parquet(f"{tmp_path}/tables/clicks").count() == 2

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
-import anyio
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import StructType
 
-import odradek as od
 from odradek.errors import ConfigError
 from odradek.spark.errors import DataLoss
-from odradek.spark.schema import RANGE_ROWS, columns
-from odradek.spark.source import BatchReader, OdradekSource, StreamReader
+from odradek.spark.schema import RANGE_ROWS
 from odradek.testing import KafkaBroker
 
 from ..brokers import foreign
-from .made import types_of
+from .kafka import batch, numbers, rows, stream, values, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PARTITIONS = 2
-ALL = ReadAllAvailable()
 
 
 @pytest.fixture
@@ -36,52 +30,6 @@ def topic(odradek_kafka: KafkaBroker) -> str:
     name = f"spark{uuid4().hex[:12]}"
     odradek_kafka.create_topic(name, PARTITIONS)
     return name
-
-
-def write(kafka: KafkaBroker, topic: str, values: Sequence[bytes], partition: int = 0, **options: Any) -> None:
-    async def send() -> None:
-        async with od.connect(f"kafka://{kafka.bootstrap}") as k, k.producer(**options) as out:
-            (await out.send_many(topic, values, partition=partition)).check()
-
-    anyio.run(send)
-
-
-def named(kafka: KafkaBroker, **options: object) -> dict[str, str]:
-    """Return options as Spark hands them over, for this broker."""
-    texts = {name.replace("_", ".").lower(): str(value) for name, value in options.items()}
-    return {"kafka.bootstrap.servers": kafka.bootstrap, **texts}
-
-
-def schema_of(options: dict[str, str], *more: str) -> StructType:
-    chosen = columns(headers=options.get("includeheaders") == "true", positions=False)
-    return types_of([*(column.name for column in chosen), *more])
-
-
-def batch(kafka: KafkaBroker, *more: str, **options: object) -> BatchReader:
-    texts = named(kafka, **options)
-    reader = OdradekSource(texts).reader(schema_of(texts, *more))
-    assert isinstance(reader, BatchReader)
-    return reader
-
-
-def stream(kafka: KafkaBroker, **options: object) -> StreamReader:
-    texts = named(kafka, **options)
-    reader = OdradekSource(texts).streamReader(schema_of(texts))
-    assert isinstance(reader, StreamReader)
-    return reader
-
-
-def rows(reader: BatchReader | StreamReader, partitions: Iterable[Any]) -> list[dict[str, Any]]:
-    read = [row for each in partitions for table in reader.read(each) for row in table.to_pylist()]
-    return sorted(read, key=lambda row: (row["topic"], row["partition"], row["offset"]))
-
-
-def values(reader: BatchReader) -> list[tuple[int, int, bytes]]:
-    return [(row["partition"], row["offset"], row["value"]) for row in rows(reader, reader.partitions())]
-
-
-def numbers(count: int) -> list[bytes]:
-    return [b"%05d" % number for number in range(count)]
 
 
 # ---- batch ---------------------------------------------------------------------------------------------------

@@ -395,6 +395,15 @@ class ConsumerOptions(TypedDict, total=False):
             "at exit.",
         ),
     ]
+    commit_metadata: Annotated[
+        str,
+        Option(
+            "",
+            arguments.text("a text", at_least=0, at_most=4096),
+            "Text that is stored with every committed position, such as the name of this host (Kafka 0.9 and later; "
+            "brokers take 4096 bytes by default).",
+        ),
+    ]
     revoke_within: Annotated[
         float,
         Option(

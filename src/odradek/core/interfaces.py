@@ -734,6 +734,7 @@ class Subscription:
         consumer_id: A fixed id; None makes a unique one.
         assignors: Names of the assignors the member supports, the preferred one first; None: the driver's choice.
         group_protocol: Who assigns: `consumer`: the brokers, `classic`: a member; None: the brokers where they can.
+        commit_metadata: Text to be stored with every committed position.
         revoke_within: Longest time that `RebalanceListener.revoke` takes, without its commit (s).
         max_blocked_s: How long the member stays in its group while its event loop is blocked (s); 0: as long as the
             group waits for a heartbeat.
@@ -747,6 +748,7 @@ class Subscription:
     consumer_id: str | None = None
     assignors: Sequence[str] | None = None
     group_protocol: str | None = None
+    commit_metadata: str = ""
     revoke_within: float = 3.0
     max_blocked_s: float = 0.0
 

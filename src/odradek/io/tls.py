@@ -69,6 +69,7 @@ def tls_error(address: str, error: Exception) -> Unreachable:
         unreachable.retriable, unreachable.fatal = False, True
     elif isinstance(error, ssl.SSLError) and (error.reason or "") in _PLAINTEXT:
         unreachable.hint = "the listener does not speak TLS: use a URL without +ssl, or another port"
+        unreachable.retriable = False
     elif isinstance(error, ssl.SSLError):
         unreachable.hint = "the broker's log says what it does not accept; it may ask for a client certificate"
     else:

@@ -36,7 +36,8 @@ class Auditor:
     def __init__(self, source: SourceConfig, topic: str, mark: Path) -> None:
         if source.logs is not None:
             raise ConfigError(f'audit.topic = "{topic}": log directories cannot be written to; use a cluster')
-        self._url = zookeeper_url(source.zookeeper) if source.zookeeper else brokers_url(source.brokers or "")
+        url = zookeeper_url(source.zookeeper) if source.zookeeper else brokers_url(source.brokers or "")
+        self._url = source.kafka or url
         self._topic, self._mark = topic, mark
 
     def send(self, entries: Sequence[LedgerEntry]) -> None:

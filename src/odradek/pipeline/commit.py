@@ -25,11 +25,11 @@ from odradek.pipeline.errors import CheckpointMismatch, FileNotVisible, InexactR
 from odradek.pipeline.ledger import GENESIS, DataFile, Fields, Ledger, LedgerEntry, LedgerGap, Offsets
 from odradek.pipeline.staging import CoveredRange, TaskOutput, file_prefix, is_ours
 
-__all__ = ["Stage", "TableWriter", "gaps_of", "log_bytes"]
+__all__ = ["EMPTY_WRAPPER", "Stage", "TableWriter", "gaps_of", "log_bytes"]
 
 EMPTY_WRAPPER = 64
-"""Maximum bytes of log without a row that are accepted under every loss policy: an empty compressed message has none.
-`verify` reads them again."""
+"""Maximum bytes of a log of 0.7 without a row that are accepted under every loss policy: an empty compressed message
+has none. `verify` reads them again."""
 
 Stage = Callable[[str], TaskOutput]
 """A function that writes the rows of a batch to files whose names begin with its argument."""
@@ -42,16 +42,17 @@ class TableWriter:
         name: Name of the flow.
         flow: Its settings.
         max_error_percent: Maximum share of dead records in a batch (percent).
+        max_gap: Maximum length of a part of a log that gave no row and is accepted nevertheless.
     """
 
-    def __init__(self, name: str, flow: Flow, max_error_percent: float = 0.0) -> None:
+    def __init__(self, name: str, flow: Flow, max_error_percent: float = 0.0, *, max_gap: int = EMPTY_WRAPPER) -> None:
         self.name, self.flow = name, flow
         self.root = Path(flow.sink.path)
         self.dead_root = Path(flow.dead.path) if flow.dead else None
         self.ledger = Ledger(self.root, name)
         self.fields: Fields = {}
         """Decoded columns and their types; part of each entry."""
-        self._most_dead = max_error_percent
+        self._most_dead, self._max_gap = max_error_percent, max_gap
         self._delta = DeltaLog(self.root, name, flow.sink.partition_by) if flow.sink.kind == "delta" else None
 
     # ---- before a run ----------------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ class TableWriter:
         gaps = gaps_of(self.name, batch, output.runs, self._reason())
         if self.flow.data_loss == "fail" and self.flow.corrupt != "skip":
             for gap in gaps:
-                if not 0 < gap.end - gap.start <= EMPTY_WRAPPER:
+                if not 0 < gap.end - gap.start <= self._max_gap:
                     where = f"{gap.topic}/{gap.partition} between {gap.start} and {gap.end}"
                     raise InexactRead(self.name, f"nothing was read from {where}")
         total = output.rows + output.dead
@@ -189,7 +190,7 @@ def _in_order(files: Iterable[DataFile]) -> tuple[DataFile, ...]:
 
 
 def log_bytes(start: Offsets, end: Offsets) -> int:
-    """Return the bytes of log between two offsets."""
+    """Return the bytes of log between two offsets; of 0.8 and later, the number of offsets."""
     return sum(max(0, last - first) for _, _, first, last in _ranges(start, end))
 
 

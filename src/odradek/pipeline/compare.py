@@ -21,8 +21,9 @@ from odradek.types import Columns, MiB, TopicPartition
 
 __all__ = ["ComparisonCounts", "Finding", "LogComparison", "joined"]
 
-SLICE_BYTES = 8 * MiB
-"""Approximate size of the log slices that are read again where something differs (bytes)."""
+SLICE_BYTES, SLICE_RECORDS = 8 * MiB, 1 << 16
+"""Approximate size of the log slices that are read again where something differs: bytes, or records where positions
+count these."""
 
 MAX_DETAILED = 20
 """Maximum number of differing slices that are read again; further ones are only counted."""
@@ -110,11 +111,19 @@ class LogComparison:
         chosen: The entries of those batches.
         unreadable: Files to leave out.
         advance: Called with the number of log bytes that were read.
+        by_records: True if positions count records (0.8 and later).
     """
 
     def __init__(
-        self, table: CommittedTable, chosen: Sequence[LedgerEntry], unreadable: Collection[str], advance: Advance
+        self,
+        table: CommittedTable,
+        chosen: Sequence[LedgerEntry],
+        unreadable: Collection[str],
+        advance: Advance,
+        *,
+        by_records: bool = False,
     ) -> None:
+        self._slice_size = SLICE_RECORDS if by_records else SLICE_BYTES
         self.counts = ComparisonCounts()
         self.findings: list[Finding] = []
         self._table, self._chosen, self._advance = table, chosen, advance
@@ -132,7 +141,7 @@ class LogComparison:
         ranges = joined(part for _, part in compared)
         self.counts.ranges, self.counts.size = len(ranges), sum(part.size for part in ranges)
         starts = self._starts(compared)
-        checksums = ChecksumSet(starts, self._payload)
+        checksums = ChecksumSet(starts, self._payload, self._slice_size)
         await logs.read(ranges, lambda partition, columns: self._take(checksums, partition, columns))
         await anyio.to_thread.run_sync(self._add_files, checksums)
         await self._compare_slices(_slices(starts, compared, self._known()), checksums, logs)
@@ -260,8 +269,8 @@ class LogComparison:
 class ChecksumSet:
     """Four sets of checksums by the same slices: the log's good and corrupt messages, the table, the dead letters."""
 
-    def __init__(self, starts: dict[TopicPartition, list[int]], payload: bool) -> None:
-        self._starts = starts
+    def __init__(self, starts: dict[TopicPartition, list[int]], payload: bool, slice_size: int) -> None:
+        self._starts, self._slice_size = starts, slice_size
         self.good, self.corrupt, self.table, self.dead = self._all = tuple(
             RowChecksums(starts, payload=payload) for _ in range(4)
         )
@@ -275,7 +284,7 @@ class ChecksumSet:
         at = 0
         while True:
             begun = starts[bisect_right(starts, positions[at]) - 1]
-            at = bisect_left(positions, begun + SLICE_BYTES, at)
+            at = bisect_left(positions, begun + self._slice_size, at)
             if at == len(positions):
                 return
             if starts[bisect_right(starts, positions[at]) - 1] == begun:

@@ -37,6 +37,7 @@ from pydantic import (
     model_validator,
 )
 
+from odradek.client.connect import connect
 from odradek.errors import ConfigError
 from odradek.spark.values import parse_bytes
 
@@ -92,8 +93,13 @@ class _Table(BaseModel):
 
 
 class SourceConfig(_Table):
-    """The source of the flows: exactly one of the three."""
+    """The source of the flows: exactly one of the four."""
 
+    kafka: str | None = Field(
+        default=None,
+        description="`kafka://host:port,...` of a cluster of 0.8 or later, also with `+ssl` and `+sasl`; secrets come "
+        "from the environment (`ODRADEK_SASL_PASSWORD`)",
+    )
     zookeeper: str | None = Field(default=None, description="`host:port,host:port/chroot` of a 0.7 cluster")
     brokers: str | None = Field(default=None, description="`id@host:port,...` of a 0.7 cluster without ZooKeeper")
     logs: list[str] | None = Field(
@@ -103,14 +109,29 @@ class SourceConfig(_Table):
         default=2, ge=1, description="maximum number of tasks that read from one broker at the same time"
     )
     max_message_bytes: Size = Field(
-        default=1_000_000, le=1 << 30, description="size of the largest message: as the brokers' `max.message.size`"
+        default=1_000_000,
+        le=1 << 30,
+        description="size of the largest message: as the brokers' `max.message.size`; with `kafka` 64 MiB by default",
     )
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        if sum(location is not None for location in (self.zookeeper, self.brokers, self.logs)) != 1:
-            raise ValueError("give exactly one of zookeeper, brokers and logs")
+        if sum(location is not None for location in (self.kafka, self.zookeeper, self.brokers, self.logs)) != 1:
+            raise ValueError("give exactly one of kafka, zookeeper, brokers and logs")
         return self
+
+    @field_validator("kafka")
+    @classmethod
+    def _url(cls, url: str | None) -> str | None:
+        if url is None:
+            return None
+        try:
+            connect(url)  # which opens nothing
+        except ConfigError as error:
+            raise ValueError(error.message()) from None
+        if not url.startswith("kafka:") and not url.startswith("kafka+"):
+            raise ValueError("a cluster of 0.7 is named by zookeeper or brokers")
+        return url
 
 
 class RunConfig(_Table):
@@ -120,6 +141,12 @@ class RunConfig(_Table):
     batch_bytes: Size = Field(default=1 << 30, description="maximum bytes of log in one batch, that is in one commit")
     max_bytes: Size | None = Field(
         default=None, description="end the run after this many bytes of log; the next run continues"
+    )
+    batch_records: int = Field(
+        default=5_000_000, gt=0, description="the same as `batch_bytes`, for `kafka`: maximum records in one batch"
+    )
+    max_records: int | None = Field(
+        default=None, gt=0, description="the same as `max_bytes`, for `kafka`: end the run after this many records"
     )
     max_minutes: float | None = Field(
         default=None, gt=0, description="end the run after the batch in which this time passes (min)"
@@ -264,6 +291,35 @@ class Pipeline(_Table):
     def where(self, *key: str) -> str:
         """Return file, line and name of a key, or of the nearest enclosing table in the file, for errors."""
         return _where(self._file, self._lines, key)
+
+    @property
+    def unit(self) -> str:
+        """Unit of positions: `bytes` of log, or `records` if the source is `kafka`."""
+        return "records" if self.source.kafka else "bytes"
+
+    @property
+    def batch_size(self) -> int:
+        """Maximum size of a batch: bytes of log, or records if the source is `kafka`."""
+        run = self.run
+        most, whole = (run.batch_records, run.max_records) if self.source.kafka else (run.batch_bytes, run.max_bytes)
+        return min(most, whole or most)
+
+    @property
+    def run_size(self) -> int | None:
+        """Maximum size of a run, in the unit of `batch_size`; None: no limit."""
+        return self.run.max_records if self.source.kafka else self.run.max_bytes
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Self:
+        by_records = self.source.kafka is not None
+        wrong = {"batch_bytes", "max_bytes"} if by_records else {"batch_records", "max_records"}
+        if named := sorted(wrong & self.run.model_fields_set):
+            unit, right = ("records", "records") if by_records else ("bytes of log", "bytes")
+            raise ValueError(f"run.{named[0]}: this source counts {unit}: use batch_{right} and max_{right}")
+        for name, flow in self.flows.items():
+            if by_records and flow.corrupt == "skip":
+                raise ValueError(f"flow {name!r}: corrupt = 'skip' is for 0.7: use 'dead', which keeps the bytes")
+        return self
 
     @model_validator(mode="after")
     def _apart(self) -> Self:

@@ -108,8 +108,9 @@ def stored_name(field: str) -> str:
 def decode(job: DecodeJob, batch: pa.RecordBatch) -> Decoded:
     """Decode the rows of a batch."""
     reasons: Array = pa.nulls(batch.num_rows, pa.string())
-    if "headers" in batch.schema.names:  # only corrupt messages have any
-        reasons = _dead(reasons, pc.is_valid(batch["headers"]), DeadReason.CORRUPT)
+    for name in ("error", "headers"):  # in 0.7, only corrupt messages have headers
+        if name in batch.schema.names:
+            reasons = _dead(reasons, pc.is_valid(batch[name]), DeadReason.CORRUPT)
     fields, reasons = _DECODERS[job.kind](job, batch, reasons)
     times: Array
     if job.time is None:
@@ -145,7 +146,7 @@ def _raw(_job: DecodeJob, batch: pa.RecordBatch, reasons: Array) -> Fields:
 
 def _json(_job: DecodeJob, batch: pa.RecordBatch, reasons: Array) -> Fields:
     values: Array = batch["value"]
-    reasons = _dead(reasons, pc.equal(pc.binary_length(values), 0), DeadReason.EMPTY)
+    reasons = _dead(reasons, pc.fill_null(pc.equal(pc.binary_length(values), 0), True), DeadReason.EMPTY)
     record: Array = batch[PARSED_COLUMN]
     fields = dict(zip((field.name for field in record.type), record.flatten(), strict=True))
     malformed = fields.pop(MALFORMED)
@@ -154,8 +155,10 @@ def _json(_job: DecodeJob, batch: pa.RecordBatch, reasons: Array) -> Fields:
     return {name: _in_utc(column) for name, column in fields.items()}, reasons
 
 
-def _unsound(value: bytes) -> str | None:
+def _unsound(value: bytes | None) -> str | None:
     """Return why a value is not exactly one JSON text (RFC 8259), or None if it is."""
+    if value is None:
+        return DeadReason.EMPTY
     try:
         from_json(value, allow_inf_nan=False, cache_strings="keys")
     except ValueError:
@@ -183,7 +186,8 @@ def _avro(job: DecodeJob, batch: pa.RecordBatch, reasons: Array) -> Fields:
     wanted: Array = pc.is_null(reasons)
     values: Array = batch["value"]
     records = [
-        read(value) if want else None for value, want in zip(values.to_pylist(), wanted.to_pylist(), strict=True)
+        read(value) if want and value is not None else None
+        for value, want in zip(values.to_pylist(), wanted.to_pylist(), strict=True)
     ]
     columns: dict[str, Array] = {}
     for name, kind in fields.items():

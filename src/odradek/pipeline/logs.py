@@ -31,8 +31,7 @@ Take = Callable[[TopicPartition, Columns], None]
 
 def source_options(source: SourceConfig, partitions: Iterable[TopicPartition]) -> SourceOptions:
     """Return the options to read these partitions, corrupt messages as raw bytes. Raises ConfigError."""
-    limit = {"maxMessageBytes": str(source.max_message_bytes)}
-    options = parse_source({**location_options(source), **limit, "subscribePattern": ".*"}, streaming=False)
+    options = parse_source({**location_options(source), "subscribePattern": ".*"}, streaming=False)
     topics = spark_options.Topics(partitions=tuple(sorted(partitions)))
     return replace(options, topics=topics, corrupt="raw", fetch_ahead=source.fetchers_per_broker)
 
@@ -67,7 +66,8 @@ class LogReader:
 
         async def ask(partition: TopicPartition) -> Extent:
             async with limiter:
-                return await extent_of(driver.broker(served[partition], purpose="control"), partition)
+                api = driver.broker(served[partition], purpose="control")
+                return await extent_of(api, partition, read_committed=self._options.read_committed)
 
         return dict(zip(served, await gather(ask, served), strict=True))
 
@@ -121,5 +121,5 @@ async def open_logs(source: SourceConfig, partitions: Iterable[TopicPartition]) 
     if not isinstance(options.where, spark_options.ClusterOptions):
         yield LogReader(options, None)
         return
-    async with connect(options.where.url, tuning=tuning(options)) as cluster:
+    async with connect(options.where.url, tuning=tuning(options), **options.where.arguments) as cluster:
         yield LogReader(options, cluster)

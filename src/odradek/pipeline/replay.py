@@ -253,7 +253,8 @@ def _unconfirmed_chunks(plan: Replay, progress: ReplayProgress) -> Iterator[_Rep
     size = CHUNK_BYTES if plan.rate is None else min(CHUNK_BYTES, max(1, plan.rate // 10))
     for entry in _entries(plan):
         files = plan.files_of({entry.batch})
-        for bundle in _bundles(batch_ranges(entry)):
+        ranges = batch_ranges(entry)
+        for bundle in _bundles(ranges, _sort_size(entry, ranges)):
             tables = list(read_rows(plan.root, files, columns, ranges=bundle))
             if tables:
                 rows = pa.concat_tables(tables).sort_by([(name, "ascending") for name in IDENTITY])
@@ -262,16 +263,22 @@ def _unconfirmed_chunks(plan: Replay, progress: ReplayProgress) -> Iterator[_Rep
                     yield from (_ReplayChunk(entry.batch, partition, some) for some in _chunks(left, plan.value, size))
 
 
-def _bundles(ranges: Iterable[Range]) -> Iterator[list[Range]]:
-    """Yield groups of ranges of about `SORT_BYTES` together; a row belongs to the range in which it starts."""
+def _sort_size(entry: LedgerEntry, ranges: Iterable[Range]) -> int:
+    """Return how many positions have about `SORT_BYTES`: one byte each in 0.7, a record each later."""
+    positions = sum(part.size for part in ranges)
+    return SORT_BYTES if entry.payload <= positions else max(1, SORT_BYTES * positions // entry.payload)
+
+
+def _bundles(ranges: Iterable[Range], size: int) -> Iterator[list[Range]]:
+    """Yield groups of ranges of about this size together; a row belongs to the range in which it starts."""
     bundle: list[Range] = []
-    remaining = SORT_BYTES
+    remaining = size
     for whole in ranges:
-        for start in range(whole.start, whole.end, SORT_BYTES):
-            part = whole._replace(start=start, end=min(start + SORT_BYTES, whole.end))
+        for start in range(whole.start, whole.end, size):
+            part = whole._replace(start=start, end=min(start + size, whole.end))
             if bundle and (part.size > remaining or len(bundle) == SORT_RANGES):
                 yield bundle
-                bundle, remaining = [], SORT_BYTES
+                bundle, remaining = [], size
             bundle.append(part)
             remaining -= part.size
     if bundle:

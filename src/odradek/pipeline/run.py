@@ -19,14 +19,14 @@ from odradek.errors import ConfigError, OdradekError
 from odradek.pipeline.audit import Auditor
 from odradek.pipeline.causes import describe_error
 from odradek.pipeline.checkpoint import Checkpoint, MicroBatch, checkpoint_dir
-from odradek.pipeline.commit import TableWriter, log_bytes
+from odradek.pipeline.commit import EMPTY_WRAPPER, TableWriter, log_bytes
 from odradek.pipeline.config import Decode, Flow, Pipeline
 from odradek.pipeline.decode import MALFORMED, PARSED_COLUMN, DecodeJob, avro_fields, load_avro
 from odradek.pipeline.evolution import arrow_type, check_fields, check_layout
 from odradek.pipeline.ledger import LedgerEntry
 from odradek.pipeline.lock import table_lock
 from odradek.pipeline.report import write_report
-from odradek.pipeline.sources import backlog_of, first_offsets, flow_options
+from odradek.pipeline.sources import backlog_of, first_offsets, flow_options, range_schema
 from odradek.pipeline.staging import StageJob, TaskOutput
 from odradek.pipeline.summary import BatchSummary, FlowSummary, RunSummary, Volume
 from odradek.pipeline.times import check_time
@@ -67,12 +67,12 @@ class RunLimits:
     """The limits of a run, and what it has used of them. Every flow that has begun does at least one batch.
 
     Args:
-        max_bytes: Maximum bytes of log; None: no limit.
+        max_size: Maximum bytes of log, or records of 0.8 and later; None: no limit.
         ends: When it ends (s since the epoch); None: never.
-        used: Bytes of log that it has committed.
+        used: How much of that it has committed.
     """
 
-    max_bytes: int | None = None
+    max_size: int | None = None
     ends: float | None = None
     used: int = 0
     stopped: bool = False
@@ -80,8 +80,8 @@ class RunLimits:
 
     @property
     def spent(self) -> bool:
-        out_of_bytes = self.max_bytes is not None and self.used >= self.max_bytes
-        return self.stopped or out_of_bytes or (self.ends is not None and time.time() >= self.ends)
+        used_up = self.max_size is not None and self.used >= self.max_size
+        return self.stopped or used_up or (self.ends is not None and time.time() >= self.ends)
 
 
 @dataclass
@@ -113,7 +113,10 @@ class FlowRun:
     _auditor: Auditor | None = None
 
     def __post_init__(self) -> None:
-        self.table = TableWriter(self.name, self.flow, self.pipeline.run.max_error_percent)
+        counts_records = self.pipeline.source.kafka is not None
+        self.table = TableWriter(
+            self.name, self.flow, self.pipeline.run.max_error_percent, max_gap=0 if counts_records else EMPTY_WRAPPER
+        )
         self.checkpoint = Checkpoint(checkpoint_dir(self.pipeline.run.checkpoint, self.name))
         self.options = flow_options(self.pipeline, self.flow)
 
@@ -189,7 +192,10 @@ class FlowRun:
         with _STARTING:
             if self.budget.stopped:  # while waiting for the lock
                 raise _StopQuery
-            rows = spark.readStream.format("odradek").options(**self.options).load()
+            reader = spark.readStream.format("odradek").options(**self.options)
+            if self.pipeline.source.kafka is not None:
+                reader = reader.schema(range_schema())
+            rows = reader.load()
             writer = rows.writeStream.foreachBatch(self._committer()).trigger(availableNow=True)
             # With its scheme: on a cluster, Spark resolves a path without one in the cluster's file system.
             self._query = writer.option("checkpointLocation", f"file://{self.checkpoint.directory.absolute()}").start()
@@ -298,7 +304,9 @@ class FlowRun:
         done = sum(batch.log_bytes for batch in self._batches) + size
         lag = None if self.lag_before is None else max(0, self.lag_before - done)
         seconds = entry.written - began
-        self._batches.append(BatchSummary(entry.batch, entry.written, seconds, entry.rows, size, entry.dead, lag))
+        self._batches.append(
+            BatchSummary(entry.batch, entry.written, seconds, entry.rows, size, entry.dead, lag, self.pipeline.unit)
+        )
         self.on_commit(self.name, self._batches[-1])
 
     def summary(self) -> FlowSummary:
@@ -318,6 +326,7 @@ class FlowRun:
             bytes=sum(entry.payload for entry in self._entries), reasons=reasons, lag_before=self.lag_before,
             lag_after=self._lag_now(), hours=hours, gaps=tuple(gap for entry in self._entries for gap in entry.gaps),
             files=len(files), file_bytes=sum(file.size for file in files), error=self.error,
+            unit=self.pipeline.unit,
         )  # fmt: skip
 
     def _lag_now(self) -> int | None:
@@ -410,7 +419,7 @@ def execute(
     started = time.time()
     identity = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(started))}-{os.urandom(3).hex()}"
     minutes = pipeline.run.max_minutes
-    budget = RunLimits(pipeline.run.max_bytes, None if minutes is None else started + 60 * minutes)
+    budget = RunLimits(pipeline.run_size, None if minutes is None else started + 60 * minutes)
     flows = [kind(name, flow, pipeline, budget, identity, on_commit) for name, flow in pipeline.flows.items()]
     with ExitStack() as locks:
         ready = [flow for flow in flows if _prepared(flow, locks)]

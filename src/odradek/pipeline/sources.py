@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from odradek.pipeline.config import Flow, Pipeline, RunConfig, SourceConfig
+from odradek.pipeline.config import Flow, Pipeline, SourceConfig
 from odradek.pipeline.ledger import Offsets
 from odradek.spark.admission import backlog, end_offsets
 from odradek.spark.gaps import PositionGap
@@ -16,16 +16,26 @@ from odradek.spark.offsets import offsets_from_dict, offsets_to_dict
 from odradek.spark.options import parse_source
 from odradek.spark.planning import Extent, clip_to_logs
 from odradek.spark.queries import start_offsets
+from odradek.spark.schema import COLUMNS, ERROR, RANGE_ROWS, ddl
 from odradek.types import Position, TopicPartition
 
-__all__ = ["PartitionBacklog", "backlog_of", "batch_bytes", "first_offsets", "flow_options", "location_options"]
+__all__ = ["PartitionBacklog", "backlog_of", "first_offsets", "flow_options", "location_options", "range_schema"]
 
 CORRUPT = {"fail": "fail", "skip": "skip-message", "dead": "dead"}
 
 
-def batch_bytes(run: RunConfig) -> int:
-    """Return the maximum number of log bytes in one batch."""
-    return min(run.batch_bytes, run.max_bytes or run.batch_bytes)
+RANGE_COLUMNS = tuple(
+    column
+    for column in COLUMNS
+    if column.name in {"value", "topic", "partition", "offset", "broker", "index", "nextOffset"}
+)
+"""Columns of the data source that tables are made of."""
+
+
+def range_schema() -> str:
+    """Return the schema of a cluster of 0.8 or later: every range that was read has a row of its own, because not every
+    offset has a record, and the reason why a row is corrupt has a column, because records have headers."""
+    return ddl((*RANGE_COLUMNS, RANGE_ROWS, ERROR))
 
 
 def flow_options(pipeline: Pipeline, flow: Flow) -> dict[str, str]:
@@ -39,18 +49,34 @@ def flow_options(pipeline: Pipeline, flow: Flow) -> dict[str, str]:
         "corrupt": CORRUPT[flow.corrupt],
         "includeHeaders": str(flow.corrupt == "dead").lower(),
         "maxFetchersPerBroker": str(source.fetchers_per_broker),
-        "maxMessageBytes": str(source.max_message_bytes),
-        "maxBytesPerTrigger": str(batch_bytes(pipeline.run)),
+        ("maxOffsetsPerTrigger" if source.kafka else "maxBytesPerTrigger"): str(pipeline.batch_size),
     }
 
 
 def location_options(source: SourceConfig) -> Mapping[str, str]:
-    """Return the options of the data source that locate the logs."""
+    """Return the options of the data source that locate the logs, and say what is read of them."""
+    limit = {"maxMessageBytes": str(source.max_message_bytes)}
+    if source.kafka is not None:
+        scheme, _, servers = source.kafka.partition("://")
+        return {
+            "kafka.bootstrap.servers": servers,
+            "kafka.security.protocol": _PROTOCOLS[scheme],
+            "kafka.isolation.level": "read_committed",
+            **(limit if "max_message_bytes" in source.model_fields_set else {}),
+        }
     if source.zookeeper is not None:
-        return {"kafka.zk.connect": source.zookeeper}
+        return {"kafka.zk.connect": source.zookeeper, **limit}
     if source.brokers is not None:
-        return {"kafka.broker.list": source.brokers}
-    return {"path": json.dumps(source.logs)}
+        return {"kafka.broker.list": source.brokers, **limit}
+    return {"path": json.dumps(source.logs), **limit}
+
+
+_PROTOCOLS = {
+    "kafka": "PLAINTEXT",
+    "kafka+ssl": "SSL",
+    "kafka+sasl": "SASL_PLAINTEXT",
+    "kafka+sasl+ssl": "SASL_SSL",
+}
 
 
 def _topics(flow: Flow) -> Mapping[str, str]:
@@ -70,7 +96,7 @@ class PartitionBacklog(NamedTuple):
         partition: The log.
         reached: End of what was read; None: the partition is new.
         earliest, latest: The range that the log has.
-        waiting: Bytes to read.
+        waiting: Size to read: bytes, or records of 0.8 and later.
         gap: Data that was lost before it could be read, or None.
     """
 

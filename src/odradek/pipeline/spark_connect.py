@@ -77,4 +77,4 @@ class _Committer:
         ledgers = [Ledger(flow.sink.path, name) for name, flow in self.pipeline.flows.items()]
         entries = [entry for ledger in ledgers for entry in ledger.written_by(self.run)]
         used = sum(log_bytes(entry.start, entry.end) for entry in entries)
-        return RunLimits(self.pipeline.run.max_bytes, self.ends, used)
+        return RunLimits(self.pipeline.run_size, self.ends, used)

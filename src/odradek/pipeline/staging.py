@@ -22,8 +22,10 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from odradek.pipeline.decode import POSITION_COLUMNS, RECORD_TIME, Decoded, DecodeJob, decode
+from odradek.pipeline.errors import InexactRead
 from odradek.pipeline.ledger import DataFile
 from odradek.pipeline.times import directories, floor_minutes, local_hours, seconds
+from odradek.spark.schema import RANGE_ROWS
 
 __all__ = ["CoveredRange", "StageJob", "Stager", "TaskOutput", "file_prefix", "is_ours"]
 
@@ -128,12 +130,18 @@ class Stager:
         self._files: dict[tuple[str, ...], _File] = {}
         self._dead: _File | None = None
         self._runs = _Runs(self.output.runs)
+        self._ranges = _Ranges(self.output.runs, job.prefix)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows of the data source, in the order of their log."""
         if not batch.num_rows:
             return
-        self._runs.add(batch)
+        if RANGE_ROWS.name in batch.schema.names:
+            batch = self._ranges.add(batch)
+            if not batch.num_rows:
+                return
+        else:
+            self._runs.add(batch)
         decoded = decode(self.job.decode, batch)
         good: Array = pc.is_null(decoded.reasons)
         dead = batch.num_rows - pc.sum(good).as_py()
@@ -149,7 +157,12 @@ class Stager:
             self._add_good(table)
 
     def finish(self) -> TaskOutput:
-        """Close all files; they are on disk when this returns."""
+        """Close all files; they are on disk when this returns.
+
+        Raises:
+            InexactRead: Rows are missing, or came twice, according to the ranges that the data source has read.
+        """
+        self._ranges.check()
         for values in list(self._files):
             self._close(values)
         if self._dead is not None:
@@ -170,7 +183,7 @@ class Stager:
     def _count(self, table: pa.Table, sizes: Array) -> None:
         output, times = self.output, table[RECORD_TIME].combine_chunks()
         output.rows += table.num_rows
-        output.payload += pc.sum(sizes).as_py()
+        output.payload += pc.sum(sizes).as_py() or 0
         counted = pa.table({
             "topic": table["topic"], "size": sizes,
             "bucket": floor_minutes(times, self.job.bucket_minutes), "hour": floor_minutes(times, 60),
@@ -179,7 +192,7 @@ class Stager:
             output.audit[row["bucket"], row["topic"]] += row["count_all"]
         for row in counted.group_by(["hour", "topic"]).aggregate([([], "count_all"), ("size", "sum")]).to_pylist():
             output.hours[row["topic"], row["hour"], "rows"] += row["count_all"]
-            output.hours[row["topic"], row["hour"], "bytes"] += row["size_sum"]
+            output.hours[row["topic"], row["hour"], "bytes"] += row["size_sum"] or 0
 
     def _add_good(self, table: pa.Table) -> None:
         hours = local_hours(table[RECORD_TIME].combine_chunks(), self.job.zone)
@@ -317,6 +330,33 @@ def _to_disk(file: Path, root: Path) -> None:
 
 
 # ---- covered ranges ------------------------------------------------------------------------------------------
+
+
+class _Ranges:
+    """Ranges that the data source says it has read (`RANGE_ROWS`), and the rows that came of them."""
+
+    def __init__(self, runs: list[CoveredRange], attempt: str) -> None:
+        self._runs, self._attempt = runs, attempt
+        self._missing: Counter[tuple[str, int]] = Counter()
+
+    def add(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Count rows and take note of ranges; return the rows of records."""
+        is_record: Array = pc.is_null(batch[RANGE_ROWS.name])
+        records = batch.filter(is_record)
+        for row in batch.filter(pc.invert(is_record)).to_pylist():
+            self._missing[row["topic"], row["partition"]] += row[RANGE_ROWS.name]
+            self._runs.append(CoveredRange(row["topic"], str(row["partition"]), row["offset"], row["nextOffset"]))
+        logs = pa.table({"topic": records["topic"], "partition": records["partition"]})
+        for row in logs.group_by(["topic", "partition"]).aggregate([([], "count_all")]).to_pylist():
+            self._missing[row["topic"], row["partition"]] -= row["count_all"]
+        return records
+
+    def check(self) -> None:
+        """Raise InexactRead unless every range gave the rows that it should."""
+        for (topic, partition), count in self._missing.items():
+            if count:
+                what = f"{count} rows are missing" if count > 0 else f"{-count} rows too many came"
+                raise InexactRead(self._attempt, f"{topic}/{partition}: {what}")
 
 
 class _Runs:

@@ -84,7 +84,7 @@ async def verify(
     findings = [*_of_ledger(table), *_of_files(table), *_of_delta(table)]
     unreadable = {finding.where for finding in findings if finding.kind == "unreadable"}
     chosen = [entry for entry in table.appends if batches is None or entry.batch in batches]
-    comparison = LogComparison(table, chosen, unreadable, advance)
+    comparison = LogComparison(table, chosen, unreadable, advance, by_records=pipeline.source.kafka is not None)
     if comparison.partitions:
         async with open_logs(pipeline.source, comparison.partitions) as logs:
             await comparison.run(logs)

@@ -9,7 +9,7 @@ from odradek.errors import OdradekError
 from odradek.pipeline.checkpoint import Checkpoint, checkpoint_dir
 from odradek.pipeline.config import Pipeline
 from odradek.pipeline.ledger import Ledger, Offsets, live_files
-from odradek.pipeline.sources import PartitionBacklog, backlog_of, batch_bytes, flow_options
+from odradek.pipeline.sources import PartitionBacklog, backlog_of, flow_options
 
 __all__ = ["FlowPlan", "Status", "backlog", "plan", "status"]
 
@@ -77,7 +77,7 @@ def plan(pipeline: Pipeline, name: str) -> FlowPlan:
     """Return the ranges a run would read. Raises as `backlog`."""
     logs = backlog(pipeline, name)
     waiting = sum(log.waiting for log in logs)
-    return FlowPlan(name, logs, waiting, -(-waiting // batch_bytes(pipeline.run)))
+    return FlowPlan(name, logs, waiting, -(-waiting // pipeline.batch_size))
 
 
 def status(pipeline: Pipeline, name: str) -> Status:

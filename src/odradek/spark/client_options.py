@@ -161,13 +161,15 @@ def _text(text: str, option: str) -> str:
 
 def _sasl(option_map: OptionMap, *, used: bool) -> dict[str, Any]:
     """Return the options of `Security` for SASL. Java's clients ignore them without SASL, and so do we."""
-    mechanism = option_map.take("kafka.sasl.mechanism", lambda text, _: text.strip().upper(), "GSSAPI")
+    mechanism = option_map.take("kafka.sasl.mechanism", lambda text, _: text.strip().upper(), None)
     jaas: dict[str, Any] = option_map.take("kafka.sasl.jaas.config", _login, {})
     service = option_map.take("kafka.sasl.kerberos.service.name", _text, None)
     if not used:
         return {}
     if service is not None:
         jaas = {**jaas, "sasl_kerberos_service_name": service}
+    if mechanism is None and jaas:
+        mechanism = "GSSAPI"  # as in Java's clients; without any option, the environment decides
     return {"sasl_mechanism": mechanism, **jaas}
 
 

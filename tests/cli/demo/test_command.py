@@ -25,9 +25,9 @@ from odradek.cli.demo import command as module
 from odradek.cli.demo.counts import numbered
 from odradek.cli.demo.display import Meter
 from odradek.cli.demo.result import DemoResult, TableResult, differences, report
-from odradek.cli.demo.table import count_rows
+from odradek.cli.demo.table import TableSource, count_rows, pipeline_file
 from odradek.cli.demo.worker import texts, times
-from odradek.pipeline.config import Flow, SinkConfig
+from odradek.pipeline.config import Flow, SinkConfig, load
 from odradek.pipeline.ledger import DataFile, Ledger, LedgerEntry
 from odradek.pipeline.tables import open_table
 
@@ -158,6 +158,29 @@ def test_too_few_lines_are_wrong_usage(tmp_path: Path) -> None:
     file = tmp_path / "lines"
     file.write_bytes(b"just one\n")
     assert run(["demo", "--input", os.fspath(file)]) == 2
+
+
+def test_a_real_broker_has_no_zookeeper_of_the_users(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["demo", "--kafka", "4.3.1", "--zookeeper", "localhost:2181"]) == 2
+    assert "leave out --zookeeper" in capfd.readouterr().err
+
+
+def test_offsets_are_not_reported_as_bytes() -> None:
+    table = replace(TABLE, log_bytes=1_003, log_unit="records")
+    assert "16 log ranges, 1,003 offsets read again: complete" in report(replace(SUCCESS, table=table))
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (TableSource.kafka07("zk:1/a", ["1@/d"], ["t"]), {"zookeeper": "zk:1/a"}),
+        (TableSource.kafka("kafka://h:9092", ["t"]), {"kafka": "kafka://h:9092"}),
+    ],
+)
+def test_the_pipeline_file_names_the_cluster(source: TableSource, expected: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.toml"
+    file.write_text(pipeline_file(tmp_path, source), "utf-8")
+    assert load(file).source.model_dump(exclude_unset=True) == expected
 
 
 def test_generated_messages_have_about_100_bytes() -> None:

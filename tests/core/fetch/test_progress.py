@@ -52,6 +52,28 @@ def test_the_starting_position_is_worth_storing_when_nothing_is_stored() -> None
     assert PartitionProgress(None).to_commit is None
 
 
+def test_what_a_transaction_stores_is_not_worth_storing() -> None:
+    progress = PartitionProgress(P(0))
+    span = progress.deliver(P(10))
+    span.leave_to_transactions()
+    assert progress.to_commit is None
+    span.done()
+    assert progress.position == 10 and progress.to_commit is None
+    assert progress.restart(P(5)).to_commit == 5
+
+
+def test_spans_give_a_position_once_everything_before_them_is_done_or_among_them() -> None:
+    progress = PartitionProgress(P(0))
+    first, second, third = (progress.deliver(P(n)) for n in (10, 20, 30))
+    assert progress.position_after({first}) == 10
+    assert progress.position_after({second}) is None
+    assert progress.position_after({first, second}) == 20
+    assert progress.position_after({third, first}) is None
+    second.done()
+    assert progress.position_after({first}) == 20 and progress.position_after({first, third}) == 30
+    assert progress.position == 0 and progress.position_after(set()) == 0
+
+
 def test_what_was_taken_back_is_not_done() -> None:
     progress = PartitionProgress(P(0))
     span = progress.deliver(P(30))

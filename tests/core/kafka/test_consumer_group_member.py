@@ -366,10 +366,10 @@ def test_answers_that_fit_nothing_are_refused() -> None:
 
 def test_a_thread_that_kept_the_member_alive_hands_over_its_epoch_and_all_is_sent_again() -> None:
     driver = Driver().joined(0)
-    request = driver.member.keep_alive()
-    assert request == ConsumerGroupHeartbeatRequest(group_id="g", member_id="uuid", member_epoch=1)
+    request = driver.member.heartbeat
+    assert request is not None and (request.member_epoch, request.subscribed_topic_names) == (1, ("t",))
     assert driver.poll() == []
-    driver.member.kept_alive(request, target(0, 1, epoch=3))
+    driver.member.heartbeat_answered(request, target(0, 1, epoch=3))
     again = driver.expect(target(0, 1, epoch=3))
     assert (again.member_epoch, again.subscribed_topic_names, len(again.topic_partitions or ())) == (3, ("t",), 1)
     assert driver.poll()[0] == Assign(tp(1))
@@ -377,17 +377,17 @@ def test_a_thread_that_kept_the_member_alive_hands_over_its_epoch_and_all_is_sen
 
 def test_an_answer_from_before_the_thread_took_over_does_not_bring_the_old_epoch_back() -> None:
     driver = Driver().joined(0)
-    request = driver.member.keep_alive()
+    request = driver.member.heartbeat
     assert request is not None
     driver.now += 5
     driver.sent()
-    driver.member.kept_alive(request, beat(4))
+    driver.member.heartbeat_answered(request, beat(4))
     driver.member.receive(beat(1), driver.now)
     assert driver.sent().member_epoch == 4
 
 
 def test_a_member_without_an_epoch_is_not_kept_alive() -> None:
     driver = Driver()
-    assert driver.member.keep_alive() is None
-    driver.member.kept_alive(ConsumerGroupHeartbeatRequest(), beat(9))
+    assert driver.member.heartbeat is None
+    driver.member.heartbeat_answered(ConsumerGroupHeartbeatRequest(), beat(9))
     assert driver.member.epoch == 0

@@ -12,10 +12,25 @@ from odradek.core.kafka.lightweight_consumer import (
     LightweightConsumer,
     LightweightConsumerEvent,
     LightweightConsumerState,
+    LightweightTrace,
     event_of,
 )
 from odradek.errors import ConfigError, LocalProtocolError
 from odradek.types import TopicPartition
+from odradek.wire.kafka.error_codes import ErrorCode
+from odradek.wire.kafka.messages.groups import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+)
+from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 COORDINATOR = GroupCoordinator(1, "b1", 9092)
@@ -132,3 +147,71 @@ def test_what_a_member_asks_for_is_an_event_of_the_document(
 def test_every_event_of_the_document_has_its_place_in_the_released_protocols() -> None:
     assert RELEASED.keys() == set(LightweightConsumerEvent)
     assert all(released.classic and released.consumer_group for released in RELEASED.values())
+
+
+# ---- the trace of a member ----------------------------------------------------------------------------------------
+
+E, S = LightweightConsumerEvent, LightweightConsumerState
+NAMED = FindCoordinatorResponse(node_id=1, host="b1", port=9092)
+
+
+def joined() -> LightweightTrace:
+    trace = LightweightTrace(["b1:9092", "b2:9092"])
+    trace.start()
+    trace.answered(MetadataRequest(), None)
+    trace.answered(MetadataRequest(), MetadataResponse(brokers=(MetadataResponseBroker(host="b3", port=9092),)))
+    trace.answered(FindCoordinatorRequest(), NAMED)
+    trace.answered(JoinGroupRequest(), JoinGroupResponse(generation_id=1))
+    trace.carried_out(Assign(frozenset({A})), {A: 5})
+    return trace
+
+
+def test_a_member_that_joins_goes_through_on_start() -> None:
+    trace = joined()
+    assert trace.events == [E.ON_START, E.CHANNEL_FAILED, E.CLUSTER_INFO, E.REGISTRY_ACCEPTED, E.START_FETCHERS]
+    assert trace.state is S.FETCHING and trace.consumer.coordinator == COORDINATOR
+    assert trace.consumer.consumed_offsets() == {A: 5} and trace.consumer.next_broker() == "b3:9092"
+
+
+@pytest.mark.parametrize("code", [14, 15, 16, None])
+def test_a_rejected_join_consults_the_brokers_again(code: int | None) -> None:
+    trace = LightweightTrace(["b1:9092"])
+    trace.start()
+    trace.answered(FindCoordinatorRequest(), FindCoordinatorResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
+    trace.answered(FindCoordinatorRequest(), NAMED)
+    trace.answered(JoinGroupRequest(), None if code is None else JoinGroupResponse(error_code=code))
+    assert trace.events == [E.ON_START, E.CLUSTER_INFO, E.REGISTRY_REJECTED]
+    assert trace.state is S.CONSULTING
+
+
+def test_a_join_that_is_only_to_be_repeated_rejects_nothing() -> None:
+    trace = LightweightTrace(["b1:9092"])
+    trace.start()
+    trace.answered(FindCoordinatorRequest(), NAMED)
+    trace.answered(JoinGroupRequest(), JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED))
+    assert trace.state is S.REGISTERING
+
+
+def test_a_rebalance_stops_and_starts_the_fetchers_and_its_join_is_no_registry() -> None:
+    trace = joined()
+    trace.answered(HeartbeatRequest(), HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+    trace.answered(OffsetCommitRequest(), OffsetCommitResponse())
+    trace.carried_out(Revoke(frozenset({A})))
+    trace.answered(JoinGroupRequest(), JoinGroupResponse(generation_id=2))
+    trace.carried_out(Assign(frozenset({B})), {B: 3})
+    assert trace.events[5:] == [E.OFFSETS_WANTED, E.STOP_FETCHERS, E.START_FETCHERS]
+    assert trace.consumer.consumed_offsets() == {B: 3}
+
+
+def test_a_removed_member_that_knows_its_coordinator_registers_at_once() -> None:
+    trace = joined()
+    trace.carried_out(Lost(frozenset({A})))
+    trace.answered(JoinGroupRequest(), JoinGroupResponse(generation_id=3))
+    assert trace.events[5:] == [E.LOST_CONNECTION, E.CLUSTER_INFO, E.REGISTRY_ACCEPTED]
+
+
+def test_a_member_that_leaves_or_fails_shuts_down() -> None:
+    left, failed = joined(), joined()
+    left.answered(LeaveGroupRequest(), LeaveGroupResponse())
+    failed.carried_out(Fail(ConfigError("x")))
+    assert left.state is failed.state is S.STOPPED

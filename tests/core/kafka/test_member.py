@@ -511,10 +511,10 @@ def test_what_comes_late_changes_nothing() -> None:
 
 def test_an_error_that_a_thread_got_for_this_generation_counts_and_one_for_an_older_does_not() -> None:
     driver = Driver().stable(0)
-    request = driver.member.keep_alive()
+    request = driver.member.heartbeat
     assert isinstance(request, HeartbeatRequest)
-    driver.member.kept_alive(HeartbeatRequest(group_id="g", member_id="me"), HeartbeatResponse(error_code=25))
+    driver.member.heartbeat_answered(HeartbeatRequest(group_id="g", member_id="me"), HeartbeatResponse(error_code=25))
     assert driver.poll() == [] and driver.member.owned == tp(0)
-    driver.member.kept_alive(request, HeartbeatResponse(error_code=27))
+    driver.member.heartbeat_answered(request, HeartbeatResponse(error_code=27))
     assert driver.poll() == [Revoke(tp(0))]
-    assert Driver().member.keep_alive() is None
+    assert Driver().member.heartbeat is None

@@ -139,6 +139,15 @@ def test_a_batch_leaves_with_the_stamp_that_it_has_then() -> None:
     assert with_producer(second, 7, 1, 10) == first
 
 
+def test_a_batch_of_a_transaction_says_so() -> None:
+    made = batch(b"v", stamp=Stamp(WHERE, ProducerIdentity(7, 3, "tx"), 0, 1))
+    data = bytes_for(made, V40, NO_LIMIT, NOW)
+    assert batch_header(memoryview(data)).is_transactional
+    assert produce_request([(made, data)], acks=-1, timeout_ms=5, topic_ids={}).transactional_id == "tx"
+    plain = bytes_for(batch(b"v", stamp=Stamp(WHERE, ProducerIdentity(7, 3), 0, 1)), V40, NO_LIMIT, NOW)
+    assert not batch_header(memoryview(plain)).is_transactional
+
+
 def test_batches_are_grouped_by_topic() -> None:
     others = PartitionBatch(TopicPartition("u", 3), [b"x"])
     request = produce_request([(batch(b"v"), b"1"), (others, b"2")], acks=-1, timeout_ms=5, topic_ids={"t": bytes(16)})

@@ -263,6 +263,28 @@ def test_an_expired_batch_of_a_transaction_leaves_the_epoch_to_the_abort() -> No
     assert state.stamp(A, 1).producer.epoch == 3
 
 
+def test_a_gap_is_seen_until_the_next_epoch() -> None:
+    state = ready(transactional=True)
+    assert not state.has_gap
+    state.answered(state.stamp(A, 3), 0, 7)
+    assert not state.has_gap
+    state.withdraw(state.stamp(A, 2))  # certainly not written
+    assert not state.has_gap
+    state.expire(state.stamp(B, 1))
+    assert state.has_gap
+    assert state.identify(4000, 4, "tx", transactions_v2=True) == {}
+    assert not state.has_gap
+    assert state.stamp(A, 1).producer == ProducerIdentity(4000, 4, "tx", True)
+
+
+def test_a_refused_batch_of_a_transaction_leaves_nothing_behind_in_the_next_epoch() -> None:
+    state = ready(transactional=True)
+    assert state.answered(state.stamp(A, 1), 45).step is NextStep.ABORT
+    assert state.has_gap
+    state.identify(4000, 4)
+    assert state.can_send(A) and state.stamp(A, 1).base_sequence == 0
+
+
 def test_answers_about_batches_that_are_decided_change_nothing() -> None:
     state = ready()
     stamp = state.stamp(A, 1)

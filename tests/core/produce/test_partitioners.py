@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from odradek.core.produce.partitioners import (
     RoundRobin,
     java_string_hash,
 )
+from odradek.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -112,3 +114,26 @@ def test_round_robin_goes_round_for_each_topic_by_itself() -> None:
     assert [partitioner("t", None, 3) for _ in range(4)] == [0, 1, 2, 0]
     assert [partitioner("u", b"k", 2) for _ in range(3)] == [0, 1, 0]
     assert partitioner("t", None, 2) == 0  # the fifth, of two partitions now
+
+
+@pytest.mark.parametrize(
+    "partitioner", [KeyHash(), JavaHash(), RandomPartitioner(random.Random(7).randrange), RoundRobin()]
+)
+def test_without_partitions_the_error_names_the_count(partitioner: Partitioner) -> None:
+    with pytest.raises(ConfigError, match="count=0"):
+        partitioner("t", b"key", 0)
+
+
+@pytest.mark.parametrize("partitioner", [KeyHash(), JavaHash()])
+def test_a_key_that_is_not_bytes_is_named_in_the_error(partitioner: Partitioner) -> None:
+    key: Any = 7
+    with pytest.raises(TypeError, match="key"):
+        partitioner("t", key, 3)
+
+
+def test_an_error_of_the_randomness_itself_is_raised_as_it_is() -> None:
+    def broken(count: int) -> int:
+        raise RuntimeError("no entropy")
+
+    with pytest.raises(RuntimeError, match="no entropy"):
+        RandomPartitioner(broken)("t", b"key", 3)

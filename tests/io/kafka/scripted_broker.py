@@ -11,6 +11,7 @@ from anyio.abc import ByteStream, TaskGroup
 from tests.frames import FrameReader
 
 from odradek.core.backoff import Backoff
+from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.produce import OnLeader
 from odradek.core.kafka.routing import BrokerEndpoint, KafkaRoutingTable, Partition, Topic
 from odradek.core.kafka.versions import BrokerVersions, VersionRange
@@ -279,6 +280,7 @@ async def running(
                 versions=lambda: broker.can,
                 routing=lambda: table,
                 on_leader=on_leader,
+                epochs=LeaderEpochs(),
                 settings=settings,
                 clock=lambda: 1_700_000_000.0,
             )

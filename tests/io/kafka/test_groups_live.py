@@ -20,6 +20,7 @@ from tests.io.kafka.groups import ASYNCIO, cluster, new_topic, until
 
 import odradek as od
 from odradek.errors import Unsupported
+from odradek.io.kafka.offsets import KafkaOffsets
 from odradek.testing import KafkaBroker
 from odradek.testing.kafka.releases import NEWEST
 from odradek.types import LATEST, Position
@@ -110,8 +111,8 @@ async def test_two_members_share_the_partitions_and_deliver_every_record_once(
     async with cluster_with_records(broker, 400) as (k, topic):
         records: Counter[bytes] = Counter()
         async with (
-            k.consumer(topic, group=topic, **setting.options) as first,
-            k.consumer(topic, group=topic, **setting.options) as second,
+            k.consumer(topic, group=topic, commit_metadata="host", **setting.options) as first,
+            k.consumer(topic, group=topic, commit_metadata="host", **setting.options) as second,
         ):
             with anyio.fail_after(60):
                 await until(lambda: len(first.assignment) == len(second.assignment) == PARTITIONS // 2)
@@ -123,8 +124,13 @@ async def test_two_members_share_the_partitions_and_deliver_every_record_once(
                     tasks.cancel_scope.cancel()
             assert topic in await k.driver.groups()
         assert records == Counter(str(n).encode() for n in range(400))
-        committed = await k.driver.offsets(topic).fetch(await k.partitions(topic))
-        assert committed == await k.positions(topic, LATEST)
+        store = k.driver.offsets(topic)
+        assert isinstance(store, KafkaOffsets)
+        partitions = await k.partitions(topic)
+        assert await store.fetch(partitions) == await k.positions(topic, LATEST)
+        epoch = 0 if setting.release == NEWEST else -1
+        stored = await store.fetch_offsets(partitions)
+        assert {(offset.leader_epoch, offset.metadata) for offset in stored.values() if offset} == {(epoch, "host")}
 
 
 async def test_the_partitions_of_a_member_that_leaves_go_to_the_other_one(

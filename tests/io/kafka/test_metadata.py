@@ -75,6 +75,20 @@ def refused(address: str) -> Unreachable:
     return Unreachable("tcp", address, "refused")
 
 
+async def test_a_topic_whose_answer_takes_long_is_not_taken_for_one_that_does_not_exist() -> None:
+    brokers = Brokers(topic_response("t", 1))
+    async with opened(brokers, MetadataOptions(creation_s=0.0)) as metadata, anyio.create_task_group() as tasks:
+        brokers.gate = anyio.Event()
+
+        async def answer() -> None:
+            await wait_all_tasks_blocked()
+            assert brokers.gate is not None
+            brokers.gate.set()
+
+        tasks.start_soon(answer)
+        assert (await metadata.table_for_topic("t")).registered("t")
+
+
 # ---- bootstrap ---------------------------------------------------------------------------------------------------
 
 
@@ -85,6 +99,34 @@ async def test_the_first_address_that_answers_is_enough() -> None:
         assert metadata.table.brokers == {1: Broker(1, "b1", 9092), 2: Broker(2, "b2", 9092)}
     assert {host for host, _ in brokers.asked} <= {"s1", "s2", "s3"}
     assert brokers.names_asked[-1] == []
+
+
+async def test_a_broker_that_hangs_does_not_hold_up_the_others() -> None:
+    brokers = Brokers()
+    ask, hanging = brokers.ask, {"s1", "s2", "b1"}
+
+    async def ask_or_hang(broker: Broker, build: Callable[[BrokerVersions], MetadataRequest]) -> MetadataResponse:
+        if broker.host in hanging:
+            await anyio.sleep_forever()
+        return await ask(broker, build)
+
+    brokers.ask = ask_or_hang  # type: ignore[method-assign]
+    async with opened(brokers) as metadata:
+        for _ in range(3):
+            await metadata.refresh()
+    assert {host for host, _ in brokers.asked} <= {"s3", "b2"}
+    assert len(brokers.asked) == 4
+
+
+async def test_listeners_that_close_in_the_tls_handshake_are_not_tried_for_long() -> None:
+    brokers = Brokers()
+    brokers.down = {broker.host: Unreachable("tls", broker.address, "closed by the peer") for broker in SEEDS}
+    patient = MetadataOptions(bootstrap_timeout_s=600.0, backoff=Backoff(0, 1, 0.01))
+    with pytest.raises(Unreachable) as caught:
+        async with opened(brokers, patient):
+            pass
+    assert caught.value.step == "tls"
+    assert len(brokers.asked) == 3 * len(SEEDS)
 
 
 async def test_addresses_are_tried_again_until_one_answers() -> None:

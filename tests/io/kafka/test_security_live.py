@@ -270,12 +270,17 @@ async def test_the_name_in_a_certificate_does_not_matter_if_it_is_not_checked(ba
         ("kafka", "SSL", "version", "use a URL with +ssl"),
         ("kafka+sasl", "SASL_SSL", "version", "use a URL with +ssl"),
         ("kafka+sasl", "PLAINTEXT", None, "use a URL without +sasl"),
+        ("kafka+ssl", "PLAINTEXT", "tls", "use a URL without +ssl"),
+        ("kafka+sasl+ssl", "SASL_PLAINTEXT", "tls", "use a URL without +ssl"),
+        ("kafka+ssl", "SASL_SSL", "sasl", "use a URL with +sasl"),
+        ("kafka+sasl+ssl", "SSL", None, "use a URL without +sasl"),
     ],
 )
 async def test_the_wrong_scheme_for_a_listener_says_which_one_it_expects(
     broker: KafkaBroker, scheme: str, listener: str, step: str | None, hint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    security = login("PLAIN") if "sasl" in scheme else None
+    ca = str(broker.certificates.ca_file) if "ssl" in scheme else None
+    security = login("PLAIN", ssl_cafile=ca) if "sasl" in scheme else od.Security(ssl_cafile=ca)
     error = await refusal(url(scheme, broker, listener), security, caplog)
     assert hint in error.hint
     assert getattr(error, "step", None) == step

@@ -5,6 +5,8 @@ worker writes numbered messages to two topics. Two consumers handle them; a thir
 is killed while it holds uncommitted messages when 55 % are handled. The worker waits at both points, so that both
 happen in mid-stream however fast the machine is. At the end every number must have been handled.
 
+With --kafka the cluster is one real broker of that release instead.
+
 Then the pipeline turns both topics into a table, on Spark. Every number must be in it exactly once, and the brokers'
 logs must agree.
 """
@@ -17,6 +19,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import NamedTuple
 from uuid import uuid4
 
 import anyio
@@ -25,17 +28,24 @@ import click
 
 import odradek as od
 from odradek.cli.demo.display import Scene, display_for
-from odradek.cli.demo.messages import BROKERS, TOPICS, MessageDemo
+from odradek.cli.demo.messages import BROKERS, KAFKA_STALL_SECONDS, PARTITIONS, STALL_SECONDS, TOPICS, MessageDemo
 from odradek.cli.demo.result import DemoResult, TableResult, differences, report
 from odradek.cli.demo.table import TableSource, check_installed, make_table
 from odradek.cli.options import JSON, QUIET, examples
 from odradek.cli.output import echo_json
-from odradek.testing import ZooKeeperServer
+from odradek.testing import KafkaBroker, ZooKeeperServer
 from odradek.testing.zookeeper_client import SyncZooKeeperClient
 
 __all__ = ["demo"]
 
-BUDGET_SECONDS = 170.0
+BUDGET_SECONDS, KAFKA_BUDGET_SECONDS = 170.0, 290.0
+
+BROKER_CONFIG = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.min.session.timeout.ms": "6000",
+    "group.consumer.session.timeout.ms": "10000",
+}
+"""Configuration of a real broker: the members of a group do not wait for others, and a killed one is noticed soon."""
 
 
 @click.command(
@@ -43,6 +53,7 @@ BUDGET_SECONDS = 170.0
         "odradek demo",
         "odradek demo --messages 100000 --json",
         "odradek demo --input /var/log/syslog",
+        "odradek demo --kafka 4.3.1",
     )
 )
 @click.option("--messages", type=click.IntRange(min=1000), metavar="N", help="How many messages (default: 1,000,000).")
@@ -54,9 +65,17 @@ BUDGET_SECONDS = 170.0
     help="Use the lines of this file as messages, at most N.",
 )
 @click.option("--zookeeper", metavar="HOST:PORT,...", help="Use a node of this ZooKeeper instead of starting one.")
+@click.option(
+    "--kafka",
+    metavar="VERSION",
+    help="Use a real broker of this release of Kafka, 0.9 or later, such as 4.3.1. Its jars come from Maven when it is "
+    "first used.",
+)
 @JSON
 @QUIET
-def demo(messages: int | None, source: str | None, zookeeper: str | None, as_lines: bool, quiet: bool) -> int:
+def demo(
+    messages: int | None, source: str | None, zookeeper: str | None, kafka: str | None, as_lines: bool, quiet: bool
+) -> int:
     """Write a million messages, read them with a group that loses a member, put them into a table, count them all.
 
     Starts a ZooKeeper, two brokers, a producer, three consumers and Spark on free ports of this machine, and stops them
@@ -64,13 +83,15 @@ def demo(messages: int | None, source: str | None, zookeeper: str | None, as_lin
     code is 1 if a message was lost or is not in the table exactly once. Takes about half a minute, at most three.
     """
     check_installed()
+    if kafka is not None and zookeeper is not None:
+        raise click.UsageError("--kafka starts a cluster of its own: leave out --zookeeper")
     if source is not None:
         messages = min(messages or 1 << 62, _count_lines(source))
     scene = Scene(1_000_000 if messages is None else messages)
     if scene.messages < 1000:
         raise click.UsageError(f"{source}: has {scene.messages} lines; the demo needs at least 1000")
     with _directory() as directory:
-        result = od.run(_perform, scene, directory, source, zookeeper, quiet or as_lines)
+        result = od.run(_perform, scene, directory, source, _Cluster(zookeeper, kafka), quiet or as_lines)
     if as_lines:
         echo_json(asdict(result))
     else:
@@ -100,27 +121,55 @@ def _directory() -> Iterator[Path]:
         raise
 
 
-async def _perform(scene: Scene, directory: Path, source: str | None, zookeeper: str | None, quiet: bool) -> DemoResult:
+class _Cluster(NamedTuple):
+    """The cluster to run on: a release of Kafka; or 0.7 with the address of a ZooKeeper, None to start one."""
+
+    zookeeper: str | None
+    kafka: str | None
+
+
+async def _perform(scene: Scene, directory: Path, source: str | None, cluster: _Cluster, quiet: bool) -> DemoResult:
+    stall, limit = (KAFKA_STALL_SECONDS, KAFKA_BUDGET_SECONDS) if cluster.kafka else (STALL_SECONDS, BUDGET_SECONDS)
     with display_for(scene, quiet=quiet) as display:
-        messages, table = MessageDemo(scene, display, directory, source), None
-        with anyio.move_on_after(BUDGET_SECONDS) as budget:
-            table = await _run(messages, zookeeper)
+        messages, table = MessageDemo(scene, display, directory, source, stall), None
+        with anyio.move_on_after(limit) as budget:
+            run = _run_kafka(messages, cluster.kafka) if cluster.kafka else _run_kafka07(messages, cluster.zookeeper)
+            table = await run
         if budget.cancelled_caught:
-            display.event(f"stopped: not done within {BUDGET_SECONDS:.0f} s")
+            display.event(f"stopped: not done within {limit:.0f} s")
         return replace(messages.result(), table=table, directory=str(directory), seconds=scene.age())
 
 
-async def _run(messages: MessageDemo, existing: str | None) -> TableResult | None:
-    """Run both parts; skip the second one if messages were lost."""
+async def _run_kafka07(messages: MessageDemo, existing: str | None) -> TableResult | None:
+    """Run both parts on brokers of 0.7; skip the second one if messages were lost."""
     result = None
     async with _zookeeper(existing) as zookeeper, anyio.create_task_group() as tasks, AsyncExitStack() as stack:
-        await messages.run(stack, tasks, zookeeper)
+        await messages.run(stack, tasks, await messages.start_brokers(stack, tasks, zookeeper))
         if messages.complete:
             logs = {number: messages.log_dir(number) for number in BROKERS}
             written = [f"{number}@{log_dir}" for number, log_dir in logs.items() if any(log_dir.glob("*/*.kafka"))]
-            source = TableSource(zookeeper, written, TOPICS)
-            result = await make_table(messages.scene, messages.display, messages.directory, source)
+            result = await _table(messages, TableSource.kafka07(zookeeper, written, TOPICS))
     return result
+
+
+async def _run_kafka(messages: MessageDemo, version: str) -> TableResult | None:
+    """Run both parts on a real broker; skip the second one if messages were lost."""
+    result = None
+    messages.display.event(f"starting a broker of Kafka {version}")
+    broker = KafkaBroker(version, config=BROKER_CONFIG)
+    async with broker, anyio.create_task_group() as tasks, AsyncExitStack() as stack:
+        messages.show_server("broker", f"Kafka {version}", broker.bootstrap)
+        for topic in TOPICS:
+            await anyio.to_thread.run_sync(broker.create_topic, topic, PARTITIONS)
+        url = f"kafka://{broker.bootstrap}"
+        await messages.run(stack, tasks, url)
+        if messages.complete:
+            result = await _table(messages, TableSource.kafka(url, TOPICS))
+    return result
+
+
+async def _table(messages: MessageDemo, source: TableSource) -> TableResult:
+    return await make_table(messages.scene, messages.display, messages.directory, source)
 
 
 @asynccontextmanager

@@ -19,13 +19,17 @@ from odradek.cli.demo.result import DemoResult
 from odradek.cli.demo.worker import WorkerTask
 from odradek.io.drivers import zookeeper_url
 
-__all__ = ["BROKERS", "TOPICS", "MessageDemo"]
+__all__ = ["BROKERS", "KAFKA_STALL_SECONDS", "PARTITIONS", "STALL_SECONDS", "TOPICS", "MessageDemo"]
 
 BROKERS = (1, 2)
 TOPICS = ["clicks", "orders"]
 GROUP = "demo"
 STALL_SECONDS = 30.0
 """Longer than ZooKeeper takes to expire the killed consumer's session and the group to rebalance."""
+KAFKA_STALL_SECONDS = 75.0
+"""Longer than a broker of 0.9 or later takes to do that: its members have 30 s between two heartbeats."""
+PARTITIONS = 4
+"""Partitions of each topic; in 0.7, on each broker."""
 POLL_SECONDS = 0.1
 KILLED = "killed"
 JOIN_FRACTION, KILL_FRACTION, PAUSE_FRACTION = 0.4, 0.55, 0.7
@@ -33,7 +37,7 @@ JOIN_FRACTION, KILL_FRACTION, PAUSE_FRACTION = 0.4, 0.55, 0.7
 waits for that kill."""
 # 0.7's own server.properties, by which messages become visible after a second; and more partitions.
 BROKER_KEYS = {
-    "num.partitions": "4",
+    "num.partitions": str(PARTITIONS),
     "log.flush.interval": "10000",
     "log.default.flush.interval.ms": "1000",
     "log.default.flush.scheduler.interval.ms": "1000",
@@ -47,10 +51,14 @@ class MessageDemo:
         scene, display: What is shown, and how.
         directory: Directory for logs and counts.
         source: File whose lines are the messages; None generates messages.
+        stall_seconds: The group is given up after this long without a message that is handled (s).
     """
 
-    def __init__(self, scene: Scene, display: Display, directory: Path, source: str | None) -> None:
+    def __init__(
+        self, scene: Scene, display: Display, directory: Path, source: str | None, stall_seconds: float = STALL_SECONDS
+    ) -> None:
         self.scene, self.display, self.directory, self._source = scene, display, directory, source
+        self._stall_seconds = stall_seconds
         self._url = ""
         self._result = DemoResult(messages=scene.messages)
         self._counts: dict[str, HandledCounts] = {}
@@ -60,33 +68,46 @@ class MessageDemo:
         self._handled = Meter()
         self._first_handled = self._last_handled = 0.0
 
-    async def run(self, stack: AsyncExitStack, tasks: TaskGroup, zookeeper: str) -> None:
-        """Run the whole sequence; return when every message is handled, or none was for STALL_SECONDS.
-
-        The brokers keep running.
+    async def start_brokers(self, stack: AsyncExitStack, tasks: TaskGroup, zookeeper: str) -> str:
+        """Start the brokers of 0.7, which keep running until `stack` ends; return the URL of their cluster.
 
         Args:
-            stack: Ends every process.
-            tasks: Runs the readers of their events.
+            stack, tasks: As for `run`.
             zookeeper: ZooKeeper's address.
-
-        Raises:
-            ProcessFailed: A process failed; raised from `tasks`.
         """
-        self._url = zookeeper_url(zookeeper)
-        self.scene.processes["zookeeper"] = DemoProcess("zookeeper", f"at {zookeeper}")
-        self.display.event(f"ZooKeeper serves at {zookeeper}")
-        async with anyio.create_task_group() as watching:
-            watching.start_soon(self._watch)
-            await self._sequence(stack, tasks, zookeeper)
-            watching.cancel_scope.cancel()
-
-    async def _sequence(self, stack: AsyncExitStack, tasks: TaskGroup, zookeeper: str) -> None:
+        self.show_server("zookeeper", "ZooKeeper", zookeeper)
         for number in BROKERS:
             await self._start(
                 stack, tasks, f"broker {number}", _broker_command(number, zookeeper, self.log_dir(number))
             )
-        await self._until(lambda: all(self.scene.processes[f"broker {number}"].state for number in BROKERS))
+        while not all(self.scene.processes[f"broker {number}"].state for number in BROKERS):
+            self.display.refresh()
+            await anyio.sleep(POLL_SECONDS)
+        return zookeeper_url(zookeeper)
+
+    def show_server(self, name: str, title: str, address: str) -> None:
+        """Show a server that serves."""
+        self.scene.processes[name] = DemoProcess(name, f"at {address}")
+        self.display.event(f"{title} serves at {address}")
+
+    async def run(self, stack: AsyncExitStack, tasks: TaskGroup, url: str) -> None:
+        """Run the whole sequence; return when every message is handled, or none was for `stall_seconds`.
+
+        Args:
+            stack: Ends every process.
+            tasks: Runs the readers of their events.
+            url: The cluster.
+
+        Raises:
+            ProcessFailed: A process failed; raised from `tasks`.
+        """
+        self._url = url
+        async with anyio.create_task_group() as watching:
+            watching.start_soon(self._watch)
+            await self._sequence(stack, tasks)
+            watching.cancel_scope.cancel()
+
+    async def _sequence(self, stack: AsyncExitStack, tasks: TaskGroup) -> None:
         first, victim = [await self._consumer(stack, tasks, name) for name in ("a", "b")]
         producer = await self._start(stack, tasks, "producer", _worker_command(self._produce_task()), Meter())
         await self._until(lambda: self._waiting)
@@ -210,7 +231,7 @@ class MessageDemo:
         return sum(self._owned.values()) >= self._owned_before_kill
 
     def _stalled(self) -> bool:
-        return time.monotonic() - self._last_handled > STALL_SECONDS
+        return time.monotonic() - self._last_handled > self._stall_seconds
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():  # noqa: ASYNC110 - the awaited events happen in other processes

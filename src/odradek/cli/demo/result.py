@@ -20,13 +20,14 @@ class TableResult:
         file_bytes: Size of the files (bytes).
         commits: Number of committed batches.
         ranges: Log ranges read again for verification.
-        log_bytes: Size of these ranges (bytes).
+        log_bytes: Size of these ranges, in `log_unit`.
         findings: Descriptions of the faults that verification found.
         seconds: Duration of the run, including Spark's start and end (s).
         root: The table's directory.
         ledger: The ledger's directory.
         report: The report page.
         pipeline: The pipeline file.
+        log_unit: `bytes`, or `records` of Kafka 0.8 and later.
     """
 
     rows: int
@@ -43,6 +44,7 @@ class TableResult:
     ledger: str
     report: str
     pipeline: str
+    log_unit: str = "bytes"
 
 
 @dataclass
@@ -118,7 +120,8 @@ def _table_lines(table: TableResult | None) -> Iterator[tuple[str, str]]:
     commits = f"{table.commits} commits, {table.seconds:.0f} s"
     yield "table", f"{table.rows:,} rows in {table.files} files of {size}, {commits}"
     yield "dead", f"{table.dead:,} that could not be decoded"
-    yield "verified", f"{table.ranges} log ranges, {table.log_bytes / 1e6:.1f} MB read again: {state}"
+    size = f"{table.log_bytes / 1e6:.1f} MB" if table.log_unit == "bytes" else f"{table.log_bytes:,} offsets"
+    yield "verified", f"{table.ranges} log ranges, {size} read again: {state}"
 
 
 def _path_lines(result: DemoResult) -> Iterator[tuple[str, str]]:

@@ -25,20 +25,18 @@ if TYPE_CHECKING:
     from odradek.pipeline.tables import CommittedTable
     from odradek.pipeline.verify import VerifyResult
 
-__all__ = ["TableSource", "check_installed", "count_rows", "make_table"]
+__all__ = ["TableSource", "check_installed", "count_rows", "make_table", "pipeline_file"]
 
 NEEDED = ("pyspark", "pyarrow", "pydantic")
 POLL_SECONDS = 0.1
 FLOW = "messages"
 FILE = """\
 [source]
-zookeeper = {zookeeper}
-# ZooKeeper and the brokers stop with the demo; their logs remain. With this line instead, every command still works:
-# logs = {logs}
+{source}
 
 [run]
 checkpoint = {checkpoint}
-batch_bytes = "16m"
+{limit}
 
 [flows.messages]
 topics = {topics}
@@ -58,14 +56,35 @@ class TableSource(NamedTuple):
     """The source of the table.
 
     Args:
-        zookeeper: Address of the cluster's ZooKeeper.
-        logs: Log directories of the brokers that have messages, as in a pipeline file.
+        source: Lines of the pipeline file's table [source].
+        limit: Line with the size of a batch.
         topics: All topics.
+        by_records: True if positions count records.
     """
 
-    zookeeper: str
-    logs: Sequence[str]
+    source: str
+    limit: str
     topics: Sequence[str]
+    by_records: bool = False
+
+    @classmethod
+    def kafka07(cls, zookeeper: str, logs: Sequence[str], topics: Sequence[str]) -> TableSource:
+        """Return a cluster of 0.7: its ZooKeeper, and the log directories of brokers that have messages."""
+        source = (
+            f"zookeeper = {_toml(zookeeper)}\n# ZooKeeper and the brokers stop with the demo; their logs remain. With "
+            f"this line instead, every command still works:\n# logs = {_toml(logs)}"
+        )
+        return cls(source, 'batch_bytes = "16m"', topics)
+
+    @classmethod
+    def kafka(cls, url: str, topics: Sequence[str]) -> TableSource:
+        """Return a cluster of 0.8 or later."""
+        return cls(f"kafka = {_toml(url)}  # it stops with the demo", "batch_records = 200000", topics, by_records=True)
+
+
+def _toml(value: object) -> str:
+    """Return a string or a list of strings as JSON, which is valid TOML for them."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def check_installed() -> None:
@@ -87,7 +106,7 @@ async def make_table(scene: Scene, display: Display, directory: Path, source: Ta
         ProcessFailed: The run failed.
     """
     file = directory / "pipeline.toml"
-    file.write_text(_file(directory, source), "utf-8")
+    file.write_text(pipeline_file(directory, source), "utf-8")
     began = time.monotonic()
     await _run(scene, display, file)
     seconds = time.monotonic() - began
@@ -110,14 +129,14 @@ async def make_table(scene: Scene, display: Display, directory: Path, source: Ta
         ledger=str(table.root / "_odradek" / "ledger"),
         report=str(report),
         pipeline=str(file),
+        log_unit="records" if source.by_records else "bytes",
     )
 
 
-def _file(directory: Path, source: TableSource) -> str:
-    """Return the pipeline file. Strings and lists of strings are written as JSON, which is valid TOML for them."""
-    paths = {name: str(directory / name) for name in ("checkpoint", "table", "dead")}
-    values = {**source._asdict(), **paths}
-    return FILE.format(**{name: json.dumps(value, ensure_ascii=False) for name, value in values.items()})
+def pipeline_file(directory: Path, source: TableSource) -> str:
+    """Return the pipeline file."""
+    paths = {name: _toml(str(directory / name)) for name in ("checkpoint", "table", "dead")}
+    return FILE.format(source=source.source, limit=source.limit, topics=_toml(source.topics), **paths)
 
 
 async def _run(scene: Scene, display: Display, file: Path) -> None:

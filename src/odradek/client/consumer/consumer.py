@@ -97,6 +97,7 @@ class Consumer(PartitionReaderBase):
             chosen["consumer_id"],
             chosen["assignors"],
             chosen["group_protocol"],
+            chosen["commit_metadata"],
             chosen["revoke_within"],
             chosen["max_blocked"],
         )

@@ -15,7 +15,7 @@ from threading import get_ident
 import anyio
 
 from odradek.client.producer.results import Ack, BufferWaiter, BufferWaiters, Failed, Failures, PendingSend
-from odradek.client.producer.sender import Sender, SenderOptions
+from odradek.client.producer.sender import Sender, SenderOptions, Senders
 from odradek.client.tasks import ShieldedTaskGroup
 from odradek.core.interfaces import (
     ProducerRecord,
@@ -44,21 +44,6 @@ __all__ = ["Dispatcher"]
 
 NOT_STARTED = Closed("this producer is not open; use it inside `async with`")
 NO_TRANSACTION = UsageError("no transaction is open: send records inside `async with producer.transaction()`")
-
-
-class Senders(dict[int, Sender]):
-    """The sender of each broker, made when it is first needed.
-
-    Args:
-        make: Makes the sender of a broker.
-    """
-
-    def __init__(self, make: Callable[[int], Sender]) -> None:
-        self._make = make
-
-    def __missing__(self, broker: int) -> Sender:
-        sender = self[broker] = self._make(broker)
-        return sender
 
 
 class Dispatcher:

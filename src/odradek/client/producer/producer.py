@@ -30,7 +30,7 @@ from odradek.client.producer.validator import TOPIC, RecordValidator
 from odradek.core.interfaces import ProducerRecord, ProtocolDriver
 from odradek.core.produce.batch import RECORD_OVERHEAD_BYTES, AccumulatorLimits
 from odradek.core.produce.partitioners import Partitioner
-from odradek.errors import ConfigError, DeliveryError, OdradekError, Unsupported, UsageError
+from odradek.errors import Closed, ConfigError, DeliveryError, OdradekError, Unsupported, UsageError
 from odradek.types import KiB, TopicPartition
 
 if TYPE_CHECKING:
@@ -413,7 +413,7 @@ class Producer:
 
     def __repr__(self) -> str:
         now = self.statistics()
-        state = "closed" if self._dispatcher.closed_reason is not None else "open"
+        state = "closed" if isinstance(self._dispatcher.closed_reason, Closed) else "open"
         return f"<{type(self).__name__} {state} {now.buffered} buffered {now.written} written {now.failed} failed>"
 
 

@@ -28,7 +28,7 @@ from odradek.errors import ConfigError, LocalProtocolError, MessageTooLarge, Odr
 from odradek.io.notifier import Notifier
 from odradek.types import Broker, KiB
 
-__all__ = ["Sender", "SenderHost", "SenderOptions"]
+__all__ = ["Sender", "SenderHost", "SenderOptions", "Senders"]
 
 THREAD_BYTES = 64 * KiB
 """This much is compressed in a thread: the thread switch costs about 40 us (measured), what gzip takes for 2 KiB, and
@@ -298,6 +298,21 @@ class Sender:
             self.wake()  # a new connection begins in a task, and this may be a callback of the loop
         else:
             self.drain()
+
+
+class Senders(dict[int, Sender]):
+    """The sender of each broker, made when it is first needed.
+
+    Args:
+        make: Makes the sender of a broker.
+    """
+
+    def __init__(self, make: Callable[[int], Sender]) -> None:
+        self._make = make
+
+    def __missing__(self, broker: int) -> Sender:
+        sender = self[broker] = self._make(broker)
+        return sender
 
 
 def _answered(probe: PendingResult[Sequence[PartitionResult] | None] | None) -> bool:

@@ -63,7 +63,8 @@ class ConsumerGroupEvent(Enum):
 
 
 _S, _E = ConsumerGroupState, ConsumerGroupEvent
-_ACTIVE = (_S.JOINING, _S.STABLE, _S.RESOLVING, _S.REVOKING)
+_JOINED = (_S.STABLE, _S.RESOLVING, _S.REVOKING)
+_ACTIVE = (_S.JOINING, *_JOINED)
 
 CONSUMER_GROUP_MEMBER: Machine[ConsumerGroupState, ConsumerGroupEvent] = Machine(
     "consumer group member",
@@ -143,7 +144,34 @@ class ConsumerGroupMember:
         """The token to send with commits. After STALE_MEMBER_EPOCH a commit may be repeated with a newer one."""
         return GroupMetadata(self.settings.group, self.epoch, self.member_id, self.settings.instance_id)
 
+    @property
+    def heartbeat(self) -> ConsumerGroupHeartbeatRequest | None:
+        """The heartbeat that keeps the member in its group, also if it is sent on another connection; None while it has
+        no epoch. It has every field: the coordinator takes it with the previous epoch, too."""
+        if self.state not in _JOINED:
+            return None
+        return ConsumerGroupHeartbeatRequest(
+            group_id=self.settings.group,
+            member_id=self.member_id,
+            member_epoch=self.epoch,
+            instance_id=self.settings.instance_id,
+            rack_id=self.settings.rack,
+            rebalance_timeout_ms=round(self.settings.rebalance_timeout_s * 1000),
+            subscribed_topic_names=tuple(sorted(self.topics)),
+            subscribed_topic_regex=self.regex if self._had_regex else None,
+            server_assignor=self.server_assignor,
+            topic_partitions=self._owned_by_id(),
+        )
+
     # ---- calls ----
+
+    def heartbeat_answered(self, request: Request[Any], response: Response) -> None:
+        """Handle the response to a `heartbeat` that was not an effect of this member: the next one is sent at once. It
+        has every field, so that its response repeats the assignment, and the error."""
+        if self.state in _JOINED and isinstance(response, ConsumerGroupHeartbeatResponse):
+            self._sent.clear()
+            self._heartbeat_at = 0.0
+            self.epoch = max(self.epoch, response.member_epoch)
 
     def subscribe(self, topics: frozenset[str], regex: str = "") -> None:
         """Change the subscription. The next heartbeat carries it, and is sent at once."""
@@ -185,27 +213,6 @@ class ConsumerGroupMember:
             self._go(_E.REVOKED)
             self._heartbeat_at = 0.0  # acknowledge at once
             self._reconcile()
-
-    def keep_alive(self) -> ConsumerGroupHeartbeatRequest | None:
-        """Return a heartbeat that changes nothing, for a thread that sends it in place of this object; None if the
-        member has not joined. Once its response names another epoch the thread continues with that."""
-        if self.state not in _ACTIVE or self.epoch == JOIN_EPOCH:
-            return None
-        return ConsumerGroupHeartbeatRequest(
-            group_id=self.settings.group,
-            member_id=self.member_id,
-            member_epoch=self.epoch,
-            instance_id=self.settings.instance_id,
-        )
-
-    def kept_alive(self, request: Request[Any], response: Response) -> None:
-        """Handle the latest response to `keep_alive`. The next heartbeat is sent at once and has every field, so that
-        its response has the whole assignment, or the error once more."""
-        if self.state in _ACTIVE and self.epoch != JOIN_EPOCH:
-            self._sent.clear()
-            self._heartbeat_at = 0.0
-            if isinstance(response, ConsumerGroupHeartbeatResponse):
-                self.epoch = max(self.epoch, response.member_epoch)
 
     def leave(self) -> None:
         """Leave the group, after everything was committed. The partitions of a static member stay assigned to it until
@@ -323,7 +330,7 @@ class ConsumerGroupMember:
             self._react(ErrorCode(response.error_code), now, backoff_s, response.error_message)
             return
         self.member_id = response.member_id or self.member_id
-        self.epoch = max(self.epoch, response.member_epoch)  # `kept_alive` may have had a newer one
+        self.epoch = max(self.epoch, response.member_epoch)  # `heartbeat_answered` may have had a newer one
         if response.heartbeat_interval_ms > 0:
             self._interval_s = response.heartbeat_interval_ms / 1000
         self._heartbeat_at = min(self._heartbeat_at, now + self._interval_s)

@@ -3,7 +3,8 @@
 In that design ("Kafka 0.9 consumer rewrite", later superseded) the coordinator calls the consumer over a channel that
 the consumer opened: it asks for offsets, stops the fetchers, starts them. In the released protocol only clients send
 requests, so each of these calls became a response to a parked or a periodic request. `RELEASED` maps them
-(specification 6), and `event_of` maps the effects of a group member to the document's events.
+(specification 6). No second client executes the document: `LightweightTrace` follows a group member of this one, from
+its requests, their responses and its effects, through the document's states.
 
 Components: a coordinator connector (one connection to the coordinator), and a list of fetchers. Kept information: the
 server cluster info with the coordinator, and the consumed partition info.
@@ -14,11 +15,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Any
 
 from odradek.core.kafka.group_effects import Assign, Effect, Fail, GroupCoordinator, Lost, Revoke
 from odradek.core.states import Machine
 from odradek.errors import LocalProtocolError
 from odradek.types import TopicPartition
+from odradek.wire.kafka.error_codes import ErrorCode
+from odradek.wire.kafka.messages.groups import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+)
+from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataResponse
+from odradek.wire.kafka.schema import Request, Response
 
 __all__ = [
     "LIGHTWEIGHT_CONSUMER",
@@ -28,6 +41,7 @@ __all__ = [
     "LightweightConsumer",
     "LightweightConsumerEvent",
     "LightweightConsumerState",
+    "LightweightTrace",
     "Released",
     "event_of",
 ]
@@ -124,7 +138,7 @@ class Released:
 
 
 RELEASED: Mapping[LightweightConsumerEvent, Released] = {
-    _E.ON_START: Released("the configured addresses, in random order", "the same"),
+    _E.ON_START: Released("the configured addresses, in a random order", "the same"),
     _E.CHANNEL_FAILED: Released("the next address; a back-off after each round", "the same"),
     _E.CLUSTER_INFO: Released("Metadata, then FindCoordinator of the group", "the same"),
     _E.REGISTRY_ACCEPTED: Released("JoinGroup response with a generation", "the response to a heartbeat of epoch 0"),
@@ -133,8 +147,9 @@ RELEASED: Mapping[LightweightConsumerEvent, Released] = {
         "a heartbeat response with 14, 15 or 16; after 110 and 25 it rejoins, after 35, 42, 82, 111, 112 it stops",
     ),
     _E.LOST_CONNECTION: Released(
-        "no Heartbeat response within the session timeout, a lost connection, or 22 or 25",
-        "a lost connection, or 110 or 25",
+        "22 or 25. After a lost connection, or without a Heartbeat response within the session timeout, the member "
+        "finds its coordinator again; until that says that the member is gone, the fetchers run",
+        "110 or 25; after a lost connection as in classic groups",
     ),
     _E.OFFSETS_WANTED: Released("OffsetCommit: at intervals, and before each JoinGroup", "OffsetCommit: at intervals"),
     _E.STOP_FETCHERS: Released(
@@ -148,6 +163,12 @@ RELEASED: Mapping[LightweightConsumerEvent, Released] = {
     _E.SHUT_DOWN: Released("OffsetCommit, LeaveGroup", "OffsetCommit, ConsumerGroupHeartbeat with epoch -1 or -2"),
 }
 """The document's events in the released protocols. Numbers are error codes."""
+
+_REJECTED = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,3 +294,88 @@ def event_of(effect: Effect) -> LightweightConsumerEvent | None:
         case Fail():
             return _E.SHUT_DOWN
     return None
+
+
+class LightweightTrace:
+    """The states of the document that a member of a classic group goes through.
+
+    Call it with each request that got a response or failed, and with each effect, in their order. What has no
+    counterpart in the document is left out, such as a heartbeat that changes nothing.
+
+    Args:
+        unknown_brokers: The addresses that the client begins with, `host:port`.
+    """
+
+    def __init__(self, unknown_brokers: Sequence[str]) -> None:
+        self.consumer = LightweightConsumer(unknown_brokers)
+        self.steps: list[tuple[LightweightConsumerEvent, tuple[Action, ...]]] = []
+        """The events so far, with the actions that the document wants."""
+        self._known: tuple[str, ...] = ()
+        self._coordinator: GroupCoordinator | None = None
+
+    @property
+    def state(self) -> LightweightConsumerState:
+        """The state of the document's consumer."""
+        return self.consumer.state
+
+    @property
+    def events(self) -> list[LightweightConsumerEvent]:
+        """The events so far."""
+        return [event for event, _ in self.steps]
+
+    def start(self) -> None:
+        """Begin: before the first request."""
+        self._step(_E.ON_START, self.consumer.on_start())
+
+    def answered(self, request: Request[Any], response: Response | None) -> None:
+        """Follow a request and its response; None: it failed without one."""
+        error = 0 if response is None else getattr(response, "error_code", 0)
+        match request, response:
+            case ((MetadataRequest() | FindCoordinatorRequest()), None) if self.state is _S.CONSULTING:
+                self._step(_E.CHANNEL_FAILED, self.consumer.channel_failed())
+            case MetadataRequest(), MetadataResponse():
+                self._known = tuple(f"{broker.host}:{broker.port}" for broker in response.brokers)
+            case FindCoordinatorRequest(), FindCoordinatorResponse() if not error:
+                self._coordinator = GroupCoordinator(response.node_id, response.host, response.port)
+                self._register()
+            case JoinGroupRequest(), _:
+                self._join_answered(response, error)
+            case OffsetCommitRequest(), OffsetCommitResponse() if self.state in _REGISTERED:
+                self._step(_E.OFFSETS_WANTED, self.consumer.offsets_wanted())
+            case LeaveGroupRequest(), _:
+                self._step(_E.SHUT_DOWN, self.consumer.shut_down())
+
+    def carried_out(self, effect: Effect, positions: Mapping[TopicPartition, int] | None = None) -> None:
+        """Follow an effect of the member.
+
+        Args:
+            effect: The effect.
+            positions: For `Assign`: where fetching begins.
+        """
+        event = event_of(effect)
+        if event is _E.STOP_FETCHERS:
+            self._step(event, self.consumer.stop_fetchers())
+        elif event is _E.START_FETCHERS:
+            self._step(event, self.consumer.start_fetchers(positions or {}))
+        elif event is _E.LOST_CONNECTION:
+            self._step(event, self.consumer.lost_connection())
+        elif event is _E.SHUT_DOWN:
+            self._step(event, self.consumer.shut_down())
+
+    def _register(self) -> None:
+        if self.state is _S.CONSULTING and self._coordinator is not None:
+            self._step(_E.CLUSTER_INFO, self.consumer.cluster_info(self._known, self._coordinator))
+
+    def _join_answered(self, response: Response | None, error: int) -> None:
+        """Follow JoinGroup: the registry, or after "stop fetchers" the reply to that."""
+        self._register()  # a member that was removed knows its coordinator, and does not ask again
+        if self.state is not _S.REGISTERING:
+            return
+        if response is None or error in _REJECTED:
+            self._coordinator = None
+            self._step(_E.REGISTRY_REJECTED, self.consumer.registry_rejected())
+        elif not error:
+            self._step(_E.REGISTRY_ACCEPTED, self.consumer.registry_accepted())
+
+    def _step(self, event: LightweightConsumerEvent, actions: tuple[Action, ...]) -> None:
+        self.steps.append((event, actions))

@@ -42,7 +42,7 @@ from odradek.wire.kafka.messages.groups import (
 )
 from odradek.wire.kafka.schema import Request, Response
 
-__all__ = ["NO_GENERATION", "Member"]
+__all__ = ["Member"]
 
 NO_GENERATION = -1
 JOIN_MARGIN_S = 5.0  # a response to JoinGroup may take the rebalance timeout and a little longer
@@ -104,7 +104,18 @@ class Member:
         generation has ended."""
         return GroupMetadata(self.settings.group, self.generation, self.member_id, self.settings.instance_id)
 
+    @property
+    def heartbeat(self) -> HeartbeatRequest | None:
+        """The heartbeat that keeps the member in its group, also if it is sent on another connection; None while it has
+        no generation."""
+        return None if self.generation == NO_GENERATION else heartbeat_request(self.fence)
+
     # ---- calls ----
+
+    def heartbeat_answered(self, request: Request[Any], response: Response) -> None:
+        """Handle the response to a `heartbeat` that was not an effect of this member."""
+        if isinstance(response, HeartbeatResponse) and response.error_code and request == self.heartbeat:
+            self.commit_refused(self.fence, response.error_code)
 
     def subscribe(self, topics: frozenset[str]) -> None:
         """Change the subscription; the member joins again."""
@@ -134,15 +145,6 @@ class Member:
             self._react(ErrorCode(code), "OffsetCommit", 0.0, 0.0)
         elif reaction is MemberReaction.REJOIN and self.state is _S.STABLE:
             self._rejoin = True
-
-    def keep_alive(self) -> HeartbeatRequest | None:
-        """Return a heartbeat, for a thread that sends it in place of this object; None if there is no generation."""
-        return None if self.generation == NO_GENERATION else heartbeat_request(self.fence)
-
-    def kept_alive(self, request: Request[Any], response: Response) -> None:
-        """Handle the latest response to `keep_alive`. One for an older generation says nothing about this one."""
-        if isinstance(response, HeartbeatResponse) and response.error_code and request == self.keep_alive():
-            self.commit_refused(self.fence, response.error_code)
 
     def assign(self, topics: Topics) -> None:
         """Compute the assignment of the group, as `Compute` requests. Without effect if the generation has ended."""

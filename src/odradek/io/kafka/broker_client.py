@@ -21,6 +21,7 @@ from odradek.core.interfaces import (
 )
 from odradek.core.kafka.batch_sequences import stamp_of
 from odradek.core.kafka.fetch_session import FetchRequestSettings, FetchSession
+from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.list_offsets import list_offsets_request, read_list_offsets
 from odradek.core.kafka.produce import OnLeader, bytes_for, encode_records, produce_request, read_produce
 from odradek.core.kafka.producer_state import Stamp
@@ -76,6 +77,7 @@ class KafkaBrokerClient:
         versions: Returns what is known of the broker before its first connection: what the cluster's other brokers can.
         routing: Returns the routing table.
         on_leader: Told of leaders that responses name.
+        epochs: Told of the epochs of records that were fetched.
         settings: See `BrokerClientSettings`.
         clock: Seconds since the epoch: the timestamp of records that have none.
     """
@@ -88,12 +90,13 @@ class KafkaBrokerClient:
         versions: Callable[[], BrokerVersions],
         routing: Callable[[], KafkaRoutingTable],
         on_leader: OnLeader,
+        epochs: LeaderEpochs,
         settings: BrokerClientSettings,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.broker, self.connection = broker, connection
         self._cluster_versions, self._routing, self._on_leader = versions, routing, on_leader
-        self._settings, self._clock = settings, clock
+        self._epochs, self._settings, self._clock = epochs, settings, clock
         self._session = FetchSession()
         self._in_session = False
 
@@ -191,6 +194,7 @@ class KafkaBrokerClient:
                 elif not session.answered(response):
                     continue
                 exchange.apply(response, self._on_leader)
+                exchange.record_epochs(self._epochs)
                 return
             raise RemoteProtocolError(f"{self.broker.address}: no fetch session after {FETCH_ATTEMPTS} requests")
         except BaseException:

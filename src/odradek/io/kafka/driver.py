@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup
 from odradek.core.interfaces import AnsweringBrokerPolicy, ProducerRecord, Subscription
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.group_protocol import group_protocol
+from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.member_states import MemberSettings
 from odradek.core.kafka.partitioners import Murmur2
 from odradek.core.kafka.routing import KafkaRoutingTable
@@ -134,6 +135,7 @@ class KafkaDriver:
         )
         self.metadata = KafkaMetadata(bootstrap, self._ask_metadata, self._options.metadata)
         self.coordinators = Coordinators(self._ask_any)
+        self.epochs = LeaderEpochs()
         self._clients: dict[tuple[int, str], KafkaBrokerClient] = {}
         self._thread = 0  # in which it was entered
         self._stack = AsyncExitStack()
@@ -188,6 +190,7 @@ class KafkaDriver:
             versions=self.versions,
             routing=self._routing,
             on_leader=self.metadata.leader_changed,
+            epochs=self.epochs,
             settings=settings,
         )
         self._clients[broker.id, purpose] = client
@@ -264,9 +267,7 @@ class KafkaDriver:
         """Return the transactions of one producer (see `ProtocolDriver`). Raises Unsupported before 0.11."""
         known = self.connections.known
         if not known.all_have(lambda v: v.has_transactions):
-            raise Unsupported(
-                "a transaction", "Kafka 0.11, and the message format of 0.11 (log.message.format.version)"
-            )
+            raise Unsupported("a transaction (transactional_id)", "Kafka 0.11, and log.message.format.version 0.11")
         return KafkaTransactions(
             self._coordinator_access(),
             transactional_id,
@@ -366,6 +367,7 @@ class KafkaDriver:
             self.coordinators,
             self.ask,
             self.versions,
+            self.epochs,
             options.request_timeout_s,
             options.connection.backoff,
         )

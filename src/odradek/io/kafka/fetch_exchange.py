@@ -13,6 +13,7 @@ from odradek.core.interfaces import PartitionFetch
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.fetch_results import FetchStep, fetch_step
 from odradek.core.kafka.fetch_session import FetchPosition
+from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.produce import OnLeader
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import BrokerError, LogTruncated, OdradekError, OffsetOutOfRange
@@ -182,16 +183,23 @@ class FetchExchange:
                     if data.error_code and (leader := data.current_leader).leader_id >= 0:
                         on_leader(part.partition, leader.leader_id, leader.leader_epoch, response.node_endpoints)
 
+    def record_epochs(self, epochs: LeaderEpochs) -> None:
+        """Record the epochs of what was read."""
+        for partition, part in self._parts.items():
+            if part.received and part.decoder.leader_epoch >= 0:
+                epochs.record(partition, part.offset, part.decoder.leader_epoch)
+
     def end(self) -> None:
         """Accept no more bytes."""
         for part in self._parts.values():
             part.end()
 
     def fail(self, code: int) -> OdradekError:
-        """Return the error for an error code of the whole response; it is treated as that of a partition."""
+        """Return the error for an error code of the whole response; what is retried for a partition is for all."""
         assert code != ErrorCode.NONE
         error = broker_error(code, f"{self._address}: fetch of {len(self._parts)} partitions")
-        return _with_step(error, fetch_step(FetchPartitionData(error_code=code)))
+        error.retriable |= fetch_step(FetchPartitionData(error_code=code)) in _RETRY
+        return error
 
     def _part(self, topic: FetchableTopicResponse, data: FetchPartitionData) -> PartitionExchange | None:
         name = topic.topic or self._names.get(topic.topic_id, "")

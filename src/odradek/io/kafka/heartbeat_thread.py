@@ -169,7 +169,7 @@ class HeartbeatThread:
             return
         request = heartbeat.request
         if isinstance(request, ConsumerGroupHeartbeatRequest) and isinstance(response, ConsumerGroupHeartbeatResponse):
-            following = ConsumerGroupHeartbeatRequest(
+            following = ConsumerGroupHeartbeatRequest(  # nothing but the epoch has changed
                 group_id=request.group_id,
                 member_id=request.member_id,
                 member_epoch=max(request.member_epoch, response.member_epoch),

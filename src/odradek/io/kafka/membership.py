@@ -34,7 +34,7 @@ from odradek.core.kafka.group_effects import (
 from odradek.core.kafka.group_protocol import GroupProtocol, assignors_of, falls_back, group_protocol
 from odradek.core.kafka.member import Member
 from odradek.core.kafka.member_states import ClassicMemberState, MemberSettings
-from odradek.core.kafka.transaction_requests import GroupMetadata
+from odradek.core.kafka.transaction_requests import GroupMetadata, Offset
 from odradek.errors import GroupError, OdradekError
 from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.kafka.group_topics import GroupTopics, replica_racks
@@ -86,7 +86,7 @@ class KafkaMembership:
         self._subscription, self._settings = subscription, settings
         self._assignors = assignors_of(subscription.assignors)
         self._group, self._purpose = subscription.group, f"group {subscription.group} member {number}"
-        self._offsets = KafkaOffsets(access, subscription.group)
+        self._offsets = KafkaOffsets(access, subscription.group, subscription.commit_metadata)
         self._member = self._make_member(GroupProtocol.CLASSIC)  # until `run` asks what the brokers have
         self._steps: deque[Revoke | Assign] = deque()  # for the listener
         self._assigned: dict[TopicPartition, int] = {}  # what the listener has, with its stream
@@ -201,6 +201,10 @@ class KafkaMembership:
         """Return True if this member belongs to the cluster of these coordinators."""
         return self._access.coordinators is access.coordinators
 
+    def offsets(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Offset]:
+        """Return positions as this member stores them."""
+        return self._offsets.with_epochs(positions)
+
     def token(self, positions: Mapping[TopicPartition, Position]) -> GroupMetadata:
         """Return the current generation, if the member has all these partitions in it; else raise GroupError."""
         if foreign := sorted(positions.keys() - self._assigned.keys()):
@@ -308,12 +312,12 @@ class KafkaMembership:
 
     def _report_to_thread(self) -> None:
         """Show that this loop runs, and apply what the thread was answered while it did not."""
-        request, node = self._member.keep_alive(), self._member.coordinator
-        answer = self._heartbeats.loop_runs(
-            None if request is None or node is None else Heartbeat(request, _broker(node))
-        )
+        member, heartbeat = self._member, None
+        if member.coordinator is not None and (request := member.heartbeat) is not None:
+            heartbeat = Heartbeat(request, _broker(member.coordinator))
+        answer = self._heartbeats.loop_runs(heartbeat)
         if answer is not None:
-            self._member.kept_alive(answer.request, answer.response)
+            member.heartbeat_answered(answer.request, answer.response)
             self._reported.notify()
 
     def _begin(self, effect: Effect, tasks: anyio.abc.TaskGroup) -> None:

@@ -36,6 +36,13 @@ log = logging.getLogger("odradek.metadata")
 CREATION_CODES = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
 """Codes that are answered for a topic while it is created, and for one that does not exist."""
 
+SILENCE_S = 1.0
+"""Time without an answer after which the next broker is asked, too."""
+
+TLS_ATTEMPTS = 3
+"""Attempts, when entering the block, that may fail in the TLS handshake at every address: a listener without TLS closes
+the connection as one that is about to end does."""
+
 Ask = Callable[[Broker, Callable[[BrokerVersions], MetadataRequest]], Awaitable[MetadataResponse]]
 """Function that sends a Metadata request, made for the versions of the broker. Raises OdradekError."""
 
@@ -136,17 +143,22 @@ class KafkaMetadata:
         if name not in self._topics:
             self._topics.add(name)
             self._problem_reads = 0
-        with anyio.move_on_after(self._options.creation_s):
-            for attempt in range(100):
-                await self._read([name] if create else ())
-                described = self._table.state.topics.get(name)
-                if described is None or described.error_code not in CREATION_CODES or not create:
-                    break
-                await anyio.sleep(self._options.backoff.delay(attempt, random()))
+        await self._read([name] if create else ())  # without a time limit: no answer does not mean no topic
+        if create:
+            with anyio.move_on_after(self._options.creation_s):
+                await self._wait_until_created(name)
         described = self._table.state.topics.get(name)
         if described is not None and described.error_code and described.error_code not in CREATION_CODES:
             raise broker_error(described.error_code, f"Metadata of topic {name!r}")
         return self._table
+
+    async def _wait_until_created(self, name: str) -> None:
+        for attempt in range(100):
+            described = self._table.state.topics.get(name)
+            if described is None or described.error_code not in CREATION_CODES:
+                return
+            await anyio.sleep(self._options.backoff.delay(attempt, random()))
+            await self._read([name])
 
     async def all_topics(self) -> frozenset[str]:
         """Return every topic but Kafka's own; from now on new ones enter the table by themselves.
@@ -222,18 +234,32 @@ class KafkaMetadata:
         return self._read_at + self._options.max_age_s
 
     async def _read_from_any(self, create: Iterable[str]) -> None:
-        """Read from the first broker that answers: known ones, then the bootstrap addresses."""
+        """Read from the first broker that answers: known ones, then the bootstrap addresses. While one is silent the
+        next one is asked, too: a broker that hangs does not cost a whole request time-out."""
         known = list(self._table.brokers.values())
         shuffle(known)
         errors: dict[str, OdradekError] = {}
-        for broker in (*known, *self._bootstrap):
+        answered = False
+
+        async def attempt(broker: Broker, ended: anyio.Event) -> None:
+            nonlocal answered
             try:
                 await self._read_from(broker, create)
             except OdradekError as error:
                 errors.setdefault(broker.address, error)
             else:
-                return
-        raise _summary(errors)
+                answered = True
+                tasks.cancel_scope.cancel()
+            ended.set()
+
+        async with anyio.create_task_group() as tasks:
+            for broker in (*known, *self._bootstrap):
+                ended = anyio.Event()
+                tasks.start_soon(attempt, broker, ended)
+                with anyio.move_on_after(SILENCE_S):
+                    await ended.wait()
+        if not answered:
+            raise _summary(errors)
 
     async def _read_from(self, broker: Broker, create: Iterable[str]) -> None:
         names = None if self._all_topics else sorted({*self._topics, *create})
@@ -270,7 +296,7 @@ class KafkaMetadata:
                     return
                 except OdradekError as failed:
                     error = failed
-                    if not error.retriable:
+                    if not error.retriable or (attempt + 1 >= TLS_ATTEMPTS and _fails_in_tls(error)):
                         raise
                 await anyio.sleep(self._options.backoff.delay(attempt, random()))
                 attempt += 1
@@ -323,12 +349,17 @@ def _summary(errors: dict[str, OdradekError]) -> OdradekError:
     if len(distinct) == 1 or len(final) == len(distinct):
         return distinct[0]
     last = distinct[-1]
-    step = last.step if isinstance(last, Unreachable) else "tcp"
+    steps = {error.step if isinstance(error, Unreachable) else "tcp" for error in distinct}
+    step = steps.pop() if len(steps) == 1 else "tcp"
     why = "; ".join(f"{address}: {_brief(error)}" for address, error in errors.items())
     summary = Unreachable(step, ", ".join(errors), why)
     summary.hint = last.hint
     summary.__cause__ = last
     return summary
+
+
+def _fails_in_tls(error: OdradekError) -> bool:
+    return isinstance(error, Unreachable) and error.step == "tls"
 
 
 def _brief(error: OdradekError) -> str:

@@ -11,6 +11,7 @@ import anyio
 
 from odradek.core.backoff import Backoff
 from odradek.core.kafka.broker_errors import broker_error
+from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.offsets import Committed, OffsetStep, commit_request, fetch_request, read_commit, read_fetch
 from odradek.core.kafka.transaction_requests import GroupMetadata, Offset
 from odradek.core.kafka.versions import BrokerVersions
@@ -40,6 +41,7 @@ class CoordinatorAccess:
         coordinators: Finds them.
         ask: Sends a request, made for the versions of the broker, to any broker.
         versions: Returns the versions of the oldest broker met so far.
+        epochs: Of what was read, for commits.
         timeout_s: From a call to its outcome (s).
         backoff: Between two attempts.
     """
@@ -48,6 +50,7 @@ class CoordinatorAccess:
     coordinators: Coordinators
     ask: Callable[..., Awaitable[Any]]
     versions: Callable[[], BrokerVersions]
+    epochs: LeaderEpochs
     timeout_s: float = 10.0
     backoff: Backoff = Backoff()  # noqa: RUF009 - frozen
 
@@ -59,13 +62,19 @@ class KafkaOffsets:
     Args:
         access: The way to the coordinator.
         group: The group.
+        metadata: Text to be stored with each position.
     """
 
-    def __init__(self, access: CoordinatorAccess, group: str) -> None:
-        self._access, self.group = access, group
+    def __init__(self, access: CoordinatorAccess, group: str, metadata: str = "") -> None:
+        self._access, self.group, self._metadata = access, group, metadata
 
     async def fetch(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position | None]:
-        """Return the committed positions; None where none was ever committed. Cancellation: safe.
+        """Return the committed positions; None where none was ever committed. See `fetch_offsets`."""
+        offsets = await self.fetch_offsets(partitions)
+        return {p: None if offset is None else Position(offset.offset) for p, offset in offsets.items()}
+
+    async def fetch_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Offset | None]:
+        """Return the committed positions with the epochs and metadata that were stored with them. Cancellation: safe.
 
         Positions that a transaction is about to commit are waited for, where brokers can say so (2.5 and later).
 
@@ -74,7 +83,7 @@ class KafkaOffsets:
             Unsupported: The brokers are older than 0.8.1.
         """
         group = GroupMetadata(self.group)
-        read: dict[TopicPartition, Position | None] = {}
+        read: dict[TopicPartition, Offset | None] = {}
 
         async def attempt() -> dict[TopicPartition, Committed]:
             missing = [p for p in partitions if p not in read]
@@ -82,7 +91,7 @@ class KafkaOffsets:
             answers = read_fetch(response, missing)
             for partition, answer in answers.items():
                 if answer.step is OffsetStep.DONE:
-                    read[partition] = None if answer.offset is None else Position(answer.offset.offset)
+                    read[partition] = answer.offset
             return answers
 
         if partitions:
@@ -112,7 +121,7 @@ class KafkaOffsets:
 
         async def attempt() -> dict[TopicPartition, Committed]:
             sent = GroupMetadata(self.group) if token is None else token()
-            request = commit_request({p: Offset(int(at)) for p, at in left.items()}, sent)
+            request = commit_request(self.with_epochs(left), sent)
             response = await self._ask(OffsetCommitRequest, lambda versions: request)
             read = read_commit(response)
             answers = {p: read.get(p, Committed(OffsetStep.RETRY)) for p in left}
@@ -126,6 +135,11 @@ class KafkaOffsets:
 
         if positions:
             await self._until_done(attempt, "positions not stored")
+
+    def with_epochs(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Offset]:
+        """Return positions as they are stored: with the epoch of what was read, and with metadata."""
+        epochs = self._access.epochs
+        return {p: Offset(int(at), epochs.before(p, int(at)), self._metadata) for p, at in positions.items()}
 
     async def _until_done(self, attempt: Callable[[], Any], what: str) -> None:
         """Repeat attempts while their errors are passing ones, and while there is time."""

@@ -16,7 +16,7 @@ import anyio
 from odradek.core.interfaces import Membership, PartitionBatch
 from odradek.core.kafka.batch_sequences import BatchSequences
 from odradek.core.kafka.producer_state import IdempotentProducer
-from odradek.core.kafka.transaction_requests import GroupMetadata, Offset
+from odradek.core.kafka.transaction_requests import GroupMetadata
 from odradek.core.kafka.transaction_states import TransactionalProducerState
 from odradek.core.kafka.transactions import Outgoing, Transactions
 from odradek.errors import BrokerError, CommitOutcomeUnknown, NotWritten, OdradekError, UsageError
@@ -62,6 +62,7 @@ class KafkaTransactions(BatchSequences):
         self._failures = 0
         self._problem: OdradekError | None = None
         self._commit_in_doubt = False
+        self._reported = self._machine.state
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._machine!r}>"
@@ -111,7 +112,7 @@ class KafkaTransactions(BatchSequences):
         """Let the open transaction only be aborted."""
         if self._machine.state in (_S.OPEN, _S.FAILED):
             self._machine.batch_failed(error)
-            self._changed.notify()
+            self._work.notify()
 
     def stop(self, error: OdradekError) -> None:
         """Send nothing more."""
@@ -131,7 +132,7 @@ class KafkaTransactions(BatchSequences):
         fence = member.token(positions)
         if not self._access.versions().has_group_fencing:
             fence = GroupMetadata(fence.group)
-        self._machine.add_offsets({partition: Offset(int(at)) for partition, at in positions.items()}, fence)
+        self._machine.add_offsets(member.offsets(positions), fence)
         self._work.notify()
         while self._machine.state is _S.OPEN and not self._machine.offsets_sent:
             await self._changed.wait(self._changed.version)
@@ -175,13 +176,13 @@ class KafkaTransactions(BatchSequences):
         """Exchange requests with coordinators until cancelled (see `ProducerTransactions.run`)."""
         while True:
             version, now = self._work.version, anyio.current_time()
-            before = self._machine.state
             outgoing = self._machine.next_request(now)
             if outgoing is not None:
                 await self._exchange(outgoing)
             self._set_identity()
             self._changed.notify()
-            state = self._machine.state
+            state, before = self._machine.state, self._reported
+            self._reported = state
             if state is not before and state in (_S.FAILED, _S.FATAL) and self._machine.error is not None:
                 failed(self._machine.error, state is _S.FATAL)
             elif outgoing is not None:

@@ -218,7 +218,7 @@ class Kafka07Driver:
 
     def producer_transactions(self, transactional_id: str, timeout_s: float) -> NoReturn:
         """Raise Unsupported."""
-        raise Unsupported("a transaction", "Kafka 0.11")
+        raise Unsupported("a transaction (transactional_id)", "Kafka 0.11")
 
     def default_partitioner(self) -> KeyHash:
         """Return the partitioner of producers that name none."""
@@ -250,13 +250,15 @@ class Kafka07Driver:
         """Return a member of a group, in this cluster's ZooKeeper session.
 
         Raises:
-            Unsupported: Without ZooKeeper, or with assignors or a group protocol.
+            Unsupported: Without ZooKeeper, or with assignors, a group protocol or commit metadata.
             ConfigError: ZooKeeper refuses the name of the group or consumer, or a broker that of a topic.
         """
         if subscription.assignors is not None:
             raise Unsupported("a choice of assignors", "Kafka 0.9: members of 0.7 share partitions by one rule")
         if subscription.group_protocol is not None:
             raise Unsupported("a choice of the group's protocol", "Kafka 0.9")
+        if subscription.commit_metadata:
+            raise Unsupported("metadata of commits", "Kafka 0.9")
         zookeeper = self._zookeeper("a consumer group")
         return ZooKeeperMembership(zookeeper, subscription, self._options.rebalance, self._spawn)
 

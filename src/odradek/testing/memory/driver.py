@@ -87,7 +87,7 @@ class MemoryDriver:
 
     def producer_transactions(self, transactional_id: str, timeout_s: float) -> NoReturn:
         """Raise Unsupported."""
-        raise Unsupported("a transaction", "a real cluster: Kafka 0.11 or later, see odradek.testing.KafkaBroker")
+        raise Unsupported("a transaction (transactional_id)", "a real cluster, of Kafka 0.11 or later")
 
     def default_partitioner(self) -> KeyHash:
         """Return the partitioner of producers that name none."""

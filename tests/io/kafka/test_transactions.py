@@ -1,0 +1,293 @@
+"""Transactions against scripted coordinators: every error code in every answer, and answers that are lost."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import anyio
+import pytest
+from tests.io.kafka.answers import metadata_response, topic_response
+from tests.io.kafka.peer import EVERYTHING, Peer
+
+import odradek as od
+from odradek.core.backoff import Backoff
+from odradek.core.interfaces import PartitionBatch, PartitionResult, Subscription
+from odradek.core.kafka.transaction_states import TransactionReaction, reaction_to
+from odradek.errors import CommitOutcomeUnknown
+from odradek.io.kafka.driver import KafkaDriver
+from odradek.io.kafka.transactions import KafkaTransactions
+from odradek.types import Position, TopicPartition
+from odradek.wire.kafka.error_codes import ErrorCode
+from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from odradek.wire.kafka.messages.metadata import ApiVersionsRequest, FinalizedFeatureKey, MetadataRequest
+from odradek.wire.kafka.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopicResult,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+pytestmark = pytest.mark.anyio
+
+T0 = TopicPartition("t", 0)
+CODES = [code for code in ErrorCode if code]
+HASTY = od.Tuning(backoff=Backoff(0.001, 1, 0.001), request_timeout=5.0)
+METADATA = metadata_response(topic_response("t", 1, epoch=3, topic_id=bytes(range(16))))
+V2 = EVERYTHING.__class__(
+    api_keys=EVERYTHING.api_keys,
+    finalized_features=(FinalizedFeatureKey(name="transaction.version", max_version_level=2, min_version_level=2),),
+)
+
+
+class Coordinator:
+    """Answers of a coordinator of both kinds.
+
+    Attributes:
+        api: The request whose next answers have `errors`; 0: none, and anything else is the answer.
+        ended: The EndTxn requests it has answered: True for a commit.
+    """
+
+    def __init__(self) -> None:
+        self.api: type | None = None
+        self.errors: Iterator[Any] = iter(())
+        self.ended: list[bool] = []
+        self.epoch = -1
+
+    def answer(self, request: Any, version: int) -> Any:
+        code = next(self.errors, 0) if type(request) is self.api else 0
+        if not isinstance(code, int):
+            return code
+        match request:
+            case FindCoordinatorRequest():
+                return FindCoordinatorResponse(error_code=code, node_id=1, host="b", port=9092)
+            case InitProducerIdRequest():
+                self.epoch += not code
+                return InitProducerIdResponse(error_code=code, producer_id=7, producer_epoch=self.epoch)
+            case AddPartitionsToTxnRequest():
+                result = AddPartitionsToTxnPartitionResult(partition_index=0, partition_error_code=code)
+                topic = AddPartitionsToTxnTopicResult(name="t", results_by_partition=(result,))
+                return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=(topic,))
+            case AddOffsetsToTxnRequest():
+                return AddOffsetsToTxnResponse(error_code=code)
+            case TxnOffsetCommitRequest():
+                partition = TxnOffsetCommitResponsePartition(partition_index=0, error_code=code)
+                return TxnOffsetCommitResponse(
+                    topics=(TxnOffsetCommitResponseTopic(name="t", partitions=(partition,)),)
+                )
+            case EndTxnRequest():
+                if not code:
+                    self.ended.append(request.committed)
+                    self.epoch += version >= 5
+                return EndTxnResponse(error_code=code, producer_id=7, producer_epoch=self.epoch)
+        raise AssertionError(request)
+
+
+APIS = (
+    FindCoordinatorRequest,
+    InitProducerIdRequest,
+    AddPartitionsToTxnRequest,
+    AddOffsetsToTxnRequest,
+    TxnOffsetCommitRequest,
+    EndTxnRequest,
+)
+CASES = [*[(api, False) for api in APIS], (TxnOffsetCommitRequest, True), (EndTxnRequest, True)]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """One loop is enough for so many cases."""
+    return "asyncio"
+
+
+@pytest.fixture
+def coordinator() -> Coordinator:
+    return Coordinator()
+
+
+@pytest.fixture
+def v2() -> bool:
+    """Whether the second protocol is spoken."""
+    return False
+
+
+@pytest.fixture
+async def driver(coordinator: Coordinator, v2: bool, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KafkaDriver]:
+    answers: dict[type, Callable[[Any, int], Any]] = {
+        MetadataRequest: lambda request, version: METADATA,
+        **dict.fromkeys(APIS, coordinator.answer),
+    }
+    if v2:
+        answers[ApiVersionsRequest] = lambda request, version: V2
+    peer = Peer(answers)
+
+    async def dial(host: str, port: int, timeout: float, *more: Any) -> Any:
+        return await peer.dial(host, port, timeout)
+
+    monkeypatch.setattr("odradek.io.kafka.connections.connect", dial)
+    async with anyio.create_task_group() as peer.group:
+        async with od.connect("kafka://b:9092", tuning=HASTY) as cluster:
+            assert isinstance(cluster.driver, KafkaDriver)
+            yield cluster.driver
+        peer.group.cancel_scope.cancel()
+
+
+class Bench:
+    """One producer whose batches are written as soon as they may be sent."""
+
+    def __init__(self, driver: KafkaDriver) -> None:
+        self.driver = driver
+        self.transactions: KafkaTransactions = driver.producer_transactions("id", 60.0)
+        self.changed = anyio.Event()
+        self.failures: list[tuple[od.OdradekError, bool]] = []
+
+    async def run(self) -> None:
+        await self.transactions.run(self.notify, self.failed)
+
+    def notify(self) -> None:
+        self.changed.set()
+        self.changed = anyio.Event()
+
+    def failed(self, error: od.OdradekError, fatal: bool) -> None:
+        self.failures.append((error, fatal))
+        self.notify()
+
+    async def transaction(self) -> str:
+        """Write a batch and positions, and commit; abort after an error. Return how it ended."""
+        transactions = self.transactions
+        try:
+            transactions.begin()
+            await self.write()
+            member = self.driver.membership(Subscription("g", {"t": 1}))
+            member._assigned = {T0: 0}
+            await transactions.add_positions(member, {T0: Position(5)})
+            await transactions.commit()
+        except od.OdradekError:
+            try:
+                await transactions.abort()
+            except od.OdradekError:
+                return "ended"
+            return "aborted"
+        return "committed"
+
+    async def write(self) -> None:
+        batch = PartitionBatch(T0, [b"v"])
+        while not self.transactions.may_send(batch):
+            if self.failures:
+                raise self.failures[0][0]
+            await self.changed.wait()
+        self.transactions.assign(batch)
+        assert self.transactions.resolve(batch, PartitionResult(T0, stamp=batch.stamp)).error is None
+
+
+@pytest.fixture
+async def bench(driver: KafkaDriver) -> AsyncIterator[Bench]:
+    bench = Bench(driver)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(bench.run)
+        yield bench
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("api", "v2"), CASES, ids=lambda value: getattr(value, "__name__", f"v2={value}"))
+async def test_every_error_has_the_reaction_of_the_table(
+    driver: KafkaDriver, coordinator: Coordinator, api: type, v2: bool
+) -> None:
+    for code in CODES:
+        coordinator.__init__()  # type: ignore[misc]  # as new, for the peer that knows this one
+        coordinator.api, coordinator.errors = api, iter([code])
+        for key in (0, "g"), (1, "id"):
+            driver.coordinators.forget(*key)  # type: ignore[arg-type]
+        ended, error = await end_of_transaction(Bench(driver))
+        assert (ended, coordinator.ended) == expected_end(api, code), code.name
+        if reaction_to(code) is TransactionReaction.FENCED:
+            assert isinstance(error, od.Fenced) and "transactional id id" in str(error), code.name
+        elif ended == "ended":
+            assert isinstance(error, od.BrokerError) and error.code == code, code.name
+
+
+async def end_of_transaction(bench: Bench) -> tuple[str, od.OdradekError | None]:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(bench.run)
+        with anyio.fail_after(30):
+            try:
+                await bench.transactions.initialize()
+                ended = await bench.transaction()
+            except od.OdradekError:
+                ended = "ended"
+        error = bench.transactions.error
+        tasks.cancel_scope.cancel()
+    return ended, error
+
+
+def expected_end(api: type, code: int) -> tuple[str, list[bool]]:
+    reaction = reaction_to(code)
+    if reaction in (TransactionReaction.RETRY, TransactionReaction.RETRY_SOON, TransactionReaction.FIND_COORDINATOR):
+        return "committed", [True]
+    before = api in (FindCoordinatorRequest, InitProducerIdRequest)
+    if before or reaction in (TransactionReaction.FENCED, TransactionReaction.FATAL):
+        return "ended", []
+    return "aborted", [] if api is AddPartitionsToTxnRequest else [False]
+
+
+async def test_a_lost_answer_to_a_commit_is_asked_for_again(bench: Bench, coordinator: Coordinator) -> None:
+    coordinator.api, coordinator.errors = EndTxnRequest, iter([ConnectionAbortedError])
+    with anyio.fail_after(30):
+        await bench.transactions.initialize()
+        assert await bench.transaction() == "committed"
+    assert coordinator.ended == [True]
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_TXN_STATE, ErrorCode.UNKNOWN_PRODUCER_ID]
+)
+async def test_a_commit_that_is_refused_after_a_lost_answer_is_in_doubt(
+    bench: Bench, coordinator: Coordinator, code: ErrorCode
+) -> None:
+    coordinator.api, coordinator.errors = EndTxnRequest, iter([ConnectionAbortedError, code])
+    with anyio.fail_after(30):
+        await bench.transactions.initialize()
+        bench.transactions.begin()
+        await bench.write()
+        with pytest.raises(CommitOutcomeUnknown, match=code.name):
+            await bench.transactions.commit()
+
+
+@pytest.mark.parametrize("v2", [False, True])
+async def test_a_gap_in_the_sequences_gets_a_new_epoch(bench: Bench, coordinator: Coordinator, v2: bool) -> None:
+    transactions, lost = bench.transactions, PartitionBatch(T0, [b"v"])
+    with anyio.fail_after(30):
+        await transactions.initialize()
+        transactions.begin()
+        while not transactions.may_send(lost):
+            await bench.changed.wait()
+        transactions.assign(lost)
+        transactions.release(lost, may_be_written=True)
+        transactions.fail(od.OutcomeUnknown([b"v"], "no answer"))
+        await transactions.abort()
+        assert coordinator.ended == [False] and coordinator.epoch == 1
+        assert await bench.transaction() == "committed"
+        stamp = transactions.producer.stamp(T0, 1)
+    assert (stamp.producer.epoch, stamp.base_sequence) == ((2, 0) if v2 else (1, 1))
+    assert (stamp.producer.transactional_id, stamp.producer.transactions_v2) == ("id", v2)
+
+
+async def test_positions_of_another_cluster_are_refused(bench: Bench, driver: KafkaDriver) -> None:
+    await bench.transactions.initialize()
+    bench.transactions.begin()
+    other = od.connect("kafka://b:9092", tuning=HASTY)
+    async with other:
+        with pytest.raises(od.UsageError, match="of its own cluster"):
+            await bench.transactions.add_positions(other.driver.membership(Subscription("g", {"t": 1})), {})
+    with pytest.raises(od.GroupError, match="does not belong to this member"):
+        await bench.transactions.add_positions(driver.membership(Subscription("g", {"t": 1})), {T0: Position(1)})
