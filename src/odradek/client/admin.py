@@ -289,8 +289,8 @@ class Admin:
         """
         arguments.check_all(_RULES, group=group, dry_run=dry_run)
         wanted: dict[TopicPartition, Any] = _RULES["positions"]("positions", positions)
-        before = await self._driver.offsets(group).fetch(list(wanted))
         after, failed = await self._resolve(wanted)
+        before = await self._driver.offsets(group).fetch(list(wanted))
         if not dry_run:
             await self._refuse_members(group)
             failed |= await self._commit(group, {p: at for p, at in after.items() if at is not None})

@@ -63,7 +63,7 @@ class ClusterDescription:
     Args:
         cluster_id: Its id; None if brokers do not report one (before 0.10.1).
         controller: Id of its controller, or of a broker that forwards to it (KRaft); None if it is not known.
-        brokers: The live brokers, by id.
+        brokers: The live brokers, by id; 0.8.0 and 0.8.1 only list those that have a partition.
         racks: Id -> rack, of those that have one.
     """
 

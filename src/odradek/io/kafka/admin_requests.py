@@ -72,6 +72,8 @@ class AdminRequests:
 
         async def attempt() -> R:
             error: OdradekError | None = None
+            if not self.metadata.table.brokers:  # 0.8.0 and 0.8.1 only list those that have a partition
+                await self.metadata.all_topics()
             for broker in list(self.metadata.table.brokers.values()):
                 try:
                     return await self.ask(broker, api, build)
