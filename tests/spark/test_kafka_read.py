@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 
 from odradek.errors import ConfigError
+from odradek.spark import runtime
 from odradek.spark.errors import DataLoss
 from odradek.spark.schema import RANGE_ROWS
 from odradek.testing import KafkaBroker
@@ -68,6 +69,14 @@ def test_exact_ranges_may_begin_and_end_inside_a_batch(odradek_kafka: KafkaBroke
     split = batch(odradek_kafka, assign=json.dumps({topic: [0]}), minPartitions=7)
     assert len(split.partitions()) == 7
     assert values(split) == [(0, number, b"%05d" % number) for number in range(1000)]
+
+
+def test_a_process_that_planned_nothing_reads_its_task(odradek_kafka: KafkaBroker, topic: str) -> None:
+    write(odradek_kafka, topic, numbers(10))
+    reader = batch(odradek_kafka, subscribe=topic)
+    tasks = reader.partitions()
+    runtime.disconnect()  # as Spark's workers, which know nothing of the cluster but their tasks
+    assert [row["offset"] for row in rows(reader, tasks)] == list(range(10))
 
 
 def test_times_choose_the_first_record_of_that_time_or_later(odradek_kafka: KafkaBroker, topic: str) -> None:

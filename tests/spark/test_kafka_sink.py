@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 from uuid import uuid4
 
@@ -10,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
+from odradek.core.kafka.partitioners import murmur2
 from odradek.errors import ConfigError
 from odradek.spark import sink
 from odradek.spark.schema import HEADERS
@@ -83,8 +83,7 @@ def test_keys_choose_the_partitions_of_javas_clients(odradek_kafka: KafkaBroker,
     assert written(writer, *(row(None, "v", b"key-%d" % n) for n in range(20))).rows == 20
     reader = batch(odradek_kafka, subscribe=topic)
     chosen = {each["key"]: each["partition"] for each in rows(reader, reader.partitions())}
-    partitioner = importlib.import_module("kafka.partitioner.default").murmur2
-    assert chosen == {key: (partitioner(key) & 0x7FFFFFFF) % 2 for key in chosen}
+    assert chosen == {key: (murmur2(key) & 0x7FFFFFFF) % 2 for key in chosen}
     assert len(chosen) == 20
 
 

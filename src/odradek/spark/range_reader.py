@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Sequence
-from contextlib import suppress
 from random import random
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -283,13 +282,18 @@ class _RangeTask:
         metadata = self._reader.driver.metadata
         if (replica := metadata.table.brokers.get(-1 if self._replica is None else self._replica)) is not None:
             return replica
-        while (broker := metadata.table.leader(self._part.partition)) is None:
+        partition = self._part.partition
+        while (broker := metadata.table.leader(partition)) is None:
             left = self._progress_at + self._options.poll_deadline_s - anyio.current_time()
             if left <= 0:
                 raise self._too_long("no registered broker has it")
-            with anyio.move_on_after(left if self._exact else min(left, REFRESH_S)):
-                await metadata.wait_for_newer(metadata.table.version)
+            if self._exact:
+                with anyio.move_on_after(left):
+                    await metadata.wait_for_newer(metadata.table.version)
+                continue
             await self._refresh()
+            if metadata.table.leader(partition) is None:
+                await anyio.sleep(min(left, REFRESH_S))
         return broker
 
     async def _wait(self, broker: Broker, error: OdradekError) -> None:
@@ -303,10 +307,16 @@ class _RangeTask:
             await self._refresh()
 
     async def _refresh(self) -> None:
-        """Read the metadata again, where nothing reports changes."""
-        if not self._exact:
-            with suppress(OdradekError):  # which the next attempt meets as well
-                await self._reader.driver.metadata.refresh()
+        """Read the metadata of the topic again, where nothing reports changes: for the first time in a new process."""
+        if self._exact:
+            return
+        metadata = self._reader.driver.metadata
+        try:
+            await metadata.table_for_topic(self._part.partition.topic)
+            await metadata.refresh()
+        except OdradekError as error:
+            if not error.retriable:
+                raise
 
     def _too_long(self, why: str) -> DeadlineError:
         return DeadlineError(f"{self._where}: {why}", self._options.poll_deadline_s)
