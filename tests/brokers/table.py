@@ -20,6 +20,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "acks": ("all", "1", "0"),
     "reading": ("positions", "times of files", "times", "read_committed"),
     "groups": ("stored positions", "classic", "consumer"),
+    "transactions": ("committed", "aborted"),
     "restart": ("nothing lost", "nothing twice"),
     "other clients": ("librdkafka", "aiokafka", "kafka-python"),
     "administration": ("topics", "partitions", "configs of topics", "configs of brokers", "records", "groups"),

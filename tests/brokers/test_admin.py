@@ -18,7 +18,7 @@ from odradek.types import EARLIEST, LATEST, Position
 
 from .table import Ran
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.anyio, pytest.mark.brokers, pytest.mark.timeout(300)]
 
 SINCE = {
     "create": (0, 10, 1),

@@ -342,6 +342,30 @@ async def test_committed_records_are_told_from_aborted_and_open_ones(kafka: Kafk
     ran("reading", "read_committed")
 
 
+async def test_transactions_are_committed_and_aborted_as_a_whole(kafka: KafkaBroker, topic: str, ran: Ran) -> None:
+    kafka.create_topic(topic, PARTITIONS)
+    async with connect(kafka) as cluster:
+        if not has(kafka, (0, 11)):
+            with pytest.raises(od.Unsupported, match=r"0\.11"):
+                async with cluster.producer(transactional_id=topic):
+                    pass
+            return
+        async with cluster.producer(transactional_id=topic) as out:
+            with pytest.raises(KeyError):
+                async with out.transaction():
+                    await out.send_many(topic, [b"a", b"b"], partition=0)
+                    raise KeyError
+            async with out.transaction():
+                await out.send_many(topic, [b"c", b"d"], partition=0)
+        with anyio.fail_after(60):
+            while len(await read_all(cluster, topic, isolation="read_committed")) < 2:  # noqa: ASYNC110 - no event
+                await anyio.sleep(0.05)  # the marker is written after the commit was answered
+        committed = [record.value for record in await read_all(cluster, topic, isolation="read_committed")]
+        everything = [record.value for record in await read_all(cluster, topic)]
+    assert (committed, everything) == ([b"c", b"d"], [b"a", b"b", b"c", b"d"])
+    ran("transactions", "committed", "aborted")
+
+
 # ---- failures -----------------------------------------------------------------------------------------------
 
 

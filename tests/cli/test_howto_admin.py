@@ -23,6 +23,7 @@ def steps() -> list[tuple[str, str]]:
     return list(zip(parts[::2], parts[1::2], strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_commands_print_what_the_page_says(odradek_kafka: KafkaBroker, tmp_path: Path) -> None:
     command = tmp_path / "odradek"

@@ -120,7 +120,6 @@ async def test_pain_a_handler_that_blocks_the_loop_loses_neither_its_partitions_
     [
         ("classic", 0.0, []),
         ("classic", 2.0, ["has blocked the event loop", "no more heartbeats"]),
-        ("consumer", 0.0, []),
     ],
 )
 async def test_a_loop_that_is_blocked_beyond_the_bound_loses_its_partitions_and_no_record(

@@ -293,6 +293,11 @@ class Pipeline(_Table):
         return _where(self._file, self._lines, key)
 
     @property
+    def unit(self) -> str:
+        """Unit of positions: `bytes` of log, or `records` if the source is `kafka`."""
+        return "records" if self.source.kafka else "bytes"
+
+    @property
     def batch_size(self) -> int:
         """Maximum size of a batch: bytes of log, or records if the source is `kafka`."""
         run = self.run

@@ -70,6 +70,11 @@ def size(number: float) -> str:
     return f"{number:,.0f} {_UNITS[unit]}" if number >= 1000 else f"{number:.3g} {_UNITS[unit]}"
 
 
+def log_size(number: float, unit: str) -> str:
+    """Format a size of log in the unit of its positions: 1.2 MiB, or 1,234 records."""
+    return size(number) if unit == "bytes" else f"{count(number)} {unit}"
+
+
 def duration(seconds: float) -> str:
     """Format a number of seconds: 1 h 2 min, 3 min 4 s, or 5.6 s."""
     if seconds < 60:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from odradek.pipeline import plots
-from odradek.pipeline.plots import Bar, TimeSpan, count, duration, escape, moment, size
+from odradek.pipeline.plots import Bar, TimeSpan, count, duration, escape, log_size, moment, size
 from odradek.pipeline.style import STYLE
 from odradek.pipeline.summary import BatchSummary, FlowSummary, RunSummary, Volume
 
@@ -80,12 +80,16 @@ def _tiles(flows: Sequence[FlowSummary]) -> str:
         ("records", count(rows), f"{size(sum(flow.bytes for flow in flows))} of payload"),
         (
             "log read",
-            size(sum(flow.log_bytes for flow in flows)),
+            log_size(sum(flow.log_bytes for flow in flows), _unit(flows)),
             _times(batches, "batch"),
         ),
         ("dead letters", count(dead), f"{100 * dead / (rows + dead) if rows + dead else 0:.3g} % of what was read"),
         ("files", count(sum(flow.files for flow in flows)), size(sum(flow.file_bytes for flow in flows))),
-        ("still to be read", size(sum(behind)) if behind else "not known", "of log, at the end of the run"),
+        (
+            "still to be read",
+            log_size(sum(behind), _unit(flows)) if behind else "not known",
+            "of log, at the end of the run",
+        ),
     )
     each = (
         f'<div class="tile"><dt>{name}</dt><dd>{value}</dd><dd class="more">{more}</dd></div>'
@@ -109,11 +113,15 @@ def _overview(flows: Sequence[FlowSummary]) -> str:
     if not bars:
         return ""
     table = _table(
-        "Bytes of log still to be read",
+        "Log still to be read",
         ("flow", "before", "after"),
-        [(flow.name, _size(flow.lag_before), _size(flow.lag_after)) for flow in known],
+        [(flow.name, _lag(flow.lag_before, flow.unit), _lag(flow.lag_after, flow.unit)) for flow in known],
     )
-    return _figure("Lag", plots.rows("Lag of each flow, before and after", bars, size), table)
+    return _figure(
+        "Lag",
+        plots.rows("Lag of each flow, before and after", bars, lambda number: log_size(number, _unit(flows))),
+        table,
+    )
 
 
 # ---- one flow ------------------------------------------------------------------------------------------------
@@ -236,20 +244,26 @@ def _batches(batches: Sequence[BatchSummary]) -> str:
     if not batches:
         return ""
     spans = [TimeSpan(each.ended - each.seconds, each.ended, each.log_bytes, _tip(each)) for each in batches]
-    title = f"Batches: bytes of log, from {moment(spans[0].start)}"
+    title = f"Batches: {batches[0].unit} of log, from {moment(spans[0].start)}"
     lines = [
         (
-            str(each.batch), moment(each.ended), duration(each.seconds), count(each.rows), size(each.log_bytes),
-            count(each.dead), _size(each.lag),
+            str(each.batch), moment(each.ended), duration(each.seconds), count(each.rows),
+            log_size(each.log_bytes, each.unit),
+            count(each.dead), _lag(each.lag, each.unit),
         )
         for each in batches
     ]  # fmt: skip
     head = ("batch", "committed", "took", "records", "log", "dead", "still to be read")
-    return _figure(title, plots.timeline("Batches over time", spans, binary=True), _table("Batches", head, lines))
+    return _figure(
+        title,
+        plots.timeline("Batches over time", spans, binary=batches[0].unit == "bytes"),
+        _table("Batches", head, lines),
+    )
 
 
 def _tip(batch: BatchSummary) -> str:
-    return f"batch {batch.batch}: {count(batch.rows)} records of {size(batch.log_bytes)} in {duration(batch.seconds)}"
+    log = log_size(batch.log_bytes, batch.unit)
+    return f"batch {batch.batch}: {count(batch.rows)} records of {log} in {duration(batch.seconds)}"
 
 
 def _reasons(flow: FlowSummary) -> str:
@@ -268,10 +282,16 @@ def _gaps(flow: FlowSummary) -> str:
     if not flow.gaps:
         return ""
     lines = [
-        (f"{gap.topic}/{gap.partition}", count(gap.start), count(gap.end), size(gap.end - gap.start), gap.reason)
+        (
+            f"{gap.topic}/{gap.partition}",
+            count(gap.start),
+            count(gap.end),
+            log_size(gap.end - gap.start, flow.unit),
+            gap.reason,
+        )
         for gap in flow.gaps
     ]
-    table = _table("What could not be read", ("log", "from", "up to", "bytes", "why"), lines)
+    table = _table("What could not be read", ("log", "from", "up to", "size", "why"), lines)
     return f'<h3>Gaps</h3><p class="error">{_times(len(lines), "range")} of logs could not be read.</p>{table}'
 
 
@@ -302,8 +322,13 @@ def _name(text: str) -> str:
     return f"<bdi>{escape(text)}</bdi>"
 
 
-def _size(number: int | None) -> str:
-    return "not known" if number is None else size(number)
+def _lag(number: int | None, unit: str) -> str:
+    return "not known" if number is None else log_size(number, unit)
+
+
+def _unit(flows: Sequence[FlowSummary]) -> str:
+    """Return the unit of positions, the same for all flows of a file."""
+    return flows[0].unit if flows else "bytes"
 
 
 def _times(number: int, what: str) -> str:

@@ -304,7 +304,9 @@ class FlowRun:
         done = sum(batch.log_bytes for batch in self._batches) + size
         lag = None if self.lag_before is None else max(0, self.lag_before - done)
         seconds = entry.written - began
-        self._batches.append(BatchSummary(entry.batch, entry.written, seconds, entry.rows, size, entry.dead, lag))
+        self._batches.append(
+            BatchSummary(entry.batch, entry.written, seconds, entry.rows, size, entry.dead, lag, self.pipeline.unit)
+        )
         self.on_commit(self.name, self._batches[-1])
 
     def summary(self) -> FlowSummary:
@@ -324,6 +326,7 @@ class FlowRun:
             bytes=sum(entry.payload for entry in self._entries), reasons=reasons, lag_before=self.lag_before,
             lag_after=self._lag_now(), hours=hours, gaps=tuple(gap for entry in self._entries for gap in entry.gaps),
             files=len(files), file_bytes=sum(file.size for file in files), error=self.error,
+            unit=self.pipeline.unit,
         )  # fmt: skip
 
     def _lag_now(self) -> int | None:

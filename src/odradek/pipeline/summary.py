@@ -35,9 +35,10 @@ class BatchSummary:
         ended: When it was committed, seconds since the epoch.
         seconds: Duration (s).
         rows: Records in the table.
-        log_bytes: Bytes of log that were read.
+        log_bytes: Size of log that was read, in `unit`.
         dead: Records that could not be decoded.
-        lag: Bytes of log that were still to be read after it, as of the start of the run; None: unknown.
+        lag: Size of log that was still to be read after it, as of the start of the run; None: unknown.
+        unit: Unit of positions: `bytes`, or `records` of 0.8 and later.
     """
 
     batch: int
@@ -47,6 +48,7 @@ class BatchSummary:
     log_bytes: int
     dead: int
     lag: int | None = None
+    unit: str = "bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +61,13 @@ class FlowSummary:
         batches: The commits, in order.
         bytes: Bytes of payloads in the table.
         reasons: Why records are dead -> how many.
-        lag_before, lag_after: Bytes of log to read at its start and end; None: unknown.
+        lag_before, lag_after: Size of log to read at its start and end; None: unknown.
         hours: Topic -> hour of the records' times (start of the hour, s since the epoch) -> volume.
         gaps: Ranges that were lost before they could be read.
         files: Number of added data files.
         file_bytes: Bytes of those files.
         error: Why the flow failed; "" if it did not.
+        unit: As in `BatchSummary`.
     """
 
     name: str
@@ -80,6 +83,7 @@ class FlowSummary:
     files: int = 0
     file_bytes: int = 0
     error: str = ""
+    unit: str = "bytes"
 
     @property
     def rows(self) -> int:

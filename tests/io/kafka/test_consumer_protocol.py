@@ -23,6 +23,7 @@ from odradek.wire.kafka.messages.groups import (
     ConsumerGroupHeartbeatResponse,
     JoinGroupRequest,
     OffsetCommitRequest,
+    OffsetCommitResponse,
 )
 from odradek.wire.kafka.messages.metadata import (
     ApiVersionsRequest,
@@ -129,13 +130,19 @@ async def test_a_fenced_member_loses_everything_and_joins_again(monkeypatch: pyt
 
 async def test_a_commit_with_a_stale_epoch_is_repeated_with_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = AssigningCoordinator()
+
+    def commit(request: OffsetCommitRequest, version: int) -> OffsetCommitResponse:
+        if request.generation_id_or_member_epoch != peer.epoch:
+            peer.errors[OffsetCommitRequest] = [ErrorCode.STALE_MEMBER_EPOCH]
+        return peer.commit(request, version)
+
+    peer.answers[OffsetCommitRequest] = commit
     async with member_of(peer, monkeypatch) as (member, listener):
         await listener.until(1)
         peer.epoch = 7
-        peer.errors[OffsetCommitRequest] = [ErrorCode.STALE_MEMBER_EPOCH]
         await member.commit({A: Position(3)})
         assert peer.positions == {A: 3}
-        assert [commit.generation_id_or_member_epoch for commit in peer.of(OffsetCommitRequest)][-1] == 7
+        assert peer.of(OffsetCommitRequest)[-1].generation_id_or_member_epoch == 7
 
 
 async def test_a_group_that_only_classic_members_can_join_is_joined_as_one(monkeypatch: pytest.MonkeyPatch) -> None:

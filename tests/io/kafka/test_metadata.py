@@ -75,6 +75,20 @@ def refused(address: str) -> Unreachable:
     return Unreachable("tcp", address, "refused")
 
 
+async def test_a_topic_whose_answer_takes_long_is_not_taken_for_one_that_does_not_exist() -> None:
+    brokers = Brokers(topic_response("t", 1))
+    async with opened(brokers, MetadataOptions(creation_s=0.0)) as metadata, anyio.create_task_group() as tasks:
+        brokers.gate = anyio.Event()
+
+        async def answer() -> None:
+            await wait_all_tasks_blocked()
+            assert brokers.gate is not None
+            brokers.gate.set()
+
+        tasks.start_soon(answer)
+        assert (await metadata.table_for_topic("t")).registered("t")
+
+
 # ---- bootstrap ---------------------------------------------------------------------------------------------------
 
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import random
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from functools import partial
 from itertools import count
-from pathlib import Path
 from typing import Any, Literal
 
 import anyio
@@ -23,13 +19,13 @@ from odradek.client.producer.transaction import Transaction
 from odradek.errors import CommitOutcomeUnknown, Unsupported
 from odradek.testing import KafkaBroker, MemoryCluster
 from odradek.testing.kafka.releases import NEWEST
-from odradek.types import EARLIEST, LATEST
+from odradek.types import LATEST
 
-from .mover import move
+from .topics import fill, until_committed, values
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
-FIRST, BEFORE = "0.11.0.3", "0.10.2.2"
+FIRST = "0.11.0.3"
 NUMBERS = count()
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
 SHORT = od.Tuning(request_timeout=3.0)
@@ -56,18 +52,6 @@ async def k(broker: KafkaBroker) -> AsyncIterator[od.Cluster]:
 @pytest.fixture
 def topic() -> str:
     return f"ledger-{next(NUMBERS)}-{random.randrange(1 << 30)}"
-
-
-async def values(k: od.Cluster, topic: str, isolation: Any = "read_committed") -> list[bytes | None]:
-    async with k.reader(topic, start=EARLIEST, until=LATEST, isolation=isolation) as reader:
-        return [record.value async for record in reader]
-
-
-async def until_committed(k: od.Cluster, topic: str, expected: list[bytes]) -> None:
-    """Markers are written after the commit has been answered."""
-    with anyio.fail_after(30):
-        while await values(k, topic) != expected:  # noqa: ASYNC110 - brokers have no events for tests
-            await anyio.sleep(0.05)
 
 
 # ---- commit and abort -----------------------------------------------------------------------------------------
@@ -210,13 +194,6 @@ async def is_decided(k: od.Cluster, topic: str) -> bool:
 
 
 # ---- positions of consumers -----------------------------------------------------------------------------------
-
-
-async def fill(k: od.Cluster, topic: str, count: int) -> list[bytes]:
-    rows = [b"%d" % n for n in range(count)]
-    async with k.producer() as out:
-        await out.send_many(topic, rows)
-    return rows
 
 
 async def committed(k: od.Cluster, topic: str) -> list[int | None]:
@@ -455,153 +432,16 @@ async def test_registering_has_a_deadline_and_can_be_cancelled(broker: KafkaBrok
 # ---- brokers without transactions -----------------------------------------------------------------------------
 
 
-def test_older_brokers_and_clusters_in_memory_refuse() -> None:
-    async def ask(cluster: od.Cluster, needs: str) -> None:
+@pytest.mark.releases("0.10.1.1")
+async def test_older_brokers_and_clusters_in_memory_refuse(any_kafka: KafkaBroker) -> None:
+    clusters = {
+        od.connect(f"kafka://{any_kafka.bootstrap}"): r"Kafka 0\.11",
+        MemoryCluster().connect(): "a real cluster",
+    }
+    for cluster, needs in clusters.items():
         async with cluster:
             with pytest.raises(Unsupported, match=needs) as caught:
                 cluster.producer(transactional_id="t")
             assert caught.value.feature == "a transaction (transactional_id)"
             with pytest.raises(od.ConfigError, match="acks"):
                 cluster.producer(transactional_id="t", acks=1)
-
-    with KafkaBroker(BEFORE) as old:
-        anyio.run(ask, od.connect(f"kafka://{old.bootstrap}"), r"Kafka 0\.11")
-    anyio.run(ask, MemoryCluster().connect(), "a real cluster")
-
-
-# ---- other clients --------------------------------------------------------------------------------------------
-
-
-async def test_java_reads_what_is_committed_and_its_transactions_are_read(
-    odradek_kafka: KafkaBroker, topic: str
-) -> None:
-    async with od.connect(f"kafka://{odradek_kafka.bootstrap}") as k:
-        async with k.producer(transactional_id=topic) as out:
-            for value in (b"one", b"aborted", b"two"):
-                with contextlib.suppress(KeyError):
-                    async with out.transaction():
-                        await out.send(topic, value)
-                        if value == b"aborted":
-                            raise KeyError
-        options = ("--bootstrap-server", odradek_kafka.bootstrap, "--topic", topic, "--from-beginning")
-        read = await run_java(
-            odradek_kafka,
-            "org.apache.kafka.tools.consumer.ConsoleConsumer",
-            *options,
-            *("--isolation-level", "read_committed", "--max-messages", "2"),
-        )
-        assert read == "one\ntwo\n"
-        settings = ("--producer-props", f"bootstrap.servers={odradek_kafka.bootstrap}")
-        size = ("--topic", f"{topic}-java", "--num-records", "300", "--record-size", "10", "--throughput", "-1")
-        tool = "org.apache.kafka.tools.ProducerPerformance"
-        wrote = await run_java(
-            odradek_kafka, tool, *size, "--transactional-id", topic, "--transaction-duration-ms", "10", *settings
-        )
-        assert "\n300 records sent" in f"\n{wrote}"
-        assert len(await values(k, f"{topic}-java")) == 300
-
-
-async def run_java(broker: KafkaBroker, *command: str) -> str:
-    done = await anyio.to_thread.run_sync(partial(broker.java_tool, *command, timeout=120.0))
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-async def test_transactions_of_aiokafka_are_read_and_ours_by_it(odradek_kafka: KafkaBroker, topic: str) -> None:
-    aiokafka: Any = importlib.import_module("aiokafka")
-    options = {"bootstrap_servers": odradek_kafka.bootstrap}
-    async with aiokafka.AIOKafkaProducer(**options, transactional_id=topic) as producer:
-        for value in (b"1", b"aborted", b"2"):
-            with contextlib.suppress(KeyError):
-                async with producer.transaction():
-                    await producer.send_and_wait(topic, value)
-                    if value == b"aborted":
-                        raise KeyError
-    async with od.connect(f"kafka://{odradek_kafka.bootstrap}") as k:
-        await until_committed(k, topic, [b"1", b"2"])
-        async with k.producer(transactional_id=topic) as out, out.transaction():  # after aiokafka's, with its id
-            await out.send(topic, b"3")
-        await until_committed(k, topic, [b"1", b"2", b"3"])
-    consumer = aiokafka.AIOKafkaConsumer(
-        topic, **options, isolation_level="read_committed", auto_offset_reset="earliest"
-    )
-    async with consumer:
-        with anyio.fail_after(60):
-            assert [(await consumer.getone()).value for _ in range(3)] == [b"1", b"2", b"3"]
-
-
-# ---- kills ----------------------------------------------------------------------------------------------------
-
-RECORDS = 1500
-KILLS = 20
-
-
-async def test_transactions_are_atomic_in_spite_of_20_random_kills(topic: str) -> None:
-    """Twelve tasks are cancelled, five processes killed, and the broker three times: each record is moved once."""
-    source, target = topic, f"{topic}-out"
-    seed = random.randrange(1 << 30)
-    chance = random.Random(seed)
-    ways = ["cancel"] * 12 + ["process"] * 5 + ["broker"] * 3
-    chance.shuffle(ways)
-    async with killable_broker(target) as broker:
-        async with od.connect(f"kafka://{broker.bootstrap}") as k:
-            rows = await fill(k, source, RECORDS)
-        for way in ways:
-            await kill_one(way, broker, source, target, chance)
-        with anyio.fail_after(150):
-            moved = await moved_by_one_more(broker, source, target)
-    assert sorted(int(row[3]) for row in moved) == sorted(map(int, rows)), f"seed {seed}"
-    sizes = Counter(row[0] for row in moved)
-    assert all(sizes[name] == int(size) for name, _, size, _ in moved), f"seed {seed}: part of a transaction"
-
-
-@contextlib.asynccontextmanager
-async def killable_broker(target: str) -> AsyncIterator[KafkaBroker]:
-    broker = KafkaBroker(NEWEST, config=SETTINGS)
-    await anyio.to_thread.run_sync(broker.start)
-    try:
-        await anyio.to_thread.run_sync(broker.create_topic, target, 3)
-        yield broker
-    finally:
-        await anyio.to_thread.run_sync(broker.stop)
-
-
-async def kill_one(way: str, broker: KafkaBroker, source: str, target: str, chance: random.Random) -> None:
-    delay = chance.random() * 0.8
-    if way == "process":
-        script = Path(__file__).with_name("mover.py")
-        process = await anyio.open_process([sys.executable, str(script), broker.bootstrap, source, target])
-        await anyio.sleep(1.0 + delay)  # it takes a while to begin
-        process.kill()
-        await process.wait()
-        await process.aclose()
-        return
-    task = asyncio.ensure_future(move(broker.bootstrap, source, target))
-    await asyncio.wait([task], timeout=delay)
-    if way == "broker":
-        await anyio.to_thread.run_sync(broker.kill)
-        await asyncio.wait([task], timeout=delay)
-        await anyio.to_thread.run_sync(broker.start)
-        await asyncio.wait([task], timeout=1.0)
-    task.cancel()
-    with anyio.fail_after(60):
-        await asyncio.wait([task])
-    if not task.cancelled():  # the outcome is unknown, the exit has reached nobody, ...
-        assert isinstance(task.exception(), od.OdradekError), task.exception()
-
-
-async def moved_by_one_more(broker: KafkaBroker, source: str, target: str) -> list[list[str]]:
-    """Let another mover do what is left, and return what all have moved."""
-    task = asyncio.ensure_future(move(broker.bootstrap, source, target))
-    try:
-        async with od.connect(f"kafka://{broker.bootstrap}") as k:
-            (partition,) = await k.partitions(source)
-            while True:
-                stored = (await k.driver.offsets(source).fetch([partition]))[partition]
-                if stored == (await k.positions(source, LATEST))[partition]:
-                    return [(value or b"").decode().split() for value in await values(k, target)]
-                assert not task.done(), task.exception()
-                await anyio.sleep(0.1)
-    finally:
-        task.cancel()
-        await asyncio.wait([task])

@@ -40,6 +40,13 @@ __all__ = ["demo"]
 
 BUDGET_SECONDS, KAFKA_BUDGET_SECONDS = 170.0, 290.0
 
+BROKER_CONFIG = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.min.session.timeout.ms": "6000",
+    "group.consumer.session.timeout.ms": "10000",
+}
+"""Configuration of a real broker: the members of a group do not wait for others, and a killed one is noticed soon."""
+
 
 @click.command(
     epilog=examples(
@@ -149,7 +156,7 @@ async def _run_kafka(messages: MessageDemo, version: str) -> TableResult | None:
     """Run both parts on a real broker; skip the second one if messages were lost."""
     result = None
     messages.display.event(f"starting a broker of Kafka {version}")
-    broker = KafkaBroker(version, config={"group.initial.rebalance.delay.ms": "0"})
+    broker = KafkaBroker(version, config=BROKER_CONFIG)
     async with broker, anyio.create_task_group() as tasks, AsyncExitStack() as stack:
         messages.show_server("broker", f"Kafka {version}", broker.bootstrap)
         for topic in TOPICS:

@@ -19,7 +19,7 @@ __all__ = ["lag"]
 @JSON
 @needs_extra
 def lag(file: str, fail_over: int | None, as_lines: bool) -> int:
-    """Print how far tables are behind their logs, in bytes of log. Asks the brokers."""
+    """Print how far tables are behind their logs, in bytes of log, or records of 0.8 and later. Asks the brokers."""
     from odradek.pipeline import view
 
     loaded = load_file(file)

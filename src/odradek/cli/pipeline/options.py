@@ -80,11 +80,11 @@ def load_flows(file: str, flows: Iterable[str]) -> tuple[Pipeline, list[str]]:
     return loaded, list(dict.fromkeys(flows)) or list(loaded.flows)
 
 
-def format_size(size: int | None) -> str:
-    """Format a number of bytes for people; None becomes a dash."""
+def format_size(size: int | None, unit: str = "bytes") -> str:
+    """Format a size of log for people, in its unit; None becomes a dash."""
     from odradek.pipeline import plots
 
-    return "-" if size is None else plots.size(size)
+    return "-" if size is None else plots.log_size(size, unit)
 
 
 def backlog_json(log: PartitionBacklog) -> dict[str, Any]:

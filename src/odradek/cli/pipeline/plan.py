@@ -31,5 +31,5 @@ def plan(file: str, as_lines: bool) -> int:
         rows.append([name, "total", "", f"{planned.batches} batches", "", planned.waiting, ""])
 
     if not as_lines:
-        click.echo(table(["flow", "topic", "partition", "from", "to", "bytes", "lost"], rows))
+        click.echo(table(["flow", "topic", "partition", "from", "to", loaded.unit, "lost"], rows))
     return 0

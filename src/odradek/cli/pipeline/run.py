@@ -91,9 +91,9 @@ def _run_table(summary: RunSummary) -> str:
 def _run_row(flow: FlowSummary) -> list[object]:
     busy = sum(batch.seconds for batch in flow.batches) or 1
     return [
-        flow.name, len(flow.batches), flow.rows, round(flow.rows / busy), format_size(flow.log_bytes),
-        f"{flow.log_bytes / busy / 1e6:.1f}", flow.dead, len(flow.gaps), flow.files,
-        format_size(flow.lag_after), "failed" if flow.error else "done",
+        flow.name, len(flow.batches), flow.rows, round(flow.rows / busy), format_size(flow.log_bytes, flow.unit),
+        f"{flow.log_bytes / busy / 1e6:.1f}" if flow.unit == "bytes" else "-", flow.dead, len(flow.gaps), flow.files,
+        format_size(flow.lag_after, flow.unit), "failed" if flow.error else "done",
     ]  # fmt: skip
 
 
@@ -133,11 +133,11 @@ def _reported_if_interrupted(
 def _line(flow: str, batch: BatchSummary) -> str:
     seconds = batch.seconds or 1e-9
     dead = f", {batch.dead} dead" if batch.dead else ""
-    rates = f"{batch.rows / seconds:.0f} rows/s, {batch.log_bytes / seconds / 1e6:.1f} MB/s"
-    return (
-        f"{flow}: batch {batch.batch}: {batch.rows} rows{dead}, {format_size(batch.log_bytes)} in {seconds:.1f} s "
-        f"({rates}), {format_size(batch.lag)} left"
-    )
+    rates = f"{batch.rows / seconds:.0f} rows/s"
+    if batch.unit == "bytes":
+        rates += f", {batch.log_bytes / seconds / 1e6:.1f} MB/s"
+    log, lag = format_size(batch.log_bytes, batch.unit), format_size(batch.lag, batch.unit)
+    return f"{flow}: batch {batch.batch}: {batch.rows} rows{dead}, {log} in {seconds:.1f} s ({rates}), {lag} left"
 
 
 @contextmanager

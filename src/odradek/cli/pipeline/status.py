@@ -27,9 +27,13 @@ def status(file: str, as_lines: bool) -> int:
         for flow in flows:
             echo_json(flow._asdict())
         return 0
+    unit = loaded.unit
     head = ["flow", "batches", "rows", "files", "size", "dead", "gaps", "last commit", "lag"]
     click.echo(
-        table(head, [[*s[:4], format_size(s.size), s.dead, s.gaps, _when(s.last), format_size(s.lag)] for s in flows])
+        table(
+            head,
+            [[*s[:4], format_size(s.size), s.dead, s.gaps, _when(s.last), format_size(s.lag, unit)] for s in flows],
+        )
     )
 
     return 0

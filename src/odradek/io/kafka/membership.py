@@ -34,7 +34,7 @@ from odradek.core.kafka.group_effects import (
 from odradek.core.kafka.group_protocol import GroupProtocol, assignors_of, falls_back, group_protocol
 from odradek.core.kafka.member import Member
 from odradek.core.kafka.member_states import ClassicMemberState, MemberSettings
-from odradek.core.kafka.transaction_requests import GroupMetadata
+from odradek.core.kafka.transaction_requests import GroupMetadata, Offset
 from odradek.errors import GroupError, OdradekError
 from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.kafka.group_topics import GroupTopics, replica_racks
@@ -200,6 +200,10 @@ class KafkaMembership:
     def shares(self, access: CoordinatorAccess) -> bool:
         """Return True if this member belongs to the cluster of these coordinators."""
         return self._access.coordinators is access.coordinators
+
+    def offsets(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Offset]:
+        """Return positions as this member stores them."""
+        return self._offsets.with_epochs(positions)
 
     def token(self, positions: Mapping[TopicPartition, Position]) -> GroupMetadata:
         """Return the current generation, if the member has all these partitions in it; else raise GroupError."""

@@ -143,17 +143,22 @@ class KafkaMetadata:
         if name not in self._topics:
             self._topics.add(name)
             self._problem_reads = 0
-        with anyio.move_on_after(self._options.creation_s):
-            for attempt in range(100):
-                await self._read([name] if create else ())
-                described = self._table.state.topics.get(name)
-                if described is None or described.error_code not in CREATION_CODES or not create:
-                    break
-                await anyio.sleep(self._options.backoff.delay(attempt, random()))
+        await self._read([name] if create else ())  # without a time limit: no answer does not mean no topic
+        if create:
+            with anyio.move_on_after(self._options.creation_s):
+                await self._wait_until_created(name)
         described = self._table.state.topics.get(name)
         if described is not None and described.error_code and described.error_code not in CREATION_CODES:
             raise broker_error(described.error_code, f"Metadata of topic {name!r}")
         return self._table
+
+    async def _wait_until_created(self, name: str) -> None:
+        for attempt in range(100):
+            described = self._table.state.topics.get(name)
+            if described is None or described.error_code not in CREATION_CODES:
+                return
+            await anyio.sleep(self._options.backoff.delay(attempt, random()))
+            await self._read([name])
 
     async def all_topics(self) -> frozenset[str]:
         """Return every topic but Kafka's own; from now on new ones enter the table by themselves.

@@ -121,7 +121,7 @@ class KafkaOffsets:
 
         async def attempt() -> dict[TopicPartition, Committed]:
             sent = GroupMetadata(self.group) if token is None else token()
-            request = commit_request({p: self._offset(p, at) for p, at in left.items()}, sent)
+            request = commit_request(self.with_epochs(left), sent)
             response = await self._ask(OffsetCommitRequest, lambda versions: request)
             read = read_commit(response)
             answers = {p: read.get(p, Committed(OffsetStep.RETRY)) for p in left}
@@ -136,8 +136,10 @@ class KafkaOffsets:
         if positions:
             await self._until_done(attempt, "positions not stored")
 
-    def _offset(self, partition: TopicPartition, position: Position) -> Offset:
-        return Offset(int(position), self._access.epochs.before(partition, int(position)), self._metadata)
+    def with_epochs(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Offset]:
+        """Return positions as they are stored: with the epoch of what was read, and with metadata."""
+        epochs = self._access.epochs
+        return {p: Offset(int(at), epochs.before(p, int(at)), self._metadata) for p, at in positions.items()}
 
     async def _until_done(self, attempt: Callable[[], Any], what: str) -> None:
         """Repeat attempts while their errors are passing ones, and while there is time."""

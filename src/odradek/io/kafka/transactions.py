@@ -16,7 +16,7 @@ import anyio
 from odradek.core.interfaces import Membership, PartitionBatch
 from odradek.core.kafka.batch_sequences import BatchSequences
 from odradek.core.kafka.producer_state import IdempotentProducer
-from odradek.core.kafka.transaction_requests import GroupMetadata, Offset
+from odradek.core.kafka.transaction_requests import GroupMetadata
 from odradek.core.kafka.transaction_states import TransactionalProducerState
 from odradek.core.kafka.transactions import Outgoing, Transactions
 from odradek.errors import BrokerError, CommitOutcomeUnknown, NotWritten, OdradekError, UsageError
@@ -132,7 +132,7 @@ class KafkaTransactions(BatchSequences):
         fence = member.token(positions)
         if not self._access.versions().has_group_fencing:
             fence = GroupMetadata(fence.group)
-        self._machine.add_offsets({partition: Offset(int(at)) for partition, at in positions.items()}, fence)
+        self._machine.add_offsets(member.offsets(positions), fence)
         self._work.notify()
         while self._machine.state is _S.OPEN and not self._machine.offsets_sent:
             await self._changed.wait(self._changed.version)
