@@ -327,10 +327,10 @@ def test_byte_by_byte_is_linear() -> None:
     def seconds(size: int) -> float:
         data = memoryview(encode_set([bytes(size)]))
         d = decoder()
-        began = time.perf_counter()
+        began = time.thread_time()
         for i in range(len(data)):
             d.feed(data[i : i + 1])
-        took = time.perf_counter() - began
+        took = time.thread_time() - began
         assert len(d.take().values) == 1
         return took
 
@@ -343,10 +343,10 @@ def test_interrupted_runs_are_linear(entry: MakeEntry) -> None:
 
     def seconds(count: int) -> float:
         data = memoryview(bytearray(entry(bytes(100), crc=1) * count))
-        began = time.perf_counter()
+        began = time.thread_time()
         d = decoder(SKIP)
         d.feed(data)
-        took = time.perf_counter() - began
+        took = time.thread_time() - began
         assert d.skipped == count and len(d.take_reports()) <= 1000
         return took
 
