@@ -51,6 +51,6 @@ def revoking(consumer: Consumer) -> bool:
 
 async def until(condition: Callable[[], object]) -> None:
     """Let other tasks run until it is true."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while not condition():
             await anyio.lowlevel.checkpoint()

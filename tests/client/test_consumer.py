@@ -61,7 +61,7 @@ def revoking(consumer: Consumer) -> bool:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while not condition():
             await anyio.lowlevel.checkpoint()
 

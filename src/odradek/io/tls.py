@@ -13,6 +13,9 @@ __all__ = ["client_context", "tls_error"]
 _EXPIRED, _NOT_YET_VALID, _HOST_MISMATCH, _ADDRESS_MISMATCH = 10, 9, 62, 64
 """Numbers of OpenSSL's verification errors (X509_V_ERR_...)."""
 
+_CLOSED = (ssl.SSLZeroReturnError, ssl.SSLEOFError)
+"""The peer closed the connection without a word: of several errors, releases of Python choose different ones."""
+
 _PLAINTEXT = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
 
 
@@ -70,7 +73,7 @@ def tls_error(address: str, error: Exception) -> Unreachable:
     elif isinstance(error, ssl.SSLError) and (error.reason or "") in _PLAINTEXT:
         unreachable.hint = "the listener does not speak TLS: use a URL without +ssl, or another port"
         unreachable.retriable = False
-    elif isinstance(error, ssl.SSLError):
+    elif isinstance(error, ssl.SSLError) and not isinstance(error, _CLOSED):
         unreachable.hint = "the broker's log says what it does not accept; it may ask for a client certificate"
     else:
         unreachable.hint = "the listener may not speak TLS: use a URL without +ssl, or another port"
@@ -88,6 +91,8 @@ def _certificate_hint(code: int) -> str:
 
 
 def _text(error: Exception) -> str:
+    if isinstance(error, _CLOSED):
+        return "closed by the peer"
     if isinstance(error, ssl.SSLError) and error.reason:
         return error.reason.lower().replace("_", " ")
     return getattr(error, "strerror", None) or str(error) or "closed by the peer"
