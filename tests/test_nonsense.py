@@ -35,15 +35,17 @@ class Unshowable:
         raise RuntimeError("no repr")
 
 
-NONSENSE = st.sampled_from(
-    [
-        None, True, False, 0, 1, -1, 5, 1 << 31, 1 << 63, 10**400, -(10**400), 0.0, 0.5, 1e6, float("nan"),
-        float("inf"), -float("inf"), 1j, "", "0", "latest", "a/b", "..", "\ud800", "\0", "x" * 5000, "{", b"", b"t",
-        b"\xff", bytearray(b"a"), [], [None], ["t"], [1, 2], (), (1, 2, 3), {}, {1: 2}, {"t": None}, {P0: "x"}, {"t"},
-        object(), Unshowable(), [Unshowable()], {"t": Unshowable()}, print, od.EARLIEST, P0, od.AtTime(float("nan")),
-        od.AtTime("x"), od.TopicPartition(None, None, None), od.TopicPartition("t", "0", 0), od.Tuning(),  # type: ignore[arg-type]
-    ]
-)  # fmt: skip
+# fmt: off
+WRONG = [
+    None, True, False, 0, 1, -1, 5, 1 << 31, 1 << 63, 10**400, -(10**400), 0.0, 0.5, 1e6, float("nan"),
+    float("inf"), -float("inf"), 1j, "", "0", "latest", "a/b", "..", "\ud800", "\0", "x" * 5000, "{", b"", b"t",
+    b"\xff", bytearray(b"a"), [], [None], ["t"], [1, 2], (), (1, 2, 3), {}, {1: 2}, {"t": None}, {P0: "x"}, {"t"},
+    object(), Unshowable(), [Unshowable()], {"t": Unshowable()}, print, od.EARLIEST, P0, od.AtTime(float("nan")),
+    od.AtTime("x"), od.TopicPartition(None, None, None), od.TopicPartition("t", "0", 0), od.Tuning(),  # type: ignore[arg-type]
+]
+# fmt: on
+# Of indices: hypothesis shows a strategy when another thread draws a random number, and some of these break that.
+NONSENSE = st.sampled_from(range(len(WRONG))).map(lambda number: WRONG[number])
 
 
 def check(error: Exception, name: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import odradek as od
+from odradek.pipeline.config import load
 from odradek.testing import Kafka07Broker
 
 PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "pipeline.md").read_text("utf-8")
@@ -48,7 +49,9 @@ def test_the_page_runs_as_printed(
             await out.send_many("orders", [*values, b"no order"])
 
     od.run(send)
-    (toml,) = blocks("toml")
+    toml, of_today = blocks("toml")
+    (tmp_path / "today.toml").write_text(of_today + toml[toml.index("[flows.orders]") :])
+    assert load(tmp_path / "today.toml").source.kafka == "kafka+sasl+ssl://b1:9093,b2:9093"
     (tmp_path / "pipeline.toml").write_text(toml.replace("localhost:2181/kafka", odradek_chroot))
     lines = [line.removeprefix("$ ") for block in blocks("console") for line in block.splitlines()]
     said: dict[str, str] = {}

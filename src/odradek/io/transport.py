@@ -171,8 +171,10 @@ class AsyncioTransport(asyncio.BufferedProtocol):
         size, self._unread = self._unread + nbytes, 0
         if self._handler is not None:
             self._handler.data_received(self._buffer[:size])
-        elif not self._transport.is_closing():  # uvloop reads once although reading is paused
+        elif not self._transport.is_closing():
+            # uvloop reads once although reading is paused; asyncio of early releases of 3.11 goes on until it is paused anew.
             self._unread = size
+            self._transport.resume_reading()
             self._transport.pause_reading()
 
     def eof_received(self) -> None:

@@ -266,7 +266,9 @@ async def test_errors_of_heartbeats(mock: MockCluster) -> None:
     """Errors say what the member has to do: find its coordinator, join again, repeat the heartbeat, or end."""
 
     async def attempt(code: ErrorCode) -> str:
-        following = {FindCoordinatorRequest: 1, JoinGroupRequest: 1, HeartbeatRequest: 3}
+        # While a member gives up its partitions for a rebalance it continues to send heartbeats.
+        heartbeats = 1000 if code is ErrorCode.REBALANCE_IN_PROGRESS else 3
+        following = {FindCoordinatorRequest: 1, JoinGroupRequest: 1, HeartbeatRequest: heartbeats}
         api: Api | None = None
         try:
             async with connected.consumer("t", group=f"g{next(NUMBERS)}", exit_within=1, max_blocked=0) as consumer:
