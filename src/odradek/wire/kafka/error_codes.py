@@ -50,6 +50,10 @@ class ErrorCode(IntEnum):
         unknown._name_ = f"UNKNOWN_{value}"
         return unknown
 
+    def __reduce_ex__(self, protocol: object) -> tuple[type[Self], tuple[int]]:
+        """Pickle by number: Python 3.11.2 pickles by name, and unknown numbers have none of their own."""
+        return type(self), (self._value_,)
+
     @classmethod
     def _make(cls, code: int, since: str, properties: tuple[_Property, ...]) -> Self:
         member = int.__new__(cls, code)
