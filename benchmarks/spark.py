@@ -170,7 +170,7 @@ class Workload(NamedTuple):
         return watch
 
 
-def measure_rates(peaks: Results, workload: Workload, rows: int, rounds: int) -> None:
+def measure_rates(measured: Results, workload: Workload, rows: int, rounds: int) -> None:
     noop, parquet, flow = [], [], []
     for topic in ("plain", "snappy"):
         batches = {"path": str(workload.root / f"{topic}.batches")}
@@ -188,12 +188,12 @@ def measure_rates(peaks: Results, workload: Workload, rows: int, rounds: int) ->
         limit = partial(workload.into_parquet, "memory", batches)
         flow.append(Case(f"directories, {topic}", rows, size, partial(workload.through_flow, topic, rows), limit, 0.02))
         workload.into_noop("memory", batches)  # from now on its batches are in memory
-    compare(peaks, "Into Spark, to `noop`", NOTE, noop, rounds)
-    compare(peaks, "Into Spark, to Parquet", f"{NOTE} Both write Parquet with zstd.", parquet, rounds)
-    compare(peaks, "Through a flow of the pipeline", FLOW_NOTE, flow, rounds)
+    compare(measured, "Into Spark, to `noop`", NOTE, noop, rounds)
+    compare(measured, "Into Spark, to Parquet", f"{NOTE} Both write Parquet with zstd.", parquet, rounds)
+    compare(measured, "Through a flow of the pipeline", FLOW_NOTE, flow, rounds)
 
 
-def measure_memory(peaks: Results, workload: Workload, sizes: Sequence[int]) -> None:
+def measure_memory(measured: Results, workload: Workload, sizes: Sequence[int]) -> None:
     table = []
     for way, options in workload.ways.items():
         for compression in (CompressionType.NONE, CompressionType.SNAPPY):
@@ -208,11 +208,11 @@ def measure_memory(peaks: Results, workload: Workload, sizes: Sequence[int]) -> 
                 for log in workload.logs.glob(f"{topic}-*"):
                     shutil.rmtree(log)
             name, ratio = f"{way}, {compression.name.lower()}", most[-1].worker / most[0].worker
-            goal = peaks.goal(f"Memory of an executor: {name}", ratio, FLAT, at_most=True)
+            goal = measured.goal(f"Memory of an executor: {name}", ratio, FLAT, at_most=True)
             sizes_seen = [f"{each / MiB:.0f} MiB" for peak in most for each in peak]
             table.append((name, *sizes_seen, f"{ratio:.2f}", goal))
     head = [f"{what}, {size / MiB:.0f} MiB" for size in sizes for what in ("worker", "Java")]
-    peaks.table("Memory of an executor", MEMORY_NOTE, ("", *head, "ratio", "goal"), table)
+    measured.table("Memory of an executor", MEMORY_NOTE, ("", *head, "ratio", "goal"), table)
 
 
 NOTE = "Rows of 100 bytes with all columns, local[2]; the limit yields the same batches out of memory."
@@ -227,8 +227,8 @@ FLAT = 1.15
 
 
 def main() -> None:
-    with results(__file__, __doc__) as peaks, tempfile.TemporaryDirectory() as scratch:
-        rows = 200_000 if peaks.quick else 4_000_000
+    with results(__file__, __doc__) as measured, tempfile.TemporaryDirectory() as scratch:
+        rows = 200_000 if measured.quick else 4_000_000
         logs = Path(scratch, "logs")
         write_logs(logs, "plain", rows, CompressionType.NONE)
         write_logs(logs, "snappy", rows, CompressionType.SNAPPY)
@@ -240,9 +240,9 @@ def main() -> None:
             spark.sparkContext.setLogLevel("ERROR")
             spark.dataSource.register(MemorySource)
             workload = Workload(spark, served, Path(scratch))
-            most = (64 if peaks.quick else 1024) * MiB
-            measure_memory(peaks, workload, (most // 8, most))
-            measure_rates(peaks, workload, rows, 2 if peaks.quick else 5)
+            most = (64 if measured.quick else 1024) * MiB
+            measure_memory(measured, workload, (most // 8, most))
+            measure_rates(measured, workload, rows, 2 if measured.quick else 5)
 
 
 if __name__ == "__main__":
