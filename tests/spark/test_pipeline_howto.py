@@ -51,6 +51,9 @@ def test_the_page_runs_as_printed(
     od.run(send)
     toml, of_today = blocks("toml")
     (tmp_path / "today.toml").write_text(of_today + toml[toml.index("[flows.orders]") :])
+    monkeypatch.setenv("ODRADEK_SASL_MECHANISM", "PLAIN")
+    monkeypatch.setenv("ODRADEK_SASL_USERNAME", "u")
+    monkeypatch.setenv("ODRADEK_SASL_PASSWORD", "p")
     assert load(tmp_path / "today.toml").source.kafka == "kafka+sasl+ssl://b1:9093,b2:9093"
     (tmp_path / "pipeline.toml").write_text(toml.replace("localhost:2181/kafka", odradek_chroot))
     lines = [line.removeprefix("$ ") for block in blocks("console") for line in block.splitlines()]

@@ -282,6 +282,8 @@ async def test_errors_of_heartbeats(mock: MockCluster) -> None:
         return api.SPEC.name
 
     async with connect(mock, session_s=30.0) as connected:
+        async with connected.producer() as out:
+            await out.send("t", b"first")
         results = await outcomes(attempt)
     assert results == expected(
         lambda code: "Heartbeat" if code.retriable else "error",
