@@ -5,7 +5,7 @@ Every record is acknowledged and in the log once, in order, and a reader sees ea
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, NamedTuple
 
 import anyio
@@ -73,6 +73,22 @@ def cuts(connection: Passed, exchange: Passed) -> list[dict[str, int]]:
     ]
 
 
+async def cut_everywhere(proxy: FaultProxy, call: Callable[[], Awaitable[Passed]]) -> None:
+    """Repeat a call with its connection cut at another byte each time."""
+    await call()
+    proxy.cut()
+    connection = await call()
+    exchange = await call()
+    assert 0 < exchange.server_bytes < connection.server_bytes < 5000
+    made = proxy.statistics().connections
+    cut_points = cuts(connection, exchange)
+    for cut in cut_points:
+        proxy.cut()
+        proxy.cut_after(**cut)
+        await call()
+    assert proxy.statistics().connections - made > len(cut_points)
+
+
 async def test_a_line_cut_at_every_byte_of_a_produce_and_its_answer_loses_and_repeats_nothing(
     cluster: od.Cluster, proxy: FaultProxy, topic: str
 ) -> None:
@@ -88,18 +104,7 @@ async def test_a_line_cut_at_every_byte_of_a_produce_and_its_answer_loses_and_re
         return Passed.by(proxy).since(before)
 
     async with cluster.producer(tuning=TUNING) as out:
-        await send()
-        proxy.cut()
-        connection = await send()
-        exchange = await send()
-        assert 0 < exchange.server_bytes < connection.server_bytes < 5000
-        made = proxy.statistics().connections
-        cut_points = cuts(connection, exchange)
-        for cut in cut_points:
-            proxy.cut()
-            proxy.cut_after(**cut)
-            await send()
-        assert proxy.statistics().connections - made > len(cut_points)
+        await cut_everywhere(proxy, send)
     async with cluster.reader(topic, until=od.LATEST) as reader:
         assert [record.value async for record in reader] == sent
 
@@ -119,15 +124,4 @@ async def test_a_line_cut_at_every_byte_of_a_fetch_and_its_answer_loses_and_repe
             assert [record.value async for record in reader] == values * 3
         return Passed.by(proxy).since(before)
 
-    await read()
-    proxy.cut()
-    connection = await read()
-    exchange = await read()
-    assert 0 < exchange.server_bytes < connection.server_bytes < 5000
-    made = proxy.statistics().connections
-    cut_points = cuts(connection, exchange)
-    for cut in cut_points:
-        proxy.cut()
-        proxy.cut_after(**cut)
-        await read()
-    assert proxy.statistics().connections - made > len(cut_points)
+    await cut_everywhere(proxy, read)

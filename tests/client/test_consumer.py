@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -13,7 +12,7 @@ import pytest
 
 from odradek.client.consumer.consumer import Consumer
 from odradek.client.options import Tuning
-from odradek.core.states import ConsumerState, OwnershipState
+from odradek.core.states import ConsumerState
 from odradek.errors import (
     BrokerError,
     Closed,
@@ -30,15 +29,12 @@ from odradek.wire.compression import CompressionType
 
 from ..payloads import payload, payloads
 from .consuming import LogDriver, tp
+from .one_member import numbered, revoking, until
 
 pytestmark = pytest.mark.anyio
 
 SIZE = 16
 """Bytes of one entry of `numbered`."""
-
-
-def numbered(count: int, first: int = 0) -> list[bytes]:
-    return [b"%06d" % n for n in range(first, first + count)]
 
 
 def make_driver(records: int = 10) -> LogDriver:
@@ -54,16 +50,6 @@ def make(driver: LogDriver, **options: Any) -> Consumer:
     settings: dict[str, Any] = {"group": "g", "commit_every": None, "tuning": Tuning(fetch_idle=0.001), **options}
     topics = None if {"include", "exclude"} & settings.keys() else settings.pop("topics", "t")
     return Consumer(driver, topics, **settings)
-
-
-def revoking(consumer: Consumer) -> bool:
-    return any(progress.state is OwnershipState.REVOKING for progress in consumer._progress.values())
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(60):
-        while not condition():
-            await anyio.lowlevel.checkpoint()
 
 
 # ---- what is committed --------------------------------------------------------------------------------------

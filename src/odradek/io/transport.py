@@ -172,7 +172,7 @@ class AsyncioTransport(asyncio.BufferedProtocol):
         if self._handler is not None:
             self._handler.data_received(self._buffer[:size])
         elif not self._transport.is_closing():
-            # uvloop reads once although reading is paused; asyncio of 3.11.2 reads on until it is paused anew.
+            # uvloop reads once although reading is paused; asyncio of 3.11.2 reads on until it is paused again.
             self._unread = size
             self._transport.resume_reading()
             self._transport.pause_reading()

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
-
 import anyio
 import pytest
 from tests.io.kafka.peer import EVERYTHING
-from tests.io.kafka.test_membership import METADATA, A, B, Coordinator, Listener, driver_at
+from tests.io.kafka.test_membership import METADATA, A, B, Coordinator, Listener, driver_at, member_of
 
 from odradek.core.interfaces import Subscription
 from odradek.errors import BrokerError
-from odradek.io.kafka.membership import KafkaMembership
 from odradek.types import Position
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.common import TopicIdPartitions
@@ -74,20 +69,6 @@ class AssigningCoordinator(Coordinator):
         return ConsumerGroupHeartbeatResponse(
             member_id=request.member_id, member_epoch=self.epoch, heartbeat_interval_ms=50, assignment=assignment
         )
-
-
-@asynccontextmanager
-async def member_of(
-    peer: AssigningCoordinator, monkeypatch: pytest.MonkeyPatch, **fields: Any
-) -> AsyncIterator[tuple[KafkaMembership, Listener]]:
-    async with driver_at(peer, monkeypatch) as driver:
-        member, listener = driver.membership(Subscription("g", {"t": 1}, **fields)), Listener()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(member.run, listener)
-            yield member, listener
-            tasks.cancel_scope.cancel()
-        with anyio.fail_after(30):
-            await member.leave()
 
 
 BOTH = {A: None, B: None}
