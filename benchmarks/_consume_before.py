@@ -22,7 +22,7 @@ from typing import Any
 
 import anyio
 
-from _paired import HEADING, ROOT, Rounds, Worker, measure_both, ratio_row
+from _paired import HEADING, ROOT, Rounds, Worker, measure_rounds, ratio_row
 
 VALUE = bytes(100)
 RECORDS = 2_000_000
@@ -127,18 +127,11 @@ def main() -> None:
     from partitions import fill, topics
 
     names = [name for name in MEASURED if options.only in name]
-    seen: dict[str, Rounds] = {name: [] for name in names}
     with topics(COUNTS) as cluster:
         for count in COUNTS:
             fill(cluster, f"of-{count}", count, RECORDS)
         workers = [Worker(__file__, tree, "--work", cluster.cluster) for tree in (options.tree, ROOT)]
-        for round_number in range(options.rounds + 1):
-            measured = measure_both(workers, names, round_number)
-            if round_number:  # the first warms up
-                for name in names:
-                    seen[name].append(measured[name])
-        for worker in workers:
-            worker.close()
+        seen = measure_rounds(workers, names, options.rounds)
     report(seen)
 
 

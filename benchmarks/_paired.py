@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from subprocess import PIPE, Popen
 
-__all__ = ["HEADING", "ROOT", "Rounds", "Worker", "measure_both", "ratio_row"]
+__all__ = ["HEADING", "ROOT", "Rounds", "Worker", "measure_rounds", "ratio_row"]
 
 ROOT = Path(__file__).parent.parent
 
@@ -59,6 +59,22 @@ def measure_both(workers: Sequence[Worker], names: Sequence[str], round_number: 
         by_worker = {worker: worker.ask(name) for worker in order}
         measured[name] = [by_worker[worker] for worker in workers]
     return measured
+
+
+def measure_rounds(
+    workers: Sequence[Worker], names: Sequence[str], count: int, after_round: Callable[[], object] = lambda: None
+) -> dict[str, Rounds]:
+    """Have both measure each of these in so many rounds, after one that warms up, and end the workers."""
+    seen: dict[str, Rounds] = {name: [] for name in names}
+    for round_number in range(count + 1):
+        measured = measure_both(workers, names, round_number)
+        if round_number:
+            for name, rounds in seen.items():
+                rounds.append(measured[name])
+        after_round()
+    for worker in workers:
+        worker.close()
+    return seen
 
 
 def ratio_row(title: str, rounds: Rounds, which: int = 0) -> str:

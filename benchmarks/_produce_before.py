@@ -26,7 +26,7 @@ from typing import Any
 
 import anyio
 
-from _paired import HEADING, ROOT, Rounds, Worker, measure_both, ratio_row
+from _paired import HEADING, ROOT, Rounds, Worker, measure_rounds, ratio_row
 
 VALUE = bytes(100)
 KEYS = [b"%d" % number for number in range(50_000)]
@@ -149,16 +149,10 @@ def main() -> None:
     with broker({"topic.partition.count.map": names, "log.flush.interval": 1}) as cluster:
         rate = ["--rate", str(options.rate)] if options.rate else []
         workers = [Worker(__file__, tree, "--work", cluster.cluster, *rate) for tree in (options.tree, ROOT)]
-        seen: dict[str, Rounds] = {name: [] for name in WAYS if options.only in name}
-        for round_number in range(options.rounds + 1):
-            measured = measure_both(workers, list(seen), round_number)
-            if round_number:  # the first warms up
-                for name, rounds in seen.items():
-                    rounds.append(measured[name])
-            for count in TOPICS:
-                cluster.wipe(f"of-{count}")
-        for worker in workers:
-            worker.close()
+        chosen = [name for name in WAYS if options.only in name]
+        seen = measure_rounds(
+            workers, chosen, options.rounds, lambda: [cluster.wipe(f"of-{count}") for count in TOPICS]
+        )
     report(seen)
 
 
