@@ -184,6 +184,19 @@ def test_a_rejected_join_consults_the_brokers_again(code: int | None) -> None:
     assert trace.state is S.CONSULTING
 
 
+def test_a_member_registers_again_with_a_coordinator_that_was_loading_its_groups() -> None:
+    trace = LightweightTrace(["b1:9092"])
+    trace.start()
+    trace.answered(FindCoordinatorRequest(), NAMED)
+    trace.answered(JoinGroupRequest(), JoinGroupResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+    trace.answered(JoinGroupRequest(), JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED))
+    trace.answered(JoinGroupRequest(), JoinGroupResponse(generation_id=1))
+    trace.answered(FindCoordinatorRequest(), NAMED)  # of another task, which reads the positions
+    trace.carried_out(Assign(frozenset({A})), {A: 5})
+    begin = [E.ON_START, E.CLUSTER_INFO, E.REGISTRY_REJECTED]
+    assert trace.events == [*begin, E.CLUSTER_INFO, E.REGISTRY_ACCEPTED, E.START_FETCHERS]
+
+
 def test_a_join_that_is_only_to_be_repeated_rejects_nothing() -> None:
     trace = LightweightTrace(["b1:9092"])
     trace.start()

@@ -368,11 +368,10 @@ class LightweightTrace:
 
     def _join_answered(self, response: Response | None, error: int) -> None:
         """Follow JoinGroup: the registry, or after "stop fetchers" the reply to that."""
-        self._register()  # a member that was removed knows its coordinator, and does not ask again
+        self._register()  # a member that was removed, or rejected while groups load, asks the same coordinator again
         if self.state is not _S.REGISTERING:
             return
         if response is None or error in _REJECTED:
-            self._coordinator = None
             self._step(_E.REGISTRY_REJECTED, self.consumer.registry_rejected())
         elif not error:
             self._step(_E.REGISTRY_ACCEPTED, self.consumer.registry_accepted())
