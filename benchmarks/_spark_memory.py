@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from odradek.spark.schema import COLUMNS, ddl
+from odradek.spark.schema import COLUMNS
 
 __all__ = ["MemorySource"]
 
@@ -24,7 +24,7 @@ class MemorySource(DataSource):
         return "memory"
 
     def schema(self) -> str:
-        return ddl(COLUMNS)
+        return ", ".join(f"{column.name} {column.spark}" for column in COLUMNS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return MemoryReader(self.options["path"])

@@ -37,7 +37,8 @@ from _common import Broker, broker
 from _results import Line, Results, results
 from engine import payloads
 from odradek import LATEST, Batch, GroupBatch, Reader, connect
-from odradek.types import EARLIEST, PACKED_ROW_BYTES, MiB
+from odradek.engine.columns import PACKED_ROW_BYTES
+from odradek.types import EARLIEST, MiB
 
 SLOW_SIZE, SIZE = 100, 1000
 PAUSE_S = 0.02
@@ -112,7 +113,7 @@ async def read_slowly(batches: AsyncIterator[Batch], records: int) -> Levels:
         levels.append(await level() - base)
         if isinstance(batch, GroupBatch):
             batch.done()
-        largest = max(largest, batch.columns.payload_bytes + len(batch) * batch.columns.row_bytes)
+        largest = max(largest, batch.columns.memory_bytes)
         records -= len(batch)
         if not records:
             break

@@ -82,6 +82,8 @@ class Size(NamedTuple):
     produced: int
     one: int
     concurrent: int
+    distant: int
+    """To be consumed at 20 ms: enough that the first small fetches do not matter."""
 
     def of(self, work: str) -> int:
         return {"send_one": self.one, "send_concurrent": self.concurrent, "produce_many": self.produced}.get(
@@ -89,8 +91,8 @@ class Size(NamedTuple):
         )
 
 
-QUICK = Size(20_000, 10_000, 100, 5000)
-FULL = Size(500_000, 200_000, 1000, 30_000)
+QUICK = Size(20_000, 10_000, 100, 5000, 20_000)
+FULL = Size(500_000, 200_000, 1000, 30_000, 3_000_000)
 
 
 def compare(measured: Results, bootstrap: str, topic: str, work: str, size: int, compression: str, rounds: int) -> None:
@@ -180,16 +182,18 @@ def distant(measured: Results, rounds: int) -> None:
     size = QUICK if measured.quick else FULL
     rows = []
     with broker_behind_proxy() as (bootstrap, proxy):
-        fill(bootstrap, "distant", 100, "none", size.consumed)
+        fill(bootstrap, "distant", 100, "none", size.distant)
         for work in ("consume_batches", "produce_many"):
-            topic = "distant" if work.startswith("consume") else "distant-produced"
+            consumes = work.startswith("consume")
+            topic = "distant" if consumes else "distant-produced"
+            records = size.distant if consumes else size.of(work)
             for client in ("odradek", "confluent"):
                 ratios = []
                 for _ in range(rounds):
                     rates = []
                     for hold_s in (0.0, HOLD_S):
                         proxy.delay(hold_s)
-                        asked = Work(bootstrap, topic, size.of(work), 100, "none", PARTITIONS)
+                        asked = Work(bootstrap, topic, records, 100, "none", PARTITIONS)
                         rates.append(run(f"{client} {work}", asked).rate)
                     ratios.append(rates[1] / rates[0])
                 name = f"{TITLES[work]}, {client}"

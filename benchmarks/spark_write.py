@@ -20,7 +20,7 @@ from typing import Any
 from _common import Broker, Case, Stopwatch, broker, compare
 from _results import Results, results
 from _spark_drop import DropSink
-from odradek.spark.session import local_session
+from odradek.spark.session import session
 
 TASKS, PARTITIONS, TOPICS = 4, 4, 100
 VALUE_BYTES = 100
@@ -75,7 +75,7 @@ def main() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
         with (
             broker({"num.partitions": PARTITIONS, "brokerid": 1}) as served,
-            local_session("benchmark") as spark,
+            session("benchmark", master="local[2]") as spark,
         ):
             spark.dataSource.register(DropSink)
             measure(measured, spark, served, rows, 2 if measured.quick else 5)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from odradek import engine as engines
 from odradek.core.interfaces import DecoderOptions
-from odradek.engine import HeaderColumns, Headers, PackedBytes
+from odradek.engine import DecodedColumns, HeaderColumns, Headers, PackedBytes
+from odradek.engine.columns import COLUMN_NAMES
 from odradek.errors import CorruptMessage
 from odradek.types import Columns, Position, TopicPartition
 from odradek.wire.compression import CompressionType
@@ -65,7 +66,7 @@ def pack_headers(rows: Sequence[Headers], kind: str = "i") -> HeaderColumns:
 def packed(columns: Columns, kind: str = "i") -> Columns:
     """These columns as the compiled engine would give them."""
     c = columns
-    return columns._replace(
+    return columns.replace(
         values=pack(list(c.values), kind),
         positions=numbers(c.positions),
         next_positions=numbers(c.next_positions),
@@ -75,6 +76,11 @@ def packed(columns: Columns, kind: str = "i") -> Columns:
         timestamps=None if c.timestamps is None else numbers(c.timestamps),
         timestamp_types=None if c.timestamp_types is None else numbers(c.timestamp_types, "b"),
     )
+
+
+def listed(columns: Columns | DecodedColumns) -> list[Any]:
+    """Its columns, of which None is not there."""
+    return [getattr(columns, name) for name in COLUMN_NAMES]
 
 
 def plain(values: Sequence[bytes | None], position: int = 0) -> Columns:
@@ -125,16 +131,16 @@ def _records(draw: st.DrawFn) -> Columns:
 
     columns = plain(values)
     if draw(st.booleans()):
-        columns = columns._replace(inner_indexes=column(st.integers(0, 9)))
+        columns = columns.replace(inner_indexes=column(st.integers(0, 9)))
     if draw(st.booleans()):
-        columns = columns._replace(keys=column(_STRINGS))
+        columns = columns.replace(keys=column(_STRINGS))
     if draw(st.booleans()):
-        columns = columns._replace(headers=column(_HEADERS))
+        columns = columns.replace(headers=column(_HEADERS))
     if draw(st.booleans()):
         times = column(st.integers(-1, 1 << 41))
-        columns = columns._replace(timestamps=times, timestamp_types=column(st.integers(-1, 1)))
+        columns = columns.replace(timestamps=times, timestamp_types=column(st.integers(-1, 1)))
     damaged = draw(st.sets(st.integers(0, rows - 1), max_size=2)) if rows else set()
-    return columns._replace(corrupt={row: CorruptMessage(str(TP), row, "CRC mismatch") for row in sorted(damaged)})
+    return columns.replace(corrupt={row: CorruptMessage(str(TP), row, "CRC mismatch") for row in sorted(damaged)})
 
 
 RECORDS = _records()

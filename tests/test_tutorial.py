@@ -40,7 +40,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def run(command: list[str], environment: dict[str, str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, (command, done.stderr)
     return done.stdout
 
@@ -53,7 +53,7 @@ async def execute(block: str, names: dict[str, Any]) -> None:
         await made
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_the_page_runs_as_printed(environment: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     write_and_read(environment)
     assert "orders" in run([sys.executable, "-W", "error", "-c", PROGRAM], environment)
@@ -98,7 +98,7 @@ async def use_programs(url: str) -> None:
         handled.clear()
         async with k.consumer("orders", group="other", start=od.EARLIEST) as names["c"]:
             names["handle"] = handle_record
-            with anyio.move_on_after(10), pytest.raises(Enough):
+            with anyio.fail_after(60), pytest.raises(Enough):
                 await execute(EACH.replace("retries=5", "retries=0"), names)
         assert sorted(handled) == sorted(ORDERS)
 

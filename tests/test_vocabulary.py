@@ -23,6 +23,7 @@ def checked(root: Path, files: dict[str, str]) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.timeout(600)
 def test_this_checkout_passes() -> None:
     done = subprocess.run(CHECK, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

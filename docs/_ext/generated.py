@@ -4,6 +4,8 @@
 {released}          the events of the lightweight consumer, and what stands for them in the released protocols
 {errors}            every error, its attributes and its docstring
 {options} NAME      the fields of a dataclass of odradek (module:class) with defaults and meaning
+{pipelinefile}      the keys of a pipeline file
+{metrics}           the metrics of a pipeline for Prometheus
 {commands}          the help of every command
 {messages}          every log line and every error text, by module
 """
@@ -14,9 +16,11 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import click
 from diagram import draw
@@ -29,6 +33,8 @@ from odradek import errors
 from odradek.cli.app import cli
 from odradek.core import states
 from odradek.core.kafka.lightweight_consumer import RELEASED
+from odradek.pipeline import monitoring
+from odradek.pipeline.config import ConfigTable, Pipeline
 
 
 class Machine(SphinxDirective):
@@ -108,6 +114,38 @@ def _default(field: dataclasses.Field[object]) -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
+
+
+def _models(name: str, model: type[ConfigTable]) -> Iterator[tuple[str, type[ConfigTable]]]:
+    """A table of the pipeline file and those in it, with their names."""
+    yield name, model
+    for key, field in model.model_fields.items():
+        kinds = [field.annotation, *get_args(field.annotation)]
+        for kind in kinds:
+            if isinstance(kind, type) and issubclass(kind, ConfigTable):
+                inner = f"{name}.{key}".removeprefix(".") + (".NAME" if str in kinds else "")
+                yield from _models(inner, kind)
+
+
+class PipelineFile(SphinxDirective):
+    def run(self) -> list[nodes.Node]:
+        lines: list[str] = []
+        for table, model in _models("", Pipeline):
+            fields = {key: field for key, field in model.model_fields.items() if field.description is not None}
+            lines += ["", f"**[{table}]**", "", "| key | default | meaning |", "|---|---|---|"] if fields else []
+            for key, field in fields.items():
+                default = "required" if field.is_required() else f"`{json.dumps(field.get_default())}`"
+                lines.append(f"| `{key}` | {default.replace('`null`', '')} | {_cell(field.description or '')} |")
+        return self.parse_text_to_nodes("\n".join(lines))
+
+
+class Metrics(SphinxDirective):
+    def run(self) -> list[nodes.Node]:
+        lines = ["| metric | labels | meaning |", "|---|---|---|"]
+        for name, (text, _) in monitoring.METRICS.items():
+            unit = ", `unit`" if name in monitoring.WITH_UNIT else ""
+            lines.append(f"| `{monitoring.JOB}_{name}` | `pipeline`, `flow`{unit} | {text} |")
+        return self.parse_text_to_nodes("\n".join(lines))
 
 
 class Commands(SphinxDirective):
@@ -196,6 +234,8 @@ def setup(app: Sphinx) -> dict[str, bool]:
         "released": Released,
         "errors": Errors,
         "options": Options,
+        "pipelinefile": PipelineFile,
+        "metrics": Metrics,
         "commands": Commands,
         "messages": Messages,
     }

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from odradek.engine import HeaderColumns, Headers, PackedBytes
-from odradek.types import NO_TIMESTAMP
+from odradek.types import NO_TIMESTAMP, Columns
 
 __all__ = [
     "HEADERS",
@@ -22,9 +22,13 @@ __all__ = [
     "Array",
     "binaries",
     "constant",
+    "error_texts",
+    "group_rows",
     "header_lists",
+    "inner_indexes",
     "integers",
     "nulls",
+    "row_numbers",
     "timestamp_types",
     "timestamps",
 ]
@@ -108,6 +112,19 @@ def header_lists(columns: Sequence[Headers] | None, rows: int) -> Array:
     return pa.Array.from_buffers(HEADERS, rows, [None, pa.py_buffer(columns.offsets)], children=[pairs])
 
 
+def inner_indexes(numbers: Sequence[int] | None, rows: int) -> Array:
+    """Return the places of messages in their wrappers as int32; 0 without such a column."""
+    return constant(0, rows) if numbers is None else integers(numbers, _INT32)
+
+
+def error_texts(columns: Columns, rows: int) -> Array:
+    """Return why each row could not be decoded; null for those that could."""
+    wrong = columns.corrupt
+    if not wrong:
+        return nulls(pa.string(), rows)
+    return pa.array([wrong[row].reason if row in wrong else None for row in range(rows)], pa.string())
+
+
 # ---- constants: all with one value share a buffer, which is never written to ------------------------------------
 # A batch has several arrays that are the same, and the next batch often has as many rows.
 
@@ -147,3 +164,22 @@ def _filled(value: int, size: int) -> pa.Buffer:
     if buffer is None or buffer.size < size:
         buffer = _shared[value] = pa.py_buffer(value.to_bytes(4, sys.byteorder, signed=True) * (size // 2 + 1))
     return buffer.slice(0, size)
+
+
+# ---- rows of tables ------------------------------------------------------------------------------------------
+
+
+def row_numbers(rows: int) -> Array:
+    """Return the numbers of so many rows, from 0 on (int64)."""
+    ones: Array = pa.repeat(pa.scalar(1, pa.int64()), rows)
+    return pc.cumulative_sum(ones, start=pa.scalar(-1, pa.int64()))
+
+
+def group_rows(keys: pa.Table) -> list[tuple[tuple[Any, ...], Array]]:
+    """Return each combination of values in the rows of a table, and the numbers of its rows, in their order."""
+    names = [str(number) for number in range(keys.num_columns)]
+    numbered = keys.rename_columns(names).append_column("rows", row_numbers(keys.num_rows))
+    groups = numbered.group_by(names, use_threads=False).aggregate([("rows", "list")])
+    values = zip(*(groups[name].to_pylist() for name in names), strict=True)
+    indexes: Any = groups["rows_list"]
+    return [(key, mine.values) for key, mine in zip(values, indexes, strict=True)]

@@ -20,12 +20,12 @@ a 0.7 message lies.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, repeat
 from typing import Any
 
-from odradek.engine import PackedBytes
+from odradek.engine.columns import bytes_of
 from odradek.errors import ConfigError
 from odradek.types import Columns, TopicPartition
 
@@ -40,7 +40,9 @@ from odradek._arrays import (
     Array,
     binaries,
     constant,
+    error_texts,
     header_lists,
+    inner_indexes,
     integers,
     nulls,
     timestamp_types,
@@ -135,7 +137,7 @@ def _runs(parts: Sequence[Part]) -> Iterator[list[Part]]:
     copied = 0
     for part in parts:
         size = part[1].payload_bytes
-        is_small = size < _SMALL_BYTES and len(part[1].values) < _SMALL_ROWS
+        is_small = size < _SMALL_BYTES and len(part[1]) < _SMALL_ROWS
         if small and not (is_small and copied + size <= _COPIED_BYTES):
             yield small
             small, copied = [], 0
@@ -155,35 +157,30 @@ class _BatchMaker:
         self._errors = errors
         self._large = any(_is_large(columns) for _, columns in parts)
         self.schema = _schema(errors=errors, large=self._large)
-        self._dictionaries, self._numbers = _dictionaries(tuple(dict.fromkeys([partition for partition, _ in parts])))
+        partitions = tuple(dict.fromkeys([partition for partition, _ in parts]))
+        self._dictionaries, self._numbers, self._has_nulls = _dictionaries(partitions)
 
     def batch(self, parts: Sequence[Part]) -> pa.RecordBatch:
         """Return the rows of all parts as one record batch."""
-        columns = [columns for _, columns in parts]
-        sizes = [len(each.values) for each in columns]
+        sizes = [len(columns) for _, columns in parts]
         topic, partition, broker = (self._label(which, parts, sizes) for which in range(len(_LABEL_TYPES)))
-        only, rows = (columns[0] if len(columns) == 1 else None), sizes[0]
-
-        def joined(name: str, make: Callable[[Any, int], Array]) -> Array:
-            if only is not None:  # as for every record batch: a third of what it costs
-                return make(getattr(only, name), rows)
-            return _joined([getattr(each, name) for each in columns], sizes, make)
-
+        columns = Columns.concat([columns for _, columns in parts])
+        rows = len(columns)
         arrays = [
-            joined("keys", self._strings),
-            joined("values", self._strings),
+            self._strings(columns.keys, rows),
+            self._strings(columns.values, rows),
             topic,
             partition,
-            joined("positions", _int64s),
-            joined("timestamps", timestamps),
-            joined("timestamp_types", timestamp_types),
+            integers(columns.positions, _INT64),
+            timestamps(columns.timestamps, rows),
+            timestamp_types(columns.timestamp_types, rows),
             broker,
-            joined("inner_indexes", _inner_indexes),
-            joined("next_positions", _int64s),
-            joined("headers", header_lists),
+            inner_indexes(columns.inner_indexes, rows),
+            integers(columns.next_positions, _INT64),
+            header_lists(columns.headers, rows),
         ]
         if self._errors:
-            arrays.append(_joined(columns, sizes, _errors))
+            arrays.append(error_texts(columns, rows))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _strings(self, strings: Sequence[bytes | None] | None, rows: int) -> Array:
@@ -192,9 +189,10 @@ class _BatchMaker:
 
     def _label(self, which: int, parts: Sequence[Part], sizes: Sequence[int]) -> Array:
         """Return the column of topics, partitions or brokers."""
-        numbers = [self._numbers[which].get(partition[which]) for partition, _ in parts]
-        if len(numbers) == 1:
-            return self._only_label(which, numbers[0], sizes[0])
+        known = self._numbers[which]
+        if len(parts) == 1 or len(known) + self._has_nulls[which] == 1:
+            return self._only_label(which, known.get(parts[0][0][which]), sum(sizes))
+        numbers = [known.get(partition[which]) for partition, _ in parts]
         indices = _repeated(numbers, sizes)
         # Safe by construction; checking each index again would double the cost of a table.
         return pa.DictionaryArray.from_arrays(indices, self._dictionaries[which], safe=False)
@@ -206,30 +204,6 @@ class _BatchMaker:
             _LABEL_TYPES[which], rows, indices.buffers(), self._dictionaries[which]
         )
         return made
-
-
-def _joined(columns: Sequence[Any], sizes: Sequence[int], make: Callable[[Any, int], Array]) -> Array:
-    """Return one column of several parts as one array: shared if there is one part, else copied.
-
-    Args:
-        columns: That of each part, or None.
-        sizes: The rows of each part.
-        make: Makes an array of a column, or None, and its number of rows.
-    """
-    if all(column is None for column in columns):
-        return make(None, sum(sizes))
-    if all(isinstance(column, memoryview) for column in columns):  # cheaper than an array of each
-        return make(memoryview(b"".join(columns)).cast(columns[0].format), sum(sizes))
-    arrays = list(map(make, columns, sizes))
-    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
-
-
-def _int64s(numbers: Sequence[int], rows: int) -> Array:
-    return integers(numbers, _INT64)
-
-
-def _inner_indexes(numbers: Sequence[int] | None, rows: int) -> Array:
-    return constant(0, rows) if numbers is None else integers(numbers, _INT32)
 
 
 def _repeated(numbers: Sequence[int | None], rows: Sequence[int]) -> Array:
@@ -248,26 +222,19 @@ def _repeated(numbers: Sequence[int | None], rows: Sequence[int]) -> Array:
 
 
 @lru_cache(maxsize=16)  # table after table has the same ones, and making them takes 15 us
-def _dictionaries(partitions: Sequence[TopicPartition]) -> tuple[Sequence[Array], Sequence[Mapping[str | int, int]]]:
-    """Return the dictionaries of topics, partitions and brokers, and of each the index of every value."""
+def _dictionaries(
+    partitions: Sequence[TopicPartition],
+) -> tuple[Sequence[Array], Sequence[Mapping[str | int, int]], Sequence[bool]]:
+    """Return the dictionaries of topics, partitions and brokers, of each the index of every value, and for each whether
+    there are nulls beside them."""
     labels: list[dict[Any, None]] = [dict.fromkeys(values) for values in zip(*partitions, strict=True)]
+    has_nulls = [False, False, -1 in labels[2]]
     labels[2].pop(-1, None)  # no broker: null
     dictionaries = [pa.array(list(values), kind.value_type) for values, kind in zip(labels, _LABEL_TYPES, strict=True)]
-    return dictionaries, [{value: index for index, value in enumerate(values)} for values in labels]
+    return dictionaries, [{value: index for index, value in enumerate(values)} for values in labels], has_nulls
 
 
 def _is_large(columns: Columns) -> bool:
-    return any(_exceeds_binary(strings) for strings in (columns.values, columns.keys) if strings is not None)
-
-
-def _exceeds_binary(strings: Sequence[bytes | None]) -> bool:
-    if isinstance(strings, PackedBytes):
-        return strings.offsets.itemsize == 8
-    return sum(map(len, filter(None, strings))) > _BINARY_BYTES
-
-
-def _errors(columns: Columns, rows: int) -> Array:
-    wrong = columns.corrupt
-    if not wrong:
-        return nulls(pa.string(), rows)
-    return pa.array([wrong[row].reason if row in wrong else None for row in range(rows)], pa.string())
+    if columns.is_wide or columns.payload_bytes <= _BINARY_BYTES:
+        return columns.is_wide
+    return any(bytes_of(strings) > _BINARY_BYTES for strings in (columns.values, columns.keys) if strings is not None)

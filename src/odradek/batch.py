@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from odradek.engine import PackedBytes
 from odradek.errors import CorruptMessage
 from odradek.types import NO_TIMESTAMP, Columns, Position, Record, TimestampType, TopicPartition
 
@@ -22,12 +21,11 @@ class Batch:
     __slots__ = ("_values", "columns", "partition")
 
     def __init__(self, partition: TopicPartition, columns: Columns) -> None:
+        if not isinstance(columns, Columns):
+            raise TypeError(f"columns must be Columns, not {type(columns).__name__}")
         self.partition = partition
         self.columns = columns
-        try:
-            self._values: list[bytes | None] | None = columns.values if isinstance(columns.values, list) else None
-        except AttributeError:
-            raise TypeError(f"columns must be Columns, not {type(columns).__name__}") from None
+        self._values: list[bytes | None] | None = None
 
     @property
     def topic(self) -> str:
@@ -37,8 +35,7 @@ class Batch:
     def values(self) -> list[bytes | None]:
         """The payloads alone: the cheapest way through a batch. None is a tombstone (0.8 and later)."""
         if self._values is None:
-            values = self.columns.values
-            self._values = values.tolist() if isinstance(values, PackedBytes) else list(values)
+            self._values = self.columns.value_list()
         return self._values
 
     @property
@@ -69,7 +66,7 @@ class Batch:
         return record_batch(self.partition, self.columns, errors=bool(self.corrupt))
 
     def __len__(self) -> int:
-        return len(self.columns.values)
+        return len(self.columns)
 
     def __iter__(self) -> Iterator[Record]:
         c = self.columns

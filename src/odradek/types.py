@@ -7,13 +7,12 @@ plus the partition they came from; a `Record` exists only while the caller looks
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum, IntEnum
-from itertools import chain, repeat
-from operator import itemgetter
-from typing import Any, NamedTuple, NewType
+from typing import TYPE_CHECKING, Any, NamedTuple, NewType
 
-from odradek.engine import HeaderColumns, Headers, PackedBytes
+from odradek.engine import DecodedColumns, Headers
+from odradek.engine.columns import COLUMN_NAMES, PlainColumns
 from odradek.errors import CorruptMessage
 
 __all__ = [
@@ -35,18 +34,6 @@ __all__ = [
     "TopicPartition",
     "by_broker",
 ]
-
-ROW_BYTES = 120
-"""Memory that CPython adds to a payload: a bytes object (33), two ints (2 x 28..32) and three pointers in lists."""
-
-COLUMN_BYTES = 48
-"""Memory that each further column adds to a row of lists: an object and a pointer to it."""
-
-PACKED_ROW_BYTES = 24
-"""Memory that packed columns add to a payload: an offset, two positions and an inner index."""
-
-PACKED_COLUMN_BYTES = 9
-"""Memory that each further column adds to a packed row: an offset or integer, and a byte for its validity or type."""
 
 KiB, MiB, GiB = 1 << 10, 1 << 20, 1 << 30
 
@@ -165,30 +152,84 @@ NO_TIMESTAMP = -1
 """The number for no timestamp in `Columns.timestamps`, and for a message format without any in `timestamp_types`."""
 
 
-class Columns(NamedTuple):
+_NOT_CORRUPT: Mapping[int, CorruptMessage] = {}
+
+
+class Columns:
     """Decoded messages: parallel sequences with one element per message.
 
     None stands for a column that the protocol or this run of messages does not have (no keys; every inner index 0). The
     pure engine makes lists; the compiled engine makes `PackedBytes`, `HeaderColumns` and memoryviews of integers, which
-    become Arrow arrays without another copy. Read any of them as a sequence.
+    become Arrow arrays without another copy. Read any of them as a sequence. They never change, and each is made when
+    it is first asked for: rows that wait to be delivered cost two objects, whatever columns they have.
+
+    Attributes:
+        values: Payloads.
+        positions, next_positions, inner_indexes: See `Record`.
+        keys, headers: See `Record`.
+        timestamps: Milliseconds since the epoch, or `NO_TIMESTAMP`.
+        timestamp_types: `TimestampType`, or `NO_TIMESTAMP`; there exactly when `timestamps` is.
+        corrupt: Row number -> error, for rows handed over raw (`corrupt="raw"`): their value is the whole entry.
+        is_wide: Packed values or keys have offsets of 8 bytes.
+        memory_bytes: Memory that all rows take, as read-ahead counts it.
+        payload_bytes: Bytes of all values, keys and headers.
     """
+
+    __slots__ = (*COLUMN_NAMES, "_decoded", "corrupt", "is_wide", "memory_bytes", "payload_bytes")
 
     values: Sequence[bytes | None]
     positions: Sequence[int]
     next_positions: Sequence[int]
-    inner_indexes: Sequence[int] | None = None
-    keys: Sequence[bytes | None] | None = None
-    headers: Sequence[Headers] | None = None
-    timestamps: Sequence[int] | None = None
-    """Milliseconds since the epoch, or `NO_TIMESTAMP`."""
-    timestamp_types: Sequence[int] | None = None
-    """`TimestampType`, or `NO_TIMESTAMP`; there exactly when `timestamps` is."""
-    corrupt: Mapping[int, CorruptMessage] = {}
-    """Row number -> error, for rows handed over raw (`corrupt="raw"`): their value is the whole entry."""
+    inner_indexes: Sequence[int] | None
+    keys: Sequence[bytes | None] | None
+    headers: Sequence[Headers] | None
+    timestamps: Sequence[int] | None
+    timestamp_types: Sequence[int] | None
+    corrupt: Mapping[int, CorruptMessage]
+    is_wide: bool
+    memory_bytes: int
+    payload_bytes: int
+    _decoded: DecodedColumns
+
+    def __init__(
+        self,
+        values: Sequence[bytes | None],
+        positions: Sequence[int],
+        next_positions: Sequence[int],
+        inner_indexes: Sequence[int] | None = None,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers] | None = None,
+        timestamps: Sequence[int] | None = None,
+        timestamp_types: Sequence[int] | None = None,
+        corrupt: Mapping[int, CorruptMessage] = _NOT_CORRUPT,
+    ) -> None:
+        self._decoded = PlainColumns(
+            values, positions, next_positions, inner_indexes, keys, headers, timestamps, timestamp_types
+        )
+        self.corrupt = corrupt
+
+    @classmethod
+    def of(cls, decoded: DecodedColumns, corrupt: Mapping[int, CorruptMessage] = _NOT_CORRUPT) -> Columns:
+        """Return what an engine has decoded."""
+        made = cls.__new__(cls)
+        made._decoded, made.corrupt = decoded, corrupt
+        made.payload_bytes, made.memory_bytes = decoded.payload_bytes, decoded.memory_bytes  # everybody asks for them
+        made.is_wide = decoded.is_wide
+        return made
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """Ask for an attribute for the first time."""
+            if name not in Columns.__slots__ or name == "_decoded":
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            value = getattr(self._decoded, name)
+            setattr(self, name, value)
+            return value
 
     @classmethod
     def concat(cls, parts: Sequence[Columns]) -> Columns:
-        """Return the rows of all parts, in order, as lists; a single part is returned as it is.
+        """Return the rows of all parts, in order; a single part is returned as it is.
 
         A column that only some parts have holds, for the rows of the others, what its absence means: no key, no
         headers, inner index 0, no timestamp.
@@ -196,77 +237,61 @@ class Columns(NamedTuple):
         if len(parts) == 1:
             return parts[0]
         corrupt: dict[int, CorruptMessage] = {}
-        rows = 0
-        for part in parts:
-            corrupt |= {rows + row: error for row, error in part.corrupt.items()}
-            rows += len(part.values)
-        return cls._make([*(_concat(parts, column) for column in range(len(_ABSENT))), corrupt])
+        if any(part.corrupt for part in parts):
+            rows = 0
+            for part in parts:
+                corrupt |= {rows + row: error for row, error in part.corrupt.items()}
+                rows += len(part)
+        decoded = [part._decoded for part in parts]
+        kinds: set[type[Any]] = set(map(type, decoded))
+        kind = kinds.pop() if len(kinds) == 1 else PlainColumns
+        return cls.of(kind.concat(decoded), corrupt)
 
     def slice(self, start: int, stop: int) -> Columns:
         """Return rows `start` to `stop`, sharing memory where the columns do; the same object if that is all rows."""
-        if start <= 0 and stop >= len(self.values):
+        if start <= 0 and stop >= len(self):
             return self
-        start, stop, _ = slice(max(start, 0), max(stop, 0)).indices(len(self.values))
+        start, stop, _ = slice(max(start, 0), max(stop, 0)).indices(len(self))
+        stop = max(start, stop)
         damaged = self.corrupt  # of which there may be many, as of the slices
         rows = range(start, stop) if stop - start < len(damaged) else damaged
         corrupt = {row - start: damaged[row] for row in rows if start <= row < stop and row in damaged}
-        return self._map(itemgetter(slice(start, stop)), corrupt)
+        return Columns.of(self._decoded.slice(start, stop), corrupt)
+
+    def value_list(self) -> list[bytes | None]:
+        """Return the payloads as a list, which must not be changed."""
+        return self._decoded.value_list()
 
     def pick(self, rows: Sequence[int]) -> Columns:
         """Return these rows, in this order, as lists."""
         corrupt = {new: self.corrupt[row] for new, row in enumerate(rows) if row in self.corrupt}
-        return self._map(lambda column: list(map(column.__getitem__, rows)), corrupt)
+        picked: list[Any] = [None if column is None else [column[row] for row in rows] for column in self._columns()]
+        return Columns.of(PlainColumns(*picked), corrupt)
 
-    def _map(self, change: Callable[[Sequence[Any]], Sequence[Any]], corrupt: Mapping[int, CorruptMessage]) -> Columns:
-        return Columns._make([*(column and change(column) for column in self._columns()), corrupt])
+    def replace(self, **changes: Any) -> Columns:
+        """Return the same rows with other columns, by name."""
+        return Columns(**{**dict(zip(COLUMN_NAMES, self._columns(), strict=True)), "corrupt": self.corrupt, **changes})
 
-    def _columns(self) -> tuple[Any, ...]:
+    def _columns(self) -> list[Any]:
         """Return the columns that have an element per row."""
-        return tuple(self)[: len(_ABSENT)]
+        return [getattr(self, name) for name in COLUMN_NAMES]
 
-    @property
-    def payload_bytes(self) -> int:
-        """Bytes of all values, keys and headers."""
-        size = _bytes_of(self.values)
-        if self.keys is not None:
-            size += _bytes_of(self.keys)
-        return size if self.headers is None else size + _header_bytes(self.headers)
+    def __len__(self) -> int:
+        return len(self._decoded)
 
-    @property
-    def row_bytes(self) -> int:
-        """Memory of a row beyond its payload (bytes)."""
-        optional = (self.keys is not None) + (self.headers is not None) + (self.timestamps is not None)
-        if isinstance(self.values, PackedBytes):
-            return PACKED_ROW_BYTES + optional * PACKED_COLUMN_BYTES
-        return ROW_BYTES + optional * COLUMN_BYTES
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Columns):
+            return NotImplemented
+        return self._columns() == other._columns() and self.corrupt == other.corrupt
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {len(self)} rows, {self.payload_bytes} bytes>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, tuple(_array(column) if isinstance(column, memoryview) else column for column in self)
-
-
-_ABSENT = (None, 0, 0, 0, None, (), NO_TIMESTAMP, NO_TIMESTAMP)
-"""Value of each column of `Columns` in a row of a part that does not have the column."""
-
-
-def _concat(parts: Sequence[Columns], column: int) -> list[Any] | None:
-    """Return one column of all parts; None if no part has it."""
-    columns = [part[column] for part in parts]
-    if parts and all(each is None for each in columns):
-        return None
-    absent = _ABSENT[column]
-    sizes = [len(part.values) for part in parts]
-    filled = (repeat(absent, rows) if each is None else each for each, rows in zip(columns, sizes, strict=True))
-    return list(chain.from_iterable(filled))
-
-
-def _bytes_of(strings: Sequence[bytes | None]) -> int:
-    return strings.payload_bytes if isinstance(strings, PackedBytes) else sum(map(len, filter(None, strings)))
-
-
-def _header_bytes(headers: Sequence[Headers]) -> int:
-    if isinstance(headers, HeaderColumns):
-        return headers.payload_bytes
-    return sum(len(name.encode()) + len(value or b"") for row in headers for name, value in row)
+        columns = [_array(column) if isinstance(column, memoryview) else column for column in self._columns()]
+        return _unpickle, (*columns, self.corrupt)
 
 
 def _array(numbers: memoryview) -> array[int]:
@@ -276,4 +301,5 @@ def _array(numbers: memoryview) -> array[int]:
 
 
 def _unpickle(*columns: Any) -> Columns:
-    return Columns._make(memoryview(column) if isinstance(column, array) else column for column in columns)
+    made: list[Any] = [memoryview(column) if isinstance(column, array) else column for column in columns]
+    return Columns(*made)

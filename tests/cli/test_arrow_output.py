@@ -132,7 +132,7 @@ def test_a_parquet_file_is_complete_when_following_is_interrupted(cluster: str, 
         while file.stat().st_size < 100 and process.poll() is None:  # more than its magic bytes: a row group is written
             os.sched_yield()
         process.send_signal(number)
-        assert process.wait(20) == 128 + number
+        assert process.wait(100) == 128 + number
     finally:
         process.kill()
     assert pq.read_table(file)["value"].to_pylist() == [b"one", b"two"]

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import threading
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -349,3 +351,11 @@ def run_lives(make: Callable[[int], AbstractContextManager[Life]], way: str, cou
             error.add_note(f"life {seed}, {way}: ODRADEK_LIVES_SEED={seed} replays it")
             raise
     gc.collect()  # what was never awaited warns here
+
+
+def wait_for_threads(before: int) -> None:
+    """Wait until there are as few threads as before, but for the one that ran blocking calls, which may be idle."""
+    deadline = time.monotonic() + 60
+    while threading.active_count() > before + 1:
+        assert time.monotonic() < deadline, f"threads are left: {threading.enumerate()}"
+        time.sleep(0.05)

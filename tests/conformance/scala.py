@@ -72,7 +72,7 @@ def run_case(case: Case, zookeeper: ZooKeeperServer) -> Iterator[RunningCase]:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while not condition():  # noqa: ASYNC110 - what a broker and a proxy do has no event here
             await anyio.sleep(0.005)
 

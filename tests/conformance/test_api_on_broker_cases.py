@@ -101,7 +101,7 @@ class ClientRun(Run):
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         async def call() -> Any:
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 return await function(*arguments)
 
         return self._portal.call(call)

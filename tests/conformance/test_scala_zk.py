@@ -28,6 +28,7 @@ from odradek.types import Position, TopicPartition
 CORPUS = Path(__file__).parent / "kafka07" / "scala_zk.jsonl.gz"
 CASES: list[dict[str, Any]] = [json.loads(line) for line in gzip.decompress(CORPUS.read_bytes()).splitlines()]
 MORE = 14  # bytes of a message "more"
+BACKOFF_S = 3.0
 
 Tree = dict[str, tuple[str | None, str]]
 
@@ -75,7 +76,9 @@ class Consumer:
 
     def __init__(self, zk: ZooKeeper, subscription: Subscription, config: dict[str, str], logs: Logs) -> None:
         attempts = int(config.get("rebalance.retries.max", 4))
-        self.membership = ZooKeeperMembership(zk, subscription, RebalanceOptions(attempts, 0.1))
+        # A pause ends when the partitions are released. It is as long as that may take on a slow machine: a member that
+        # has used up its attempts is at rest, and its case would go on.
+        self.membership = ZooKeeperMembership(zk, subscription, RebalanceOptions(attempts, BACKOFF_S))
         self.generated = subscription.consumer_id is None
         self._commits_at_exit = config.get("autocommit.enable") != "false"
         self._interval = int(config.get("autocommit.interval.ms", 600_000)) / 1000
@@ -220,7 +223,7 @@ class Stage:
             current = self._read_tree()
             return current == expected and all(consumer.at_rest for consumer in self._consumers.values())
 
-        with anyio.move_on_after(8):
+        with anyio.move_on_after(60):
             await self._until(as_expected)
         return current
 

@@ -19,7 +19,8 @@ from zlib import crc32
 from tests import fuzzing
 
 from odradek import engine as engines
-from odradek.engine import NO_LIMIT, Buffer, Engine, PackedBytes
+from odradek.engine import NO_LIMIT, Buffer, Engine, HeaderColumns, PackedBytes
+from odradek.engine.columns import COLUMN_NAMES
 
 MOST = (1 << 63) - 1  # the last position
 ENGINES = [engines.engine("pure"), engines.engine("compiled")]
@@ -27,12 +28,14 @@ ENGINES = [engines.engine("pure"), engines.engine("compiled")]
 Outcome = tuple[object, ...]
 
 
-def plain(value: object) -> object:
+def plain(value: Any) -> object:
     """What an engine gave, as lists and numbers."""
     if isinstance(value, tuple):
         return tuple(map(plain, value))
-    if isinstance(value, memoryview | PackedBytes):
+    if isinstance(value, memoryview | PackedBytes | HeaderColumns):
         return value.tolist()
+    if hasattr(value, "next_positions"):
+        return len(value), value.payload_bytes, plain(tuple(getattr(value, name) for name in COLUMN_NAMES))
     return value
 
 
@@ -71,6 +74,13 @@ def lists(
 ) -> Outcome:
     return (
         outcome(engine.encode_run, values, max(limits) & 0xFF),
+        outcome(engine.encode_frame, b"head", [b"", b"own"], [values, [(value,) for value in values]], b"", limits[0]),
+        outcome(
+            engine.encode_batches,
+            [values, [(value, value, (), None) for value in values]],
+            [(0, limits[0], limits[1], limits[2]), (16, -1, -1, -1)],
+            start,
+        ),
         outcome(engine.fit, values, start, stop, *limits),
         outcome(engine.fit, values, start, stop, *limits, True),
     )

@@ -19,9 +19,7 @@ def python(*arguments: str, choice: str | None = None) -> subprocess.CompletedPr
     environment = {name: value for name, value in os.environ.items() if name != engines.VARIABLE}
     if choice is not None:
         environment[engines.VARIABLE] = choice
-    return subprocess.run(
-        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
+    return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(

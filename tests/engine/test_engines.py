@@ -13,6 +13,8 @@ from tests.engine import fuzz
 from odradek import engine as engines
 from odradek.engine import Buffer, Engine, PackedBytes
 
+from ..columns import listed
+
 GOLDEN = [
     (b"", "00000006 01 00 00000000"),
     (b"abc", "00000009 01 00 352441c2 616263"),
@@ -47,7 +49,28 @@ def test_an_entry_is_what_the_specification_draws(engine: Engine, value: bytes, 
     assert engine.encode_run([value]) == encoded
     rows = engine.ColumnBuilder()
     assert rows.decode_run(encoded, 0, len(encoded)) == len(encoded)
-    assert list(rows.take()[0]) == [value]
+    assert list(rows.take().values) == [value]
+
+
+def test_a_frame_has_its_length_its_head_and_each_run_behind_its_own(engine: Engine) -> None:
+    runs: list[Sequence[object]] = [[b"a", (b"bc", b"key", ())], [], packed([b"", b"d"])]
+    sets = [engine.encode_run([b"a", b"bc"]), b"", engine.encode_run([b"", b"d"])]
+    heads = [b"first", b"", b"third"]
+    body = b"head" + b"".join(
+        head + len(part).to_bytes(4, "big") + part for head, part in zip(heads, sets, strict=True)
+    )
+    frame = len(body).to_bytes(4, "big") + body
+    assert engine.encode_frame(b"head", heads, runs, b"tail", 23) == frame + b"tail"
+    assert engine.encode_frame(b"head", heads, runs, b"", 22) is None
+    assert engine.encode_frame(b"", [], [], b"", 0) == bytes(4)
+
+
+@pytest.mark.parametrize("payload", [None, bytearray(b"x"), "x", (None, b"key"), ("x",)])
+def test_a_frame_takes_payloads_of_bytes_alone(engine: Engine, payload: object) -> None:
+    with pytest.raises(TypeError):
+        engine.encode_frame(b"", [b""], [[b"x", payload]], b"", 100)
+    with pytest.raises(ValueError, match="1 heads for 2 runs"):
+        engine.encode_frame(b"", [b""], [[], []], b"", 100)
 
 
 @pytest.mark.parametrize("code", ["i", "q"])
@@ -97,7 +120,7 @@ def test_a_run_of_both_magics_becomes_rows(engine: Engine, entry: Callable[..., 
     rows = engine.ColumnBuilder()
     assert rows.decode_run(data, 0, len(data), 1000) == len(data)
     assert engine.check_run(data, 0, len(data)) == (len(data), 5)
-    values, positions, nexts, inner = rows.take()
+    values, positions, nexts, inner, *_ = listed(rows.take())
     assert list(values) == [b"one", b"old", b"", b"two", b""]
     assert list(positions) == [1000, 1013, 1025, 1034, 1047]
     assert list(nexts) == [1013, 1025, 1034, 1047, 1057]
@@ -179,7 +202,7 @@ def test_positions_that_do_not_fit_are_refused(engine: Engine) -> None:
             rows.decode_run(data, 0, 11, base)
     assert not len(rows)
     assert rows.decode_run(data, 0, 11, (1 << 63) - 12) == rows.decode_run(data, 0, 11, -(1 << 63)) == 11
-    assert list(rows.take()[2]) == [(1 << 63) - 1, -(1 << 63) + 11]
+    assert list(rows.take().next_positions) == [(1 << 63) - 1, -(1 << 63) + 11]
 
 
 def test_a_crc_goes_on_from_another(engine: Engine) -> None:
@@ -197,11 +220,11 @@ def test_a_crc_goes_on_from_another(engine: Engine) -> None:
 def test_rows_are_given_up_once(engine: Engine) -> None:
     rows = engine.ColumnBuilder()
     rows.append(b"one", 0, 13)
-    first = rows.take()
+    first = listed(rows.take())
     rows.append(b"two", 13, 26)
     assert [list(column) for column in first[:3] if column is not None] == [[b"one"], [0], [13]]
-    assert [list(column) for column in rows.take()[:3] if column is not None] == [[b"two"], [13], [26]]
-    assert [list(column) for column in rows.take()[:3] if column is not None] == [[], [], []]
+    assert [list(column) for column in listed(rows.take())[:3] if column is not None] == [[b"two"], [13], [26]]
+    assert [list(column) for column in listed(rows.take())[:3] if column is not None] == [[], [], []]
 
 
 def test_messages_of_a_wrapper_share_its_position(engine: Engine) -> None:
@@ -216,20 +239,20 @@ def test_messages_of_a_wrapper_share_its_position(engine: Engine) -> None:
     rows.decode_run(inner, 0, len(inner), 100)
     rows.append(b"inside", 122, 150, 7)
     assert len(rows) == 7
-    taken, positions, nexts, inner_indexes = rows.take()
+    taken, positions, nexts, inner_indexes, *_ = listed(rows.take())
     assert list(taken) == [b"before", b"a", b"b", b"c", b"a", b"b", b"inside"]
     assert list(positions) == [0, 16, 16, 16, 100, 111, 122]
     assert list(nexts) == [16, 16, 16, 100, 111, 122, 150]
     assert inner_indexes is not None
     assert list(inner_indexes) == [0, 0, 1, 2, 0, 0, 7]
-    assert rows.take()[3] is None
+    assert rows.take().inner_indexes is None
 
 
 def test_a_wrapper_of_one_message_needs_no_inner_index(engine: Engine) -> None:
     rows, values = engine.ColumnBuilder(), engine.PayloadBuilder()
     values.append(b"alone")
     rows.add_wrapper(values, 1, 2)
-    assert rows.take()[3] is None
+    assert rows.take().inner_indexes is None
 
 
 # ---- fit and unpack -----------------------------------------------------------------------------------------

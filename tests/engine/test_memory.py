@@ -15,6 +15,7 @@ import pytest
 from odradek import engine as engines
 from odradek.engine import Buffer, Engine, PackedBytes
 
+from ..columns import listed
 from ..payloads import payloads
 
 VALUES = [b"one", b"", b"three" * 20]
@@ -29,7 +30,7 @@ def rows_of(engine: Engine, data: Buffer) -> list[bytes]:
     rows, values = engine.ColumnBuilder(), engine.PayloadBuilder()
     assert rows.decode_run(data, 0, len(data)) == values.decode_run(data, 0, len(data)) == len(data)
     assert engine.check_run(data, 0, len(data)) == (len(data), len(rows))
-    taken = payloads(rows.take()[0])
+    taken = payloads(rows.take().values)
     assert values.tolist() == taken
     return taken
 
@@ -116,7 +117,7 @@ def test_nothing_holds_on_to_a_lent_buffer(engine: Engine) -> None:
     engine.check_run(data, 0, len(data))
     kept = bytes(data)
     data[:] = bytes(2 * len(data))  # would raise BufferError if anybody had it
-    assert list(rows.take()[0]) == values.tolist() == [*VALUES, kept]
+    assert list(rows.take().values) == values.tolist() == [*VALUES, kept]
 
 
 def test_a_list_is_given_back_as_it_was(engine: Engine) -> None:
@@ -136,7 +137,7 @@ def test_columns_are_laid_out_as_arrow_has_them(compiled: Engine) -> None:
     rows = compiled.ColumnBuilder()
     rows.decode_run(data, 0, len(data), 7)
     rows.append(b"in a wrapper", 1, 2, 3)
-    values, *integers = rows.take()
+    values, *integers = listed(rows.take())[:4]
     assert isinstance(values, PackedBytes)
     assert (values.offsets.format, values.data.format) == ("i", "B")
     assert unpack("5i", values.offsets) == (0, 3, 3, 103, 115)
@@ -153,7 +154,7 @@ def test_columns_are_laid_out_as_arrow_has_them(compiled: Engine) -> None:
 def test_columns_cannot_be_written(compiled: Engine) -> None:
     rows = compiled.ColumnBuilder()
     rows.append(b"abc", 5, 13)
-    positions = rows.take()[1]
+    positions = rows.take().positions
     assert isinstance(positions, memoryview)
     with pytest.raises(TypeError):
         positions[0] = 1
@@ -166,7 +167,7 @@ def test_columns_live_as_long_as_a_view_of_them(compiled: Engine) -> None:
     rows = compiled.ColumnBuilder()
     for n in range(1000):
         rows.append(b"%d" % n, n, n + 1)
-    values, positions, *_ = rows.take()
+    values, positions, *_ = listed(rows.take())
     part, some = values[500:502], positions[500:502]
     del rows, values, positions
     gc.collect()
@@ -177,13 +178,13 @@ def test_columns_live_as_long_as_a_view_of_them(compiled: Engine) -> None:
 def test_rows_go_on_while_columns_are_looked_at(compiled: Engine) -> None:
     rows = compiled.ColumnBuilder()
     rows.append(b"one", 0, 13)
-    values = rows.take()[0]
+    values = rows.take().values
     rows.append(b"two", 13, 26)
-    assert (list(values), list(rows.take()[0])) == ([b"one"], [b"two"])
+    assert (list(values), list(rows.take().values)) == ([b"one"], [b"two"])
 
 
 def test_no_columns_are_columns_too(compiled: Engine) -> None:
-    values, positions, nexts, inner = compiled.ColumnBuilder().take()
+    values, positions, nexts, inner, *_ = listed(compiled.ColumnBuilder().take())
     assert (list(values), list(positions), list(nexts), inner) == ([], [], [], None)
     assert isinstance(values, PackedBytes)
     assert (values.offsets.tolist(), values.payload_bytes) == ([0], 0)
@@ -195,4 +196,4 @@ def test_what_is_taken_is_not_taken_from_the_values_of_a_wrapper(compiled: Engin
     rows.add_wrapper(values, 0, 1)
     rows.add_wrapper(values, 1, 2)
     values.append(b"later")
-    assert (list(rows.take()[0]), values.tolist()) == ([b"inner", b"inner"], [b"inner", b"later"])
+    assert (list(rows.take().values), values.tolist()) == ([b"inner", b"inner"], [b"inner", b"later"])

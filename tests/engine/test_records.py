@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 from array import array
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.engine.fuzz import plain
 
 from odradek import engine as engines
-from odradek.engine import Engine, HeaderColumns, Headers, PackedBytes
+from odradek.core.interfaces import ProducerRecord
+from odradek.engine import Engine, Headers
 
 PURE, COMPILED = engines.engine("pure"), engines.engine("compiled")
 BOTH = (PURE, COMPILED)
@@ -19,10 +22,6 @@ strings = st.none() | st.binary(max_size=150)
 numbers = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-70, 70)
 headers = st.lists(st.tuples(st.text(st.characters(codec="utf-8"), max_size=4), strings), max_size=3).map(tuple)
 rows = st.lists(st.tuples(strings, strings, headers, numbers), max_size=8)
-
-
-def plain(column: object) -> object:
-    return column.tolist() if isinstance(column, memoryview | PackedBytes | HeaderColumns) else column
 
 
 def outcome(function: object, *arguments: object) -> object:
@@ -43,7 +42,7 @@ def decoded(engine: Engine, data: bytes, start: int, stop: int, batch: tuple[int
     made.append(memoryview(b"raw"), 4, 9)
     story.append(outcome(made.decode_batch, memoryview(bytearray(data)), start, stop, *batch))
     count = len(made)
-    return story, count, [plain(column) for column in made.take()], [plain(column) for column in made.take()]
+    return story, count, plain(made.take()), plain(made.take())
 
 
 HEADER_BYTES = 61
@@ -65,6 +64,106 @@ def test_records_are_written_alike(
         one, other = (engine.encode_messages(values, keys, times, magic, 8, 1 << 40) for engine in BOTH)
         assert one == other
         assert PURE.encode_messages(values, magic=magic) == COMPILED.encode_messages(values, magic=magic)
+
+
+records = st.one_of(
+    st.binary(max_size=20),
+    st.tuples(st.none() | st.binary(max_size=20), st.none() | st.binary(max_size=20), st.just(()), st.none() | numbers),
+)
+TOO_LARGE = [(1 << 63,), (-(1 << 63) - 1,)]
+HOSTILE = [
+    None,
+    "text",
+    7,
+    bytearray(b"no bytes"),
+    (),
+    (b"value",),
+    (b"value", b"key", (), None, b"more"),
+    (b"value", b"key", None, None),
+    (b"value", b"key", 5, None),
+    (b"value", b"key", [("name", b"a header")], None),
+    ("text", None, (), None),
+    (None, "text", (), None),
+    (bytearray(b"no bytes"), None, (), None),
+    (b"value", None, (), "late"),
+    *((b"value", None, (), *time) for time in TOO_LARGE),
+]
+
+
+@settings(deadline=None)
+@given(
+    runs=st.lists(st.lists(records, max_size=5), max_size=5),
+    attributes=st.sampled_from([0, 16, 1 << 15]),
+    producer=st.integers(-2, 1 << 15),
+    now=numbers,
+)
+def test_runs_are_written_alike_and_as_one_by_one(
+    runs: list[list[Any]], attributes: int, producer: int, now: int
+) -> None:
+    stamps = [(attributes, producer, producer, number) for number in range(len(runs))]
+    one, other = (outcome(engine.encode_batches, runs, stamps, now) for engine in BOTH)
+    assert one == other
+    if isinstance(one, list):
+        rows = [[(each, None, (), None) if isinstance(each, bytes) else each for each in run] for run in runs]
+        assert one == [
+            PURE.encode_batch(
+                [row[0] for row in run],
+                [row[1] for row in run],
+                None,
+                [now if row[3] is None else row[3] for row in run],
+                attributes,
+                0,
+                *stamp[1:],
+            )
+            for run, stamp in zip(rows, stamps, strict=True)
+        ]
+
+
+@pytest.mark.parametrize("record", HOSTILE, ids=repr)
+def test_a_run_with_anything_but_plain_records_is_refused(engine: Engine, record: object) -> None:
+    kind = OverflowError if isinstance(record, tuple) and record[3:] in TOO_LARGE else TypeError
+    with pytest.raises(kind):
+        engine.encode_batches([[b"x"], [b"y", record, b"z"]], [(0, -1, -1, -1)] * 2, 5)
+    for runs in ([None], [7], None):
+        with pytest.raises(TypeError):
+            engine.encode_batches(runs, [(0, -1, -1, -1)], 5)  # type: ignore[arg-type]
+
+
+def test_there_is_a_stamp_for_each_run(engine: Engine) -> None:
+    with pytest.raises(ValueError, match="1 stamps for 2 runs"):
+        engine.encode_batches([[b"x"], [b"y"]], [(0, -1, -1, -1)], 5)
+    assert engine.encode_batches([], [], 5) == []
+
+
+def test_runs_of_records_as_bytes(engine: Engine) -> None:
+    runs = [[b"a", ProducerRecord(None, b"k", (), 9)], (ProducerRecord(b"c", b""),)]
+    batches = engine.encode_batches(runs, [(16, 1, 2, 3), (0, -1, -1, -1)], 7)
+    assert batches == [
+        engine.encode_batch([b"a", None], [None, b"k"], None, [7, 9], 16, 0, 1, 2, 3),
+        engine.encode_batch([b"c"], [b""], None, [7]),
+    ]
+    assert batches[1].hex() == (
+        "0000000000000000"
+        "00000039"
+        "ffffffff"
+        "02"
+        "5bed3b58"  # offset, length, leader's epoch, magic, CRC
+        "0000"
+        "00000000"
+        "0000000000000007"
+        "0000000000000007"  # attributes, last delta, times
+        "ffffffffffffffff"
+        "ffff"
+        "ffffffff"
+        "00000001"  # producer, how many
+        "0e"
+        "00"
+        "00"
+        "00"
+        "00"
+        "0263"
+        "00"  # length, attributes, deltas, key, value, headers
+    )
 
 
 @settings(deadline=None)
@@ -108,7 +207,7 @@ def test_numbers_at_the_limits_of_their_types(engine: Engine, number: int) -> No
     data = engine.encode_batch([b"x", b"y"], None, None, [0, number])
     made = engine.RecordBuilder()
     assert made.decode_batch(data, HEADER_BYTES, len(data), 2, 0, 1, 0, 0, False) == (len(data), 2, 2)
-    assert plain(made.take()[5]) == [0, number]
+    assert plain(made.take().timestamps) == [0, number]
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,8 @@ async def test_a_connection_cut_at_every_byte_of_a_produce_loses_nothing(
 async def test_a_send_that_is_cut_and_not_repeated_tells_the_truth(
     compression: str, broker: Kafka07Broker, proxy: FaultProxy, report: Callable[[object], None]
 ) -> None:
-    """All wait for their deadlines together; each begins once the one before it has its connection."""
+    """All wait for their deadlines together, so that a long one costs its time only once; each begins once the one
+    before it has its connection."""
     outcomes: dict[bytes, str] = {}
 
     async def announce(made: int, task_status: TaskStatus[None]) -> None:
@@ -132,7 +133,7 @@ async def test_a_send_that_is_cut_and_not_repeated_tells_the_truth(
 
     async def send(cut: Cut, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         async with (
-            about_to_send(proxy, cut, compression, NEVER_AGAIN, within=2) as out,
+            about_to_send(proxy, cut, compression, NEVER_AGAIN, within=8) as out,
             anyio.create_task_group() as tasks,
         ):
             tasks.start_soon(announce, proxy.statistics().connections, task_status)
@@ -218,14 +219,15 @@ async def test_a_broker_that_sends_half_an_answer_and_then_nothing_is_left_after
     broker: Kafka07Broker, proxy: FaultProxy
 ) -> None:
     """What had arrived is not fetched again, and nothing of it comes twice."""
-    impatient = od.Tuning(request_timeout=0.5, connect_timeout=0.5, backoff=od.Backoff(0.001, 2, 0.01))
-    values = [b"%05d" % n for n in range(2000)]
+    impatient = od.Tuning(request_timeout=2.0, backoff=od.Backoff(0.001, 2, 0.01))
+    values = [b"%05d" % n for n in range(20_000)]
     async with od.connect(f"kafka07://1@{broker.address}") as k, k.producer() as out:
         (await out.send_many(PARTITION.topic, values, partition=PARTITION)).check()
+        end = (await k.positions(PARTITION.topic, od.LATEST))[PARTITION]
     proxy.throttle(20_000)
     async with (
         od.connect(f"kafka07://1@{proxy.address}", tuning=impatient) as k,
-        k.reader({PARTITION: od.EARLIEST}, until=od.LATEST) as reader,
+        k.reader({PARTITION: Position(0)}, until=end) as reader,  # whatever is asked is asked again when it takes long
         anyio.create_task_group() as tasks,
     ):
         seen: list[bytes | None] = []
@@ -237,7 +239,7 @@ async def test_a_broker_that_sends_half_an_answer_and_then_nothing_is_left_after
         await until(lambda: proxy.statistics().server_bytes > 2_000)
         made = proxy.statistics().connections
         proxy.stall()
-        assert proxy.statistics().server_bytes < 30_000, "half an answer"
+        assert proxy.statistics().server_bytes < 10 * len(values), "half an answer"
         await until(lambda: proxy.statistics().connections > made)
         proxy.heal()
         proxy.cut()

@@ -18,7 +18,7 @@ from odradek.testing.zookeeper_client import four_letters
 
 from .load import CONFIG, WAIT_S, Load, Received, check_load, read_back
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 Report = Callable[[object], None]
 

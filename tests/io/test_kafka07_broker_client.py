@@ -45,6 +45,7 @@ from odradek.wire.kafka07.requests import Fetch, MultiFetch, MultiProduce, Offse
 from odradek.wire.kafka07.responses import encode_fetch, encode_multifetch, encode_offsets
 
 from ..payloads import payloads
+from .limits import end_time_limits
 
 pytestmark = pytest.mark.anyio
 
@@ -246,6 +247,40 @@ async def test_several_parts_go_out_as_one_multiproduce(peer: Peer) -> None:
         assert (stored(peer), stored(peer, P1)) == ([b"a", b"c"], [b"b"])
 
 
+async def test_small_batches_are_encoded_together_to_the_same_bytes(peer: Peer) -> None:
+    async with running(peer) as api:
+        keyed = PartitionBatch(P1, [b"b", ProducerRecord(b"c", b"key")])
+        for acks in -1, 0:
+            sent = api.produce_plain([part(b"a"), keyed], acks=acks, max_message_bytes=22)
+            assert sent is not None
+            assert await sent is None
+            assert await api.produce([part(b"behind")], acks=-1) is None
+        assert keyed.encoded is None
+        together = peer.requests[0]
+        await api.produce([part(b"a"), keyed], acks=-1)
+        assert peer.requests.count(together) == 3
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [],
+        [PartitionBatch(P1, [b"x"], compression="gzip")],
+        [PartitionBatch(P1, [b"x"], encoded=encode_set([b"x"]))],
+        [PartitionBatch(P1, [b"x"] * 128)],
+        [PartitionBatch(P1, [b"x" * 1000])],
+        [PartitionBatch(P1, [ProducerRecord(None)])],
+    ],
+    ids=["alone", "compressed", "encoded", "many records", "too large", "null"],
+)
+async def test_other_batches_have_to_be_encoded_one_by_one(peer: Peer, others: list[PartitionBatch]) -> None:
+    async with running(peer) as api:
+        assert api.produce_plain([part(b"a"), *others], acks=-1, max_message_bytes=1000) is None
+        assert not peer.requests
+        await api.produce([part(b"a")], acks=-1)
+        assert len(peer.requests) == 2  # and its confirm: nothing was queued before
+
+
 async def test_produces_are_pipelined_in_call_order_whichever_is_awaited_first(peer: Peer) -> None:
     async with running(peer) as api:
         values = [b"%d" % n for n in range(1000)]
@@ -320,8 +355,13 @@ async def test_unreachable_means_not_sent(peer: Peer) -> None:
 
 async def test_a_confirm_that_does_not_come_runs_into_the_deadline(peer: Peer) -> None:
     peer.silent = True
-    async with running(peer, BrokerClientOptions(request_timeout_s=0.02)) as api:
-        assert await outcome(api.produce([part(b"x")], acks=-1)) == (DeadlineError, True)
+    async with running(peer, BrokerClientOptions(request_timeout_s=20.5)) as api:
+        pending = api.produce([part(b"x")], acks=-1)
+        await until(lambda: len(peer.requests) == 2)
+        end_time_limits(api.connection)
+        assert await outcome(pending) == (DeadlineError, True)
+        with pytest.raises(DeadlineError, match=r"no answer within 20\.5 s"):
+            await pending
         assert stored(peer) == [b"x"]
 
 
@@ -474,6 +514,18 @@ async def test_a_tail_of_another_connection_is_dropped(peer: Peer) -> None:
         await fetch(api, (reader, 1000))
         assert peer.requests == [Fetch("t", 0, 13, 1000)]
         assert list(reader.take().values) == WORDS[1:]
+
+
+async def test_a_tail_that_another_client_has_fed_since_is_dropped(peer: Peer) -> None:
+    peer.logs[P0] += LOG
+    async with running(peer) as api:
+        reader = decoder(api)
+        await fetch(api, (reader, 5))
+        assert (reader.position, reader.fetch_position) == (0, 5)
+        reader.source = object()
+        await fetch(api, (reader, 1000))
+        assert [request.offset for request in peer.requests if isinstance(request, Fetch)] == [0, 0]
+        assert list(reader.take().values) == WORDS
 
 
 async def test_each_part_has_its_own_error(peer: Peer) -> None:

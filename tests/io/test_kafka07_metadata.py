@@ -168,13 +168,14 @@ async def test_the_table_stands_while_the_session_is_suspended_and_catches_up_af
                 await nodes.broker(1, "h:1")
                 await nodes.count("t", 1, "1")
                 await metadata.table_for_topic("t")
-                before = await until(metadata, lambda t: names(t.registered("t")) == ["1-0"])
+                await until(metadata, lambda t: names(t.registered("t")) == ["1-0"] and 1 in t.brokers)
                 proxy.refuse()
                 proxy.cut()
                 await nodes.broker(1, "h:2")
                 await nodes.count("t", 2, "1")
                 await nodes.broker(2, "h:3")
-                assert metadata.table is before
+                assert names(metadata.table.registered("t")) == ["1-0"]
+                assert metadata.table.brokers == {1: Broker(1, "h", 1)}
                 proxy.accept()
                 table = await until(metadata, lambda t: names(t.registered("t")) == ["1-0", "2-0"])
                 assert table.brokers[1].port == 2

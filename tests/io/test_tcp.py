@@ -125,7 +125,7 @@ async def test_addresses_are_tried_in_turns_and_a_silent_one_does_not_hold_up(mo
     monkeypatch.setattr(tcp, "NEXT_ADDRESS_S", 0.001)
     monkeypatch.setattr(anyio, "getaddrinfo", resolver("fe80::1", "fe80::2", "10.0.0.1", "10.0.0.2", "10.0.0.3"))
     link: Any = await tcp.connect("host", 1, 5)
-    assert tried == ["fe80::1", "10.0.0.1", "fe80::2", "10.0.0.2"]
+    assert tried[:4] == ["fe80::1", "10.0.0.1", "fe80::2", "10.0.0.2"]  # the fifth, too, if the machine is slow
     assert (link.host, link.closed) == ("10.0.0.2", False)
 
 
@@ -183,9 +183,13 @@ async def test_a_timeout_says_at_which_step(monkeypatch: pytest.MonkeyPatch, fun
     async def silence(*_: Any, **__: Any) -> None:
         await anyio.sleep_forever()
 
+    async def addresses(*_: Any, **__: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 1))]
+
+    monkeypatch.setattr(anyio, "getaddrinfo", addresses)
     monkeypatch.setattr(anyio if step == "dns" else tcp, function, silence)
     with pytest.raises(Unreachable, match="no answer within") as caught:
-        await tcp.connect("127.0.0.1", 1, 0.01)
+        await tcp.connect("127.0.0.1", 1, 0.2)
     assert caught.value.step == step
 
 

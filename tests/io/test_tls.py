@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import anyio
+import anyio.to_thread
 import pytest
 import trustme
 
@@ -17,6 +18,8 @@ from odradek.io import tcp
 from odradek.io.security import Security
 from odradek.io.tls import client_context
 from odradek.io.transport import Transport
+
+from .limits import TimeLimit
 
 pytestmark = pytest.mark.anyio
 
@@ -86,12 +89,18 @@ def closing() -> Iterator[int]:
 
 
 @pytest.fixture
-def silent() -> Iterator[int]:
+def greeted() -> threading.Event:
+    """Set when a client has sent something to `silent`."""
+    return threading.Event()
+
+
+@pytest.fixture
+def silent(greeted: threading.Event) -> Iterator[int]:
     """A server that accepts, and says nothing until the client leaves."""
 
     def work(connection: socket.socket) -> None:
         while connection.recv(65536):
-            pass
+            greeted.set()
 
     yield from serving(work)
 
@@ -182,17 +191,27 @@ async def test_a_peer_that_closes_may_have_no_tls(closing: int, trusting: ssl.SS
     assert error.retriable
 
 
-async def test_a_silent_peer_costs_the_time_limit(silent: int, trusting: ssl.SSLContext) -> None:
-    error = await failure(silent, trusting, timeout=0.1)
-    assert error.why == "no answer within 0.1 s"
+async def test_a_silent_peer_costs_the_time_limit(
+    silent: int, greeted: threading.Event, trusting: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = TimeLimit(20.5, monkeypatch)
+
+    async def end_limit() -> None:
+        await anyio.to_thread.run_sync(greeted.wait, 10)  # a shorter one could be over before TCP connects
+        limit.end()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(end_limit)
+        error = await failure(silent, trusting, timeout=20.5)
+    assert error.why == "no answer within 20.5 s"
     assert "without +ssl" in error.hint
 
 
 async def test_a_port_on_which_nothing_listens_is_no_matter_of_tls(trusting: ssl.SSLContext) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    with pytest.raises(Unreachable, match="tcp: Connection refused"):
-        await tcp.connect("127.0.0.1", port, 10, trusting)
+    with socket.socket() as unheard:  # bound and not listening: refuses for as long as it is open
+        unheard.bind(("127.0.0.1", 0))
+        with pytest.raises(Unreachable, match="tcp: Connection refused"):
+            await tcp.connect("127.0.0.1", unheard.getsockname()[1], 10, trusting)
 
 
 async def test_cancelled_in_the_handshake_it_leaves_nothing_open(silent: int, trusting: ssl.SSLContext) -> None:

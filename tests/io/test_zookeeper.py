@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from functools import partial
 
@@ -11,6 +12,8 @@ import pytest
 from odradek.errors import BadVersion, ConfigError, NodeExists, NoNode, NotEmpty, Unreachable, ZooKeeperError
 from odradek.io.zookeeper import Node, NodeChange, NodeEvent, SessionEvent, SessionState, ZooKeeper
 from odradek.testing import ZooKeeperServer
+
+from .limits import TimeLimit, end_once_warned
 
 pytestmark = pytest.mark.anyio
 
@@ -193,7 +196,17 @@ async def test_hosts_that_are_none_are_a_configuration_error(hosts: str) -> None
         ZooKeeper(hosts)
 
 
-async def test_a_host_without_address_is_unreachable() -> None:
-    with pytest.raises(Unreachable, match=r"cannot connect to no\.such\.host\.invalid:1: zookeeper: Cannot resolve"):
-        async with ZooKeeper("no.such.host.invalid:1", connect_timeout=0.5):
-            pass
+async def test_a_host_without_address_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_address(*_: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    limit, zk = TimeLimit(20.5, monkeypatch), ZooKeeper("no.such.host.invalid:1", connect_timeout=20.5)
+    monkeypatch.setattr(socket, "getaddrinfo", no_address)  # a real look-up may take long
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(end_once_warned, limit, zk)
+        with pytest.raises(
+            Unreachable, match=r"cannot connect to no\.such\.host\.invalid:1: zookeeper: Cannot resolve"
+        ):
+            async with zk:
+                pass

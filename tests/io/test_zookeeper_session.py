@@ -19,6 +19,8 @@ from odradek.io.gather import gather, gather_outcomes
 from odradek.io.zookeeper import Events, Node, NodeChange, NodeEvent, SessionEvent, SessionState, ZooKeeper
 from odradek.testing import FaultProxy, ZooKeeperEnsemble, ZooKeeperServer
 
+from .limits import TimeLimit, end_once_warned
+
 pytestmark = pytest.mark.anyio
 
 CONNECTED = SessionEvent(SessionState.CONNECTED)
@@ -144,7 +146,8 @@ async def test_a_write_that_dies_with_its_connection_says_that_it_may_have_been_
 
 
 async def test_a_silent_server_runs_into_the_deadline(newest: FaultProxy) -> None:
-    async with opened(newest.address, timeout=0.3) as (zk, _):
+    async with opened(newest.address) as (zk, _):
+        zk._timeout = 0.3  # only now: connecting may take longer
         newest.stall()
         with pytest.raises(DeadlineError, match=r"exists /: no answer within 0\.3 s"):
             await zk.exists("/")
@@ -177,7 +180,8 @@ async def test_the_death_of_the_leader_of_three_is_a_short_interruption() -> Non
         assert await zk.get("/e") == Node(b"", 0, owner=session)
         leader.launch()
         await anyio.to_thread.run_sync(leader.wait_ready)
-        assert leader.mode() == "follower"
+        while await anyio.to_thread.run_sync(leader.mode) != "follower":  # noqa: ASYNC110 - another process
+            await anyio.sleep(0.05)
 
 
 # ---- expired ------------------------------------------------------------------------------------------------
@@ -230,11 +234,17 @@ async def test_calls_between_expiry_and_the_new_session_fail_at_once(newest: Fau
 # ---- beginning and end --------------------------------------------------------------------------------------
 
 
-async def test_nobody_there_is_unreachable_with_hosts_and_reason(no_thread_left: None, newest: FaultProxy) -> None:
+async def test_nobody_there_is_unreachable_with_hosts_and_reason(
+    no_thread_left: None, newest: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     newest.refuse()
-    with pytest.raises(Unreachable) as unreachable:
-        async with ZooKeeper(newest.address, connect_timeout=0.3):
-            pass
+    limit, zk = TimeLimit(20.5, monkeypatch), ZooKeeper(newest.address, connect_timeout=20.5)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(end_once_warned, limit, zk)
+        with pytest.raises(Unreachable) as unreachable:
+            async with zk:
+                pass
     assert (unreachable.value.step, unreachable.value.address) == ("zookeeper", newest.address)
     assert "refused" in unreachable.value.why
 
@@ -341,7 +351,8 @@ async def test_cancelled_entry_leaves_nothing_behind(no_thread_left: None, newes
 async def test_a_cancelled_call_does_not_disturb_its_neighbours(newest: FaultProxy) -> None:
     async with opened(newest.address) as (zk, _):
         newest.delay(0.05)
-        with anyio.move_on_after(0.01) as scope:
+        with anyio.CancelScope() as scope:
+            scope.cancel()  # before the answer can be there, however late this task continues
             await zk.get("/")
         assert scope.cancelled_caught
         assert await zk.exists("/")
@@ -353,14 +364,15 @@ async def test_each_change_of_state_is_one_log_line(newest: FaultProxy, caplog: 
         async with opened(newest.address) as (_, events):
             newest.cut()
             assert [await anext(events), await anext(events)] == [SUSPENDED, CONNECTED]
-    lines = [(record.levelname, record.getMessage()) for record in caplog.records if "asyncio" not in record.name]
+    own = [record for record in caplog.records if record.name.startswith(("odradek.zookeeper", "kazoo"))]
     prefix = f"ZooKeeper {newest.address}: "
-    assert lines == [
+    assert [(record.levelname, record.getMessage().partition(" (")[0]) for record in own] == [
         ("INFO", f"{prefix}connected"),
-        ("WARNING", f"{prefix}suspended (Connection dropped: socket connection broken)"),
+        ("WARNING", f"{prefix}suspended"),
         ("INFO", f"{prefix}connected"),
         ("INFO", f"{prefix}closed"),
     ]
+    assert "(Connection dropped: " in own[1].getMessage()
 
 
 # ---- many calls, and calls bound to a session ---------------------------------------------------------------
@@ -410,23 +422,25 @@ async def test_more_calls_than_fit_wait_without_a_deadline_while_the_server_answ
     newest: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bridge, "IN_FLIGHT", 2)
-    async with opened(newest.address, timeout=1) as (zk, _):
+    async with opened(newest.address) as (zk, _):
+        zk._timeout = 3
         newest.delay(0.1)
         begun = anyio.current_time()
         assert await gather(zk.exists, ["/"] * 40) == [True] * 40
-        assert anyio.current_time() - begun > 1
+        assert anyio.current_time() - begun > 3
 
 
 async def test_calls_that_wait_fail_together_when_the_server_does_not_answer(
-    newest: FaultProxy, monkeypatch: pytest.MonkeyPatch
+    newest: FaultProxy, requests: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bridge, "IN_FLIGHT", 2)
-    async with opened(newest.address, timeout=0.5) as (zk, _):
+    async with opened(newest.address) as (zk, _):
+        zk._timeout = 0.5
         newest.stall()
-        begun = anyio.current_time()
+        requests.clear()
         outcomes = await gather_outcomes(zk.exists, ["/"] * 40)
         assert {type(outcome) for outcome in outcomes} == {DeadlineError}
-        assert anyio.current_time() - begun < 5
+        assert len(requests) < 20, "most of them did not wait for a time limit of their own"
 
 
 async def test_a_write_for_one_session_is_never_made_in_the_next(zookeeper: ZooKeeperServer, chroot: str) -> None:

@@ -2,95 +2,107 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from uuid import uuid4
 
 import anyio
 import pytest
+from click.testing import CliRunner
 
 import odradek as od
-from odradek.errors import ConfigError, DeliveryError
+from odradek.cli.app import cli
+from odradek.errors import ConfigError
 from odradek.pipeline import replay as module
-from odradek.pipeline.compact import compact
-from odradek.pipeline.replay import Replay, ReplayProgress, plan_replay, replay
-from odradek.testing import Kafka07Broker
+from odradek.pipeline.committed import open_committed
+from odradek.pipeline.replay import Replay, ReplayProgress, replay
+from odradek.testing import Kafka07Broker, KafkaBroker
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 
-from ..payloads import payload
-from .made import ROWS, Made
+from ..brokers import foreign
+from .test_flow import corrupted
+from .test_kafka import KafkaWorkspace
+from .workspace import Workspace
 
 pytestmark = pytest.mark.anyio
 
-LOST = [b"%03d" % n for n in range(300)]
-
-
-def made_table(root: Path) -> Made:
-    made = Made(root)
-    made.log(LOST[:50])
-    made.log(ROWS[:30], partition=1)
-    made.run()
-    made.log(encode_set(LOST[50:100], CompressionType.GZIP))
-    made.log(encode_set(LOST[100:], CompressionType.SNAPPY))
-    made.run()
-    return made
-
-
-async def sent(url: str, topic: str) -> list[list[bytes]]:
-    """By partition."""
-    by_partition: dict[str, list[bytes]] = {}
-    async with od.connect(url) as k, k.reader(topic, until=od.LATEST) as r:
-        async for record in r:
-            by_partition.setdefault(record.partition.name, []).append(payload(record.value))
-    return list(by_partition.values())
-
-
-async def run(plan: Replay, url: str) -> int:
-    async with od.connect(url) as k:
-        return await replay(plan, k, ReplayProgress.load(plan.state, plan.identity))
+FIRST = [b"%03d" % number for number in range(300)]
+SECOND = [b"other %02d" % number for number in range(30)]
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> Any:
-    keys = {"log.flush.interval": "1", "num.partitions": "2", "topic.partition.count.map": "back:2"}
-    with Kafka07Broker(tmp_path / "target", config=keys) as broker:
-        yield f"kafka07://1@{broker.address}"
+def anyio_backend() -> str:
+    """One loop is enough here: producers and readers are tested with all of them elsewhere."""
+    return "asyncio"
 
 
-@pytest.mark.parametrize("compacted", [False, True])
-async def test_all_rows_come_in_order(tmp_path: Path, url: str, compacted: bool) -> None:
-    made = made_table(tmp_path)
-    if compacted:
-        assert compact("orders", made.pipeline.flows["orders"]) is not None
-    plan = plan_replay(made.table, topic="back")
-    assert plan.rows == 330
-    assert await run(plan, url) == 330
-    lists = await sent(url, "back")
-    values = [value for values in lists for value in values]
-    assert sorted(values) == sorted(LOST + ROWS[:30])
-    for wanted in (LOST, ROWS[:30]):
-        (holder,) = [values for values in lists if wanted[0] in values]
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka07Broker]:
+    keys = {"log.flush.interval": "1", "num.partitions": "2"}
+    with Kafka07Broker(tmp_path_factory.mktemp("target"), config=keys) as broker:
+        yield broker
+
+
+@pytest.fixture
+def url(broker: Kafka07Broker) -> str:
+    return f"kafka07://1@{broker.address}"
+
+
+def made(root: Path, **more: str) -> Workspace:
+    work = Workspace(root, **more)
+    work.append(FIRST[:50])
+    work.append(SECOND, partition=1)
+    assert not work.run().failed
+    work.append(encode_set(FIRST[50:100], CompressionType.GZIP))  # one position, and an index for each
+    work.append(FIRST[100:])
+    assert not work.run().failed
+    return work
+
+
+def planned(work: Workspace, topic: str | None = None, **more: object) -> Replay:
+    table = open_committed(work.pipeline, "orders")
+    return Replay(table, table.batches, topic=topic or f"back{uuid4().hex[:8]}", **more)  # type: ignore[arg-type]
+
+
+async def send(plan: Replay, url: str, state: Path) -> int:
+    async with od.connect(url) as k:
+        return await replay(plan, k, ReplayProgress.load(state, plan.identity), lambda rows: None)
+
+
+async def received(url: str, topic: str | None) -> list[list[bytes | None]]:
+    """Return the values of each partition."""
+    values: dict[str, list[bytes | None]] = {}
+    async with od.connect(url) as k, k.reader(topic or "", until=od.LATEST) as reader:
+        async for record in reader:
+            values.setdefault(record.partition.name, []).append(record.value)
+    return list(values.values())
+
+
+@pytest.mark.parametrize("rows", [7, 1000])
+async def test_all_rows_come_in_the_order_of_their_logs(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    monkeypatch.setattr(module, "STEP_ROWS", rows)
+    plan = planned(made(tmp_path))
+    assert plan.rows == 330 and await send(plan, url, tmp_path / "state") == 330
+    partitions = await received(url, plan.topic)
+    assert sum(map(len, partitions)) == 330
+    for wanted in (FIRST, SECOND):
+        (holder,) = [values for values in partitions if wanted[0] in values]
         assert [value for value in holder if value in set(wanted)] == wanted
 
 
-async def test_rows_go_back_to_their_own_topics(tmp_path: Path, url: str) -> None:
-    made = made_table(tmp_path)
-    made.log(ROWS, topic="clicks")
-    made.run()
-    await run(plan_replay(made.table, batches={2}), url)
-    assert await sent(url, "clicks") == [ROWS]
-    assert await sent(url, "orders") == []
+async def test_a_replay_that_ended_sends_nothing_again(tmp_path: Path, url: str) -> None:
+    plan = planned(made(tmp_path))
+    assert [await send(plan, url, tmp_path / "state") for _ in range(2)] == [330, 0]
 
 
-async def test_a_replay_that_is_done_sends_nothing_again(tmp_path: Path, url: str) -> None:
-    plan = plan_replay(made_table(tmp_path).table, topic="back")
-    assert [await run(plan, url) for _ in range(2)] == [330, 0]
-
-
-async def test_a_replay_that_failed_goes_on(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHUNK_BYTES", 100)
-    plan = plan_replay(made_table(tmp_path).table, topic="back")
-    confirmed = 0
+async def test_a_replay_that_failed_continues(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STEP_BYTES", 100)
+    plan, state, confirmed = planned(made(tmp_path)), tmp_path / "state", 0
 
     class Enough(Exception):
         pass
@@ -103,49 +115,83 @@ async def test_a_replay_that_failed_goes_on(tmp_path: Path, url: str, monkeypatc
 
     async with od.connect(url) as k:
         with pytest.raises(Enough):
-            await replay(plan, k, ReplayProgress.load(plan.state, plan.identity), count)
+            await replay(plan, k, ReplayProgress.load(state, plan.identity), count)
     assert confirmed < 200
-    assert await run(plan, url) == 330 - confirmed
-    assert sorted(value for values in await sent(url, "back") for value in values) == sorted(LOST + ROWS[:30])
+    assert await send(plan, url, state) == 330 - confirmed
+    assert sorted(value or b"" for values in await received(url, plan.topic) for value in values) == FIRST + SECOND
 
 
-async def test_rows_a_broker_refuses_are_not_confirmed(tmp_path: Path) -> None:
-    made = made_table(tmp_path)
-    plan = plan_replay(made.table, topic="not/a/name")
-    with Kafka07Broker(tmp_path / "target") as broker:
-        async with od.connect(f"kafka07://1@{broker.address}") as k:
-            with pytest.raises((DeliveryError, od.OdradekError)):
-                await replay(plan, k, ReplayProgress.load(plan.state, plan.identity))
-    assert ReplayProgress.load(plan.state, plan.identity).rows == 0
+async def test_dead_letters_are_sent_as_they_were(tmp_path: Path, url: str) -> None:
+    work = Workspace(tmp_path, more='corrupt = "dead"', run_lines="max_error_percent = 50")
+    work.append(FIRST[:10])
+    work.append(corrupted(FIRST[10:11]))
+    assert not work.run().failed
+    plan = planned(work, dead=True)
+    assert plan.rows == 1 and await send(plan, url, tmp_path / "state") == 1
+    ((value,),) = await received(url, plan.topic)
+    assert value == corrupted(FIRST[10:11])
 
 
-async def test_a_rate_is_kept(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[float] = []
+async def test_keys_and_headers_go_along(odradek_kafka: KafkaBroker, tmp_path: Path) -> None:
+    work = KafkaWorkspace(tmp_path, odradek_kafka)
+    records = [(b"key", b"value", [("h", b"1")], None), (None, b"plain", [], None)]
+    foreign.produce("librdkafka", odradek_kafka, work.topic, records, ["none"])
+    assert work.run().error == ""
+    table = open_committed(work.pipeline, "a")
+    topic = f"back{uuid4().hex[:8]}"
+    odradek_kafka.create_topic(topic, 2)
+    plan = Replay(table, table.batches, topic=topic)
+    url = f"kafka://{odradek_kafka.bootstrap}"
+    assert await send(plan, url, tmp_path / topic) == 2
+    async with od.connect(url) as k, k.reader(topic, until=od.LATEST) as reader:
+        sent = [(record.key, record.value, list(record.headers)) async for record in reader]
+    assert sorted(sent, key=str) == [(None, b"plain", []), (b"key", b"value", [("h", b"1")])]
 
-    async def until(moment: float) -> None:
-        waits.append(moment)
 
-    monkeypatch.setattr(anyio, "sleep_until", until)
-    plan = plan_replay(made_table(tmp_path).table, topic="back", rate=1000)
-    await run(plan, url)
-    payload = sum(map(len, LOST + ROWS[:30]))
-    assert len(waits) >= payload / 100 / 2  # about a tenth of a second's worth at a time
-
-
-def test_a_missing_column_or_batch_is_named(tmp_path: Path) -> None:
-    table = made_table(tmp_path).table
-    with pytest.raises(ConfigError, match="no column 'id'"):
-        plan_replay(table, value="id")
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    table = open_committed(made(tmp_path).pipeline, "orders")
+    with pytest.raises(ConfigError, match="there is no column 'id'; there are "):
+        Replay(table, table.batches, value="id")
     with pytest.raises(ConfigError, match="none of the requested batches"):
-        plan_replay(table, batches={7})
-    plan = plan_replay(table)
-    ReplayProgress(plan.state, "another").save()
+        Replay(table, [])
+    with pytest.raises(ConfigError, match="no dead letters"):
+        Replay(replace(table, dead=None), table.batches, dead=True)
+    plan, state = Replay(table, table.batches), tmp_path / "state"
+    ReplayProgress(state, "another").save()
     with pytest.raises(ConfigError, match="belongs to another replay"):
-        ReplayProgress.load(plan.state, plan.identity)
+        ReplayProgress.load(state, plan.identity)
+    state.write_text("{}")
+    with pytest.raises(ConfigError, match="not a progress file"):
+        ReplayProgress.load(state, plan.identity)
 
 
-async def test_keys_choose_partitions(tmp_path: Path, url: str) -> None:
-    made = made_table(tmp_path)
-    await run(plan_replay(made.table, topic="back", key="value"), url)
-    lists = await sent(url, "back")
-    assert len(lists) == 2 and sorted(value for values in lists for value in values) == sorted(LOST + ROWS[:30])
+def test_the_verb_sends_nothing_without_apply_and_each_row_once(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ODRADEK_CLUSTER", raising=False)
+    work, topic = made(tmp_path), f"back{uuid4().hex[:8]}"
+
+    def verb(*options: str) -> str:
+        command = ["pipeline", "replay", str(tmp_path / "pipeline.toml"), "--topic", topic, *options]
+        shown = CliRunner().invoke(cli, command, standalone_mode=False)
+        assert shown.return_value == 0, shown.exception or shown.output
+        return shown.output
+
+    assert verb("--cluster", url).startswith(f"orders: 330 rows of 2 batches to {topic}\n0 confirmed")
+    result = json.loads(verb("--cluster", url, "--batch", "1", "--apply", "--json"))
+    assert (result["rows"], result["sent"], result["confirmed"], result["ended"]) == (80, 80, 80, True)
+    assert Path(result["state"]).parent == Path(work.pipeline.run.state) / "replay"
+    assert "0 of them now" in verb("--cluster", url, "--batch", "1", "--apply")
+    assert sum(map(len, anyio.run(received, url, topic))) == 80
+
+
+def test_rows_do_not_go_back_to_the_topics_that_the_pipeline_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ODRADEK_CLUSTER", raising=False)
+    made(tmp_path)
+    file = tmp_path / "pipeline.toml"
+    command = ["pipeline", "replay", str(file)]
+    assert "name the target" in CliRunner().invoke(cli, [*command, "--topic", "back"]).output
+    file.write_text(file.read_text().replace('logs = ["1@logs"]', 'brokers = "1@127.0.0.1:1"'))
+    assert "back to the topics that the pipeline reads" in CliRunner().invoke(cli, command).output

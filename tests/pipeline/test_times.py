@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.errors import ConfigError
-from odradek.pipeline.times import TIME, check_time, directories, floor_minutes, local_hours, times_of
+from odradek.pipeline.layout import TIME, floor_hours, local_hours
+from odradek.pipeline.task import check_time, times_of
 
 
 def us(*moments: datetime | None) -> Any:
@@ -35,6 +36,7 @@ T = datetime(2026, 11, 21, 8, 15, 30, 250_000, tzinfo=UTC)
         ),
         (pa.array(["yesterday", "", None, "0001-01-01", "9999-12-31T23:59:59-23:00"]), "iso", [None] * 5),
         (pa.array([T], pa.timestamp("ns", tz="UTC")), "ms", [T]),
+        (pa.array([T.date(), None], pa.date32()), "ms", [T.replace(hour=0, minute=0, second=0, microsecond=0), None]),
     ],
 )
 def test_times_are_read_in_their_format(column: Any, time_format: str, expected: list[datetime | None]) -> None:
@@ -83,14 +85,6 @@ def test_the_hour_that_comes_twice_is_one_and_the_one_that_is_left_out_is_none()
     assert [time.hour for time in local_hours(us(*spring), "Europe/Berlin").to_pylist()] == [1, 3]
 
 
-@given(st.integers(-(10**15), 10**15), st.integers(1, 1440))
-def test_buckets_are_counted_from_the_epoch_on_both_sides_of_it(microseconds: int, minutes: int) -> None:
-    time = pa.array([microseconds]).cast(TIME)
-    length = minutes * 60
-    assert floor_minutes(time, minutes).to_pylist() == [microseconds // 1_000_000 // length * length]
-
-
-def test_directories_are_of_the_columns_asked_for_in_their_order() -> None:
-    hour = datetime(7, 1, 2, 3)
-    assert list(directories(hour, "t", ("hour", "topic")).items()) == [("hour", "03"), ("topic", "t")]
-    assert directories(hour, "t", ("date",)) == {"date": "0007-01-02"}
+@given(st.integers(-(10**15), 10**15))
+def test_hours_are_counted_from_the_epoch_on_both_sides_of_it(microseconds: int) -> None:
+    assert floor_hours(pa.array([microseconds]).cast(TIME)).to_pylist() == [microseconds // 3_600_000_000 * 3600]

@@ -17,6 +17,9 @@ import psutil
 import odradek
 
 SOURCES = str(Path(odradek.__file__).parents[1])
+PATHS = os.pathsep.join([SOURCES, str(Path(__file__).parents[2])])
+"""For imports of odradek, and of `tests`."""
+
 SCRIPT = Path(__file__).with_name("crash.py")
 WAIT_S = 240.0
 """What a run may take that does what it should, on a machine that does much else."""
@@ -45,7 +48,7 @@ class Child:
         self.scratch = scratch / "tmp"
         self.scratch.mkdir(parents=True, exist_ok=True)
         self._errors = scratch / "errors.txt"
-        environment = {**os.environ, "PYTHONPATH": SOURCES, "TMPDIR": str(self.scratch), "JDK_JAVA_OPTIONS": JAVA}
+        environment = {**os.environ, "PYTHONPATH": PATHS, "TMPDIR": str(self.scratch), "JDK_JAVA_OPTIONS": JAVA}
         with self._errors.open("wb") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, *arguments],
@@ -88,6 +91,13 @@ class Child:
         until(lambda: not any(map(_runs, tree)), f"the end of {tree}")
         return code
 
+    def kill_driver(self) -> None:
+        """SIGKILL for the process itself; the others end by themselves."""
+        tree = self._below()
+        self.process.kill()
+        self.process.wait(WAIT_S)
+        until(lambda: not any(map(_runs, tree)), f"the end of {tree}")
+
     def java(self) -> psutil.Process | None:
         """Spark's; None: it has not begun."""
         return next((each for each in self._below() if "".join(_command(each)[:1]).endswith("/java")), None)
@@ -96,7 +106,7 @@ class Child:
         """Python processes that do Spark's tasks: those that pyspark's daemon for them has forked."""
         workers = [each for each in self._below() if _command(each)[-2:] == ["pyspark.daemon", "pyspark.worker"]]
         pids = {each.pid for each in workers}
-        return [each for each in workers if each.parents()[0].pid in pids]
+        return [each for each in workers if _parent(each) in pids]
 
     def kill(self) -> None:
         """SIGKILL for every process of the tree. They are stopped first, so that none sees the end of another and none
@@ -129,6 +139,13 @@ def _command(process: psutil.Process) -> list[str]:
         return process.cmdline()
     except psutil.Error:  # it has just ended
         return []
+
+
+def _parent(process: psutil.Process) -> int | None:
+    try:
+        return process.ppid()
+    except psutil.NoSuchProcess:  # it has just ended
+        return None
 
 
 def _runs(process: psutil.Process) -> bool:

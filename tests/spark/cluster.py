@@ -24,7 +24,7 @@ from odradek.spark.session import environment
 
 SPARK_HOME = Path(pyspark.__file__).parent
 
-DEADLINE_S = 240
+DEADLINE_S = 480
 """For each process to do what it is for: on two quiet cores all need less than 20."""
 
 NO_REST = "-Dspark.master.rest.enabled=false"
@@ -130,14 +130,15 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def standalone(machine: Machine) -> Iterator[str]:
-    """A master, and a worker with two cores. Yields the URL of the master."""
+    """A master, and two workers with a core each. Yields the URL of the master."""
     deploy = "org.apache.spark.deploy"
     ports = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
     sign = r"Starting Spark master at (spark://\S+)"
     with ExitStack() as stack:
         serve = ["spark-class", f"{deploy}.master.Master", *ports]
         url = stack.enter_context(machine.started("master", serve, sign, SPARK_MASTER_OPTS=NO_REST))
-        size = ["--cores", "2", "--memory", "1g", "--work-dir", str(machine.folder / "work")]
+        size = ["--cores", "1", "--memory", "1g", "--work-dir", str(machine.folder / "work")]
         work = ["spark-class", f"{deploy}.worker.Worker", *ports, *size, url]
-        stack.enter_context(machine.started("worker", work, "(Successfully registered) with master"))
+        for name in ("worker-1", "worker-2"):
+            stack.enter_context(machine.started(name, work, "(Successfully registered) with master"))
         yield url

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import odradek
-from odradek.spark import runtime
-from odradek.spark.session import local_session
+from odradek.spark import cluster
+from odradek.spark.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,14 +26,14 @@ def spark() -> Iterator[SparkSession]:
         "spark.sql.shuffle.partitions": "2",
         "spark.default.parallelism": "2",
         "spark.executorEnv.PYTHONPATH": SOURCES,
-        "spark.sql.streaming.stopTimeout": "30s",
+        "spark.sql.streaming.stopTimeout": "120s",
     }
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SOURCES, before]))
     try:
-        with local_session("odradek-tests", settings=settings) as session:
-            session.sparkContext.setLogLevel("OFF")
-            yield session
+        with session("odradek-tests", master="local[2]", settings=settings) as spark:
+            spark.sparkContext.setLogLevel("OFF")
+            yield spark
     finally:
         if before is None:
             del os.environ["PYTHONPATH"]
@@ -45,4 +45,4 @@ def spark() -> Iterator[SparkSession]:
 def disconnected() -> Iterator[None]:
     """Connections that a test made in this process do not outlive what they lead to."""
     yield
-    runtime.disconnect()
+    cluster.disconnect()

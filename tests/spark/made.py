@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from odradek import segments
 from odradek.io.kafka07.broker_client import CONFIRM
-from odradek.spark.schema import COLUMNS, ERROR, HEADERS, RANGE_ROWS
+from odradek.spark.schema import COLUMNS, ERROR, HEADERS
 from odradek.spark.source import BatchReader, OdradekSource, StreamReader
 from odradek.testing import Kafka07Broker
 from odradek.wire.compression import CompressionType
@@ -90,7 +90,10 @@ def names(**options: object) -> dict[str, str]:
 def whole_schema(options: Mapping[str, str]) -> StructType:
     from odradek.spark.schema import columns
 
-    return types_of(column.name for column in columns(headers=options.get("includeheaders") == "true"))
+    return types_of(
+        column.name
+        for column in columns(headers=options.get("includeheaders") == "true", errors=options.get("corrupt") == "dead")
+    )
 
 
 def types_of(names: Iterable[str]) -> StructType:
@@ -112,9 +115,7 @@ def _types() -> dict[str, Any]:
         "bigint": t.LongType(),
         "timestamp": t.TimestampType(),
     }
-    return {
-        column.name: by_name.get(column.spark, t.ArrayType(struct)) for column in (*COLUMNS, HEADERS, ERROR, RANGE_ROWS)
-    }
+    return {column.name: by_name.get(column.spark, t.ArrayType(struct)) for column in (*COLUMNS, HEADERS, ERROR)}
 
 
 _TYPES = _types()

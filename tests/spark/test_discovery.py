@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from odradek.spark.source import OdradekSource
+from odradek.wire.kafka07.message_set import encode_set
+
+from .conftest import SOURCES
+from .made import write_log
 
 WITHOUT = """
 import sys
@@ -23,4 +31,58 @@ def test_spark_finds_it_by_the_name_of_a_module() -> None:
 
 
 def test_where_something_is_missing_it_does_not_stand_in_the_way_of_others() -> None:
-    subprocess.run([sys.executable, "-c", WITHOUT], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", WITHOUT], check=True)
+
+
+KILLED = """
+import os, signal
+from pathlib import Path
+
+if not Path(__file__).with_name("looked").exists():
+    Path(__file__).with_name("looked").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+"""A module that Spark's look for sources imports, and that kills it the first time."""
+
+DRIVER = """
+import sys
+from odradek.spark.session import session
+from odradek.spark.source import OdradekSource
+
+def count():
+    return spark.read.format("odradek").option("path", sys.argv[1]).load().count()
+
+with session("killed", master="local[1]") as spark:
+    for attempt in range(2):
+        try:
+            count()
+        except Exception as error:
+            print(error)
+    spark.dataSource.register(OdradekSource)
+    print("rows:", count())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_killed_lookup_is_what_the_how_to_page_says_and_registering_helps(tmp_path: Path) -> None:
+    write_log(tmp_path / "logs", "orders", 0, encode_set([b"a", b"b"]))
+    (tmp_path / "pyspark_killed").mkdir()
+    (tmp_path / "pyspark_killed" / "__init__.py").write_text(KILLED)
+    run = subprocess.run(
+        [sys.executable, "-c", DRIVER, str(tmp_path / "logs")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), SOURCES])},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "spark-read.md").read_text("utf-8")
+    said = run.stdout + run.stderr
+    for text in (
+        "Failed to find the data source: odradek",
+        "SparkClassNotFoundException: [DATA_SOURCE_NOT_FOUND]",
+        "ClassNotFoundException: odradek.DefaultSource",
+        "Skipping the lookup of Python Data Sources due to the failure",
+    ):
+        assert text in said
+        assert text in page
+    assert run.stdout.count("Caused by: java.lang.ClassNotFoundException: odradek.DefaultSource") == 2
+    assert run.stdout.endswith("rows: 2\n")

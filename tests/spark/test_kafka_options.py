@@ -10,10 +10,10 @@ import trustme
 
 from odradek.errors import ConfigError
 from odradek.io.security import Security
-from odradek.spark.admission import ReadLimits
-from odradek.spark.client_options import ClusterOptions
-from odradek.spark.option_names import KAFKA
-from odradek.spark.options import SourceOptions, TaskLimits, parse_source
+from odradek.io.tls import client_context
+from odradek.spark.cluster import ClusterOptions
+from odradek.spark.options import IGNORED_KAFKA, REFUSED_KAFKA, SourceOptions, parse_source
+from odradek.spark.source import OdradekSource
 from odradek.types import EARLIEST, Position, TopicPartition
 
 BASE = {"kafka.bootstrap.servers": "b1:9092, b2:9093", "subscribe": "orders"}
@@ -47,32 +47,35 @@ def test_options_of_sparks_own_source_have_their_meaning() -> None:
         kafka_max_partition_fetch_bytes="300000",
     )
     assert options.start == {TopicPartition("orders", 0): Position(23), TopicPartition("orders", 1): EARLIEST}
-    assert options.limits == ReadLimits(1000, 10, 300.0)
-    assert options.packing == TaskLimits(500, 8, None, None)
+    assert (options.max_size, options.min_size, options.max_delay_s) == (1000, 10, 300.0)
+    assert (options.task_size, options.min_tasks) == (500, 8)
     assert (options.read_committed, options.fetch_bytes, options.unit.name) == (True, 300_000, "records")
     assert options.where == ClusterOptions("kafka://b1:9092,b2:9093", Security(), "reporting", "r1", 5.0)
     assert pickle.loads(pickle.dumps(options)) == options
 
 
 def test_the_columns_are_those_of_sparks_own_source() -> None:
-    names = [column.name for column in parse(includeHeaders="true").columns]
+    names = OdradekSource(BASE | {"includeHeaders": "true"}).schema().fieldNames()
     assert names == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
+    assert OdradekSource(BASE | {"corrupt": "dead"}).schema().fieldNames()[-2:] == ["timestampType", "error"]
 
 
-@pytest.mark.parametrize("name", KAFKA.no_effect)
+@pytest.mark.parametrize("name", IGNORED_KAFKA)
 def test_options_that_change_nothing_are_accepted(name: str) -> None:
     assert parse_source(BASE | {name.lower(): "1"}, streaming=True) == parse(True)
 
 
-@pytest.mark.parametrize("name", sorted(KAFKA.refused))
+@pytest.mark.parametrize("name", sorted(REFUSED_KAFKA))
 def test_options_that_cannot_be_honoured_say_what_to_do_instead(name: str) -> None:
     with pytest.raises(ConfigError, match=f"option {name}: ") as caught:
         parse_source(BASE | {name.lower(): "1"}, streaming=True)
-    assert KAFKA.refused[name] in str(caught.value)
+    assert REFUSED_KAFKA[name] in str(caught.value)
 
 
 def test_an_unknown_client_option_is_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"unknown option 'kafka.max.pol.records': did you mean"):
+    with pytest.raises(
+        ConfigError, match=r"unknown option 'kafka.max.pol.records': did you mean kafka.max.poll.records"
+    ):
         parse(kafka_max_pol_records="1")
 
 
@@ -119,10 +122,53 @@ def test_certificates_are_pem_files(tmp_path: Path) -> None:
     )
     assert (tls.ssl_cafile, tls.ssl_certfile, tls.ssl_password) == (trusted, client, "of-the-key")
     assert not tls.ssl_check_hostname
-    with pytest.raises(ConfigError, match="a file of type JKS cannot be read here"):
+    with pytest.raises(ConfigError, match="a store of type JKS cannot be read here: convert it to PEM"):
         security(security_protocol="SSL", **names)
+    with pytest.raises(ConfigError, match=r"option kafka.ssl.keystore.location: a store of type PKCS12"):
+        security(security_protocol="SSL", ssl_keystore_location=client, ssl_keystore_type="PKCS12")
+    missing = {"ssl_truststore_location": str(tmp_path / "none.pem"), "ssl_truststore_type": "PEM"}
+    with pytest.raises(ConfigError, match=r"kafka\.ssl\.truststore\.location='.*none\.pem': no such file"):
+        security(security_protocol="SSL", **missing)
+
+
+@pytest.mark.parametrize("on_one_line", [False, True])
+def test_certificates_and_keys_may_be_texts(on_one_line: bool) -> None:
+    """Properties of Java's clients often have them on one line, which OpenSSL does not take."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("client")
+    trusted, chain, key = (
+        pem.bytes().decode().replace("\n", " " if on_one_line else "\n")
+        for pem in (authority.cert_pem, issued.cert_chain_pems[0], issued.private_key_pem)
+    )
+    texts = {"ssl.truststore.certificates": trusted, "ssl.keystore.certificate.chain": chain, "ssl.keystore.key": key}
+    url, tls = security(security_protocol="SSL", ssl_truststore_type="PEM", **texts)
+    assert (url.partition(":")[0], tls.ssl_check_hostname) == ("kafka+ssl", True)
+    assert client_context(tls).get_ca_certs()[0]["subject"] == client_context(tls).get_ca_certs()[0]["issuer"]
+    assert tls.ssl_key_pem is not None
+    assert tls.ssl_key_pem.strip() == issued.private_key_pem.bytes().decode().strip()
+    assert "BEGIN" not in repr(tls)
+
+
+def test_texts_that_are_not_pem_are_refused_without_being_shown() -> None:
+    secret = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC"
+    wrong = {
+        "ssl.keystore.key": r"option kafka\.ssl\.keystore\.key: must be PEM",
+        "ssl.truststore.certificates": r"option kafka\.ssl\.truststore\.certificates: must be PEM",
+    }
+    for name, says in wrong.items():
+        with pytest.raises(ConfigError, match=says) as caught:
+            security(security_protocol="SSL", **{name: secret})
+        assert secret not in str(caught.value)
+    key = f"-----BEGIN PRIVATE KEY-----{secret}-----END PRIVATE KEY-----"
+    with pytest.raises(
+        ConfigError, match=r"kafka\.ssl\.keystore\.key without kafka\.ssl\.keystore\.certificate"
+    ) as caught:
+        security(security_protocol="SSL", **{"ssl.keystore.key": key})
+    assert secret not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"keystore\.location and kafka\.ssl\.keystore\.key exclude"):
+        security(**{"ssl.keystore.location": "client.pem", "ssl.keystore.key": key})
 
 
 def test_a_malformed_address_names_the_option() -> None:
-    with pytest.raises(ConfigError, match=r"options of kafka\.bootstrap\.servers: invalid broker 'b:x'"):
+    with pytest.raises(ConfigError, match=r"option kafka\.bootstrap\.servers: invalid broker 'b:x'"):
         parse(kafka_bootstrap_servers="b:x")

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
 
+import odradek as od
+from odradek.core.interfaces import LogDecoder, PartitionFetch
 from odradek.errors import ConfigError
-from odradek.spark import runtime
-from odradek.spark.errors import DataLoss
-from odradek.spark.schema import RANGE_ROWS
+from odradek.spark import cluster, range_reader
+from odradek.spark.planning import DataLoss
+from odradek.spark.range_reader import CompletedRange, read_task
+from odradek.spark.source import BatchReader
 from odradek.testing import KafkaBroker
 
 from ..brokers import foreign
@@ -71,11 +73,29 @@ def test_exact_ranges_may_begin_and_end_inside_a_batch(odradek_kafka: KafkaBroke
     assert values(split) == [(0, number, b"%05d" % number) for number in range(1000)]
 
 
+def test_hardly_more_is_fetched_than_a_range_has(
+    odradek_kafka: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(odradek_kafka, topic, [bytes(10_000)] * 1000, tuning=od.Tuning(batch_bytes=20_000))
+    fetches: list[PartitionFetch] = []
+
+    class Recorded(PartitionFetch):
+        def __init__(self, decoder: LogDecoder, max_bytes: int) -> None:
+            super().__init__(decoder, max_bytes)
+            fetches.append(self)
+
+    monkeypatch.setattr(range_reader, "PartitionFetch", Recorded)
+    ends = {"startingOffsets": json.dumps({topic: {"0": 0}}), "endingOffsets": json.dumps({topic: {"0": 30}})}
+    assert len(values(batch(odradek_kafka, assign=json.dumps({topic: [0]}), **ends))) == 30  # 0.3 MB of 10 MB
+    assert len(fetches) > 1
+    assert 300_000 <= sum(fetch.received for fetch in fetches) < 400_000
+
+
 def test_a_process_that_planned_nothing_reads_its_task(odradek_kafka: KafkaBroker, topic: str) -> None:
     write(odradek_kafka, topic, numbers(10))
     reader = batch(odradek_kafka, subscribe=topic)
     tasks = reader.partitions()
-    runtime.disconnect()  # as Spark's workers, which know nothing of the cluster but their tasks
+    cluster.disconnect()  # as Spark's workers, which know nothing of the cluster but their tasks
     assert [row["offset"] for row in rows(reader, tasks)] == list(range(10))
 
 
@@ -103,18 +123,20 @@ def test_a_range_reports_what_it_gave_even_if_that_is_nothing(odradek_kafka: Kaf
     foreign.write_transactions(odradek_kafka, topic)  # 0 committed, 1 its marker, 2 aborted, 3 its marker, 4 plain
     reader = batch(
         odradek_kafka,
-        "nextOffset",
-        RANGE_ROWS.name,
         assign=json.dumps({topic: [0]}),
         kafka_isolation_level="read_committed",
         startingOffsets=json.dumps({topic: {"0": 1}}),
         maxRecordsPerPartition=3,
     )
-    ends = [row for row in rows(reader, reader.partitions()) if row["rangeRows"] is not None]
-    covered = [(row["offset"], row["nextOffset"], row["rangeRows"]) for row in ends]
-    assert [start for start, _, _ in covered] == [1, *(end for _, end, _ in covered[:-1])]
-    assert sum(count for _, _, count in covered) == 1
-    assert all(row["key"] is row["value"] is None for row in ends)
+    covered = completed(reader)
+    assert [part.start for part in covered] == [1, *(part.end for part in covered[:-1])]
+    assert sum(part.rows for part in covered) == 1
+
+
+def completed(reader: BatchReader) -> list[CompletedRange]:
+    """What tasks say that they have read to its end, in the order of the logs."""
+    chunks = (chunk for task in reader.partitions() for chunk in read_task(task.value, reader._options))
+    return sorted(chunk for chunk in chunks if isinstance(chunk, CompletedRange))
 
 
 def test_offsets_without_records_are_no_loss(odradek_kafka: KafkaBroker) -> None:
@@ -125,20 +147,16 @@ def test_offsets_without_records_are_no_loss(odradek_kafka: KafkaBroker) -> None
         "min.compaction.lag.ms": "0", "delete.retention.ms": "0",
     }  # fmt: skip
     odradek_kafka.create_topic(topic, 1, config=settings)
-    for start in (0, 50):
-        write_keyed(odradek_kafka, topic, [(b"same", b"%d" % number) for number in range(start, start + 50)])
-    write_keyed(odradek_kafka, topic, [(b"other", b"x")])
-    reader = batch(odradek_kafka, "nextOffset", RANGE_ROWS.name, subscribe=topic)
-    while len(read := rows(reader, reader.partitions())) > 90:  # until the cleaner has run; the time-out ends this
+    written = {b"same": [b"%d" % number for number in range(100)], b"other": [b"x"]}
+    for second, (key, changes) in enumerate(written.items()):  # each key has a segment of its own
+        records: list[foreign.Row] = [(key, value, (), 1_700_000_000_000 + 1000 * second) for value in changes]
+        foreign.produce("librdkafka", odradek_kafka, topic, records, ["none"])
+    reader = batch(odradek_kafka, subscribe=topic)
+    while len(left := rows(reader, reader.partitions())) > 2:  # until the cleaner is through, or the time-out
         pass
-    records = [row for row in read if row["rangeRows"] is None]
-    (end,) = (row for row in read if row["rangeRows"] is not None)
-    assert (end["offset"], end["nextOffset"], end["rangeRows"]) == (0, 101, len(records))
-    assert {row["key"]: row["value"] for row in records} == {b"same": b"99", b"other": b"x"}
-
-
-def write_keyed(kafka: KafkaBroker, topic: str, records: Iterable[tuple[bytes, bytes]]) -> None:
-    foreign.produce("librdkafka", kafka, topic, [(key, value, (), None) for key, value in records], ["none"])
+    (part,) = completed(reader)
+    assert (part.start, part.end, part.rows) == (0, 101, 2)
+    assert {row["key"]: row["value"] for row in left} == {b"same": b"99", b"other": b"x"}
 
 
 def test_deleted_records_are_a_loss_unless_the_options_say_otherwise(odradek_kafka: KafkaBroker, topic: str) -> None:

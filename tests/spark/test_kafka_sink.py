@@ -11,9 +11,9 @@ from pyspark.sql import types as t
 
 from odradek.core.kafka.partitioners import murmur2
 from odradek.errors import ConfigError
-from odradek.spark import sink
 from odradek.spark.schema import HEADERS
-from odradek.spark.sink_report import TaskCommit, WriteError
+from odradek.spark.sink import TaskCommit, WriteError
+from odradek.spark.source import OdradekSource
 from odradek.testing import KafkaBroker
 
 from ..brokers import foreign
@@ -62,7 +62,7 @@ def row(partition: int | None, value: str | None, key: bytes | None = None, head
 
 def test_rows_are_read_back_by_another_client(odradek_kafka: KafkaBroker, topic: str) -> None:
     headers = [{"key": "a", "value": b"1"}, {"key": "b", "value": None}]
-    writer = sink.writer(options(odradek_kafka, topic, **{"kafka.compression.type": "zstd"}), SCHEMA, overwrite=False)
+    writer = OdradekSource(options(odradek_kafka, topic, **{"kafka.compression.type": "zstd"})).writer(SCHEMA, False)
     commit = written(writer, row(0, "one", b"k", headers), row(1, "elsewhere"), row(0, None, b"gone"), row(0, "", b""))
     assert commit.rows == 4
     read = [
@@ -79,7 +79,7 @@ def test_rows_are_read_back_by_another_client(odradek_kafka: KafkaBroker, topic:
 
 
 def test_keys_choose_the_partitions_of_javas_clients(odradek_kafka: KafkaBroker, topic: str) -> None:
-    writer = sink.stream_writer(options(odradek_kafka, topic), SCHEMA, overwrite=True)  # output mode complete
+    writer = OdradekSource(options(odradek_kafka, topic)).streamWriter(SCHEMA, True)  # output mode complete
     assert written(writer, *(row(None, "v", b"key-%d" % n) for n in range(20))).rows == 20
     reader = batch(odradek_kafka, subscribe=topic)
     chosen = {each["key"]: each["partition"] for each in rows(reader, reader.partitions())}
@@ -89,10 +89,11 @@ def test_keys_choose_the_partitions_of_javas_clients(odradek_kafka: KafkaBroker,
 
 def test_a_batch_query_overwrites_no_topic(odradek_kafka: KafkaBroker, topic: str) -> None:
     with pytest.raises(ConfigError, match="a topic cannot be overwritten"):
-        sink.writer(options(odradek_kafka, topic), SCHEMA, overwrite=True)
+        OdradekSource(options(odradek_kafka, topic)).writer(SCHEMA, True)
 
 
 def test_a_partition_that_does_not_exist_fails_the_task(odradek_kafka: KafkaBroker, topic: str) -> None:
-    writer = sink.writer(options(odradek_kafka, topic, deliverWithin="2s"), SCHEMA, overwrite=False)
+    # Within this time the task also connects, which has to work.
+    writer = OdradekSource(options(odradek_kafka, topic, deliverWithin="10s")).writer(SCHEMA, False)
     with pytest.raises(WriteError, match=topic):
         written(writer, row(7, "v"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,29 +12,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.errors import ConfigError
-from odradek.spark.errors import DataLoss
-from odradek.spark.gaps import Loss, PositionGap
+from odradek.spark.options import SourceOptions, Topics
 from odradek.spark.planning import (
-    MIN_SPLIT,
+    BYTES,
     SLACK,
+    DataLoss,
     Extent,
-    PlannedTask,
+    Loss,
+    PositionGap,
     Range,
     SplitPoint,
-    TaskSizing,
-    check_order,
     clip_to_logs,
     pack,
-    positions,
     propose_splits,
-    resolve_per_partition,
-    size_tasks,
     split,
+    within,
 )
-from odradek.types import EARLIEST, LATEST, AtTime, MiB, Position, TopicPartition
+from odradek.spark.values import resolve_per_partition
+from odradek.types import EARLIEST, AtTime, MiB, Position, TopicPartition
 
 P, Q = TopicPartition("t", 0, 0), TopicPartition("t", 0, 1)
 SPLIT_BYTES = 100
+OPTIONS = SourceOptions((), Topics(), EARLIEST)
 
 
 def at(position: int) -> dict[TopicPartition, Position]:
@@ -61,16 +61,13 @@ def test_places_one_by_one_are_for_exactly_the_partitions_there_are() -> None:
         resolve_per_partition(many, {}, "startingOffsets")
 
 
-def test_places_become_positions() -> None:
-    logs = {P: Extent(10, 90), Q: Extent(0, 7)}
-    assert positions({P: EARLIEST, Q: LATEST}, logs) == {P: 10, Q: 7}
-    assert positions({P: Position(55)}, logs) == {P: 55}
-
-
-def test_an_end_before_the_start_is_refused() -> None:
-    check_order({P: Position(5), Q: LATEST}, {P: Position(5), Q: Position(0)})
-    with pytest.raises(ConfigError, match="t/0-0: starts at 6, but ends at 5"):
-        check_order(at(6), at(5))
+def test_a_run_ends_where_logs_ended_when_it_began() -> None:
+    now = {P: Extent(10, 90), Q: Extent(20, 30)}
+    assert within(now, {P: 50}) == {P: Extent(10, 50)}
+    assert within(now, {P: 100, Q: 5}) == {
+        P: Extent(10, 90),
+        Q: Extent(20, 20),
+    }  # made anew; retention went past its end
 
 
 # ---- data loss -----------------------------------------------------------------------------------------------
@@ -103,34 +100,34 @@ def test_what_logs_do_not_have_is_a_gap(
     missing: list[tuple[Loss, int, int, int]],
 ) -> None:
     logs = {} if log is None else {P: log}
-    readable = clip_to_logs(at(start), at(end), logs, fail_on_data_loss=False)
-    assert readable.ranges == tuple(Range(P, a, b) for a, b in read)
+    ranges, gaps = clip_to_logs(at(start), at(end), logs)
+    assert ranges == [Range(P, a, b) for a, b in read]
     earliest, latest = (-1, -1) if log is None else (log.earliest, log.latest)
-    assert readable.gaps == tuple(
+    assert gaps == [
         PositionGap(P, loss, begin, stop, earliest, latest, resumed) for loss, begin, stop, resumed in missing
-    )
-    assert pickle.loads(pickle.dumps(readable)) == readable
+    ]
+    replace(OPTIONS, fail_on_data_loss=False).check_loss(gaps)
     if missing:
         with pytest.raises(DataLoss) as caught:
-            clip_to_logs(at(start), at(end), logs, fail_on_data_loss=True)
-        assert caught.value.gaps == readable.gaps
+            OPTIONS.check_loss(gaps)
+        assert caught.value.gaps == tuple(gaps)
     else:
-        assert clip_to_logs(at(start), at(end), logs, fail_on_data_loss=True) == readable
+        OPTIONS.check_loss(gaps)
 
 
 @given(*[st.integers(0, 50)] * 4)
 def test_ranges_and_gaps_together_are_what_was_asked_for(start: int, size: int, earliest: int, length: int) -> None:
     log = Extent(earliest, earliest + length)
-    readable = clip_to_logs(at(start), at(start + size), {P: log}, fail_on_data_loss=False)
-    parts = [(r.start, r.end) for r in readable.ranges] + [(gap.start, gap.end) for gap in readable.gaps]
+    ranges, gaps = clip_to_logs(at(start), at(start + size), {P: log})
+    parts = [(r.start, r.end) for r in ranges] + [(gap.start, gap.end) for gap in gaps]
     covered = [position for part in parts for position in range(*part)]
     assert sorted(covered) == list(range(start, start + size))
-    assert all(log.earliest <= r.start < r.end <= log.latest for r in readable.ranges)
+    assert all(log.earliest <= r.start < r.end <= log.latest for r in ranges)
 
 
 def test_data_loss_is_told_in_numbers_and_survives_pickling() -> None:
     with pytest.raises(DataLoss) as caught:
-        clip_to_logs(at(10), at(90), {P: Extent(40, 100)}, fail_on_data_loss=True)
+        OPTIONS.check_loss(clip_to_logs(at(10), at(90), {P: Extent(40, 100)})[1])
     text = str(caught.value)
     assert text.startswith("data was lost: t/0-0: deleted by retention: wanted [10, 40), the log now has [40, 100)")
     assert "failOnDataLoss=false" in text
@@ -143,11 +140,11 @@ def test_many_gaps_are_not_all_spelled_out() -> None:
     end = dict.fromkeys(partitions, Position(9))
     start = dict.fromkeys(partitions, Position(0))
     with pytest.raises(DataLoss, match=r"t/0-9: no broker has this partition: wanted \[0, 9\); and 2 more partitions"):
-        clip_to_logs(start, end, {}, fail_on_data_loss=True)
+        OPTIONS.check_loss(clip_to_logs(start, end, {})[1])
 
 
 def test_nothing_is_read_of_a_partition_that_the_start_does_not_name() -> None:
-    assert clip_to_logs({}, at(50), {P: Extent(10, 60)}, fail_on_data_loss=True) == ((), ())
+    assert clip_to_logs({}, at(50), {P: Extent(10, 60)}) == ([], [])
 
 
 # ---- dividing ------------------------------------------------------------------------------------------------
@@ -156,20 +153,22 @@ def test_nothing_is_read_of_a_partition_that_the_start_does_not_name() -> None:
 @pytest.mark.parametrize(
     ("total", "work"),
     [
-        (0, TaskSizing(1, MIN_SPLIT)),
-        (1, TaskSizing(1, MIN_SPLIT)),
-        (128 * MiB, TaskSizing(1, 128 * MiB)),
-        (128 * MiB + 1, TaskSizing(2, 64 * MiB + 1)),
-        (1280 * MiB, TaskSizing(8, 160 * MiB)),
+        (0, (1, BYTES.min_split)),
+        (1, (1, BYTES.min_split)),
+        (128 * MiB, (1, 128 * MiB)),
+        (128 * MiB + 1, (2, 64 * MiB + 1)),
+        (1280 * MiB, (8, 160 * MiB)),
     ],
 )
-def test_tasks_are_as_few_as_their_size_allows_but_no_more_than_may_be(total: int, work: TaskSizing) -> None:
-    assert size_tasks(total, max_size=128 * MiB, min_tasks=1, max_tasks=8) == work
+def test_tasks_are_as_few_as_their_size_allows_but_no_more_than_may_be(total: int, work: tuple[int, int]) -> None:
+    assert replace(OPTIONS, max_tasks=8).size_tasks(total) == work
 
 
 def test_there_are_at_least_so_many_tasks_if_there_is_something_to_divide() -> None:
-    assert size_tasks(64 * MiB, max_size=128 * MiB, min_tasks=4, max_tasks=8) == TaskSizing(4, 16 * MiB)
-    assert size_tasks(1 * MiB, max_size=128 * MiB, min_tasks=4, max_tasks=8) == TaskSizing(4, MIN_SPLIT)
+    options = replace(OPTIONS, min_tasks=4, max_tasks=8)
+    assert options.size_tasks(64 * MiB) == (4, 16 * MiB)
+    assert options.size_tasks(1 * MiB) == (4, BYTES.min_split)
+    assert replace(options, max_tasks=None, min_tasks=10_000).size_tasks(1 * MiB) == (10_000, BYTES.min_split)
 
 
 def test_small_ranges_are_not_cut() -> None:
@@ -226,6 +225,11 @@ def test_dividing_takes_what_was_found_wherever_it_is() -> None:
 
 # ---- packing -------------------------------------------------------------------------------------------------
 
+
+def size(task: tuple[Range, ...]) -> int:
+    return sum(part.size for part in task)
+
+
 RANGES = st.lists(
     st.builds(Range, st.builds(TopicPartition, st.sampled_from("ab"), st.integers(0, 3), st.integers(0, 3)),
               st.just(0), st.integers(0, 1000)),
@@ -239,8 +243,8 @@ def test_every_byte_is_in_exactly_one_task(ranges: list[Range], tasks: int, fetc
     parts = split(ranges, [(cut.partition, cut.position) for cut in propose_splits(ranges, logs, limit)])
     packed = pack(parts, tasks, fetchers=fetchers)
     assert len(packed) <= tasks
-    assert all(task.ranges for task in packed)
-    again = sorted(r for task in packed for r in task.ranges)
+    assert all(packed)
+    again = sorted(r for task in packed for r in task)
     by_partition: dict[TopicPartition, list[Range]] = {}
     for r in again:
         by_partition.setdefault(r.partition, []).append(r)
@@ -251,7 +255,7 @@ def test_every_byte_is_in_exactly_one_task(ranges: list[Range], tasks: int, fetc
     assert by_partition.keys() == {r.partition for r in ranges if r.size}
     if fetchers is not None:
         for broker in range(4):
-            assert sum(any(r.partition.broker == broker for r in task.ranges) for task in packed) <= fetchers
+            assert sum(any(r.partition.broker == broker for r in task) for task in packed) <= fetchers
     assert pickle.loads(pickle.dumps(packed)) == packed
 
 
@@ -260,27 +264,25 @@ def test_tasks_have_about_the_same_size(ranges: list[Range], tasks: int) -> None
     packed = pack(ranges, tasks)
     if packed:
         fair = max(sum(r.size for r in ranges) / tasks, max(r.size for r in ranges))
-        assert max(task.size for task in packed) <= 4 / 3 * fair + 1 or max(t.size for t in packed) <= 2 * fair
+        assert max(map(size, packed)) <= 4 / 3 * fair + 1 or max(map(size, packed)) <= 2 * fair
 
 
 def test_the_largest_go_first_each_to_the_emptiest_task() -> None:
     sizes = [7, 6, 5, 4, 3, 2]
     packed = pack([Range(TopicPartition("t", n, 0), 0, size) for n, size in enumerate(sizes)], 2)
-    assert [task.size for task in packed] == [14, 13]
+    assert [size(task) for task in packed] == [14, 13]
 
 
 def test_a_broker_is_spread_over_tasks_and_tasks_begin_with_different_brokers() -> None:
     ranges = [Range(TopicPartition("t", n, broker), 0, 100) for broker in range(4) for n in range(8)]
     packed = pack(ranges, 4)
     for task in packed:
-        assert [r.partition.broker for r in task.ranges].count(0) == 2
-    assert {task.ranges[0].partition.broker for task in packed} == {0, 1, 2, 3}
+        assert [r.partition.broker for r in task].count(0) == 2
+    assert {task[0].partition.broker for task in packed} == {0, 1, 2, 3}
 
 
 def test_neighbours_in_one_task_are_joined() -> None:
-    assert pack([Range(P, 0, 10), Range(P, 10, 30), Range(P, 40, 50)], 1) == [
-        PlannedTask((Range(P, 0, 30), Range(P, 40, 50)))
-    ]
+    assert pack([Range(P, 0, 10), Range(P, 10, 30), Range(P, 40, 50)], 1) == [(Range(P, 0, 30), Range(P, 40, 50))]
 
 
 def test_nothing_to_read_needs_no_task() -> None:
@@ -289,17 +291,22 @@ def test_nothing_to_read_needs_no_task() -> None:
     assert pack([], 4, fetchers=1) == []
 
 
-def test_a_hundred_thousand_partitions_are_planned_in_moments() -> None:
-    partitions = [TopicPartition(f"topic{n % 100}", n // 4000, n // 100 % 40) for n in range(100_000)]
-    logs = {p: Extent(0, 1000 + n * 997 % 50_000_000) for n, p in enumerate(partitions)}
-    end = {p: Position(log.latest) for p, log in logs.items()}
-    began = time.process_time()
-    ranges = clip_to_logs(dict.fromkeys(end, Position(0)), end, logs, fail_on_data_loss=True).ranges
-    work = size_tasks(sum(r.size for r in ranges), max_size=128 * MiB, min_tasks=1, max_tasks=400)
-    cuts = propose_splits(ranges, logs, work.split_size)
-    packed = pack(split(ranges, [(cut.partition, cut.position) for cut in cuts]), work.tasks)
-    assert time.process_time() - began < 10  # 1 s; this is about not being quadratic
-    assert len(packed) == 400
-    largest = max(packed, key=lambda task: task.size)
-    assert largest.size <= work.split_size * SLACK
-    assert len(pickle.dumps(largest)) < 32 * len(largest.ranges) + 500
+def test_planning_takes_time_in_proportion_to_the_partitions() -> None:
+    def seconds(count: int) -> float:
+        partitions = [TopicPartition(f"topic{n % 100}", n // 4000, n // 100 % 40) for n in range(count)]
+        logs = {p: Extent(0, 1000 + n * 997 % 50_000_000) for n, p in enumerate(partitions)}
+        end = {p: Position(log.latest) for p, log in logs.items()}
+        began = time.thread_time()
+        ranges = clip_to_logs(dict.fromkeys(end, Position(0)), end, logs)[0]
+        _, split_size = replace(OPTIONS, max_tasks=400).size_tasks(sum(r.size for r in ranges))
+        cuts = propose_splits(ranges, logs, split_size)
+        packed = pack(split(ranges, [(cut.partition, cut.position) for cut in cuts]), 400)
+        took = time.thread_time() - began
+        assert len(packed) == 400
+        largest = max(packed, key=size)
+        assert size(largest) <= split_size * SLACK
+        assert len(pickle.dumps(largest)) < 32 * len(largest) + 500
+        return took
+
+    few, many = min(seconds(5_000) for _ in range(3)), seconds(100_000)
+    assert many < 20 * few * 5  # quadratic would be 400 times

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from odradek.client.options import Tuning
 from odradek.errors import ConfigError, DeadlineError
-from odradek.spark import range_reader, runtime
-from odradek.spark.client_options import ClusterOptions
+from odradek.spark import cluster, range_reader
+from odradek.spark.cluster import ClusterOptions
 from odradek.testing import Kafka07Broker
 from odradek.types import KiB, MiB
 from odradek.wire.compression import CompressionType
@@ -21,13 +20,13 @@ from .made import batch_reader, read_all, rows_of, write_log
 Start = Callable[..., Kafka07Broker]
 
 
-class Watched(range_reader.MemoryBudget):
+class Watched(range_reader.RangeReader):
     """Remembers the most that was held. (Claims are what fetches are reckoned to become.)"""
 
     most = 0
 
-    def correct(self, claimed: int, size: int) -> None:
-        super().correct(claimed, size)
+    def correct(self, claimed: int, memory: int) -> None:
+        super().correct(claimed, memory)
         Watched.most = max(Watched.most, self.held)
 
 
@@ -39,7 +38,7 @@ def test_what_is_read_ahead_stays_within_its_bound(
     monkeypatch: pytest.MonkeyPatch,
     compression: CompressionType,
 ) -> None:
-    monkeypatch.setattr(range_reader, "MemoryBudget", Watched)
+    monkeypatch.setattr(range_reader, "RangeReader", Watched)
     monkeypatch.setattr(Watched, "most", 0)
     for number in range(4):
         sets = [encode_set([b"%06d" % n + bytes(200)] * 50, compression) for n in range(1200)]
@@ -72,12 +71,8 @@ def test_more_ranges_than_fetches_are_read_in_turns(
 def test_what_cannot_be_reached_is_given_up_in_time_and_what_is_wrong_at_once() -> None:
     with (
         pytest.raises(DeadlineError, match=r"connecting to the cluster: .*127\.0\.0\.1:9"),
-        runtime.connected(ClusterOptions("kafka07+zk://127.0.0.1:9"), tuning(), 0.2),
+        cluster.connected(ClusterOptions("kafka07+zk://127.0.0.1:9"), 0.2),
     ):
         pass
-    with pytest.raises(ConfigError), runtime.connected(ClusterOptions("kafka08://127.0.0.1"), tuning(), 60):
+    with pytest.raises(ConfigError), cluster.connected(ClusterOptions("kafka08://127.0.0.1"), 60):
         pass
-
-
-def tuning() -> Tuning:
-    return Tuning(connect_timeout=0.2, session_timeout=0.5)

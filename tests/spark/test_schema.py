@@ -20,11 +20,11 @@ from odradek.spark.schema import (
     BATCH_BYTES,
     BATCH_ROWS,
     COLUMNS,
+    ERROR,
     HEADERS,
     SMALL_ROWS,
     Projection,
     columns,
-    ddl,
     join_small,
     project,
 )
@@ -53,11 +53,14 @@ def rows(batches: list[pa.RecordBatch]) -> list[dict[str, Any]]:
 
 
 def test_the_columns_are_those_of_spark_and_three_more() -> None:
-    assert ddl(columns()) == (
+    ddl = ", ".join(f"{column.name} {column.spark}" for column in columns())
+    assert ddl == (
         "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
         "broker int, index int, nextOffset bigint"
     )
-    assert ddl(columns(headers=True)) == ddl(columns()) + ", headers array<struct<key:string,value:binary>>"
+    assert [column.spark for column in columns(headers=True)[len(COLUMNS) :]] == [
+        "array<struct<key:string,value:binary>>"
+    ]
     assert Projection().schema.field("timestamp").type == pa.timestamp("us", tz="UTC")
     assert all(field.nullable for field in Projection(columns(headers=True)).schema)
 
@@ -72,7 +75,7 @@ LAYOUTS = [
 @pytest.mark.parametrize(("values", "integers"), LAYOUTS)
 def test_every_value_is_where_it_belongs(values: Any, integers: Any) -> None:
     whole_rows = Columns(values([b"one", b"", b"three"]), integers([10, 20, 20]), integers([20, 20, 40]))
-    inner = whole_rows._replace(inner_indexes=[0, 0, 1] if integers is list else numbers([0, 0, 1], "i"))
+    inner = whole_rows.replace(inner_indexes=[0, 0, 1] if integers is list else numbers([0, 0, 1], "i"))
     (batch,) = Projection().batches(P, inner)
     assert batch.schema == Projection().schema
     batch.validate(full=True)
@@ -186,12 +189,13 @@ def test_keys_timestamps_and_headers_have_their_columns() -> None:
     assert (second["key"], second["timestamp"], second["headers"]) == (None, None, None)
 
 
-def test_dead_rows_say_in_a_header_what_is_wrong() -> None:
+def test_dead_rows_say_in_a_column_of_their_own_what_is_wrong() -> None:
     damaged = {1: CorruptMessage("orders/3-1", 11, "CRC mismatch")}
-    dead = Columns([b"good", b"raw"], [0, 11], [11, 20], corrupt=damaged)
-    first, second = rows(list(Projection(columns(headers=True)).batches(P, dead)))
-    assert first["headers"] is None
-    assert second["headers"] == [{"key": "error", "value": b"CRC mismatch"}]
+    headers = [(("error", b"of the sender"),), ()]
+    dead = Columns([b"good", b"raw"], [0, 11], [11, 20], headers=headers, corrupt=damaged)
+    first, second = rows(list(Projection(columns(headers=True, errors=True)).batches(P, dead)))
+    assert (first["error"], first["headers"]) == (None, [{"key": "error", "value": b"of the sender"}])
+    assert (second["error"], second["headers"]) == ("CRC mismatch", None)
 
 
 def test_an_error_far_down_is_in_its_own_batch() -> None:
@@ -199,7 +203,7 @@ def test_an_error_far_down_is_in_its_own_batch() -> None:
     damaged = {BATCH_ROWS + 1: CorruptMessage("orders/3-1", 11, "CRC mismatch")}
     positions = numbers(list(range(count)))
     dead = Columns([b""] * count, positions, positions, corrupt=damaged)
-    first, second = Projection([HEADERS]).batches(P, dead)
+    first, second = Projection([ERROR]).batches(P, dead)
     assert first.column(0).null_count == BATCH_ROWS
     assert [value is None for value in second.column(0).to_pylist()] == [True, False, True, True, True]
 

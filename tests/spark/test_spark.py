@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,26 @@ def raised(frame: Callable[[], Any]) -> str:
     with pytest.raises(PySparkException) as caught:
         frame()
     return caught.value._desc  # type: ignore[attr-defined,no-any-return]
+
+
+# ---- in the catalog ------------------------------------------------------------------------------------------
+
+
+def test_a_table_in_the_catalog_is_read_and_dropped(
+    spark: SparkSession, broker: Kafka07Broker, odradek_chroot: str
+) -> None:
+    expected = len(rows_of(broker.log_dir, 3, "orders"))
+    where = {"cluster": f"`kafka.zk.connect` '{odradek_chroot}'", "disk": f"path '{broker.log_dir}'"}
+    for name, option in where.items():
+        spark.sql(f"CREATE TABLE {name} USING odradek OPTIONS ({option}, subscribe 'orders') COMMENT 'clicks'")
+        try:
+            (row,) = spark.sql(f"SELECT count(value), count(DISTINCT offset, index, partition) FROM {name}").collect()
+            assert list(row) == [expected, expected]
+        finally:
+            spark.sql(f"DROP TABLE {name}")
+    assert len(rows_of(broker.log_dir, 3, "orders")) == expected  # also when the table's path is the log directory
+    error = raised(lambda: spark.sql("CREATE TABLE wrong USING odradek OPTIONS (subscribe 'orders', fetchByte 1)"))
+    assert "did you mean fetchBytes?" in error
 
 
 # ---- batch ---------------------------------------------------------------------------------------------------
@@ -211,7 +232,7 @@ class Stream:
 def test_a_stream_reads_what_there_is_and_then_what_is_new(
     spark: SparkSession, broker: Kafka07Broker, odradek_chroot: str, tmp_path: Path
 ) -> None:
-    stream = Stream(spark, tmp_path / "checkpoint", odradek_chroot, subscribe="orders,payments")
+    stream = Stream(spark, tmp_path / "checkpoint", odradek_chroot, subscribe="orders,payments", failOnDataLoss="false")
     before = rows_of(broker.log_dir, 3, "orders")
     assert stream.drain(lambda _: append(broker, "orders", [b"late"])) == [before]
     append(broker, "payments", [b"paid"])
@@ -234,7 +255,22 @@ def test_a_limited_stream_takes_several_batches(
     assert all(16 * MiB <= size <= 16 * MiB + SEARCH_FACTOR * 60_000 for size in sizes[:-1])
     whole = [row._replace(value=b"") for row in rows_of(tmp_path / "logs", 3)]
     assert [row for batch in batches for row in batch] == whole
-    assert '"3-0":35007000' in str(stream.progress[0]["sources"][0]["latestOffset"]).replace(" ", "")
+    reports = [each["sources"][0]["latestOffset"] for each in stream.progress]
+    reports = [json.loads(each) if isinstance(each, str) else each for each in reports]
+    assert reports[0]["topics"] == {"orders": {"3-0": 35007000}}
+    assert reports[0]["description"] == "Odradek[Subscribe[orders]]"
+    behind = [report["metrics"]["totalBytesBehindLatest"] for report in reports]
+    assert behind == [sum(sizes[number:]) for number in range(1, len(sizes) + 1)]
+
+
+def test_an_error_of_a_streams_options_is_shown_as_it_is(
+    spark: SparkSession, broker: Kafka07Broker, odradek_chroot: str, tmp_path: Path
+) -> None:
+    for number, options in enumerate(({"endingOffsets": "latest"}, {"subscribe": "nosuch"})):
+        stream = Stream(spark, tmp_path / str(number), odradek_chroot, **options)
+        error = raised(stream.drain)
+        assert ("a streaming query has no end", "nothing has nosuch now")[number] in error
+        assert "UnboundLocalError" not in error
 
 
 def test_an_idle_stream_begins_no_batches(

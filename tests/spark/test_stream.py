@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from odradek.errors import ConfigError, DeadlineError
 from odradek.spark import options
-from odradek.spark.errors import DataLoss
-from odradek.spark.planning import BYTES
-from odradek.spark.source import StreamReader
+from odradek.spark.planning import BYTES, DataLoss
+from odradek.spark.source import OdradekSource, StreamReader
 from odradek.testing import Kafka07Broker
 from odradek.wire.kafka07.message_set import encode_set
 
-from .made import Row, append, eventually, hard_log, read_all, rows_of, stream_reader, write_log
+from .made import Row, append, eventually, hard_log, names, read_all, rows_of, stream_reader, whole_schema, write_log
 
 Start = Callable[..., Kafka07Broker]
 ALL = ReadAllAvailable()
@@ -80,8 +80,32 @@ def test_a_query_begins_where_its_options_say(broker: Kafka07Broker, odradek_chr
 
 
 def test_a_stream_has_no_end(odradek_chroot: str) -> None:
+    """Raised by the first call: pyspark hides errors of `streamReader` behind one of its own."""
+    named = names(kafka_zk_connect=odradek_chroot, subscribe="orders", endingOffsets="latest")
+    reader = OdradekSource(named).streamReader(whole_schema({}))
     with pytest.raises(ConfigError, match="endingOffsets: a streaming query has no end"):
-        from_earliest(odradek_chroot, endingOffsets="latest")
+        reader.initialOffset()
+
+
+def test_a_topic_that_does_not_exist_is_an_error_of_a_stream(broker: Kafka07Broker, odradek_chroot: str) -> None:
+    with pytest.raises(ConfigError, match=r"nothing has nosuch now: .*subscribePattern waits"):
+        from_earliest(odradek_chroot, subscribe="orders,nosuch").initialOffset()
+    forgiving = from_earliest(odradek_chroot, subscribe="orders,nosuch", failOnDataLoss="false")
+    assert forgiving.initialOffset() == offsets(orders={"3-0": 0, "3-1": 0})
+
+
+def test_the_progress_shows_the_lag_and_what_is_read(broker: Kafka07Broker, odradek_chroot: str) -> None:
+    reader = from_earliest(odradek_chroot, maxBytesPerTrigger="300")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    report = reader.reportLatestOffset()
+    assert report is not None
+    left = [report["topics"]["orders"][name] - end["topics"]["orders"][name] for name in ("3-0", "3-1")]
+    assert report["description"] == "Odradek[Subscribe[orders]]"
+    metrics = report["metrics"]
+    assert (metrics["minBytesBehindLatest"], metrics["maxBytesBehindLatest"]) == (min(left), max(left))
+    assert (metrics["totalBytesBehindLatest"], metrics["avgBytesBehindLatest"]) == (sum(left), sum(left) / 2)
+    assert sum(left) > 0
 
 
 def test_everything_there_is_comes_once(broker: Kafka07Broker, reader: StreamReader) -> None:
@@ -91,12 +115,14 @@ def test_everything_there_is_comes_once(broker: Kafka07Broker, reader: StreamRea
     append(broker, "orders", [b"new"], 1)
     end, rows = run(reader, start)
     assert [row.value for row in rows] == [b"new"]
-    assert reader.reportLatestOffset() == end
+    report = reader.reportLatestOffset()
+    assert report is not None
+    assert (report["topics"], report["metrics"]["secondsBehindLatest"]) == (end["topics"], 0.0)
 
 
 def test_a_topic_may_come_later(odradek_chroot: str, odradek_kafka07_broker: Start) -> None:
     broker = odradek_kafka07_broker(broker_id=3)
-    reader = from_earliest(odradek_chroot)
+    reader = stream_reader(kafka_zk_connect=odradek_chroot, subscribePattern="orders", startingOffsets="earliest")
     start = reader.initialOffset()
     assert start == offsets()
     assert reader.latestOffset(start, ALL) == start
@@ -123,7 +149,7 @@ def test_a_broker_that_comes_later_is_read_from_its_earliest(
 def test_a_broker_that_is_away_keeps_its_place(broker: Kafka07Broker, reader: StreamReader) -> None:
     start = reader.latestOffset(reader.initialOffset(), ALL)
     broker.stop()
-    extents = eventually(lambda: reader._find().extents(), lambda current: not current)
+    extents = eventually(lambda: reader._logs.extents(), lambda current: not current)
     assert extents == {}
     assert reader.latestOffset(start, ALL) == start
     broker.start()
@@ -165,6 +191,18 @@ def test_small_batches_wait_for_more(broker: Kafka07Broker, odradek_chroot: str)
     assert hasty.latestOffset(start, ALL) != start
 
 
+def test_a_new_partition_enters_as_soon_as_it_has_something(tmp_path: Path) -> None:
+    write_log(tmp_path, "orders", 0, encode_set([b"%02d" % n for n in range(20)]))
+    reader = stream_reader(path=tmp_path, subscribe="orders", startingOffsets="latest", minBytesPerTrigger="1g")
+    start = reader.initialOffset()
+    write_log(tmp_path, "orders", 1, b"")
+    assert reader.latestOffset(start, ALL) == start
+    write_log(tmp_path, "orders", 1, encode_set([b"00"]))
+    entered = reader.latestOffset(start, ALL)
+    assert entered["topics"] == {"orders": {"0": 20 * EACH, "1": 0}}
+    assert reader.latestOffset(entered, ALL) == entered  # it is known now, and waits for more as the others do
+
+
 # ---- runs that end -------------------------------------------------------------------------------------------
 
 
@@ -200,7 +238,7 @@ def test_a_run_with_an_end_resumes_at_an_offset_and_meets_what_is_new(
     append(broker, "orders", [b"more"])
     append(broker, "payments", [b"paid"])
     again = from_earliest(odradek_chroot, subscribe="orders,payments")
-    eventually(again._find().extents, lambda current: len(current) == 4)
+    eventually(again._logs.extents, lambda current: len(current) == 4)
     again.prepareForTriggerAvailableNow()
     _, rows = drain(again, start)
     assert [row.value for row in rows] == [b"more", b"paid"]
@@ -228,16 +266,16 @@ def test_a_recreated_log_is_read_from_its_beginning_or_fails(
 
 def test_a_broker_that_is_down_is_waited_for_and_named(broker: Kafka07Broker) -> None:
     address = broker.address
-    reader = stream_reader(kafka_broker_list=f"3:{address}", subscribe="orders", fetchOffset_deadlineMs=300)
+    where = {"kafka_broker_list": f"3:{address}", "subscribe": "orders"}
+    reader, hasty = stream_reader(**where), stream_reader(**where, fetchOffset_deadlineMs=300)
     reader.initialOffset()
     broker.stop()
     with pytest.raises(DeadlineError, match=rf"looking at the logs: .*{address}"):
-        reader.latestOffset(offsets(), ALL)
+        hasty.latestOffset(offsets(), ALL)
     broker.start()
     assert reader.latestOffset(offsets(), ALL) == offsets(orders={"3-0": 0, "3-1": 0})
 
 
 def test_a_reader_that_is_pickled_leaves_its_connections_behind(reader: StreamReader) -> None:
-    reader.initialOffset()
-    state = reader.__getstate__()
-    assert state["_logs"] is None
+    initial = reader.initialOffset()
+    assert pickle.loads(pickle.dumps(reader)).latestOffset(initial, ALL) == reader.latestOffset(initial, ALL)

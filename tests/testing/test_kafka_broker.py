@@ -23,6 +23,8 @@ from odradek.wire.kafka.messages.metadata import (
     MetadataResponsePartition,
 )
 
+pytestmark = pytest.mark.timeout(300)  # of several programs in Java, which a loaded machine starts slowly
+
 
 def eventually(condition: Callable[[], object], timeout: float = 30.0) -> bool:
     deadline = time.monotonic() + timeout
@@ -38,6 +40,11 @@ def partitions(broker: KafkaBroker, topic: str) -> tuple[MetadataResponsePartiti
     request = MetadataRequest(topics=(MetadataRequestTopic(name=topic),))
     (answer,) = ask(broker.host, broker.port, request, 0).topics
     return answer.partitions if all(each.leader_id >= 0 for each in answer.partitions) else ()
+
+
+def topics(broker: KafkaBroker) -> dict[str | None, int]:
+    """The number of partitions of each topic."""
+    return {topic.name: len(topic.partitions) for topic in broker.metadata().topics}
 
 
 def test_every_release_serves_and_keeps_its_data_when_it_is_killed(any_kafka: KafkaBroker) -> None:
@@ -95,7 +102,7 @@ def test_it_hands_over_and_closes_its_files_when_it_is_terminated() -> None:
         assert not broker.running
         assert "[Kafka Server 1], shut down completed" in broker.log_path.read_text()
         broker.start()
-        assert {topic.name: len(topic.partitions) for topic in broker.metadata().topics} == {"kept": 2}
+        assert eventually(lambda: topics(broker) == {"kept": 2})
 
 
 def test_a_full_disk_ends_a_broker_that_has_no_other() -> None:
@@ -105,7 +112,7 @@ def test_a_full_disk_ends_a_broker_that_has_no_other() -> None:
         assert eventually(lambda: not broker.running)  # it writes to its log of metadata, or to that of a topic
         broker.kill()
         broker.start()
-        assert [topic.name for topic in broker.metadata().topics] == ["kept"]
+        assert eventually(lambda: topics(broker) == {"kept": 1})
 
 
 def test_a_paused_broker_answers_nothing_until_resumed(odradek_kafka: KafkaBroker) -> None:

@@ -9,6 +9,8 @@ from odradek.errors import ConfigError, ServerError
 from odradek.testing import KafkaCluster, ZooKeeperServer
 from odradek.testing.kafka.releases import KRAFT, NEWEST, ZOOKEEPER
 
+pytestmark = pytest.mark.timeout(600)  # of several programs in Java, which a loaded machine starts slowly
+
 
 @pytest.mark.parametrize(
     ("version", "mode"),

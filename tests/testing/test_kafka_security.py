@@ -25,6 +25,8 @@ from odradek.wire.kafka.messages.security import (
     SaslHandshakeResponse,
 )
 
+pytestmark = pytest.mark.timeout(300)  # of several programs in Java, which a loaded machine starts slowly
+
 BROKERS = [("4.3.1", KRAFT), ("3.9.1", ZOOKEEPER), ("0.10.2.2", ZOOKEEPER)]
 USERS = {"alice": "alice-secret", "b.ob": 'pass"word\\ \u00e9'}
 

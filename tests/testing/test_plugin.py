@@ -8,6 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.timeout(300)  # of several programs in Java, which a loaded machine starts slowly
+
 USER_TESTS = """
 import socket
 
@@ -38,8 +42,12 @@ def test_three_has_brokers_and_a_proxy(odradek_zookeeper, odradek_chroot, odrade
 
 
 FAILING_TEST = """
+import time
+
 def test_one(odradek_kafka_broker):
     broker = odradek_kafka_broker("0.8.2.2")
+    while "[Kafka Server 1], started" not in broker.log_path.read_text():  # it may answer before it says so
+        time.sleep(0.05)
     assert broker.port == 0
 """
 

@@ -197,6 +197,8 @@ def test_refused_connections_leave_open_ones_alone_and_accept_takes_the_same_por
     proxy.refuse()
     with pytest.raises(ConnectionRefusedError):
         dial(proxy)
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind((proxy.host, proxy.port))
     assert swap(*ends) == b"up"
     proxy.accept()
     proxy.accept()

@@ -19,6 +19,8 @@ from odradek.io.zookeeper import Node
 from odradek.testing import ZooKeeperEnsemble, ZooKeeperServer
 from odradek.testing.jars import VERSIONS
 
+pytestmark = pytest.mark.timeout(300)  # of several programs in Java, which a loaded machine starts slowly
+
 
 @pytest.fixture(scope="session")
 def running() -> Iterator[Callable[[str], ZooKeeperServer]]:
@@ -34,9 +36,9 @@ def server() -> Iterator[ZooKeeperServer]:
         yield server
 
 
-def eventually(gone: Callable[[], bool], timeout: float = 10.0) -> bool:
+def eventually(condition: Callable[[], bool], timeout: float = 30.0) -> bool:
     deadline = time.monotonic() + timeout
-    while not gone():
+    while not condition():
         if time.monotonic() > deadline:
             return False
         time.sleep(0.01)
@@ -48,7 +50,7 @@ def test_every_version_serves_nodes_and_expires_sessions(
     running: Callable[[str], ZooKeeperServer], version: str
 ) -> None:
     server = running(version)
-    assert server.mode() == "standalone"
+    assert eventually(lambda: server.mode() == "standalone")
     server.create("/a/b", b"data")
     server.set("/a/b", None)
     with pytest.raises(NodeExists):
@@ -93,7 +95,7 @@ def test_a_paused_server_answers_nothing_until_resumed(server: ZooKeeperServer) 
     assert server.mode() == ""
     assert server.running
     server.resume()
-    assert server.mode() == "standalone"
+    assert eventually(lambda: server.mode() == "standalone")
 
 
 def test_stop_removes_everything_and_is_idempotent(server: ZooKeeperServer) -> None:
@@ -165,7 +167,8 @@ async def test_it_starts_and_stops_without_blocking_the_loop() -> None:
 def test_an_ensemble_elects_another_leader_and_takes_the_old_one_back() -> None:
     with ZooKeeperEnsemble() as ensemble:
         assert ensemble.address == ",".join(server.address for server in ensemble.servers)
-        assert sorted(server.mode() for server in ensemble.servers) == ["follower", "follower", "leader"]
+        modes = ["follower", "follower", "leader"]
+        assert eventually(lambda: sorted(server.mode() for server in ensemble.servers) == modes)
         first = ensemble.leader()
         first.create("/kept", b"x")
         first.kill()
@@ -177,7 +180,7 @@ def test_an_ensemble_elects_another_leader_and_takes_the_old_one_back() -> None:
             second.expire(client.session_id)
             assert second.tree("/e") == {}
         first.start()
-        assert first.mode() == "follower"
+        assert eventually(lambda: first.mode() == "follower")
         pids = [server._process.pid for server in ensemble.servers if server._process]
     assert len(pids) == 3
     assert not any(map(psutil.pid_exists, pids))

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.spark.errors import BoundaryMismatch, check_range_end
+from odradek.spark.planning import BoundaryMismatch
 from odradek.types import TopicPartition
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.boundary import SEARCH_FACTOR, BoundarySearch, Proved, Unproved
@@ -185,10 +185,9 @@ def test_a_log_with_a_larger_entry_than_may_be_is_not_cut_in_it() -> None:
     big = entry(b"".join(entry(b"%d" % number) for number in range(4000)))
     data = make_log(5, ["random"]).data + big + make_log(6, ["random"]).data
     start = len(make_log(5, ["random"]).data)
-    with pytest.raises(BoundaryMismatch):  # what the proof takes for granted does not hold: the walk finds out
-        result = find_boundary(data, start + len(big) // 2).result
-        assert isinstance(result, Proved)
-        check_range_end(TopicPartition("t", 0, 0), start, result.position, start)
+    result = find_boundary(data, start + len(big) // 2).result
+    assert isinstance(result, Proved)
+    assert result.position != start  # what the proof takes for granted does not hold: the walk finds out
 
 
 # ---- near what is known --------------------------------------------------------------------------------------
@@ -267,10 +266,8 @@ def test_checksums_at_the_edges(length: int) -> None:
 
 
 def test_a_range_that_ends_inside_a_message_is_an_error_with_the_numbers() -> None:
-    partition = TopicPartition("orders", 0, 1)
-    check_range_end(partition, 10, 20, 20)
-    with pytest.raises(BoundaryMismatch, match=r"orders/1-0: the messages from 10 on end at 17, not at 20") as caught:
-        check_range_end(partition, 10, 20, 17)
-    again = pickle.loads(pickle.dumps(caught.value))
-    assert str(again) == str(caught.value)
+    error = BoundaryMismatch(str(TopicPartition("orders", 0, 1)), 10, 20, 17)
+    assert "orders/1-0: the messages from 10 on end at 17, not at 20" in str(error)
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error)
     assert (again.partition, again.start, again.end, again.landed) == ("orders/1-0", 10, 20, 17)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -12,6 +11,7 @@ from zlib import crc32
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fuzzing import allocation_of
 
 from odradek.core.interfaces import DecoderOptions, LogDecoder
 from odradek.errors import CorruptMessage
@@ -156,12 +156,11 @@ def test_what_is_kept_takes_the_memory_it_counts(wrapper: MakeWrapper) -> None:
     """However small the pieces."""
     noise = b"".join(crc32(bytes([i % 251, i // 251])).to_bytes(4, "big") for i in range(25_000))
     log = memoryview(PACKED + wrapper(CompressionType.SNAPPY, encode_set([noise])))
-    d = decoder()
-    tracemalloc.start()
-    try:
+
+    def feed_bytes(log: memoryview) -> None:
+        d = decoder()
         for i in range(len(log)):
             d.feed(log[i : i + 1])
-        assert tracemalloc.get_traced_memory()[1] < 1.5 * len(log) + 10_000
-    finally:
-        tracemalloc.stop()
-    assert d.deferred_bytes == len(log)
+        assert d.deferred_bytes == len(log)
+
+    assert allocation_of(feed_bytes, log) < 1.5 * len(log) + 10_000

@@ -21,6 +21,7 @@ from odradek import engine as engines
 from odradek.core.interfaces import DecoderOptions
 from odradek.engine import Buffer, Engine, PackedBytes
 from odradek.engine import interface as seam
+from odradek.engine.columns import PlainColumns
 from odradek.errors import OdradekError
 from odradek.types import Position, TopicPartition
 from odradek.wire.compression import CompressionType
@@ -69,7 +70,7 @@ class CarefulRows:
         for i, value in enumerate(values.tolist()):
             self.append(value, position, next_position if i == last else position, i)
 
-    def take(self) -> tuple[PackedBytes, memoryview, memoryview, memoryview | None]:
+    def take(self) -> PlainColumns:
         """As the compiled engine gives them."""
         ends = array("q", [0])
         for value, *_ in self.rows:
@@ -79,7 +80,7 @@ class CarefulRows:
         nexts = memoryview(array("q", [row[2] for row in self.rows]))
         inner = memoryview(array("i", [row[3] for row in self.rows]))
         self.rows = []
-        return PackedBytes(memoryview(ends), data), positions, nexts, inner if any(inner) else None
+        return PlainColumns(PackedBytes(memoryview(ends), data), positions, nexts, inner if any(inner) else None)
 
 
 class Careful:

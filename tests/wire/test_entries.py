@@ -15,6 +15,7 @@ from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.entries import LogEntry, ParseStop, ScanEnd, check_log, scan
 from odradek.wire.kafka07.message_set import encode_set
 
+from ..columns import listed
 from ..payloads import payloads
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -124,7 +125,7 @@ def decode_run(
     rows = engine.active.ColumnBuilder()
     end = rows.decode_run(data, start, stop, base, max_entry)
     assert engine.active.check_run(data, start, stop, max_entry) == (end, len(rows))
-    values, positions, nexts, inner = rows.take()
+    values, positions, nexts, inner, *_ = listed(rows.take())
     assert [*positions, end + base] == [start + base, *nexts]
     assert inner is None
     assert {type(value) for value in values} <= {bytes}

@@ -16,7 +16,9 @@ from odradek.wire.kafka07.requests import (
     Produce,
     Request,
     decode_request,
+    encode_plain_sets,
     encode_request,
+    produce_head,
 )
 
 GOLDEN: list[tuple[Request, str]] = [
@@ -53,6 +55,22 @@ def test_golden_bytes(request_: Request, body: str) -> None:
     expected = bytes.fromhex(body)
     assert frame_of(request_) == len(expected).to_bytes(4, "big") + expected
     assert decode_request(expected) == request_
+
+
+@given(st.lists(st.tuples(st.sampled_from(["t", "other"]), st.integers(0, 9), st.lists(st.binary(max_size=9)))))
+def test_sets_that_are_encoded_together_have_the_same_bytes(parts: list[tuple[str, int, list[bytes]]]) -> None:
+    heads = [produce_head(topic, partition) for topic, partition, _ in parts]
+    one_by_one = MultiProduce(tuple(Produce(topic, number, encode_set(values)) for topic, number, values in parts))
+    runs = [[(value, b"key") if n % 2 else value for n, value in enumerate(values)] for _, _, values in parts]
+    assert encode_plain_sets(heads, runs, b"tail", 1000) == frame_of(one_by_one) + b"tail"
+
+
+def test_sets_that_cannot_be_encoded_together_are_left_to_the_caller() -> None:
+    assert encode_plain_sets([b""], [[b"x", None]], b"", 100) is None
+    assert encode_plain_sets([b""], [[b"x", b"y"]], b"", 21) is None
+    assert encode_plain_sets([b""] * 32768, [[]] * 32768, b"", 100) is None
+    with pytest.raises(LocalProtocolError, match="cannot be written"):
+        produce_head("t" * 40_000, 0)
 
 
 i32, i64 = st.integers(-(1 << 31), (1 << 31) - 1), st.integers(-(1 << 63), (1 << 63) - 1)

@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-use odradek_engine::{Error, Sink};
+use odradek_engine::{Error, Sink, nullable};
 use pyo3::buffer::{Element, PyBuffer, PyUntypedBuffer};
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
@@ -187,6 +187,19 @@ pub fn list_of<'py, 'a, V: Into<Option<&'a [u8]>>>(
         unsafe { ffi::PyList_SetItem(list.as_ptr(), index, item) };
     }
     if indexes.is_empty() { Ok(list) } else { Err(crate::raised(Error::Offsets)) }
+}
+
+/// The same of strings, with None for each row whose byte of `validity` is 0.
+pub fn nullable_list_of<'py, 'a>(
+    py: Python<'py>,
+    count: usize,
+    strings: impl Iterator<Item = Result<&'a [u8], Error>> + Clone,
+    validity: Option<&'a [u8]>,
+) -> PyResult<Bound<'py, PyList>> {
+    match validity {
+        None => list_of(py, count, strings),
+        Some(validity) => list_of(py, count, nullable(strings, validity)),
+    }
 }
 
 /// The bytes of a `bytes`; None of None. Raises TypeError for any other object.

@@ -4,7 +4,7 @@ use odradek_engine::{
     self as engine, BATCH_HEADER_BYTES, Error, Header, NewBatch, NewRecord, NewRecords, Sink, nullable, packed,
 };
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
@@ -163,13 +163,7 @@ pub fn encode_batch<'py>(
     let rows = columns.rows(&pairs)?;
     let records = NewRecords::new(&rows).map_err(raised)?;
     let Some(compress) = compress else {
-        let mut writer = Writer::new(py, BATCH_HEADER_BYTES, records.bytes)?;
-        let rest = writer.rest();
-        let header = run(py, records.bytes, || {
-            records.put(rest)?;
-            batch.header(&records, records.bytes, |crc| engine::crc32c(rest.written(), crc))
-        })?;
-        return writer.finish(&header);
+        return plain_batch(py, &batch, &records);
     };
     let mut writer = Writer::new(py, 0, records.bytes)?;
     let rest = writer.rest();
@@ -181,6 +175,81 @@ pub fn encode_batch<'py>(
     let mut writer = Writer::new(py, BATCH_HEADER_BYTES, body.len())?;
     writer.rest().put(body).map_err(raised)?;
     writer.finish(&header)
+}
+
+fn plain_batch<'py>(py: Python<'py>, batch: &NewBatch, records: &NewRecords<'_>) -> PyResult<Bound<'py, PyBytes>> {
+    let mut writer = Writer::new(py, BATCH_HEADER_BYTES, records.bytes)?;
+    let rest = writer.rest();
+    let header = run(py, records.bytes, || {
+        records.put(rest)?;
+        batch.header(records, records.bytes, |crc| engine::crc32c(rest.written(), crc))
+    })?;
+    writer.finish(&header)
+}
+
+/// A record without headers, held as long as it is looked at.
+struct PlainRecord<'py> {
+    value: Option<Bound<'py, PyBytes>>,
+    key: Option<Bound<'py, PyBytes>>,
+    timestamp: i64,
+}
+
+impl<'py> PlainRecord<'py> {
+    /// Of a `bytes`, or of a tuple of value, key, headers and timestamp. Raises TypeError for anything else.
+    fn new(record: &Bound<'py, PyAny>, now: i64) -> PyResult<Self> {
+        let Ok(fields) = record.cast::<PyTuple>() else {
+            return Ok(PlainRecord { value: Some(record.cast::<PyBytes>()?.clone()), key: None, timestamp: now });
+        };
+        if fields.len() != 4 || fields.get_item(2)?.len()? > 0 {
+            return Err(PyTypeError::new_err("a record is no value, key and timestamp without headers"));
+        }
+        let timestamp = fields.get_item(3)?;
+        Ok(PlainRecord {
+            value: bytes_object(fields.get_item(0)?)?,
+            key: bytes_object(fields.get_item(1)?)?,
+            timestamp: if timestamp.is_none() { now } else { long_of(timestamp.as_borrowed())? },
+        })
+    }
+
+    fn borrowed(&self) -> NewRecord<'_> {
+        NewRecord {
+            value: self.value.as_ref().map(|value| value.as_bytes()),
+            key: self.key.as_ref().map(|key| key.as_bytes()),
+            timestamp: Some(self.timestamp),
+            headers: &[],
+        }
+    }
+}
+
+/// None of None. Raises TypeError for anything else that is no `bytes`.
+fn bytes_object(object: Bound<'_, PyAny>) -> PyResult<Option<Bound<'_, PyBytes>>> {
+    if object.is_none() { Ok(None) } else { Ok(Some(object.cast_into::<PyBytes>()?)) }
+}
+
+/// See `interface.Engine.encode_batches`.
+#[pyfunction]
+pub fn encode_batches<'py>(
+    runs: &Bound<'py, PyAny>,
+    stamps: &Bound<'py, PyAny>,
+    now: i64,
+) -> PyResult<Bound<'py, PyList>> {
+    let py = runs.py();
+    // Tuples of our own, which no other thread can change meanwhile.
+    let (runs, stamps) = (tuple_of(runs)?, tuple_of(stamps)?);
+    if runs.len() != stamps.len() {
+        return Err(PyValueError::new_err(format!("{} stamps for {} runs", stamps.len(), runs.len())));
+    }
+    let made = PyList::empty(py);
+    for (run, stamp) in runs.iter().zip(&stamps) {
+        let plain: Vec<PlainRecord> =
+            tuple_of(&run)?.iter().map(|record| PlainRecord::new(&record, now)).collect::<Result<_, _>>()?;
+        let rows: Vec<NewRecord> = plain.iter().map(PlainRecord::borrowed).collect();
+        let (attributes, producer_id, producer_epoch, base_sequence) = stamp.extract()?;
+        let batch = NewBatch { attributes, base_offset: 0, producer_id, producer_epoch, base_sequence };
+        let records = NewRecords::new(&rows).map_err(raised)?;
+        made.append(plain_batch(py, &batch, &records)?)?;
+    }
+    Ok(made)
 }
 
 /// See `interface.Engine.encode_messages`.

@@ -1,11 +1,13 @@
 //! The functions: over buffers, lists of `bytes`, and `PackedBytes`.
 
-use odradek_engine::{self as engine, Error, Limits, NO_LIMIT, packed};
+use std::iter;
+
+use odradek_engine::{self as engine, Error, Limits, NO_LIMIT, Sink, packed};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySequence, PyTuple};
 
-use crate::buffers::{Borrowed, BorrowedOffsets, BorrowedStrings, Writer, bytes_of, list_of, tuple_of};
+use crate::buffers::{Borrowed, BorrowedOffsets, BorrowedStrings, Writer, bytes_of, nullable_list_of, tuple_of};
 use crate::{raised, run};
 
 /// Evaluate an expression with the strings of a range of rows, for offsets of either width.
@@ -75,6 +77,54 @@ pub fn encode_run<'py>(values: &Bound<'py, PyAny>, attributes: u8) -> PyResult<B
     let rows = rows_of(values)?;
     let rows: Vec<&[u8]> = rows.iter_borrowed().map(FromPyObject::extract).collect::<Result<_, _>>()?;
     encoded(values.py(), rows.iter().map(|row| Ok(*row)), attributes)
+}
+
+/// See `interface.Engine.encode_frame`.
+#[pyfunction]
+pub fn encode_frame<'py>(
+    head: &Bound<'py, PyBytes>,
+    heads: &Bound<'py, PyAny>,
+    runs: &Bound<'py, PyAny>,
+    tail: &Bound<'py, PyBytes>,
+    max_run: i64,
+) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    // Tuples of our own, which no other thread can change meanwhile; of the runs, which are many, the payloads alone.
+    let (heads, runs) = (tuple_of(heads)?, tuple_of(runs)?);
+    let heads: Vec<&[u8]> = heads.iter_borrowed().map(FromPyObject::extract).collect::<Result<_, _>>()?;
+    if heads.len() != runs.len() {
+        return Err(PyValueError::new_err(format!("{} heads for {} runs", heads.len(), runs.len())));
+    }
+    let (mut payloads, mut ends) = (Vec::new(), Vec::with_capacity(runs.len()));
+    for run in runs.iter_borrowed() {
+        for record in run.try_iter()? {
+            payloads.push(payload_of(record?)?);
+        }
+        ends.push(payloads.len());
+    }
+    let values: Vec<&[u8]> = payloads.iter().map(PyBytesMethods::as_bytes).collect();
+    let starts = iter::once(0).chain(ends.iter().copied());
+    let rows = starts.zip(&ends).map(|(start, &end)| values.get(start..end).unwrap_or_default());
+    let parts: Vec<(&[u8], &[&[u8]])> = heads.into_iter().zip(rows).collect();
+    let (py, head, tail) = (head.py(), head.as_bytes(), tail.as_bytes());
+    let Some(bytes) = engine::frame_bytes(head, parts.iter().copied(), max_run).map_err(raised)? else {
+        return Ok(None);
+    };
+    let mut writer = Writer::new(py, 0, bytes.checked_add(tail.len()).ok_or_else(|| raised(Error::Overflow))?)?;
+    let rest = writer.rest();
+    run(py, bytes, || {
+        engine::encode_frame(bytes, head, parts.iter().copied(), rest)?;
+        rest.put(tail)
+    })?;
+    writer.finish(&[]).map(Some)
+}
+
+/// The payload of a record: itself, or what it begins with. Raises TypeError if that is no `bytes`.
+fn payload_of(record: Bound<'_, PyAny>) -> PyResult<Bound<'_, PyBytes>> {
+    let payload = match record.cast::<PyTuple>() {
+        Ok(fields) => fields.get_item(0)?,
+        Err(_) => record,
+    };
+    Ok(payload.cast_into::<PyBytes>()?)
 }
 
 /// All of these as `bytes`, in a tuple of our own, which no other thread can change meanwhile.
@@ -160,8 +210,5 @@ pub fn unpack<'py>(
 ) -> PyResult<Bound<'py, PyList>> {
     let borrowed = BorrowedStrings::new(offsets, data, validity)?;
     let (py, rows) = (offsets.py(), borrowed.len());
-    strings!(borrowed, all => match borrowed.validity() {
-        None => list_of(py, rows, all(0..=rows)),
-        Some(validity) => list_of(py, rows, engine::nullable(all(0..=rows), validity)),
-    })
+    strings!(borrowed, all => nullable_list_of(py, rows, all(0..=rows), borrowed.validity()))
 }

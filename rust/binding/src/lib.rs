@@ -37,9 +37,11 @@ mod _compiled {
     const NAME: &str = "compiled";
 
     #[pymodule_export]
-    use super::encode::{encode_batch, encode_messages};
+    use super::columns::DecodedColumns;
     #[pymodule_export]
-    use super::functions::{check_run, crc32, crc32c, encode_run, fit, scan_messages, unpack};
+    use super::encode::{encode_batch, encode_batches, encode_messages};
+    #[pymodule_export]
+    use super::functions::{check_run, crc32, crc32c, encode_frame, encode_run, fit, scan_messages, unpack};
     #[pymodule_export]
     use super::records::RecordBuilder;
     #[pymodule_export]

@@ -2,10 +2,10 @@
 
 use odradek_engine::{Batch, MessageRun, NO_LIMIT};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 
 use crate::buffers::Borrowed;
-use crate::{columns, raised, run};
+use crate::columns::DecodedColumns;
+use crate::{raised, run};
 
 /// See `interface.RecordBuilder`.
 #[pyclass(module = "odradek.engine._compiled")]
@@ -81,18 +81,7 @@ impl RecordBuilder {
         self.0.push(Borrowed::new(value)?.as_slice(), position, next_position).map_err(raised)
     }
 
-    fn take<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let taken = self.0.take();
-        let (timestamps, types) = taken.timestamps.unzip();
-        (
-            columns::nullable(py, taken.values)?,
-            columns::longs(py, taken.positions)?,
-            columns::longs(py, taken.next_positions)?,
-            taken.keys.map(|keys| columns::nullable(py, keys)).transpose()?,
-            taken.headers.map(|headers| columns::headers(py, headers)).transpose()?,
-            timestamps.map(|timestamps| columns::longs(py, timestamps)).transpose()?,
-            types.map(|types| columns::signed(py, types)).transpose()?,
-        )
-            .into_pyobject(py)
+    fn take(&mut self) -> DecodedColumns {
+        DecodedColumns::new(self.0.take())
     }
 }

@@ -2,10 +2,11 @@
 
 use odradek_engine::{ByteStrings, NO_LIMIT, Offsets, packed};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyMemoryView};
+use pyo3::types::PyList;
 
 use crate::buffers::{Borrowed, list_of};
-use crate::{columns, raised, run};
+use crate::columns::DecodedColumns;
+use crate::{raised, run};
 
 /// See `interface.PayloadBuilder`.
 #[pyclass(module = "odradek.engine._compiled")]
@@ -50,8 +51,6 @@ impl PayloadBuilder {
 #[pyclass(module = "odradek.engine._compiled")]
 #[derive(Default)]
 pub struct ColumnBuilder(odradek_engine::ColumnBuilder);
-
-type View<'py> = Bound<'py, PyMemoryView>;
 
 #[pymethods]
 impl ColumnBuilder {
@@ -101,14 +100,7 @@ impl ColumnBuilder {
         run(py, strings.data().len(), || rows.add_wrapper(strings, position, next_position))
     }
 
-    #[allow(clippy::type_complexity)]
-    fn take<'py>(&mut self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, View<'py>, View<'py>, Option<View<'py>>)> {
-        let taken = self.0.take();
-        Ok((
-            columns::packed(py, taken.data, taken.offsets)?,
-            columns::longs(py, taken.positions)?,
-            columns::longs(py, taken.next_positions)?,
-            taken.inner_indexes.map(|inner| columns::ints(py, inner)).transpose()?,
-        ))
+    fn take(&mut self) -> DecodedColumns {
+        DecodedColumns::new(self.0.take())
     }
 }

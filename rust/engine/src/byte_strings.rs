@@ -1,5 +1,7 @@
 //! Byte strings in one buffer, in Arrow's layout.
 
+use std::ops::Range;
+
 use crate::Error;
 use crate::buffer_pool::{Item, prepare, reserve, trim};
 use crate::entry::{MIN_ENTRY_BYTES, Plain, plain_at};
@@ -34,6 +36,12 @@ impl Offsets {
     #[must_use]
     pub fn rows(&self) -> usize {
         either!(self, ends => ends.len()).saturating_sub(1)
+    }
+
+    /// Where the strings `rows` are in their data; None: there are no such strings.
+    #[must_use]
+    pub fn range(&self, rows: Range<usize>) -> Option<Range<usize>> {
+        either!(self, ends => data_range(ends, &rows))
     }
 
     #[cold]
@@ -158,10 +166,21 @@ impl ByteStrings {
 
     /// Append the strings of another.
     pub fn extend(&mut self, other: &ByteStrings) -> Result<(), Error> {
-        self.reserve(other.data.len())?;
-        let by = i64::try_from(self.data.len())?;
-        either!(&mut self.offsets, into => either!(&other.offsets, from => extend_ends(into, from, by)?));
-        self.data.extend_from_slice(&other.data);
+        self.extend_rows(&other.data, &other.offsets, 0..other.len())
+    }
+
+    /// Append the strings `rows` of those in `data`.
+    pub(crate) fn extend_rows(&mut self, data: &[u8], offsets: &Offsets, rows: Range<usize>) -> Result<(), Error> {
+        let range = offsets.range(rows.clone()).ok_or(Error::Offsets)?;
+        let start = i64::try_from(range.start)?;
+        let data = data.get(range).ok_or(Error::Offsets)?;
+        self.reserve(data.len())?;
+        let by = i64::try_from(self.data.len())?.saturating_sub(start);
+        either!(&mut self.offsets, into => either!(offsets, from => {
+            let ends = from.get(rows.start.saturating_add(1)..=rows.end).unwrap_or_default();
+            extend_ends(into, ends, by)?;
+        }));
+        self.data.extend_from_slice(data);
         Ok(())
     }
 
@@ -214,6 +233,11 @@ impl ByteStrings {
     }
 }
 
+fn data_range<O: Offset>(ends: &[O], rows: &Range<usize>) -> Option<Range<usize>> {
+    let end = |row: usize| usize::try_from((*ends.get(row)?).into()).ok();
+    Some(end(rows.start)?..end(rows.end)?)
+}
+
 #[inline]
 fn push_end<O: Offset>(ends: &mut Vec<O>, end: usize) -> Result<(), Error> {
     let end = O::try_from(end).map_err(|_| Error::Overflow)?;
@@ -235,7 +259,7 @@ fn last_end<O: Offset>(ends: &[O]) -> usize {
 fn extend_ends<O: Offset, P: Offset>(into: &mut Vec<O>, from: &[P], by: i64) -> Result<(), Error> {
     into.try_reserve(from.len())?;
     let rows = into.len();
-    for &end in from.iter().skip(1) {
+    for &end in from {
         let Some(end) = by.checked_add(end.into()).and_then(|end| O::try_from(end).ok()) else {
             into.truncate(rows);
             return Err(Error::Overflow);

@@ -5,6 +5,9 @@ use crate::Error;
 /// Bytes of an entry before its payload.
 const HEAD_BYTES: usize = 10;
 
+/// Bytes of a length field.
+const LENGTH_BYTES: usize = 4;
+
 /// A receiver of encoded bytes, with room for them.
 pub trait Sink {
     /// Append these bytes. An error means that there is no room for them.
@@ -42,6 +45,46 @@ pub fn encode_run<'a>(
         let [e, f, g, h] = crc32fast::hash(value).to_be_bytes();
         sink.put(&[a, b, c, d, 1, attributes, e, f, g, h])?;
         sink.put(value)?;
+    }
+    Ok(())
+}
+
+/// The bytes of a frame of several runs, each behind its head: `head` is what precedes all of them inside the frame.
+/// None: the entries of a run have more than `max_run` bytes. Overflow: a length does not fit into its field.
+pub fn frame_bytes<'a>(
+    head: &[u8],
+    runs: impl Iterator<Item = (&'a [u8], &'a [&'a [u8]])>,
+    max_run: i64,
+) -> Result<Option<usize>, Error> {
+    let mut sum = head.len().checked_add(LENGTH_BYTES).ok_or(Error::Overflow)?;
+    for (head, values) in runs {
+        let bytes = encoded_bytes(values.iter().map(|value| Ok(*value)))?;
+        if i64::try_from(bytes)? > max_run {
+            return Ok(None);
+        }
+        i32::try_from(bytes)?;
+        sum = sum.checked_add(bytes).and_then(|sum| sum.checked_add(head.len())).ok_or(Error::Overflow)?;
+        sum = sum.checked_add(LENGTH_BYTES).ok_or(Error::Overflow)?;
+    }
+    length_field(sum)?;
+    Ok(Some(sum))
+}
+
+/// Encode the runs as one frame of `bytes`, which `frame_bytes` has said: its length, which does not count itself, the
+/// head, and for each run its own head, its length and its entries.
+pub fn encode_frame<'a>(
+    bytes: usize,
+    head: &[u8],
+    runs: impl Iterator<Item = (&'a [u8], &'a [&'a [u8]])>,
+    sink: &mut impl Sink,
+) -> Result<(), Error> {
+    sink.put(&length_field(bytes)?.to_be_bytes())?;
+    sink.put(head)?;
+    for (head, values) in runs {
+        let rows = values.iter().map(|value| Ok(*value));
+        sink.put(head)?;
+        sink.put(&i32::try_from(encoded_bytes(rows.clone())?)?.to_be_bytes())?;
+        encode_run(rows, 0, sink)?;
     }
     Ok(())
 }

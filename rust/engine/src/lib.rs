@@ -9,6 +9,7 @@
 mod batch;
 mod buffer_pool;
 mod byte_strings;
+mod columns;
 mod encode;
 mod encode_records;
 mod entry;
@@ -22,7 +23,8 @@ mod varint;
 pub use batch::Batch;
 pub use buffer_pool::{Item, recycle};
 pub use byte_strings::{ByteStrings, Offset, Offsets};
-pub use encode::{Sink, encode_run, encoded_bytes};
+pub use columns::{Columns, Rows};
+pub use encode::{Sink, encode_frame, encode_run, encoded_bytes, frame_bytes};
 pub use encode_records::{
     BATCH_HEADER_BYTES, Header, NewBatch, NewRecord, NewRecords, encode_message, encoded_message_bytes,
 };
@@ -30,8 +32,8 @@ pub use entry::{NO_LIMIT, check_run, crc32};
 pub use messages::{MessageRun, scan_messages};
 pub use nullable::{NullableColumn, NullableStrings};
 pub use packed::{Limits, fit, nullable, packed};
-pub use records::{HeaderColumn, RecordBuilder, RecordColumns};
-pub use rows::{ColumnBuilder, Columns};
+pub use records::{HeaderColumn, RecordBuilder};
+pub use rows::ColumnBuilder;
 
 /// Return the CRC-32C of `data`, continued from `before`, the CRC of the bytes before it.
 #[must_use]

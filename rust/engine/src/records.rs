@@ -1,9 +1,11 @@
 //! Records of Kafka 0.8 and later on their way into columns (specification 3.2 and 3.3).
 
+use std::ops::Range;
+
 use crate::buffer_pool::{reserve, trim};
 use crate::nullable::{NullableColumn, NullableStrings};
 use crate::varint::Cursor;
-use crate::{ByteStrings, Error, Offsets};
+use crate::{ByteStrings, Columns, Error};
 
 /// In place of a timestamp and of its type: there is none.
 pub(crate) const NONE: i64 = -1;
@@ -21,36 +23,19 @@ pub struct RecordBuilder {
     types: Vec<i8>,
 }
 
-/// What records become: parallel, one element a record.
-#[derive(Debug, PartialEq, Eq)]
-pub struct RecordColumns {
-    /// Values.
-    pub values: NullableColumn,
-    /// Offsets.
-    pub positions: Vec<i64>,
-    /// Where to resume behind each record.
-    pub next_positions: Vec<i64>,
-    /// Keys; None: there are none.
-    pub keys: Option<NullableColumn>,
-    /// Headers; None: there are none.
-    pub headers: Option<HeaderColumn>,
-    /// Timestamps and their types; None: no record's format has them.
-    pub timestamps: Option<(Vec<i64>, Vec<i8>)>,
-}
-
 /// Headers of all rows: those of row i are numbers `offsets[i]` to `offsets[i + 1]`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct HeaderColumn {
     /// One more than there are rows.
     pub offsets: Vec<i32>,
-    /// UTF-8.
-    pub names: (Vec<u8>, Offsets),
+    /// UTF-8, none of them null.
+    pub names: NullableColumn,
     /// As many.
     pub values: NullableColumn,
 }
 
 #[derive(Debug)]
-struct HeaderStrings {
+pub(crate) struct HeaderStrings {
     offsets: Vec<i32>,
     names: ByteStrings,
     values: NullableStrings,
@@ -58,12 +43,11 @@ struct HeaderStrings {
 
 impl HeaderStrings {
     /// No headers for so many rows.
-    fn empty(rows: usize) -> Result<Self, Error> {
-        let mut offsets = Vec::new();
-        let ends = rows.saturating_add(1);
-        reserve(&mut offsets, ends)?;
-        offsets.resize(ends, 0);
-        Ok(HeaderStrings { offsets, names: ByteStrings::default(), values: NullableStrings::default() })
+    pub(crate) fn empty(rows: usize) -> Result<Self, Error> {
+        let (names, values) = (ByteStrings::default(), NullableStrings::default());
+        let mut made = HeaderStrings { offsets: vec![0], names, values };
+        made.extend_empty(rows)?;
+        Ok(made)
     }
 
     /// The headers of one more row: their number, and each of them, already checked; empty: there are none.
@@ -80,6 +64,37 @@ impl HeaderStrings {
         reserve(&mut self.offsets, 1)?;
         self.offsets.push(i32::try_from(self.names.len())?);
         Ok(())
+    }
+
+    /// Append the headers of some rows of a column, which are its headers `pairs`.
+    pub(crate) fn extend_rows(
+        &mut self,
+        column: &HeaderColumn,
+        rows: Range<usize>,
+        pairs: Range<usize>,
+    ) -> Result<(), Error> {
+        let by = i64::try_from(self.names.len())?.saturating_sub(i64::try_from(pairs.start)?);
+        let ends = column.offsets.get(rows.start.saturating_add(1)..=rows.end).ok_or(Error::Offsets)?;
+        reserve(&mut self.offsets, ends.len())?;
+        for &end in ends {
+            self.offsets.push(i32::try_from(by.saturating_add(end.into()))?);
+        }
+        self.names.extend_rows(&column.names.data, &column.names.offsets, pairs.clone())?;
+        self.values.extend_rows(&column.values, pairs)
+    }
+
+    /// Append rows without headers.
+    pub(crate) fn extend_empty(&mut self, rows: usize) -> Result<(), Error> {
+        reserve(&mut self.offsets, rows)?;
+        let end = self.offsets.last().copied().unwrap_or_default();
+        self.offsets.resize(self.offsets.len().saturating_add(rows), end);
+        Ok(())
+    }
+
+    pub(crate) fn into_column(self) -> HeaderColumn {
+        let (data, offsets) = self.names.into_parts();
+        let names = NullableColumn { data, offsets, validity: None };
+        HeaderColumn { offsets: self.offsets, names, values: self.values.into_column() }
     }
 
     /// Forget the headers of all but the first rows.
@@ -223,23 +238,20 @@ impl RecordBuilder {
 
     /// Give up all rows.
     #[must_use]
-    pub fn take(&mut self) -> RecordColumns {
+    pub fn take(&mut self) -> Columns {
         let mut taken = std::mem::take(self);
         trim(&mut taken.positions);
         trim(&mut taken.next_positions);
         trim(&mut taken.timestamps);
         taken.types.shrink_to_fit();
         let timed = taken.types.iter().any(|&kind| kind != NO_TYPE);
-        RecordColumns {
+        Columns {
             values: taken.values.into_column(),
             positions: taken.positions,
             next_positions: taken.next_positions,
+            inner_indexes: None,
             keys: taken.keys.map(NullableStrings::into_column),
-            headers: taken.headers.map(|headers| HeaderColumn {
-                offsets: headers.offsets,
-                names: headers.names.into_parts(),
-                values: headers.values.into_column(),
-            }),
+            headers: taken.headers.map(HeaderStrings::into_column),
             timestamps: timed.then_some((taken.timestamps, taken.types)),
         }
     }

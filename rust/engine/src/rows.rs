@@ -4,7 +4,7 @@ use std::iter::repeat_n;
 
 use crate::buffer_pool::{prepare, reserve, trim};
 use crate::byte_strings::PositionSink;
-use crate::{ByteStrings, Error, Offsets};
+use crate::{ByteStrings, Columns, Error, NullableColumn};
 
 /// Messages with their positions.
 #[derive(Debug, Default)]
@@ -14,21 +14,6 @@ pub struct ColumnBuilder {
     next_positions: Vec<i64>,
     /// None while all of them are 0.
     inner_indexes: Option<Vec<i32>>,
-}
-
-/// Finished columns: parallel, one element per message.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Columns {
-    /// All payloads.
-    pub data: Vec<u8>,
-    /// The offsets of the payloads in `data`.
-    pub offsets: Offsets,
-    /// Where each entry starts.
-    pub positions: Vec<i64>,
-    /// Where to resume after each message.
-    pub next_positions: Vec<i64>,
-    /// The index of each message in its wrapper; None: all are 0.
-    pub inner_indexes: Option<Vec<i32>>,
 }
 
 impl ColumnBuilder {
@@ -129,7 +114,8 @@ impl ColumnBuilder {
         if let Some(inner) = &mut inner_indexes {
             trim(inner);
         }
-        Columns { data, offsets, positions, next_positions, inner_indexes }
+        let values = NullableColumn { data, offsets, validity: None };
+        Columns { values, positions, next_positions, inner_indexes, keys: None, headers: None, timestamps: None }
     }
 }
 

@@ -5,7 +5,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use odradek_engine::{ByteStrings, ColumnBuilder, NO_LIMIT, Offsets, encode_run, recycle};
+use odradek_engine::{ByteStrings, ColumnBuilder, NO_LIMIT, encode_run};
 
 struct Counting;
 
@@ -83,11 +83,7 @@ fn memory_is_proportional_to_the_bytes_there() {
             rows.decode_run(&data, 0, 0, NO_LIMIT).unwrap();
             rows.take()
         });
-        let Offsets::Narrow(offsets) = columns.offsets else { panic!("1 MiB is not much") };
-        recycle(columns.data);
-        recycle(offsets);
-        recycle(columns.positions);
-        recycle(columns.next_positions);
+        columns.recycle();
         recycled.push(most);
     }
     assert!(recycled[1..].iter().all(|&most| most <= 1024), "{recycled:?}");

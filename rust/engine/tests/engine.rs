@@ -3,8 +3,8 @@
 #![allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used)] // a panic is how a test fails
 
 use odradek_engine::{
-    ByteStrings, ColumnBuilder, Columns, Error, Limits, NO_LIMIT, Offset, Offsets, check_run, encode_run,
-    encoded_bytes, fit, packed,
+    ByteStrings, ColumnBuilder, Columns, Error, Limits, NO_LIMIT, Offset, Offsets, check_run, encode_frame, encode_run,
+    encoded_bytes, fit, frame_bytes, packed,
 };
 use proptest::prelude::*;
 
@@ -13,6 +13,19 @@ fn encoded(values: &[impl AsRef<[u8]>]) -> Vec<u8> {
     encode_run(values.iter().map(|value| Ok(value.as_ref())), 0, &mut set).unwrap();
     assert_eq!(encoded_bytes(values.iter().map(|value| Ok(value.as_ref()))), Ok(set.len()));
     set
+}
+
+#[test]
+fn a_frame_has_its_length_its_head_and_each_run_behind_its_own() {
+    let (one, two): ([&[u8]; 2], [&[u8]; 0]) = ([b"a", b"bc"], []);
+    let runs = || [(&b"first"[..], &one[..]), (&b""[..], &two[..])].into_iter();
+    let bytes = frame_bytes(b"head", runs(), 23).unwrap().unwrap();
+    let mut frame = vec![];
+    encode_frame(bytes, b"head", runs(), &mut frame).unwrap();
+    let entries = encoded(&one);
+    assert_eq!(frame, [b"\0\0\0\x28headfirst\0\0\0\x17", &entries[..], b"\0\0\0\0"].concat());
+    assert_eq!((frame.len(), entries.len()), (bytes, 23));
+    assert_eq!(frame_bytes(b"head", runs(), 22), Ok(None));
 }
 
 /// As a writer before magic 1 made it: its entries have no attributes.
@@ -26,9 +39,9 @@ fn payloads(columns: &Columns) -> Vec<&[u8]> {
     fn all<'a>(offsets: &'a [impl Offset], data: &'a [u8]) -> Vec<&'a [u8]> {
         packed(offsets, data).map(Result::unwrap).collect()
     }
-    match &columns.offsets {
-        Offsets::Narrow(offsets) => all(offsets, &columns.data),
-        Offsets::Wide(offsets) => all(offsets, &columns.data),
+    match &columns.values.offsets {
+        Offsets::Narrow(offsets) => all(offsets, &columns.values.data),
+        Offsets::Wide(offsets) => all(offsets, &columns.values.data),
     }
 }
 

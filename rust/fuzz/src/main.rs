@@ -108,8 +108,8 @@ fn decoded(input: &Input, data: &[u8], start: usize) {
     rows.add_wrapper(&values, 7, 9).unwrap();
 
     let columns = rows.take();
-    let Offsets::Narrow(offsets) = columns.offsets else { panic!("wide") };
-    let payloads: Vec<&[u8]> = packed(&offsets, &columns.data).map(Result::unwrap).collect();
+    let Offsets::Narrow(offsets) = columns.values.offsets else { panic!("wide") };
+    let payloads: Vec<&[u8]> = packed(&offsets, &columns.values.data).map(Result::unwrap).collect();
     let first = std::iter::once(&b"first"[..]);
     let unbounded = naive_run(data, start, NO_LIMIT);
     assert!(first.chain(expected.iter().chain(&unbounded).map(|(payload, _)| *payload)).eq(payloads));

@@ -1,17 +1,20 @@
-"""Questions to a cluster that several commands ask."""
+"""Questions to a cluster that several commands ask, and what several of them have it do."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import click
 
 import odradek as od
+from odradek.core.admin import Results
 from odradek.types import EARLIEST, LATEST, Position, Record, TopicPartition, by_broker
 
-__all__ = ["PartitionExtent", "extents", "find_partitions", "last_records"]
+__all__ = ["PartitionExtent", "delete_described", "extents", "find_partitions", "last_records"]
+
+T = TypeVar("T")
 
 MAX_SEGMENTS = 1 << 20
 """A number larger than that of any partition's segments."""
@@ -81,3 +84,18 @@ async def _read_tail(
         async for batch in r.batches():
             kept = [*kept, *batch][-count:]
     return kept
+
+
+async def delete_described(
+    describe: Callable[[Sequence[str]], Awaitable[Results[str, T]]],
+    delete: Callable[[Sequence[str]], Awaitable[Results[str, None]]],
+    names: Sequence[str],
+    apply: bool,
+) -> Results[str, T]:
+    """Describe items by their names, and delete them if `apply`. Return the descriptions of those that were deleted, or
+    would be."""
+    described = await describe(names)
+    failed = dict(described.failed)
+    if apply:
+        failed |= (await delete(list(described.done))).failed
+    return Results({name: each for name, each in described.done.items() if name not in failed}, failed)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import click
 
 import odradek as od
+from odradek.cli.cluster_queries import delete_described
 from odradek.cli.options import APPLY, JSON, clustered, examples
 from odradek.cli.output import echo_failures, echo_rows
-from odradek.core.admin import GroupDescription
+from odradek.core.admin import GroupDescription, Results
 
 __all__ = ["group"]
 
@@ -73,20 +74,14 @@ def delete(url: str, names: Sequence[str], apply: bool, as_lines: bool) -> int:
 
     Without --apply, print what would be deleted.
     """
-    rows, failed = od.run(_delete, url, names, apply)
+
+    async def main() -> Results[str, GroupDescription]:
+        async with od.connect(url) as k:
+            return await delete_described(k.admin.describe_groups, k.admin.delete_groups, names, apply)
+
+    deleted = od.run(main)
+    rows = [[name, each.state, len(each.members), apply] for name, each in deleted.done.items()]
     echo_rows(["group", "state", "members", "deleted"], rows, as_lines)
     if not apply:
         click.echo("nothing was deleted: add --apply", err=True)
-    return echo_failures(failed)
-
-
-async def _delete(
-    url: str, names: Sequence[str], apply: bool
-) -> tuple[list[list[object]], Mapping[str, od.OdradekError]]:
-    async with od.connect(url) as k:
-        described = await k.admin.describe_groups(names)
-        failed = dict(described.failed)
-        if apply:
-            failed |= (await k.admin.delete_groups(list(described.done))).failed
-        done = {name: each for name, each in described.done.items() if name not in failed}
-        return [[name, each.state, len(each.members), apply] for name, each in done.items()], failed
+    return echo_failures(deleted.failed)

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 import click
 
 import odradek as od
+from odradek.cli.cluster_queries import delete_described
 from odradek.cli.options import APPLY, JSON, clustered, examples
 from odradek.cli.output import echo_failures, echo_rows
-from odradek.core.admin import ConfigSource, CreatedTopic, Results
+from odradek.core.admin import ConfigSource, CreatedTopic, Results, TopicDescription
 
 __all__ = ["topic"]
 
@@ -70,21 +71,17 @@ def create(
 @clustered
 def delete(url: str, names: Sequence[str], apply: bool, as_lines: bool) -> int:
     """Delete TOPICs with all their records. It cannot be undone; without --apply, print what would be deleted."""
-    rows, failed = od.run(_delete, url, names, apply)
+
+    async def main() -> Results[str, TopicDescription]:
+        async with od.connect(url) as k:
+            return await delete_described(k.admin.describe_topics, k.admin.delete_topics, names, apply)
+
+    deleted = od.run(main)
+    rows: Rows = [[name, len(each.partitions), apply] for name, each in deleted.done.items()]
     echo_rows(["topic", "partitions", "deleted"], rows, as_lines)
     if not apply:
         click.echo("nothing was deleted: add --apply", err=True)
-    return echo_failures(failed)
-
-
-async def _delete(url: str, names: Sequence[str], apply: bool) -> tuple[Rows, Mapping[str, od.OdradekError]]:
-    async with od.connect(url) as k:
-        described = await k.admin.describe_topics(names)
-        failed = dict(described.failed)
-        if apply:
-            failed |= (await k.admin.delete_topics(list(described.done))).failed
-        done = {name: each for name, each in described.done.items() if name not in failed}
-        return [[name, len(each.partitions), apply] for name, each in done.items()], failed
+    return echo_failures(deleted.failed)
 
 
 @topic.command(

@@ -65,7 +65,7 @@ class ProducerRecord(NamedTuple):
     timestamp: int | None = None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class PartitionBatch:
     """The records that go to one partition in one request.
 
@@ -137,6 +137,10 @@ class LogDecoder(Protocol):
     """Bytes of one partition's log -> columns, incrementally. One per partition; survives from fetch to fetch."""
 
     partition: TopicPartition
+
+    source: object
+    """A mark of the broker client that fed it last, None before: what it keeps of a message that is not complete may be
+    continued from there alone."""
 
     @property
     def position(self) -> Position:
@@ -430,6 +434,27 @@ class BrokerClient(Protocol):
             batches: Encoded by `encode`; those that are not are encoded now.
             acks: -1: all replicas in sync have the records; 1: the leader has; 0: they are handed to the network.
                 0.7 has one copy: -1 and 1 mean the same.
+
+        Raises:
+            LocalProtocolError, Closed: Nothing was queued.
+        """
+        ...
+
+    def produce_plain(
+        self, batches: Sequence[PartitionBatch], *, acks: int, max_message_bytes: int
+    ) -> PendingResult[Sequence[PartitionResult] | None] | None:
+        """Queue a produce request of small batches that are not encoded and need no compression (see `produce`).
+
+        All of them are encoded at once, which costs a fraction of encoding each. `encoded` is set unless the same
+        records always give the same bytes (0.7): then they are encoded again if they are sent again.
+
+        Args:
+            batches: At most one for each partition.
+            acks: As `produce`.
+            max_message_bytes: As `encode`.
+
+        Returns:
+            None: These batches must be encoded one by one, and then sent with `produce`; nothing was queued.
 
         Raises:
             LocalProtocolError, Closed: Nothing was queued.

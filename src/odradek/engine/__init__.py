@@ -15,7 +15,15 @@ import os
 from importlib import import_module
 from typing import cast
 
-from odradek.engine.interface import NO_LIMIT, Buffer, ColumnBuilder, Engine, PayloadBuilder, RecordBuilder
+from odradek.engine.interface import (
+    NO_LIMIT,
+    Buffer,
+    ColumnBuilder,
+    DecodedColumns,
+    Engine,
+    PayloadBuilder,
+    RecordBuilder,
+)
 from odradek.engine.packed import HeaderColumns, Headers, PackedBytes
 
 __all__ = [
@@ -23,6 +31,7 @@ __all__ = [
     "NO_LIMIT",
     "Buffer",
     "ColumnBuilder",
+    "DecodedColumns",
     "Engine",
     "HeaderColumns",
     "Headers",

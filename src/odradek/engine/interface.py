@@ -3,17 +3,88 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from odradek.engine.packed import Headers
 
-__all__ = ["NO_LIMIT", "Buffer", "ColumnBuilder", "Engine", "PayloadBuilder", "RecordBuilder", "RecordColumns"]
+__all__ = ["NO_LIMIT", "Buffer", "ColumnBuilder", "DecodedColumns", "Engine", "PayloadBuilder", "RecordBuilder"]
 
 Buffer = bytes | bytearray | memoryview
 """Contiguous bytes. A view with gaps, or of items other than bytes (formats 'B' and 'c'), raises BufferError."""
 
 NO_LIMIT = 4 + 0x7FFFFFFF
 """The size of the largest entry that a length field can express (bytes)."""
+
+
+class DecodedColumns(Protocol):
+    """Columns that never change: parallel, an element for each row; None: there is no such column.
+
+    They are lists, or `PackedBytes`, `HeaderColumns` and memoryviews of integers: positions and timestamps of 8 bytes
+    ('q'), inner indexes of 4 ('i'), types of 1 ('b'). The compiled engine makes each of these
+    every time it is asked for it.
+    """
+
+    def __len__(self) -> int: ...
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of all values, keys and headers."""
+        ...
+
+    @property
+    def is_wide(self) -> bool:
+        """True if values or keys have offsets of 8 bytes."""
+        ...
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory that all rows take, as read-ahead counts it: their payload, and something for each row and column."""
+        ...
+
+    @property
+    def values(self) -> Sequence[bytes | None]: ...
+
+    @property
+    def positions(self) -> Sequence[int]: ...
+
+    @property
+    def next_positions(self) -> Sequence[int]: ...
+
+    @property
+    def inner_indexes(self) -> Sequence[int] | None: ...
+
+    @property
+    def keys(self) -> Sequence[bytes | None] | None: ...
+
+    @property
+    def headers(self) -> Sequence[Headers] | None: ...
+
+    @property
+    def timestamps(self) -> Sequence[int] | None: ...
+
+    @property
+    def timestamp_types(self) -> Sequence[int] | None: ...
+
+    def value_list(self) -> list[bytes | None]:
+        """Return `values` as a list; one that exists already may be returned itself."""
+        ...
+
+    def slice(self, start: int, stop: int) -> DecodedColumns:
+        """Return some of the rows, which share memory with these.
+
+        Raises:
+            ValueError: `start:stop` does not lie within the rows.
+        """
+        ...
+
+    @staticmethod
+    def concat(parts: Sequence[Any]) -> DecodedColumns:
+        """Return a copy of the rows of all parts, in order. The parts are of the same class.
+
+        A column that only some of them have holds, for the rows of the others, what its absence means: no key, no
+        headers, inner index 0, timestamp and its type -1.
+        """
+        ...
 
 
 class PayloadBuilder(Protocol):
@@ -63,24 +134,9 @@ class ColumnBuilder(Protocol):
         the last resume at `position` too, the last one at `next_position`."""
         ...
 
-    def take(self) -> tuple[Sequence[bytes | None], Sequence[int], Sequence[int], Sequence[int] | None]:
-        """Return and remove all rows: values, positions, next positions, inner indexes (None: all are 0).
-
-        They are lists, or `PackedBytes` and memoryviews of integers of 8 bytes ('q'; inner indexes of 4, 'i').
-        """
+    def take(self) -> DecodedColumns:
+        """Return and remove all rows. There are no inner indexes if all are 0."""
         ...
-
-
-RecordColumns = tuple[
-    Sequence[bytes | None],
-    Sequence[int],
-    Sequence[int],
-    Sequence[bytes | None] | None,
-    Sequence[Headers] | None,
-    Sequence[int] | None,
-    Sequence[int] | None,
-]
-"""Values, positions, next positions, keys, headers, timestamps, types of timestamps; see `RecordBuilder.take`."""
 
 
 class RecordBuilder(Protocol):
@@ -177,12 +233,9 @@ class RecordBuilder(Protocol):
         """Append a row that is no record: bytes which cannot be decoded."""
         ...
 
-    def take(self) -> RecordColumns:
-        """Return all rows, and forget them.
-
-        Lists, or `PackedBytes`, `HeaderColumns` and memoryviews of integers (offsets and timestamps 'q', types 'b').
-        Keys and headers are None if no row has any; timestamps and their types are, if no row's format has them.
-        """
+    def take(self) -> DecodedColumns:
+        """Return and remove all rows. There are no keys or headers if no row has any, and neither timestamps nor their
+        types if no row's format has them."""
         ...
 
 
@@ -215,6 +268,29 @@ class Engine(Protocol):
         Raises:
             OverflowError: A payload's length, or `attributes`, does not fit into its field.
             TypeError: A payload is None: a 0.7 entry cannot say so.
+        """
+        ...
+
+    def encode_frame(
+        self, head: bytes, heads: Sequence[bytes], runs: Sequence[Sequence[Any]], tail: bytes, max_run: int
+    ) -> bytes | None:
+        """Return a frame of several runs of magic-1 entries: its length (4 bytes, without themselves), `head`, and for
+        each run its own head, its length (4 bytes) and its entries. `tail` follows the frame.
+
+        Args:
+            head: What the frame begins with.
+            heads: The head of each run.
+            runs: Lists whose items are a payload (`bytes`), or a tuple that begins with one.
+            tail: What follows the frame.
+            max_run: The most that the entries of one run may have (bytes).
+
+        Returns:
+            None: A run has more.
+
+        Raises:
+            OverflowError: A length does not fit into its field.
+            TypeError: A payload is not `bytes`.
+            ValueError: There are not as many heads as runs.
         """
         ...
 
@@ -299,6 +375,24 @@ class Engine(Protocol):
         Raises:
             OverflowError: A length, timestamp or number does not fit into its field.
             ValueError: Columns of different lengths.
+        """
+        ...
+
+    def encode_batches(
+        self, runs: Sequence[Sequence[Any]], stamps: Sequence[tuple[int, int, int, int]], now: int
+    ) -> list[bytes]:
+        """Return a batch of magic 2 for each run of records without headers: the bytes `encode_batch` makes of it.
+
+        Args:
+            runs: Lists whose items are a value (`bytes`), or a tuple of value, key, headers (none) and timestamp; each
+                of value, key and timestamp may be None.
+            stamps: For each run its attributes, producer id, producer epoch and base sequence.
+            now: The timestamp of records without one (ms).
+
+        Raises:
+            OverflowError: A length, timestamp or number does not fit into its field.
+            TypeError: A record is anything else, or has headers.
+            ValueError: There are not as many stamps as runs.
         """
         ...
 

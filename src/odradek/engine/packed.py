@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias, overload
 
+from odradek import engine  # whose engines make objects of these classes: it is complete when they are used
+
 __all__ = ["HeaderColumns", "Headers", "PackedBytes"]
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
@@ -45,8 +47,6 @@ class PackedBytes(Sequence[bytes | None]):
 
     def tolist(self) -> list[bytes | None]:
         """Return each row as a `bytes` of its own, or None."""
-        from odradek import engine  # here, because the engines make objects of this class
-
         if self.validity is None:
             return engine.active.unpack(self.offsets, self.data)
         return engine.active.unpack(self.offsets, self.data, self.validity)

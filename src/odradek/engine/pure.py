@@ -9,9 +9,10 @@ from itertools import accumulate, pairwise, repeat
 from typing import Any
 from zlib import crc32
 
+from odradek.engine.columns import PlainColumns
 from odradek.engine.interface import NO_LIMIT, Buffer
 from odradek.engine.pure_crc32c import crc32c
-from odradek.engine.pure_encode import encode_batch, encode_messages
+from odradek.engine.pure_encode import encode_batch, encode_batches, encode_messages
 from odradek.engine.pure_records import ListRecordBuilder, scan_messages
 
 __all__ = [
@@ -23,6 +24,8 @@ __all__ = [
     "crc32",
     "crc32c",
     "encode_batch",
+    "encode_batches",
+    "encode_frame",
     "encode_messages",
     "encode_run",
     "fit",
@@ -174,8 +177,8 @@ class ListColumnBuilder:
         self._nexts += [position] * (count - 1)
         self._nexts.append(next_position)
 
-    def take(self) -> tuple[list[bytes], list[int], list[int], list[int] | None]:
-        taken = self._values, self._positions, self._nexts, self._inner
+    def take(self) -> PlainColumns:
+        taken = PlainColumns(self._values, self._positions, self._nexts, self._inner)
         self._begin()
         return taken
 
@@ -200,6 +203,24 @@ def encode_run(values: Sequence[bytes | None], attributes: int = 0) -> bytes:
         raise OverflowError("a number does not fit into its field") from None
     parts[1::2] = rows
     return b"".join(parts)
+
+
+def encode_frame(
+    head: bytes, heads: Sequence[bytes], runs: Sequence[Sequence[Any]], tail: bytes, max_run: int
+) -> bytes | None:
+    if len(heads) != len(runs):
+        raise ValueError(f"{len(heads)} heads for {len(runs)} runs")
+    payloads = [[record[0] if isinstance(record, tuple) else record for record in run] for run in runs]
+    if not all(isinstance(value, bytes) for values in payloads for value in values):
+        raise TypeError("a payload is not bytes")
+    parts = [head]
+    for own, values in zip(heads, payloads, strict=True):
+        encoded = encode_run(values)
+        if len(encoded) > max_run:
+            return None
+        parts += own, len(encoded).to_bytes(4, "big", signed=True), encoded
+    size = sum(map(len, parts))
+    return b"".join([size.to_bytes(4, "big", signed=True), *parts, tail])
 
 
 def fit(

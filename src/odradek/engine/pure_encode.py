@@ -12,7 +12,7 @@ from odradek.engine.packed import Headers
 from odradek.engine.pure_crc32c import crc32c
 from odradek.engine.pure_records import to_int64
 
-__all__ = ["encode_batch", "encode_messages"]
+__all__ = ["encode_batch", "encode_batches", "encode_messages"]
 
 _NONE = -1
 _LONG, _INT = struct.Struct(">q"), struct.Struct(">i")
@@ -49,6 +49,29 @@ def encode_batch(
         raise _overflow() from None
     crc = crc32c(body, crc32c(covered))
     return b"".join((head, crc.to_bytes(4, "big"), covered, body))
+
+
+def encode_batches(runs: Sequence[Sequence[Any]], stamps: Sequence[tuple[int, int, int, int]], now: int) -> list[bytes]:
+    if len(runs) != len(stamps):
+        raise ValueError(f"{len(stamps)} stamps for {len(runs)} runs")
+    made = []
+    for run, (attributes, producer_id, epoch, sequence) in zip(runs, stamps, strict=True):
+        rows = [_plain(record, now) for record in run]
+        values, keys, times = map(list, zip(*rows, strict=True)) if rows else ([], [], [])
+        made.append(encode_batch(values, keys, None, times, attributes, 0, producer_id, epoch, sequence))
+    return made
+
+
+def _plain(record: Any, now: int) -> tuple[bytes | None, bytes | None, int]:
+    """Return value, key and timestamp of a record without headers."""
+    if isinstance(record, bytes):
+        return record, None, now
+    if not isinstance(record, tuple) or len(record) != 4 or len(record[2]):
+        raise TypeError("a record is no value, key and timestamp without headers")
+    value, key, _, time = record
+    if not all(each is None or isinstance(each, bytes) for each in (value, key)):
+        raise TypeError("a value or key is not bytes")
+    return value, key, now if time is None else time
 
 
 def _records(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
 from zlib import crc32
 
+from odradek.engine.columns import PlainColumns
 from odradek.engine.interface import NO_LIMIT, Buffer
 from odradek.engine.packed import Headers
 from odradek.engine.pure_crc32c import crc32c
@@ -148,12 +148,12 @@ class ListRecordBuilder:
         for name in self.__slots__:
             del getattr(self, name)[rows:]
 
-    def take(self) -> tuple[Any, ...]:
+    def take(self) -> PlainColumns:
         keys = self._keys if any(key is not None for key in self._keys) else None
         headers = self._headers if any(self._headers) else None
         timed = any(kind != _NONE for kind in self._types)
         times = (self._times, self._types) if timed else (None, None)
-        taken = self._values, self._positions, self._nexts, keys, headers, *times
+        taken = PlainColumns(self._values, self._positions, self._nexts, None, keys, headers, *times)
         self._begin()
         return taken
 

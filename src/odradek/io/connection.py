@@ -3,8 +3,8 @@
 A *request* is bytes that are sent together and, unless it has no response, one response. `submit` queues one, in order,
 and returns an `InFlightRequest` to await. No task lies between a caller and the socket: a `Transport` asks for what is
 queued and writes it in few sends; what it reads it passes to the response decoders in order, and each complete response
-resolves its request in the same step. Two tasks do the rest: one connects and runs the transport, one watches the
-deadlines.
+resolves its request in the same step (`io.request_pipeline`). Two tasks do the rest: one connects and runs the
+transport, one watches the deadlines.
 
 What holds, whatever the network does:
 
@@ -26,11 +26,8 @@ The connection runs in a task group of its owner, started from any task at any t
 from __future__ import annotations
 
 import asyncio
-import copy
-import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from random import random
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -39,34 +36,23 @@ import anyio
 from anyio.abc import ByteStream, TaskGroup, TaskStatus
 
 from odradek.engine import Buffer
-from odradek.errors import (
-    Closed,
-    ConnectionLost,
-    DeadlineError,
-    InternalError,
-    OdradekError,
-    RemoteProtocolError,
-    Unreachable,
-)
+from odradek.errors import Closed, Unreachable
 from odradek.io.connection_state import CONNECTION, ConnectionOptions, Event, State, Statistics
 from odradek.io.notifier import Notifier
+from odradek.io.request_errors import ErrorOf, connection_lost, copies_of, deadline_passed, internal_error
+from odradek.io.request_pipeline import RequestPipeline
 from odradek.io.requests import (
-    COALESCE_BYTES,
     Handshake,
     InFlightRequest,
-    Reconnect,
     RequestEncoder,
     RequestQueue,
     ResponseDecoder,
     no_handshake,
-    resume_handshake,
 )
 from odradek.io.tcp import connect
 from odradek.io.transport import CLOSE_S, StreamTransport, Transport, on_asyncio
 
 __all__ = ["CONNECTION", "Connect", "Connection", "ConnectionOptions", "Event", "State", "Statistics"]
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -101,15 +87,11 @@ class Connection:
         self.session: Any = None
         """What the last handshake returned."""
         self._connect, self._new_handshake = connect, handshake
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._clock = anyio.current_time
         self._queue = RequestQueue()
         self._submitted = Notifier()
-        self._transport: Transport | None = None
-        self._handshake: Handshake | None = None  # while it lasts
-        self._handshake_request: InFlightRequest[Any] | None = None  # its next request, not sent yet
-        self._interrupted: Handshake | None = None  # one that continues on the next connection
-        self._in_callback = False  # in a call of the transport: what is submitted now is sent together at its end
+        self._pipeline: RequestPipeline | None = None  # over the present transport
+        self._interrupted: Handshake | None = None  # one that continues on the next transport
         self._scope: anyio.CancelScope | None = None  # around everything
         self._ended: anyio.Event | None = None
         self._group: TaskGroup | None = None
@@ -120,11 +102,11 @@ class Connection:
         """The time of the event loop from which on a request is not delayed by the back-off after a loss or a failed
         attempt to connect. In the past unless there is a back-off."""
         self._attempts = 0
-        self._connected_at, self._answered = 0.0, False
+        self._connected_at = 0.0
         self.refusal: Unreachable | None = None
         """Why the last attempt to connect failed; None if it did not."""
         self._last_error = ""
-        self._requests = self._sent_bytes = self._received_bytes = self._connects = self._losses = 0
+        self._connects = self._losses = 0
 
     # ---- the caller's side -----------------------------------------------------------------------------------
 
@@ -154,24 +136,19 @@ class Connection:
         """
         if self.state is State.CLOSED:
             raise Closed(f"connection to {self.address} is closed")
-        self._requests += 1
         self._used_at = now = self._clock()
         deadline, queue = now + deadline_s, self._queue
         size = request.size if request is not None else sum(map(len, buffers))
-        pending = InFlightRequest(
-            self._requests, buffers, reply, request, size, deadline, deadline_s, queue, self._loop
-        )
+        queue.requests += 1
+        pending = InFlightRequest(queue.requests, buffers, reply, request, size, deadline, deadline_s, queue)
         queue.queued.append(pending)
         queue.queued_bytes += size
         if deadline < self._next_deadline:
             self._set_deadline(deadline)
-        if self._transport is None:
+        if self._pipeline is None:
             self._submitted.notify()
-        elif queue.awaiting or queue.writing:  # many requests make few sends
-            if not self._in_callback:
-                self._transport.write_soon()
-        elif not self._in_callback:  # a caller waits for just this
-            self._transport.write()
+        else:
+            self._pipeline.request_queued()
         return pending
 
     def submit_request(self, request: RequestEncoder[T], *, deadline_s: float) -> InFlightRequest[T]:
@@ -186,11 +163,10 @@ class Connection:
         Args:
             handshake: Not begun; it must not ask for another connection.
         """
-        if self.state is not State.CONNECTED:
+        if self.state is not State.CONNECTED or self._pipeline is None:
             return False
         self._move(Event.HANDSHAKE_DUE)
-        self._handshake = handshake
-        self._advance_handshake(handshake, None)
+        self._pipeline.renew_handshake(handshake)
         return True
 
     def pause_sending(self, seconds: float) -> None:
@@ -199,7 +175,7 @@ class Connection:
             self._move(Event.THROTTLED)
         if self.state is State.THROTTLED:
             self._resume_at = max(self._resume_at, self._clock() + seconds)
-            self._set_deadline(min(self._next_deadline, self._resume_at))
+            self.expect_by(self._resume_at)
 
     @property
     def queued_bytes(self) -> int:
@@ -207,14 +183,15 @@ class Connection:
         return self._queue.queued_bytes
 
     def statistics(self) -> Statistics:
+        queue = self._queue
         return Statistics(
             self.state,
-            len(self._queue.queued),
-            self._queue.queued_bytes,
-            self._queue.in_flight,
-            self._requests,
-            self._sent_bytes,
-            self._received_bytes,
+            len(queue.queued),
+            queue.queued_bytes,
+            queue.in_flight,
+            queue.requests,
+            queue.sent_bytes,
+            queue.received_bytes,
             self._connects,
             self._losses,
             self._attempts,
@@ -232,8 +209,8 @@ class Connection:
         """
         self._ended = anyio.Event()
         if on_asyncio():
-            self._loop = asyncio.get_running_loop()
-            self._clock = self._loop.time  # the same as anyio's clock, without 0.7 us of asking which loop runs
+            loop = self._queue.loop = asyncio.get_running_loop()
+            self._clock = loop.time  # the same as anyio's clock, without 0.7 us of asking which loop runs
         try:
             async with anyio.create_task_group() as group:
                 self._scope = group.cancel_scope
@@ -242,8 +219,8 @@ class Connection:
                     group.start_soon(self._watch_deadlines)
                     await self._keep_connected()
         except Exception as error:
-            defect = self._defect(error)
-            self._close(lambda pending: _copy(defect, pending))
+            defect = internal_error(self.address, error)
+            self._close(copies_of(defect))
             raise defect from defect.__cause__
         finally:
             self.close()
@@ -251,9 +228,9 @@ class Connection:
 
     def close(self) -> None:
         """Close now: what is outstanding fails with ConnectionLost. Idempotent. `run` ends when all is closed."""
-        self._close(lambda pending: ConnectionLost(self.address, "closed by this client", pending.sent))
+        self._close(connection_lost(self.address, "closed by this client"))
 
-    def _close(self, error_of: Callable[[InFlightRequest[Any]], OdradekError]) -> None:
+    def _close(self, error_of: ErrorOf) -> None:
         if self.state is State.CLOSED:
             return
         self._move(Event.CLOSE)
@@ -304,26 +281,25 @@ class Connection:
         self._last_error, self.refusal, self._interrupted = str(error), error, None
         self._move(Event.CONNECT_FAILED)
         self._back_off()
-        self._fail_outstanding(lambda pending: _copy(error, pending))
+        self._fail_outstanding(copies_of(error))
 
     async def _serve(self, stream: Transport | ByteStream) -> None:
         """Handshake, read and write until the transport is lost."""
-        self.refusal, self.session, self._answered = None, None, False
+        self.refusal = self.session = None
         self._connects += 1
         self._connected_at = self._clock()
         self._move(Event.CONNECTED)
-        transport = self._transport = StreamTransport(stream) if isinstance(stream, ByteStream) else stream
+        transport = StreamTransport(stream) if isinstance(stream, ByteStream) else stream
         handshake, self._interrupted = self._interrupted or self._new_handshake(), None
-        self._handshake = handshake
-        self._advance_handshake(handshake, None)
-        await transport.run(self)
+        limit_s = self.options.connect_timeout_s
+        pipeline = self._pipeline = RequestPipeline(transport, handshake, limit_s, self._queue, self, self._clock)
+        await pipeline.run()
 
     def _detach(self) -> None:
-        self._handshake = self._handshake_request = None
         self._resume_at = -math.inf
-        if self._transport is not None:
-            self._transport.abort()
-            self._transport = None
+        if self._pipeline is not None:
+            self._pipeline.abort()
+            self._pipeline = None
 
     def _back_off(self) -> None:
         self.available_at = self._clock() + self.options.backoff.delay(self._attempts, random())
@@ -333,223 +309,49 @@ class Connection:
         if self.state is not State.CLOSED:  # a close overtakes waits that end in the same iteration of the loop
             self.state = CONNECTION.after(self.state, event)
 
-    # ---- the handshake ---------------------------------------------------------------------------------------
+    # ---- what the pipeline calls -----------------------------------------------------------------------------
 
-    def _advance_handshake(self, handshake: Handshake, answered: InFlightRequest[Any] | None) -> None:
-        """Take the next step of the handshake: `answered` is its last request, which has its result."""
-        if handshake is not self._handshake:
-            return  # that connection is lost
-        try:
-            step = resume_handshake(handshake, answered)
-        except StopIteration as end:
-            self._handshake, self.session = None, end.value
-            self._answered = False  # no request has been
-            self._move(Event.READY)
-            self._set_deadline(min(self._next_deadline, self._following_deadline()))
-        except Exception as error:
-            self._fail_handshake(error)
-            return
-        else:
-            if isinstance(step, Reconnect):
-                self._reconnect(handshake)
-                return
-            self._queue_handshake_request(handshake, step)
-        if self._transport is not None and not self._in_callback:
-            self._transport.write()
+    def handshake_completed(self, session: Any) -> None:
+        """Send requests from now on (see `PipelineHost`)."""
+        self.session = session
+        self._move(Event.READY)
+        self.expect_by(self._following_deadline())
 
-    def _queue_handshake_request(self, handshake: Handshake, request: RequestEncoder[Any]) -> None:
-        self._requests += 1
-        limit_s = self.options.connect_timeout_s
-        before = (earlier.deadline for earlier in self._queue.awaiting)  # of a live connection: answered first
-        deadline = max((self._clock(), *before)) + limit_s
-        pending = InFlightRequest(
-            self._requests, (), None, request, request.size, deadline, limit_s, self._queue, self._loop
-        )
-        pending.add_done_callback(partial(self._advance_handshake, handshake, pending))
-        if self._encode(pending):
-            # Awaited before it is sent: late answers to the request before it may be here already.
-            self._queue.awaiting.append(pending)
-            self._handshake_request = pending
-            self._set_deadline(min(deadline, self._next_deadline))
-
-    def _interrupt_handshake(self, error: OdradekError) -> bool:
-        """Pass on to the handshake that its connection is lost. Return False if there is none."""
-        handshake, self._handshake = self._handshake, None
-        if handshake is None:
-            return False
-        try:
-            step = handshake.throw(error)
-        except Exception as failure:  # StopIteration, too: without a connection there is no session
-            self._fail_handshake(failure)
-        else:
-            if isinstance(step, Reconnect):
-                self._reconnect(handshake)
-            else:
-                self._fail_handshake(RuntimeError("a request of a handshake, and no connection to send it over"))
-        return True
-
-    def _fail_handshake(self, error: Exception) -> None:
-        failure = error if isinstance(error, OdradekError) else self._defect(error)
-        self._lose(str(failure), lambda pending: _copy(failure, pending))
-
-    def _reconnect(self, handshake: Handshake) -> None:
-        """Continue the handshake on another connection. Only its own request can be in flight."""
+    def reconnect(self, handshake: Handshake) -> None:
+        """Continue a handshake on another transport (see `PipelineHost`). Only its own request can be in flight."""
         self._move(Event.LOST)
         self._detach()
         self._queue.awaiting.clear()
         self._interrupted, self.available_at = handshake, -math.inf
 
-    # ---- what the transport calls ----------------------------------------------------------------------------
-
-    def data_to_send(self) -> list[Buffer]:
-        """Return the next burst (TransportHandler). Any byte of it may have reached the peer from here on."""
-        if self.state is not State.CONNECTED:
-            return self._handshake_to_send()
-        burst: list[Buffer] = []
-        size = 0
-        queue = self._queue
-        while queue.queued and size < COALESCE_BYTES:
-            pending = queue.queued.popleft()
-            queue.queued_bytes -= pending.size
-            if pending.request is not None and not self._encode(pending):
-                continue
-            size += pending.size
-            pending.sent = True
-            burst += pending.buffers
-            pending.buffers = ()
-            (queue.writing if pending.reply is None else queue.awaiting).append(pending)
-        self._sent_bytes += size
-        return burst if len(burst) < 2 or sum(map(len, burst)) > COALESCE_BYTES else [b"".join(burst)]
-
-    def _handshake_to_send(self) -> list[Buffer]:
-        pending, self._handshake_request = self._handshake_request, None
-        if pending is None:
-            return []
-        pending.sent = True
-        burst, pending.buffers = list(pending.buffers), ()
-        return burst
-
-    def _encode(self, pending: InFlightRequest[Any]) -> bool:
-        """Encode a request for the session. Return False if nothing is to be sent: then it has its result, such as
-        the reason why it cannot be encoded."""
-        assert pending.request is not None
-        failure: OdradekError | None = None
-        try:
-            pending.buffers, pending.reply = pending.request.encode(self.session)
-        except Exception as error:
-            failure = error if isinstance(error, OdradekError) else self._defect(error)
-            failure.sent = False
-        if failure is None and (pending.buffers or pending.reply is not None):
-            pending.request = None
-            return True
-        inside, self._in_callback = self._in_callback, True
-        self._resolve(pending, None, failure)
-        self._in_callback = inside
-        return False
-
-    def data_sent(self) -> None:
-        """Resolve what has no response (TransportHandler)."""
-        written, self._queue.writing = self._queue.writing, []
-        self._in_callback = True
-        for pending in written:
-            self._resolve(pending, None, None)
-        self._in_callback = False
-        if (self._queue.queued or self._handshake_request) and self._transport is not None:
-            self._transport.write_soon()
-
-    def data_received(self, data: memoryview) -> None:
-        """Decode responses (TransportHandler)."""
-        self._received_bytes += len(data)
-        self._in_callback = True
-        try:
-            self._decode(data)
-        except Exception as error:
-            self._answered = False  # this was no response: back off before the next connection
-            failure = error if isinstance(error, OdradekError) else self._defect(error)
-            if isinstance(failure, InternalError) or not self._interrupt_handshake(failure):
-                self._lose_with(failure, self._queue.awaiting[0] if self._queue.awaiting else None)
-        self._in_callback = False
-        if (self._queue.queued or self._handshake_request) and self._transport is not None:
-            self._transport.write()
-
-    def connection_lost(self, why: str) -> None:
-        """Fail what is outstanding (TransportHandler)."""
-        if not self._interrupt_handshake(ConnectionLost(self.address, why, True)):
-            self._lose(why)
-
-    def _decode(self, data: memoryview) -> None:
-        """Feed received bytes to the responses they belong to."""
-        transport, awaiting = self._transport, self._queue.awaiting
-        while data and self._transport is transport:  # a callback may close it
-            if not awaiting:
-                raise RemoteProtocolError(f"received {len(data)} bytes with no request outstanding")
-            pending = awaiting[0]
-            reply = pending.reply
-            assert reply is not None  # requests without a response are never here
-            data = data[reply.feed(data) :]
-            if not reply.done:
-                return
-            value = failed = None
-            try:
-                value = reply.result()
-            except OdradekError as error:
-                if isinstance(error, RemoteProtocolError):
-                    raise
-                failed = error
-            awaiting.popleft()
-            self._answered = True
-            self._resolve(pending, value, failed)
-
-    # ---- failures --------------------------------------------------------------------------------------------
-
-    def _lose(self, why: str, error_of: Callable[[InFlightRequest[Any]], OdradekError] | None = None) -> None:
-        """The transport is of no use any more: everything outstanding fails, with ConnectionLost by default."""
+    def lose(self, why: str, error_of: ErrorOf | None = None) -> None:
+        """Drop the transport, and fail everything outstanding (see `PipelineHost`)."""
         established = self.state in (State.CONNECTED, State.THROTTLED)
+        answered = self._pipeline is not None and self._pipeline.answered
         self._last_error = why
         self._losses += 1
         self._move(Event.LOST)
         self._detach()
-        if established and (self._answered or self._clock() - self._connected_at > self.options.backoff.max_s):
+        if established and (answered or self._clock() - self._connected_at > self.options.backoff.max_s):
             self._attempts, self.available_at = 0, -math.inf
         else:  # a peer that accepts and hangs up before it has answered is as good as none
             self._back_off()
-        self._fail_outstanding(error_of or (lambda pending: ConnectionLost(self.address, why, pending.sent)))
+        self._fail_outstanding(error_of or connection_lost(self.address, why))
 
-    def _lose_with(self, error: OdradekError, culprit: InFlightRequest[Any] | None = None) -> None:
-        """`culprit` fails with `error`, everything else outstanding because of it."""
-
-        def error_of(pending: InFlightRequest[Any]) -> OdradekError:
-            if pending is culprit:
-                return error
-            return _caused(ConnectionLost(self.address, error.message(), pending.sent), error)
-
-        self._lose(error.message(), error_of)
-
-    def _fail_outstanding(self, error_of: Callable[[InFlightRequest[Any]], OdradekError]) -> None:
+    def _fail_outstanding(self, error_of: ErrorOf) -> None:
         outstanding = self._queue.clear()
         self.incarnation += 1
         for pending in outstanding:
-            self._resolve(pending, None, error_of(pending))
-
-    def _resolve(self, pending: InFlightRequest[T], value: T | None, error: OdradekError | None) -> None:
-        try:
-            pending.resolve(value, error)
-        except Exception as bug:  # of a callback
-            defect = self._defect(bug)
-            if self._transport is not None:
-                self._lose_with(defect)
-
-    def _defect(self, bug: Exception) -> InternalError:
-        """Log a defect with its traceback, and return the error that stands for it."""
-        cause = bug
-        while isinstance(cause, ExceptionGroup) and len(cause.exceptions) == 1:
-            cause = cause.exceptions[0]
-        defect = InternalError(f"connection to {self.address}: {type(cause).__name__}: {cause}")
-        defect.__cause__ = cause
-        log.error("%s; its requests fail, the next one connects again", defect.message(), exc_info=cause)
-        return defect
+            try:
+                pending.resolve(None, error_of(pending))
+            except Exception as bug:  # of a callback
+                internal_error(self.address, bug)
 
     # ---- deadlines -------------------------------------------------------------------------------------------
+
+    def expect_by(self, deadline: float) -> None:
+        """Look for late requests at this time, if not before (see `PipelineHost`)."""
+        self._set_deadline(min(deadline, self._next_deadline))
 
     def _set_deadline(self, at: float) -> None:
         self._next_deadline = at
@@ -567,8 +369,8 @@ class Connection:
     def _expire(self, now: float) -> None:
         if self.state is State.THROTTLED and now >= self._resume_at:
             self._move(Event.RESUMED)
-            if self._transport is not None:
-                self._transport.write()
+            if self._pipeline is not None:
+                self._pipeline.resume()
         outstanding = self._queue.outstanding()
         if late := [pending for pending in outstanding if pending.deadline <= now]:
             self._fail_late(late)
@@ -586,31 +388,9 @@ class Connection:
         return self._used_at + self.options.max_idle_s if idle else deadline
 
     def _fail_late(self, late: Sequence[InFlightRequest[Any]]) -> None:
-        refusal, handshake = self.refusal, self._handshake
-        errors = {
-            pending: _caused(DeadlineError(self.address, pending.limit_s, pending.sent), refusal) for pending in late
-        }
-        if handshake is not None and any(pending.request is None and pending.sent for pending in late):
-            self._interrupt_handshake(errors[late[-1]])
-            return
         why = f"no answer within {late[0].limit_s:g} s"
-
-        def error_of(pending: InFlightRequest[Any]) -> OdradekError:
-            return errors.get(pending) or _caused(ConnectionLost(self.address, why, pending.sent), refusal)
-
-        if self._transport is not None:
-            self._lose(why, error_of)
-        else:
+        error_of = deadline_passed(self.address, why, frozenset(late), self.refusal)
+        if self._pipeline is None:
             self._fail_outstanding(error_of)
-
-
-def _copy(error: OdradekError, pending: InFlightRequest[Any]) -> OdradekError:
-    """Return an error of the connection for one of its requests."""
-    own = copy.copy(error)
-    own.sent = pending.sent
-    return _caused(own, error)
-
-
-def _caused(error: OdradekError, cause: BaseException | None) -> OdradekError:
-    error.__cause__ = cause
-    return error
+        elif not (any(pending.sent for pending in late) and self._pipeline.interrupt_handshake(error_of(late[-1]))):
+            self.lose(why, error_of)

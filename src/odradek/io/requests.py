@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar
 
 import anyio
 
@@ -86,7 +86,6 @@ class InFlightRequest(Generic[T]):
         deadline: When it fails, by the loop's clock (s).
         limit_s: Seconds from its submission to its deadline.
         queue: That of its connection.
-        loop: The running loop of asyncio, if known: waiting takes 3 us less with it.
     """
 
     __slots__ = (
@@ -116,15 +115,14 @@ class InFlightRequest(Generic[T]):
         deadline: float,
         limit_s: float,
         queue: RequestQueue,
-        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self.number, self.buffers, self.reply, self.request = number, buffers, reply, request
         self.size, self.deadline, self.limit_s = size, deadline, limit_s
-        self._queue, self._loop = queue, loop
+        self._queue, self._loop = queue, queue.loop
         self.sent = False
         self.done = False
         self._callbacks: tuple[Callable[[], None], ...] = ()
-        self._value: T | None = None
+        self._value: Any = None
         self._error: OdradekError | None = None
 
     def __await__(self) -> Generator[Any, Any, T]:
@@ -153,7 +151,8 @@ class InFlightRequest(Generic[T]):
         assert self.done
         if self._error is not None:
             raise self._error
-        return cast(T, self._value)
+        value: T = self._value
+        return value
 
     def add_done_callback(self, callback: Callable[[], None]) -> None:
         """Call back in the step in which the result comes; at once if it exists. See `PendingResult`."""
@@ -193,9 +192,16 @@ class RequestQueue:
     """Requests of one connection without a result: not sent; sent and awaiting a response; sent without one to come.
 
     Each list is in order, oldest first.
+
+    Attributes:
+        loop: The running loop of asyncio, if known: waiting for a result takes 3 us less with it.
+        requests: How many there have been, those of handshakes included.
+        sent_bytes, received_bytes: Bytes of requests and of responses; the former without those of handshakes.
     """
 
     def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.requests = self.sent_bytes = self.received_bytes = 0
         self.queued: deque[InFlightRequest[Any]] = deque()
         self.queued_bytes = 0
         self.awaiting: deque[InFlightRequest[Any]] = deque()

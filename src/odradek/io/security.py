@@ -43,6 +43,10 @@ class Security:
         ssl_cafile: PEM file of the authorities that are trusted, instead of the system's.
         ssl_certfile: PEM file of the client's certificate, followed by those that lead to its authority.
         ssl_keyfile: PEM file of its private key, if that is not in `ssl_certfile`.
+        ssl_ca_pem: The text of such a file of authorities; it goes before `ssl_cafile`.
+        ssl_certificate_pem: The text of such a file of certificates, with the private key in it or in `ssl_key_pem`; it
+            goes before `ssl_certfile`.
+        ssl_key_pem: The text of the private key.
         ssl_password: Password of the private key.
         ssl_check_hostname: False to accept a certificate of another host, if it is trusted.
         ssl_context: Used as it is, instead of all other options for TLS.
@@ -59,6 +63,9 @@ class Security:
     ssl_cafile: str | None = None
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
+    ssl_ca_pem: str | None = field(default=None, repr=False)
+    ssl_certificate_pem: str | None = field(default=None, repr=False)
+    ssl_key_pem: str | None = field(default=None, repr=False)
     ssl_password: str | None = field(default=None, repr=False)
     ssl_check_hostname: bool = True
     ssl_context: ssl.SSLContext | None = None
@@ -92,10 +99,13 @@ _TEXTS = (
     "ssl_cafile",
     "ssl_certfile",
     "ssl_keyfile",
+    "ssl_ca_pem",
+    "ssl_certificate_pem",
+    "ssl_key_pem",
     "ssl_password",
 )
 
-_SECRETS = ("sasl_password", "sasl_token", "ssl_password")
+_SECRETS = ("sasl_password", "sasl_token", "ssl_ca_pem", "ssl_certificate_pem", "ssl_key_pem", "ssl_password")
 
 
 class _Secret(str):
@@ -130,6 +140,9 @@ _RULES: dict[str, arguments.Rule] = {
     "ssl_cafile": _FILE,
     "ssl_certfile": _FILE,
     "ssl_keyfile": _FILE,
+    "ssl_ca_pem": _TEXT,
+    "ssl_certificate_pem": _TEXT,
+    "ssl_key_pem": _TEXT,
     "ssl_password": _TEXT,
     "ssl_check_hostname": arguments.flag(),
     "ssl_context": arguments.optional(arguments.instance(ssl.SSLContext, "an ssl.SSLContext")),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from odradek.errors import ConfigError, Unreachable
 from odradek.io.security import Security
@@ -23,34 +25,56 @@ def client_context(security: Security) -> ssl.SSLContext:
     """Return the context for connections to brokers.
 
     Raises:
-        ConfigError: A file has no certificate or key, or its password is wrong.
+        ConfigError: A file or text has no certificate or key, or its password is wrong.
     """
     if security.ssl_context is not None:
         return security.ssl_context
-    try:
-        context = ssl.create_default_context(cafile=security.ssl_cafile)
-    except OSError as error:
-        raise ConfigError(
-            f"ssl_cafile={security.ssl_cafile!r}: no certificates in PEM format: {_text(error)}"
-        ) from None
+    context = _trusting(security)
     context.check_hostname = security.ssl_check_hostname
-    if security.ssl_keyfile is not None and security.ssl_certfile is None:
+    password = security.ssl_password
+    if security.ssl_certificate_pem is not None:
+        with _pem_file(security.ssl_certificate_pem + "\n" + (security.ssl_key_pem or "")) as file:
+            _load_key(context, file, None, password, "ssl_certificate_pem")
+    elif security.ssl_key_pem is not None:
+        raise ConfigError("ssl_key_pem without ssl_certificate_pem: a key needs the certificate it belongs to")
+    elif security.ssl_certfile is not None:
+        option = f"ssl_certfile={security.ssl_certfile!r}"
+        _load_key(context, security.ssl_certfile, security.ssl_keyfile, password, option)
+    elif security.ssl_keyfile is not None:
         raise ConfigError("ssl_keyfile without ssl_certfile: a key needs the certificate it belongs to")
-    if security.ssl_certfile is not None:
-        _load_key(context, security.ssl_certfile, security)
     return context
 
 
-def _load_key(context: ssl.SSLContext, certificate: str, security: Security) -> None:
-    asked: list[bool] = []
-    password = security.ssl_password
+def _trusting(security: Security) -> ssl.SSLContext:
+    """Return a context that trusts the authorities of the options."""
+    text, file = security.ssl_ca_pem, security.ssl_cafile
+    option = f"ssl_cafile={file!r}" if text is None else "ssl_ca_pem"
     try:
-        context.load_cert_chain(certificate, security.ssl_keyfile, _password(password, asked))
+        context = ssl.create_default_context(cafile=file) if text is None else ssl.create_default_context(cadata=text)
+    except (OSError, TypeError) as error:  # TypeError: it is not ASCII
+        raise ConfigError(f"{option}: no certificates in PEM format: {_text(error)}") from None
+    return context
+
+
+@contextmanager
+def _pem_file(text: str) -> Iterator[str]:
+    """Write a text to a file that this user alone can read: OpenSSL takes a private key from a file only."""
+    with tempfile.NamedTemporaryFile("w", prefix="odradek-", suffix=".pem") as file:
+        file.write(text)
+        file.flush()
+        yield file.name
+
+
+def _load_key(context: ssl.SSLContext, certificate: str, key: str | None, password: str | None, option: str) -> None:
+    """Load certificate and key of a client from files; an error names the option."""
+    asked: list[bool] = []
+    try:
+        context.load_cert_chain(certificate, key, _password(password, asked))
     except OSError as error:
         why = _text(error)
         if asked:
             why = "its private key is encrypted: " + ("wrong ssl_password" if password else "set ssl_password")
-        raise ConfigError(f"ssl_certfile={certificate!r}: {why}") from None
+        raise ConfigError(f"{option}: {why}") from None
 
 
 def _password(password: str | None, asked: list[bool]) -> Callable[[], str]:

@@ -1,4 +1,4 @@
-"""The pipeline file: reads TOML into checked values, and reports every mistake with its line and key.
+"""The values of a pipeline file, checked.
 
     [source]
     zookeeper = "zk1:2181,zk2:2181/kafka"
@@ -10,109 +10,132 @@
     fields = "id bigint, user string"
     time = "ts"
     [flows.orders.sink]
-    kind = "parquet"
     path = "tables/orders"
     partition_by = ["date", "hour"]
 
-The models below are the reference: each field's description gives its meaning, unit and default.
+Relative paths start from the directory of the file.
+
+The models below are the reference: the text below each field gives its meaning and unit.
 """
 
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 from zoneinfo import ZoneInfo
 
+import tomlkit
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
-    PrivateAttr,
     ValidationError,
-    field_validator,
+    ValidationInfo,
     model_validator,
 )
+from tomlkit.exceptions import ParseError
+from tomlkit.items import AoT, Table
 
 from odradek.client.connect import connect
 from odradek.errors import ConfigError
+from odradek.pipeline.decode import Decoding, Kind, parse_ddl
+from odradek.pipeline.layout import PartitionColumn, parse_columns, resolve_location
 from odradek.spark.values import parse_bytes
 
-__all__ = [
-    "Audit",
-    "DeadLetterConfig",
-    "Decode",
-    "Flow",
-    "Pipeline",
-    "PipelineFileError",
-    "RunConfig",
-    "SinkConfig",
-    "SourceConfig",
-    "load",
-]
+__all__ = ["ConfigTable", "Flow", "Pipeline", "PipelineFileError", "SourceConfig", "load"]
 
 
-class PipelineFileError(ConfigError):
-    """The pipeline file has mistakes.
-
-    Args:
-        mistakes: All of them, each with file, line and key.
-    """
-
-    def __init__(self, *mistakes: str) -> None:
-        super().__init__(*mistakes)
-        self.mistakes = mistakes
-
-    def message(self) -> str:
-        return "\n".join(self.mistakes)
+# ---- values; a ConfigError, which is a ValueError, is a mistake of the key -----------------------------------
 
 
-# ---- sizes --------------------------------------------------------------------------------------------------
+def _folder(info: ValidationInfo) -> Path:
+    """Return the directory that relative paths start from."""
+    return Path((info.context or {}).get("folder", ""))
 
 
 def _size(value: object) -> object:
-    if not isinstance(value, str):
-        return value
     try:
-        return parse_bytes(value, "")
+        return parse_bytes(value, "") if isinstance(value, str) else value
     except ConfigError:
         raise ValueError('a size is a number of bytes, or like "64k", "128m", "2g"') from None
 
 
+def _absolute(path: str, info: ValidationInfo) -> str:
+    return str((_folder(info) / path).absolute())
+
+
+def _log_directory(text: str, info: ValidationInfo) -> str:
+    parts = re.split(r"^([0-9]+@)", text)
+    return "".join(parts[:-1]) + _absolute(parts[-1], info)
+
+
+def _location(path: str, info: ValidationInfo) -> str:
+    return resolve_location(path, info.data.get("kind", "delta"), _folder(info))
+
+
+def _columns(columns: list[str], info: ValidationInfo) -> list[str]:
+    parse_columns(columns, info.data.get("kind", "delta"))
+    return columns
+
+
+def _parsed(parse: Callable[[str], object], mistake: str = "{}") -> AfterValidator:
+    """Return a validator of texts: a mistake is what a function returns None for, or an error of it."""
+
+    def check(text: str) -> str:
+        try:
+            result = parse(text)
+        except (ValueError, KeyError, OSError, re.error) as error:
+            raise ValueError(mistake.format(error)) from None
+        if result is None:
+            raise ValueError(mistake)
+        return text
+
+    return AfterValidator(check)
+
+
+KafkaUrl: TypeAlias = Annotated[
+    str, _parsed(connect), _parsed(re.compile("kafka[:+]").match, "a cluster of 0.7 is named by zookeeper or brokers")
+]  # connect opens nothing
 Size: TypeAlias = Annotated[int, BeforeValidator(_size), Field(gt=0)]
+File: TypeAlias = Annotated[str, AfterValidator(_absolute)]
+Location: TypeAlias = Annotated[str, Field(min_length=1), AfterValidator(_location)]
+TableName: TypeAlias = Annotated[
+    str, _parsed(re.compile(r"\w[\w-]*(\.\w[\w-]*)+").fullmatch, "a table's identifier is `namespace.name`")
+]
+FlowName: TypeAlias = Annotated[
+    str, _parsed(re.compile(r"[\w-]{1,64}", re.ASCII).fullmatch, "a name has letters, digits, _ and -, at most 64")
+]
 
 
-# ---- the file -----------------------------------------------------------------------------------------------
+# ---- the file ------------------------------------------------------------------------------------------------
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+class ConfigTable(BaseModel):
+    """A table of the file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
 
-class SourceConfig(_Table):
+class SourceConfig(ConfigTable):
     """The source of the flows: exactly one of the four."""
 
-    kafka: str | None = Field(
-        default=None,
-        description="`kafka://host:port,...` of a cluster of 0.8 or later, also with `+ssl` and `+sasl`; secrets come "
-        "from the environment (`ODRADEK_SASL_PASSWORD`)",
-    )
-    zookeeper: str | None = Field(default=None, description="`host:port,host:port/chroot` of a 0.7 cluster")
-    brokers: str | None = Field(default=None, description="`id@host:port,...` of a 0.7 cluster without ZooKeeper")
-    logs: list[str] | None = Field(
-        default=None, description="log directories, read without a broker; globs are allowed"
-    )
-    fetchers_per_broker: int = Field(
-        default=2, ge=1, description="maximum number of tasks that read from one broker at the same time"
-    )
-    max_message_bytes: Size = Field(
-        default=1_000_000,
-        le=1 << 30,
-        description="size of the largest message: as the brokers' `max.message.size`; with `kafka` 64 MiB by default",
-    )
+    kafka: KafkaUrl | None = None
+    """`kafka://host:port,...` of a cluster of 0.8 or later, also with `+ssl` and `+sasl`; secrets come from the
+    environment (`ODRADEK_SASL_PASSWORD`)"""
+    zookeeper: str | None = None
+    """`host:port,host:port/chroot` of a 0.7 cluster"""
+    brokers: str | None = None
+    """`id@host:port,...` of a 0.7 cluster without ZooKeeper"""
+    logs: list[Annotated[str, AfterValidator(_log_directory)]] | None = None
+    """log directories, read without a broker; globs are allowed"""
+    fetchers_per_broker: int = Field(default=2, ge=1)
+    """maximum number of tasks that read from one broker at the same time"""
+    max_message_bytes: Size = Field(default=1_000_000, le=1 << 30)
+    """size of the largest message: as the brokers' `max.message.size`; with `kafka` 64 MiB by default"""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -120,145 +143,169 @@ class SourceConfig(_Table):
             raise ValueError("give exactly one of kafka, zookeeper, brokers and logs")
         return self
 
-    @field_validator("kafka")
-    @classmethod
-    def _url(cls, url: str | None) -> str | None:
-        if url is None:
-            return None
-        try:
-            connect(url)  # which opens nothing
-        except ConfigError as error:
-            raise ValueError(error.message()) from None
-        if not url.startswith("kafka:") and not url.startswith("kafka+"):
-            raise ValueError("a cluster of 0.7 is named by zookeeper or brokers")
-        return url
 
-
-class RunConfig(_Table):
+class RunConfig(ConfigTable):
     """Limits and settings of a run."""
 
-    checkpoint: str = Field(default=".odradek", description="directory for Spark's checkpoints and the reports of runs")
-    batch_bytes: Size = Field(default=1 << 30, description="maximum bytes of log in one batch, that is in one commit")
-    max_bytes: Size | None = Field(
-        default=None, description="end the run after this many bytes of log; the next run continues"
-    )
-    batch_records: int = Field(
-        default=5_000_000, gt=0, description="the same as `batch_bytes`, for `kafka`: maximum records in one batch"
-    )
-    max_records: int | None = Field(
-        default=None, gt=0, description="the same as `max_bytes`, for `kafka`: end the run after this many records"
-    )
-    max_minutes: float | None = Field(
-        default=None, gt=0, description="end the run after the batch in which this time passes (min)"
-    )
-    max_error_percent: float = Field(
-        default=0.0,
-        ge=0,
-        le=100,
-        description="a batch with a larger share of dead records is not committed (percent)",
-    )
+    state: File = Field(default=".odradek", validate_default=True)
+    """directory for the reports of the newest 200 runs, and for what is remembered of each table"""
+    batch_bytes: Size = 1 << 30
+    """maximum bytes of log in one batch, that is in one commit"""
+    max_bytes: Size | None = None
+    """end the run after this many bytes of log; the next run continues"""
+    batch_records: int = Field(default=5_000_000, gt=0)
+    """the same as `batch_bytes`, for `kafka`: maximum records in one batch"""
+    max_records: int | None = Field(default=None, gt=0)
+    """the same as `max_bytes`, for `kafka`: end the run after this many records"""
+    max_minutes: float | None = Field(default=None, gt=0)
+    """end the run after the batch in which this time passes (min)"""
+    max_error_percent: float = Field(default=0.0, ge=0, le=100)
+    """a batch with a larger share of dead records is not committed (percent)"""
+    prometheus_file: Annotated[str, Field(pattern=r"\.prom$"), AfterValidator(_absolute)] | None = None
+    """write the metrics of runs to this file, for node_exporter's textfile collector: `NAME.prom`"""
+    openlineage: dict[str, Any] | None = None
+    """send lineage of runs there: the transport, as openlineage-python configures it, such as
+    `{ type = "http", url = "http://host:5000" }`"""
 
 
-class Decode(_Table):
+DECODE_KEYS = ("fields", "schema_file", "descriptors", "message", "registry")
+
+DECODE_KINDS: Mapping[Kind, tuple[set[str], set[str]]] = {
+    "raw": (set(), set()),
+    "json": ({"fields"}, set()),
+    "avro": ({"schema_file"}, set()),
+    "protobuf": ({"descriptors", "message"}, {"fields"}),
+    "confluent": ({"registry"}, {"fields", "schema_file", "descriptors", "message"}),
+}
+"""Kind -> the keys that it needs, and those that it may have."""
+
+
+class Decode(ConfigTable):
     """The decoding of a record's bytes."""
 
-    kind: Literal["raw", "json", "avro"] = Field(default="raw", description="raw keeps the bytes in a column `value`")
-    fields: str | None = Field(
-        default=None, description="json: the columns, as Spark writes them: `id bigint, user string`"
-    )
-    schema_file: str | None = Field(default=None, description="avro: the file of the writer's schema")
-    time: str | None = Field(
-        default=None, description="the column with the record's time; default: the time it was read"
-    )
-    time_format: Literal["s", "ms", "us", "iso"] = Field(
-        default="ms", description="unit since the epoch, or ISO 8601 text"
-    )
-    time_behind_days: float | None = Field(
-        default=None,
-        gt=0,
-        description="a record with a time more than this before its batch was planned is dead (days)",
-    )
-    time_ahead_days: float | None = Field(
-        default=None, gt=0, description="a record with a time more than this after its batch was planned is dead (days)"
-    )
+    kind: Kind = "raw"
+    """raw keeps the bytes in a column `value`"""
+    fields: Annotated[str, _parsed(parse_ddl)] | None = None
+    """json: the columns, as Spark writes them: `id bigint, user string`; protobuf: the fields to take"""
+    schema_file: File | None = None
+    """avro: the file of the writer's schema; confluent: that of the reader's; without it, the columns are those of the
+    registry's newest schema of `TOPIC-value`"""
+    descriptors: File | None = None
+    """protobuf: the descriptor file that `protoc -o` writes"""
+    message: str | None = None
+    """protobuf: full name of the message, `shop.Order`"""
+    registry: dict[str, str] | None = None
+    """confluent: the schema registry's `url`, and what else confluent-kafka's client takes"""
+    time: str | None = None
+    """the column with the record's time, or its date; default: the time it was read"""
+    time_format: Literal["s", "ms", "us", "iso"] = "ms"
+    """unit since the epoch, or ISO 8601 text"""
+
+    def decoding(self) -> Decoding:
+        """Return the decoding of values. Raises ConfigError if a schema cannot be read."""
+        contents: dict[str, bytes] = {}
+        for key in ("schema_file", "descriptors"):
+            path: str | None = getattr(self, key)
+            try:
+                contents[key] = b"" if path is None else Path(path).read_bytes()
+            except OSError as error:
+                raise ConfigError(f"{key} = {path!r} cannot be read: {error.strerror}") from error
+        return Decoding(
+            self.kind, fields=None if self.fields is None else parse_ddl(self.fields),
+            schema=contents["schema_file"].decode("utf-8", "replace"), descriptors=contents["descriptors"],
+            message=self.message or "", registry=self.registry or {},
+        )  # fmt: skip
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
-        for kind, name in (("json", "fields"), ("avro", "schema_file")):
-            if (getattr(self, name) is not None) != (self.kind == kind):
-                raise ValueError(f"kind {kind!r} needs {name}, and no other kind has it")
+        named = {name for name in DECODE_KEYS if getattr(self, name) is not None}
+        needed, allowed = DECODE_KINDS[self.kind]
+        if missing := sorted(needed - named):
+            raise ValueError(f"kind {self.kind!r} needs {' and '.join(missing)}")
+        if wrong := sorted(named - needed - allowed):
+            raise ValueError(f"kind {self.kind!r} has no {wrong[0]}")
         if self.kind == "raw" and self.time is not None:
             raise ValueError("raw records have no columns to take a time from")
-        if self.time is None and (self.time_behind_days or self.time_ahead_days):
-            raise ValueError("time_behind_days and time_ahead_days need time")
         return self
 
 
-class SinkConfig(_Table):
+class UniqueConfig(ConfigTable):
+    """The rows of a table that has each id once."""
+
+    field: str = Field(min_length=1)
+    """the column with the id; rows without one are all kept"""
+    hours: float = Field(gt=0)
+    """rows with the same id are left out if their times differ by at most this"""
+
+
+class SinkConfig(ConfigTable):
     """The table to write."""
 
-    kind: Literal["parquet", "delta"] = Field(default="parquet", description="parquet with a ledger, or a Delta table")
-    path: str = Field(min_length=1, description="directory of the table")
-    partition_by: list[Literal["topic", "date", "hour"]] = Field(
-        default=["topic", "date"], description="directories of the table, outermost first"
-    )
-    zone: str = Field(default="UTC", description="time zone of date and hour")
-    file_bytes: Size = Field(default=256 << 20, description="approximate size of the files that `compact` writes")
-    compression: Literal["zstd", "snappy", "gzip", "none"] = Field(
-        default="zstd", description="compression of the Parquet files"
-    )
+    kind: Literal["delta", "iceberg"] = "delta"
+    """Delta Lake, or Apache Iceberg"""
+    path: Location
+    """location of the table: a directory, or a URL such as `s3://bucket/orders`"""
+    partition_by: Annotated[list[str], AfterValidator(_columns)] = ["topic", "date"]
+    """columns that divide the table: `topic`, `date` and `hour` of the record's time, any decoded field; with iceberg
+    also `bucket(16, field)` and `truncate(4, field)`"""
+    zone: Annotated[str, _parsed(ZoneInfo, "no such time zone")] = "UTC"
+    """time zone of date and hour; with iceberg it is UTC"""
+    file_bytes: Size = 256 << 20
+    """approximate size of the files that `compact` writes"""
+    compression: Literal["zstd", "snappy", "gzip", "none"] = "zstd"
+    """compression of the Parquet files"""
+    options: dict[str, str] = {}
+    """options of the object store, as deltalake or pyiceberg name them"""
+    last_by: list[str] = []
+    """delta: keep the last row of each value of these columns, such as `key`, whose tombstones delete"""
+    unique: UniqueConfig | None = None
+    """delta: keep one row of each id within a window"""
+    table: TableName | None = None
+    """iceberg: `namespace.name` in the catalog; default: `odradek.` and the flow's name"""
+    catalog: dict[str, str] | None = None
+    """iceberg: the catalog, as pyiceberg configures it; default: a file in `run.state`"""
 
-    @field_validator("zone")
-    @classmethod
-    def _known(cls, zone: str) -> str:
-        try:
-            ZoneInfo(zone)
-        except (KeyError, ValueError, OSError):
-            raise ValueError("no such time zone") from None
-        return zone
+    @model_validator(mode="after")
+    def _of_this_kind(self) -> Self:
+        if self.kind != "iceberg" and (self.table or self.catalog):
+            raise ValueError("table and catalog are for kind = 'iceberg'")
+        if self.kind == "iceberg" and self.zone != "UTC":
+            raise ValueError("Iceberg's days and hours are those of UTC: leave out zone")
+        if self.kind == "iceberg" and (self.last_by or self.unique):
+            raise ValueError("last_by and unique are for kind = 'delta': pyiceberg cannot merge a batch in one commit")
+        if self.last_by and self.unique:
+            raise ValueError("use either last_by or unique")
+        return self
 
-    @field_validator("partition_by")
-    @classmethod
-    def _once(cls, columns: list[str]) -> list[str]:
-        if len(set(columns)) < len(columns):
-            raise ValueError("a column is named twice")
-        return columns
+    @property
+    def columns(self) -> tuple[PartitionColumn, ...]:
+        """The partition columns."""
+        return parse_columns(self.partition_by, self.kind)
 
 
-class DeadLetterConfig(_Table):
+class DeadLetterConfig(ConfigTable):
     """The table of records that could not be decoded."""
 
-    path: str = Field(
-        min_length=1, description="directory; each row has the raw bytes, the reason, and the record's position"
-    )
+    path: Location
+    """location of the table, as `sink.path`; each row has the raw bytes, the reason, and the record's position"""
 
 
-class Audit(_Table):
-    """Counts of records by time."""
-
-    bucket_minutes: int = Field(default=10, ge=1, le=1440, description="length of a bucket (min)")
-    topic: str | None = Field(default=None, description="also send the counts of each batch to this topic")
-
-
-class Flow(_Table):
+class Flow(ConfigTable):
     """Topics that are written to one table."""
 
-    topics: list[str] | None = Field(default=None, min_length=1, description="the topics; or use `pattern`")
-    pattern: str | None = Field(default=None, description="all topics that this regular expression matches as a whole")
-    exclude: list[str] = Field(default=[], description="topics to leave out")
-    start: Literal["earliest", "latest"] = Field(
-        default="earliest",
-        description="where the first run begins; topics and partitions that appear later are read from their beginning",
-    )
-    data_loss: Literal["fail", "skip"] = Field(
-        default="fail",
-        description="what to do when the log no longer has the next messages: `skip` records the gap",
-    )
-    corrupt: Literal["fail", "skip", "dead"] = Field(default="fail", description="what to do about corrupt messages")
+    topics: list[str] | None = Field(default=None, min_length=1)
+    """the topics; or use `pattern`"""
+    pattern: Annotated[str, _parsed(re.compile, "not a regular expression: {}")] | None = None
+    """all topics that this regular expression matches as a whole"""
+    start: Literal["earliest", "latest"] = "earliest"
+    """position where the first run begins; topics and partitions that appear later are read from their beginning"""
+    data_loss: Literal["fail", "skip"] = "fail"
+    """policy for messages that the log no longer has: `skip` records the gap"""
+    corrupt: Literal["fail", "skip", "dead"] = "fail"
+    """policy for corrupt messages: `skip` is for 0.7 only, and records the gap"""
     decode: Decode = Decode()
     sink: SinkConfig
     dead: DeadLetterConfig | None = None
-    audit: Audit = Audit()
 
     @model_validator(mode="after")
     def _chosen(self) -> Self:
@@ -268,29 +315,13 @@ class Flow(_Table):
             raise ValueError("a flow that decodes, or has corrupt = 'dead', needs a table [dead] with a path")
         return self
 
-    @field_validator("pattern")
-    @classmethod
-    def _compiles(cls, pattern: str | None) -> str | None:
-        try:
-            re.compile(pattern or "")
-        except re.error as error:
-            raise ValueError(f"not a regular expression: {error}") from None
-        return pattern
 
-
-class Pipeline(_Table):
+class Pipeline(ConfigTable):
     """The whole file."""
-
-    _file: str = PrivateAttr("")
-    _lines: Mapping[tuple[str, ...], int] = PrivateAttr({})
 
     source: SourceConfig
     run: RunConfig = RunConfig()
-    flows: dict[str, Flow] = Field(min_length=1)
-
-    def where(self, *key: str) -> str:
-        """Return file, line and name of a key, or of the nearest enclosing table in the file, for errors."""
-        return _where(self._file, self._lines, key)
+    flows: dict[FlowName, Flow] = Field(min_length=1)
 
     @property
     def unit(self) -> str:
@@ -316,32 +347,37 @@ class Pipeline(_Table):
         if named := sorted(wrong & self.run.model_fields_set):
             unit, right = ("records", "records") if by_records else ("bytes of log", "bytes")
             raise ValueError(f"run.{named[0]}: this source counts {unit}: use batch_{right} and max_{right}")
-        for name, flow in self.flows.items():
-            if by_records and flow.corrupt == "skip":
-                raise ValueError(f"flow {name!r}: corrupt = 'skip' is for 0.7: use 'dead', which keeps the bytes")
-        return self
-
-    @model_validator(mode="after")
-    def _apart(self) -> Self:
         owners: dict[str, str] = {}
         for name, flow in self.flows.items():
+            if by_records and flow.corrupt == "skip":
+                what = "corrupt = 'skip' is for 0.7: use 'dead', which keeps the bytes of a batch"
+                raise ValueError(f"flow {name!r}: {what}")
             for path in (flow.sink.path, *([flow.dead.path] if flow.dead else [])):
-                directory = str(Path(path))
-                if directory in owners:
-                    raise ValueError(f"flows {owners[directory]!r} and {name!r} both write to {path!r}")
-                owners[directory] = name
+                if path in owners:
+                    raise ValueError(f"flows {owners[path]!r} and {name!r} both write to {path!r}")
+                for other in owners:
+                    if path.startswith(f"{other}/") or other.startswith(f"{path}/"):
+                        raise ValueError(f"{path!r} and {other!r} are inside one another: `clean` would mix them up")
+                owners[path] = name
         return self
 
-    @field_validator("flows")
-    @classmethod
-    def _named(cls, flows: dict[str, Flow]) -> dict[str, Flow]:
-        for name in flows:
-            if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
-                raise ValueError(f"the flow {name!r}: a name has letters, digits, _ and -, at most 64")
-        return flows
+
+# ---- mistakes, with their lines ------------------------------------------------------------------------------
 
 
-# ---- reading it ---------------------------------------------------------------------------------------------
+class PipelineFileError(ConfigError):
+    """The pipeline file has mistakes.
+
+    Args:
+        mistakes: All of them, each with file, line and key.
+    """
+
+    def __init__(self, *mistakes: str) -> None:
+        super().__init__(*mistakes)
+        self.mistakes = mistakes
+
+    def message(self) -> str:
+        return "\n".join(self.mistakes)
 
 
 def load(path: str | Path) -> Pipeline:
@@ -352,80 +388,62 @@ def load(path: str | Path) -> Pipeline:
     """
     file = Path(path)
     try:
-        text = file.read_text("utf-8")
-        pipeline = Pipeline.model_validate(tomllib.loads(text))
+        document = tomlkit.parse(file.read_text("utf-8"))
+        body = {"run": {}, **document.unwrap()}  # whose default has a path that starts from the file's directory
+        return Pipeline.model_validate(body, context={"folder": file.absolute().parent})
     except OSError as error:
         raise PipelineFileError(f"{file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise PipelineFileError(f"{file}: not UTF-8: {error.reason} at byte {error.start}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise PipelineFileError(f"{file}: not TOML: {error}") from error
+    except ParseError as error:
+        raise PipelineFileError(f"{file}:{error.line}: not TOML: {error}") from error
     except ValidationError as error:
-        lines = _lines(text)
-        mistakes = sorted(_described(file, lines, dict(each)) for each in error.errors())
-        raise PipelineFileError(*(words for _, words in mistakes)) from None
-    pipeline._file, pipeline._lines = str(file), _lines(text)
-    return pipeline
+        lines: dict[tuple[str, ...], int] = {}
+        _note_lines(document, (), 1, lines)
+        mistakes = sorted(_mistake(dict(each), lines) for each in error.errors())
+        raise PipelineFileError(*(f"{file}:{line}: {text}" for line, text in mistakes)) from None
 
 
-def _line(lines: Mapping[tuple[str, ...], int], key: tuple[str, ...]) -> int:
-    while key and key not in lines:
-        key = key[:-1]
-    return lines.get(key, 1)
-
-
-def _where(file: object, lines: Mapping[tuple[str, ...], int], key: tuple[str, ...]) -> str:
-    return f"{file}:{_line(lines, key)}: {'.'.join(key) or 'the file'}"
-
-
-def _described(file: Path, lines: Mapping[tuple[str, ...], int], mistake: Mapping[str, Any]) -> tuple[int, str]:
-    key = tuple(part for part in mistake["loc"] if isinstance(part, str))
+def _mistake(mistake: Mapping[str, Any], lines: Mapping[tuple[str, ...], int]) -> tuple[int, str]:
+    """Return the line of a mistake, and its key with what is wrong."""
+    key = tuple(part for part in mistake["loc"] if isinstance(part, str) and part != "[key]")
     text = mistake["msg"].removeprefix("Value error, ")
-    value = mistake.get("input")
-    shown = f" (it is {value!r})" if isinstance(value, str | int | float | bool) else ""
-    match mistake["type"]:
-        case "extra_forbidden":
-            text, shown = f"unknown key; known here: {', '.join(_known_keys(key[:-1]))}", ""
-        case "missing":
-            text, shown = "it is missing", ""
-    return _line(lines, key), f"{_where(file, lines, key)}: {text}{shown}"
+    match mistake["type"], mistake.get("input"):
+        case "extra_forbidden", _:
+            text = f"unknown key; known here: {', '.join(_known_keys(key[:-1]))}"
+        case "missing", _:
+            text = "it is missing"
+        case _, str() | int() | float() as value:
+            text += f" (it is {value!r})"
+    line = next((lines[key[:length]] for length in range(len(key), 0, -1) if key[:length] in lines), 1)
+    return line, f"{'.'.join(key) or 'the file'}: {text}"
 
 
 def _known_keys(table: tuple[str, ...]) -> list[str]:
+    """Return the keys of a table of the file."""
     model: type[BaseModel] = Pipeline
-    for part in table:
-        if model is Pipeline and part == "flows":
-            model = Flow
-        elif isinstance(inner := _model_of(model, part), type):
-            model = inner
+    for part in (*table[:1], *table[2:]) if table[:1] == ("flows",) else table:  # without the name of a flow
+        annotation = model.model_fields[part].annotation
+        kinds = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
+        model = next(kind for kind in kinds if issubclass(kind, BaseModel))
     return sorted(model.model_fields)
 
 
-def _model_of(model: type[BaseModel], name: str) -> type[BaseModel] | None:
-    tables: dict[str, type[BaseModel]] = {
-        "source": SourceConfig, "run": RunConfig, "decode": Decode, "sink": SinkConfig, "dead": DeadLetterConfig,
-        "audit": Audit
-    }  # fmt: skip
-    return tables.get(name) if name in model.model_fields else None
-
-
-_HEADER = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?")
-_KEY = re.compile(r"\s*((?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*'))*)\s*=")
-
-
-def _lines(text: str) -> dict[tuple[str, ...], int]:
-    """Return the line of each key. Finds tables and keys that begin a line, as is usual."""
-    numbers: dict[tuple[str, ...], int] = {}
-    table: tuple[str, ...] = ()
-    for number, line in enumerate(text.splitlines(), 1):
-        if header := _HEADER.fullmatch(line):
-            table = tuple(_parts(header[1]))
-            for depth in range(1, len(table) + 1):
-                numbers.setdefault(table[:depth], number)
-        elif key := _KEY.match(line):
-            numbers.setdefault((*table, *_parts(key[1])), number)
-    return numbers
-
-
-def _parts(key: str) -> Iterator[str]:
-    return (part.strip().strip("\"'") for part in key.split("."))
+def _note_lines(container: Any, table: tuple[str, ...], line: int, lines: dict[tuple[str, ...], int]) -> int:
+    """Add the lines of a container's keys; return the line after it."""
+    for key, item in container.body:
+        if key is None:  # a comment, or blank lines
+            line += item.as_string().count("\n")
+            continue
+        path = (*table, key.key)
+        if isinstance(item, Table):
+            has_header = not (item.is_super_table() or key.is_dotted())
+            line += item.trivia.indent.count("\n")
+            lines.setdefault(path, line)
+            line = _note_lines(item.value, path, line + has_header, lines)
+        elif isinstance(item, AoT):
+            line += item.as_string().count("\n")
+        else:
+            lines.setdefault(path, line)
+            line += (item.trivia.indent + item.as_string() + item.trivia.trail).count("\n")
+    return line

@@ -1,148 +1,302 @@
-"""Commits to a Delta table, through delta-rs and without Spark.
+"""Delta tables, through deltalake (delta-rs) and without Spark.
 
-The ledger's entry is part of the commit, as metadata. The commit makes a batch part of the table; if a crash prevented
-the ledger's entry, it is restored from the commit.
+Each batch is a transaction of the application `odradek:<flow>`, whose version is the batch's number: Delta refuses a
+commit when another one of the same application was made meanwhile. The batch's record is part of the commit's metadata.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, date, datetime
+from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
 from odradek.errors import ConfigError
-from odradek.pipeline.decode import RECORD_TIME
-from odradek.pipeline.ledger import DataFile, Ledger, LedgerEntry
-from odradek.pipeline.times import seconds
+from odradek.pipeline.commits import Commit
+from odradek.pipeline.errors import TableConflict, TableHistoryLost, TableMismatch
+from odradek.pipeline.layout import RECORD_TIME, storage_errors
+from odradek.pipeline.merge import DELETED, FIRST_TIME, LAST_TIME, MergeRule, last_rows, read_files, unique_rows
+from odradek.pipeline.table import DataFile, ListedFile, Table, TableOptions
 
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
-
-__all__ = ["DeltaLog", "refused"]
-
-METADATA = "odradek"
-"""Key of the entry in a commit."""
-
-COLUMNS = {"topic": pa.string(), "date": pa.date32(), "hour": pa.int32()}
-
-
-class DeltaLog:
-    """The log of a Delta table that one flow writes.
-
-    Args:
-        root: Directory of the table.
-        flow: Name of the flow; its batches are transactions of the application `odradek:<flow>`.
-        partition_by: The table's partition columns.
-    """
-
-    def __init__(self, root: Path, flow: str, partition_by: Sequence[str]) -> None:
-        self.root, self.application, self.partition_by = root, f"odradek:{flow}", list(partition_by)
-
-    def newest(self) -> LedgerEntry | None:
-        """Return the entry of the newest commit of this flow, or None."""
-        table = self._table()
-        if table is None or table.transaction_version(self.application) is None:
-            return None
-        for commit in table.history():
-            if METADATA in commit:
-                return LedgerEntry.decode(commit[METADATA].encode())
-        return None
-
-    def finish(self, ledger: Ledger) -> None:
-        """Write the entry of the newest commit to the ledger if a crash prevented that."""
-        newest, tail = self.newest(), ledger.tail()
-        if newest is not None and newest.batch > (tail.batch if tail else -1):
-            ledger.commit(newest)
-
-    def files(self) -> dict[str, DataFile]:
-        """Return the current files of the table, by path."""
-        table = self._table()
-        rows = [] if table is None else pa.table(table.get_add_actions(flatten=True)).to_pylist()
-        return {file.path: file for file in map(_listed, rows)}
-
-    def compact(self, size: int) -> None:
-        """Merge small files into files of about `size` bytes, in a commit that changes no rows."""
-        table = self._table()
-        if table is not None:
-            table.optimize.compact(target_size=size)
-
-    def commit(self, entry: LedgerEntry) -> None:
-        """Make the files of an entry part of the table. Does nothing without files, or if already committed."""
-        from deltalake import CommitProperties, Transaction
-        from deltalake.transaction import create_table_with_add_actions
-
-        if not entry.files:
-            return
-        properties = CommitProperties(
-            custom_metadata={METADATA: entry.encode().decode()},
-            app_transactions=[Transaction(self.application, entry.batch)],
-        )
-        actions = [_add(file, int(entry.written * 1000)) for file in entry.files]
-        schema = self._schema(entry.files[0])
-        table = self._table()
-        if table is None:
-            create_table_with_add_actions(
-                str(self.root), schema, actions, "error", self.partition_by, commit_properties=properties
-            )
-        elif self._version(table) < entry.batch:
-            self._widen(table, schema)
-            table.create_write_transaction(actions, "append", schema, self.partition_by, commit_properties=properties)
-
-    def _widen(self, table: DeltaTable, schema: Any) -> None:
-        """Add the columns that the table lacks, in a commit of its own: Delta readers see declared columns only."""
-        known = {field.name for field in table.schema().fields}
-        new = [field for field in schema.fields if field.name not in known]
-        if new:
-            table.alter.add_columns(new)
-
-    def _version(self, table: DeltaTable) -> int:
-        version = table.transaction_version(self.application)
-        return -1 if version is None else version
-
-    def _table(self) -> DeltaTable | None:
-        try:
-            from deltalake import DeltaTable
-        except ImportError:
-            raise ConfigError("deltalake is not installed: pip install odradek[pipeline]") from None
-        return DeltaTable(str(self.root)) if DeltaTable.is_deltatable(str(self.root)) else None
-
-    def _schema(self, file: DataFile) -> Any:
-        from deltalake import Schema
-
-        fields = {field.name: field for field in pq.read_schema(self.root / file.path)}
-        fields |= {name: pa.field(name, COLUMNS[name]) for name in self.partition_by}
-        return Schema.from_arrow(pa.schema(list(fields.values())))
-
-
-def refused(columns: Mapping[str, pa.DataType]) -> str:
-    """Return the reason why Delta cannot have such columns, or ""."""
-    from deltalake import Schema
-
-    try:
-        Schema.from_arrow(pa.schema(list(columns.items())))
-    except Exception as error:  # deltalake raises no narrower class
-        return str(error).splitlines()[0]
-    return ""
-
-
-def _listed(row: Mapping[str, Any]) -> DataFile:
-    partition = {
-        name.removeprefix("partition."): f"{value:02}" if isinstance(value, int) else str(value)
-        for name, value in row.items()
-        if name.startswith("partition.")
-    }
-    least, most = (seconds(row.get(f"{which}.{RECORD_TIME}")) for which in ("min", "max"))
-    return DataFile(unquote(row["path"]), row["num_records"] or 0, row["size_bytes"], partition, least, most)
-
-
-def _add(file: DataFile, when: int) -> Any:
+try:
+    import deltalake
+    from deltalake import CommitProperties, Transaction
+    from deltalake.exceptions import CommitFailedError, DeltaError
     from deltalake.transaction import AddAction
+except ImportError:  # pragma: no cover
+    raise ConfigError("deltalake is not installed: pip install 'odradek[pipeline]'") from None
 
-    partition: Mapping[str, str | None] = dict(file.partition)
-    stats = json.dumps({"numRecords": file.rows})
-    return AddAction(file.path, file.size, partition, when, True, stats)
+__all__ = ["DeltaTable", "column_statistics"]
+
+BATCH_ROWS = 16_384
+"""Rows in memory at a time."""
+
+APPENDABLE = frozenset({"appendOnly", "changeDataFeed", "invariants", "timestampNtz"})
+"""Features of tables to which files of plain columns can be appended."""
+
+LIMITS = (1, 16, 256, None)
+"""Commits that are searched for the flow's newest one: it is nearly always the newest of all."""
+
+
+class DeltaTable(Table):
+    """A Delta table."""
+
+    conflicts = (CommitFailedError,)
+    failures = (DeltaError, OSError)
+
+    def __init__(self, options: TableOptions) -> None:
+        super().__init__(options)
+        self._application = f"odradek:{options.flow}"
+        self._store = dict(options.storage.options)
+
+    def refresh(self) -> bool:
+        with storage_errors(self.where):
+            exists = deltalake.DeltaTable.is_deltatable(self.where, self._store)
+            self._loaded = deltalake.DeltaTable(self.where, storage_options=self._store) if exists else None
+        return self.exists
+
+    def create(self, schema: pa.Schema, first: Commit) -> None:
+        try:
+            deltalake.DeltaTable.create(
+                self.where, schema, mode="error", partition_by=self._partitions, storage_options=self._store,
+                commit_properties=self._properties(first),
+            )  # fmt: skip
+        except DeltaError as error:
+            if self.refresh():
+                raise TableConflict(self.options.flow, self.where, "another process has created it") from error
+            raise
+        self.refresh()
+
+    @property
+    def _partitions(self) -> list[str]:
+        return [column.name for column in self.options.columns]
+
+    @property
+    def identity(self) -> str:
+        return str(self.loaded.metadata().id)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema(self.loaded.schema().to_arrow())
+
+    def file_schema(self) -> pa.Schema:
+        names = self.loaded.metadata().partition_columns
+        return pa.schema([field for field in self.schema if field.name not in names])
+
+    def check(self) -> None:
+        has = self.loaded.metadata().partition_columns
+        if has != self._partitions:
+            raise TableMismatch(self.where, f"the table is partitioned by {has}, the flow by {self._partitions}")
+        if foreign := self._foreign_features():
+            names = ", ".join(sorted(foreign))
+            what = f"others have given the table {names}, which its writer here does not keep to; remove that again"
+            raise TableMismatch(self.where, what)
+
+    def _foreign_features(self) -> set[str]:
+        """Return features that ask more of new files than to have the table's columns under their names."""
+        features = set(self.loaded.protocol().writer_features or ()) - APPENDABLE
+        settings = self.loaded.metadata().configuration
+        if settings.get("delta.columnMapping.mode", "none") != "none":
+            features.add("columnMapping")
+        if any(key.startswith("delta.constraints.") for key in settings):
+            features.add("checkConstraints")
+        return features
+
+    def evolve(self, schema: pa.Schema) -> None:
+        known = {field.name: field.type for field in self.schema}
+        for field in schema:
+            if known.get(field.name, field.type) != field.type:
+                what = (
+                    f"column {field.name} is {known[field.name]} in the table, and would be {field.type}: deltalake "
+                    "changes no types, so give the field another name"
+                )
+                raise TableMismatch(self.where, what)
+        new = [field for field in schema if field.name not in known]
+        if new:
+            self.loaded.alter.add_columns(list(deltalake.Schema.from_arrow(pa.schema(new)).fields))
+            self.refresh()
+
+    # ---- records ---------------------------------------------------------------------------------------------
+
+    def recorded_batch(self) -> int | None:
+        version: int | None = self.loaded.transaction_version(self._application)
+        return version
+
+    def commits(self) -> Iterator[Commit]:
+        """Leave out what a restoration has undone."""
+        seen, newest = 0, math.inf
+        for limit in LIMITS:
+            with storage_errors(self.where):
+                history = self.loaded.history(limit)
+            for entry in history[seen:]:
+                if (version := entry["version"]) > newest:
+                    continue
+                if entry.get("operation") == "RESTORE":
+                    newest = self._restored(entry)
+                elif self._key in entry:
+                    yield Commit.from_json(entry[self._key], f"{self.where}, version {version}")
+            seen = len(history)
+            if limit is None or seen < limit:
+                return
+
+    def _restored(self, entry: Mapping[str, Any]) -> int:
+        """Return the version that a commit has gone back to."""
+        parameters = entry.get("operationParameters", {})
+        if "version" in parameters:
+            return int(parameters["version"])
+        at = parameters.get("datetime", parameters.get("timestamp"))
+        raise TableHistoryLost(self.where, f"it was restored to {at}, which does not say which version this is")
+
+    def _append(self, files: Sequence[DataFile], commit: Commit) -> None:
+        actions = [_action(file, commit) for file in files]
+        self.loaded.create_write_transaction(
+            actions, "append", self.loaded.schema(), self._partitions, commit_properties=self._properties(commit)
+        )
+
+    def merge(self, files: Sequence[DataFile], tombstones: pa.Table, commit: Commit) -> None:
+        rule, storage = self.options.merge, self.options.storage
+        assert rule is not None
+        rows = read_files(storage, files, self.schema)
+        rows = last_rows(rule, rows, tombstones) if rule.last_by else unique_rows(rule, rows, self._between)
+        if rows.num_rows:
+            self._apply(commit, lambda: self._merge(rule, rows, commit))
+        else:
+            self.append([], commit)
+        for file in files:
+            storage.remove(file.path)
+
+    def _between(self, name: str, first: Any, last: Any) -> Iterator[pa.RecordBatch]:
+        """Yield a column, and the time, of the rows with a time from `first` to `last`."""
+        return self._read([name, RECORD_TIME], (pc.field(RECORD_TIME) >= first) & (pc.field(RECORD_TIME) <= last))
+
+    def _merge(self, rule: MergeRule, rows: pa.Table, commit: Commit) -> None:
+        table = deltalake.DeltaTable(self.where, storage_options=self._store)
+        columns = {f"`{name}`": f"s.`{name}`" for name in self.schema.names}
+        merge = table.merge(
+            rows, _condition(rule, rows), source_alias="s", target_alias="t", commit_properties=self._properties(commit)
+        )
+        if rule.last_by:
+            merge = merge.when_matched_delete(f"s.{DELETED}")
+            merge = merge.when_matched_update(columns, f"NOT s.{DELETED}")
+            merge.when_not_matched_insert(columns, f"NOT s.{DELETED}").execute()
+        else:
+            merge.when_not_matched_insert(columns).execute()
+        if not self._is_committed(commit):  # delta-rs commits no merge that changes nothing
+            self._check_follows(commit)
+            self._append([], commit)
+
+    def _properties(self, commit: Commit) -> CommitProperties:
+        return CommitProperties(
+            custom_metadata={self._key: commit.to_json()},
+            app_transactions=[Transaction(self._application, commit.batch)],
+        )
+
+    # ---- files -----------------------------------------------------------------------------------------------
+
+    def files(self) -> list[ListedFile]:
+        rows = pa.table(self.loaded.get_add_actions(flatten=True)).to_pylist()
+        return [ListedFile(row["path"], row["size_bytes"], row["num_records"] or 0) for row in rows]
+
+    def rows(self, columns: Sequence[str], span: tuple[int, int] | None) -> Iterator[pa.RecordBatch]:
+        offset = pc.field("offset")
+        return self._read(columns, None if span is None else (offset >= span[0]) & (offset < span[1]))
+
+    def _read(self, columns: Sequence[str], where: pc.Expression | None) -> Iterator[pa.RecordBatch]:
+        rows = self.loaded.to_pyarrow_dataset()
+        yield from rows.to_batches(columns=list(columns), filter=where, batch_size=BATCH_ROWS)
+
+    def compact(self, file_bytes: int) -> Mapping[str, int]:
+        metrics = self.loaded.optimize.compact(target_size=file_bytes)
+        self.refresh()
+        return {"removed": int(metrics["numFilesRemoved"]), "added": int(metrics["numFilesAdded"])}
+
+    def clean(self, older_s: float, *, dry_run: bool) -> list[str]:
+        hours = math.ceil(older_s / 3600)
+        removed = self.loaded.vacuum(hours, dry_run=dry_run, enforce_retention_duration=False, full=True)
+        if not dry_run:
+            self.refresh()
+            self.loaded.create_checkpoint()
+            self.loaded.cleanup_metadata()  # of the log, as old as the table's own property says
+        self.refresh()
+        return list(removed)
+
+
+def _condition(rule: MergeRule, rows: pa.Table) -> str:
+    """Return when a row of the table is that of a row to merge."""
+    if rule.last_by:
+        return " AND ".join(f"t.`{name}` = s.`{name}`" for name in rule.last_by)
+    first, last = pc.min(rows[FIRST_TIME]).as_py(), pc.max(rows[LAST_TIME]).as_py()
+    return (
+        f"t.`{rule.unique}` = s.`{rule.unique}` AND t.{RECORD_TIME} BETWEEN s.{FIRST_TIME} AND s.{LAST_TIME} "
+        f"AND t.{RECORD_TIME} >= '{first.isoformat()}' AND t.{RECORD_TIME} <= '{last.isoformat()}'"  # skips files
+    )
+
+
+def _action(file: DataFile, commit: Commit) -> AddAction:
+    statistics = json.dumps(column_statistics(file.footer), ensure_ascii=False)
+    partition = {name: _text(value) for name, value in file.partition.items()}
+    return AddAction(quote(file.path, safe="/="), file.size, partition, int(commit.written * 1000), True, statistics)
+
+
+def _text(value: Any) -> str | None:
+    """Return a partition value as Delta's log has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    return None if value is None else str(value)
+
+
+# ---- statistics of a file, by which readers skip it ----------------------------------------------------------
+
+LONGEST = 64
+"""Longer texts are cut off in a minimum, and leave out a maximum."""
+
+
+def column_statistics(footer: Any) -> dict[str, Any]:
+    """Return Delta's statistics of a file with this footer (`pyarrow.parquet.FileMetaData`).
+
+    They are `numRecords`, and `minValues`, `maxValues` and `nullCount` of columns with one value.
+    """
+    result: dict[str, Any] = {"numRecords": footer.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
+    groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
+    dots = any("." in f"{field.name}{field.type}" for field in footer.schema.to_arrow_schema())  # paths are ambiguous
+    for number in range(footer.num_columns):
+        column = footer.schema.column(number)
+        path = [column.path] if column.path == column.name else column.path.split(".")
+        known: list[Any] = [group.column(number).statistics for group in groups]
+        if column.max_repetition_level or (len(path) > 1 and dots) or any(each is None for each in known):
+            continue
+        _put(result["nullCount"], path, sum(each.null_count for each in known))
+        present = [each for each in known if each.has_min_max]
+        if present and all(each.has_min_max or each.null_count == each.num_values for each in known):
+            with suppress(ValueError, OverflowError):  # a time after the year 9999
+                least = _in_json(min(each.min for each in present))
+                most = _in_json(max(each.max for each in present))
+                _put(result["minValues"], path, least[:LONGEST] if isinstance(least, str) else least)
+                _put(result["maxValues"], path, None if isinstance(most, str) and len(most) > LONGEST else most)
+    return result
+
+
+def _put(into: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    if value is not None:
+        for name in path[:-1]:
+            into = into.setdefault(name, {})
+        into[path[-1]] = value
+
+
+def _in_json(value: Any) -> Any:
+    """Return a value as JSON has it; None where it has none."""
+    if isinstance(value, datetime) and value.tzinfo:
+        return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    if isinstance(value, date):  # or a time without a zone
+        return value.isoformat(timespec="microseconds") if isinstance(value, datetime) else value.isoformat()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, int | float | str) and not isinstance(value, bool) else None

@@ -2,166 +2,110 @@
 
 from __future__ import annotations
 
+import re
+
 from odradek.errors import ConfigError, OdradekError
 
 __all__ = [
-    "CheckpointMismatch",
     "FileNotVisible",
     "InexactRead",
-    "LedgerConflict",
-    "LedgerCorrupted",
-    "TableLocked",
+    "PipelineError",
+    "SchemaRegistryError",
+    "StorageError",
+    "TableConflict",
+    "TableHistoryLost",
     "TableMismatch",
+    "TableReplaced",
     "TooManyDeadLetters",
 ]
 
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
-class LedgerCorrupted(OdradekError):
-    """A ledger does not hold together: a file of it is missing or was changed.
 
-    Args:
-        where: The file or entry.
-        why: What is wrong with it.
-    """
+class PipelineError(OdradekError):
+    """The base of the errors below. Its arguments are what the template has: where something is wrong, and what."""
 
-    hint = "restore the ledger's directory from a copy; nothing is read from or added to a broken ledger"
-
-    def __init__(self, where: str, why: str) -> None:
-        super().__init__(where, why)
-        self.where, self.why = where, why
+    template = "{}: {}"
 
     def message(self) -> str:
-        return f"{self.where}: {self.why}"
+        return self.template.format(*self.args)
 
 
-class LedgerConflict(OdradekError):
-    """Another process has committed this batch.
-
-    Args:
-        flow: Name of the flow.
-        batch: Number of the batch.
-        why: What is wrong.
-    """
-
-    hint = "one driver at a time may write a table, from a checkpoint that belongs to it"
-
-    def __init__(self, flow: str, batch: int, why: str) -> None:
-        super().__init__(flow, batch, why)
-        self.flow, self.batch, self.why = flow, batch, why
-
-    def message(self) -> str:
-        return f"flow {self.flow}, batch {self.batch}: {self.why}"
-
-
-class CheckpointMismatch(OdradekError):
-    """Spark's checkpoint does not match the ledger.
-
-    Args:
-        where: Directory of the checkpoint.
-        why: What does not match.
-    """
-
-    hint = "`odradek pipeline repair FILE` makes a checkpoint that continues where the ledger ends"
-
-    def __init__(self, where: str, why: str) -> None:
-        super().__init__(where, why)
-        self.where, self.why = where, why
-
-    def message(self) -> str:
-        return f"{self.where}: {self.why}"
-
-
-class TableMismatch(ConfigError):
-    """The pipeline file does not match the table: rows of both cannot be in one table.
-
-    Args:
-        where: File, line and key.
-        why: What would change.
-    """
+class TableMismatch(PipelineError, ConfigError):
+    """The pipeline file does not match the table: rows of both cannot be in one table. Has the table or the key, and
+    what would change."""
 
     hint = "restore the key, or start a new table with another flow and sink.path"
 
-    def __init__(self, where: str, why: str) -> None:
-        super().__init__(where, why)
-        self.where, self.why = where, why
 
-    def message(self) -> str:
-        return f"{self.where}: {self.why}"
+class TableConflict(PipelineError):
+    """Another process has changed a table while a batch was written. Nothing of the batch was committed. Has the flow,
+    the table and what has changed."""
 
-
-class TableLocked(OdradekError):
-    """Another process is writing this table.
-
-    Args:
-        lock: Path of its lock file.
-    """
-
-    hint = "wait for the other run, or end it"
-
-    def __init__(self, lock: str) -> None:
-        super().__init__(lock)
-        self.lock = lock
-
-    def message(self) -> str:
-        return f"table is locked by another run ({self.lock})"
+    template = "flow {}: {}: {}"
+    hint = "one run at a time may write a table; the next run continues after its newest commit"
 
 
-class TooManyDeadLetters(OdradekError):
-    """A batch has more dead records than `run.max_error_percent` allows, and was not committed.
+class TableHistoryLost(PipelineError):
+    """The log of a table does not say where its newest batch ends. Has the table and what is missing."""
 
-    Args:
-        flow: Name of the flow.
-        dead: Number of records that could not be decoded.
-        rows: Number of records that could.
-        most: The limit (percent).
-        examples: Some of the dead records, with reason and position.
-    """
+    hint = "restore the table's log, or FLOW.json in run.state, from a copy; or write a new table at another path"
 
+
+class TableReplaced(PipelineError):
+    """The table is not the one that this pipeline wrote last: it is gone, another one, or an older version. Has the
+    flow, the table and what is different."""
+
+    template = "flow {}: {}: {}"
+    hint = (
+        "put the table back, or correct sink.path; to go on with what is there now, or with a new table from the start "
+        "of the logs: `odradek pipeline accept FILE --flow NAME`"
+    )
+
+
+class StorageError(PipelineError):
+    """The storage of a table does not answer, or cannot be read or written. It may be full. Has the table, or a file of
+    it, and what it says."""
+
+    retriable = True
+    hint = (
+        "free space on it, or see that it can be reached, and run again: the next run continues after the newest batch "
+        "in the table"
+    )
+
+    def __init__(self, where: str, why: object) -> None:
+        text = _COLORS.sub("", str(why)).replace("\u21b3", ": ")  # delta-rs draws a tree of causes
+        super().__init__(where, " ".join(text.split()).replace(" : ", ": "))
+
+
+class TooManyDeadLetters(PipelineError):
+    """A batch has more dead records than `run.max_error_percent` allows, and was not committed. Has the flow, the
+    number of dead records and of all, the share of the dead ones and the limit (percent), and some dead records with
+    reason and position."""
+
+    template = "flow {}: {} of {} records could not be decoded: {:.3g} %, where {:g} % are allowed; {}"
     hint = "fix the decoding, or raise run.max_error_percent; the next run reads the same batch again"
 
-    def __init__(self, flow: str, dead: int, rows: int, most: float, examples: str) -> None:
-        super().__init__(flow, dead, rows, most, examples)
-        self.flow, self.dead, self.rows, self.most, self.examples = flow, dead, rows, most, examples
 
-    def message(self) -> str:
-        share = 100 * self.dead / (self.dead + self.rows)
-        return (
-            f"flow {self.flow}: {self.dead} of {self.dead + self.rows} records could not be decoded: {share:.3g} %, "
-            f"where {self.most:g} % are allowed; {self.examples}"
-        )
+class InexactRead(PipelineError):
+    """The ranges that were read differ from those that were planned. Nothing was committed. Has the flow, and what is
+    missing or was read twice."""
 
-
-class InexactRead(OdradekError):
-    """The ranges that were read differ from those that were planned. Nothing was committed.
-
-    Args:
-        flow: Name of the flow.
-        why: What is missing, or was read twice.
-    """
-
+    template = "flow {}: {}"
     hint = "run it again; if the error stays, the log has changed since the batch was planned"
 
-    def __init__(self, flow: str, why: str) -> None:
-        super().__init__(flow, why)
-        self.flow, self.why = flow, why
 
-    def message(self) -> str:
-        return f"flow {self.flow}: {self.why}"
+class FileNotVisible(PipelineError):
+    """A task wrote a file that this machine does not have. Nothing of the batch was committed. Has the flow and the
+    path of the file."""
+
+    template = "flow {}: a task wrote {}, but the driver does not see it, or not all of it"
+    hint = "tables and dead letters belong on storage that every machine has under the same path"
 
 
-class FileNotVisible(OdradekError):
-    """A task wrote a file that this machine does not have. Nothing of the batch was committed.
+class SchemaRegistryError(PipelineError):
+    """A schema registry did not answer, or refused to. Has the registry and what went wrong."""
 
-    Args:
-        flow: Name of the flow.
-        path: Path of the file.
-    """
-
-    hint = "tables, dead letters and checkpoints belong on storage that every machine has under the same path"
-
-    def __init__(self, flow: str, path: str) -> None:
-        super().__init__(flow, path)
-        self.flow, self.path = flow, path
-
-    def message(self) -> str:
-        return f"flow {self.flow}: a task wrote {self.path}, but the driver does not see it, or not all of it"
+    template = "schema registry {}: {}"
+    retriable = True
+    hint = "nothing of the batch was written; see that the registry can be reached with these settings, and run again"

@@ -1,92 +1,194 @@
-"""The options of the data source, from the strings that Spark hands over to checked values.
+"""The options of the data source and of the sink, from the strings that Spark hands over to checked values.
 
-Spark lower-cases the names of options, so they are compared without regard to case. An option that is not known, not
-for this kind of query or not for this cluster is an error: one that is silently ignored loses data sooner or later.
+Each option is declared once: by a field of `SourceOptions`, `SinkOptions`, `Topics` or `ClusterOptions`, or in a table
+of those that are refused or have no effect. An option that is not known, not for this kind of query or not for this
+cluster is an error. Names and meanings are those of Spark's own Kafka source and sink; `docs/howto/spark-read.md` lists
+what differs.
 """
 
 from __future__ import annotations
 
-import json
+import logging
+import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, NamedTuple
 
-from odradek.client.connect import connect
-from odradek.errors import ConfigError, OdradekError
-from odradek.io.drivers import brokers_url, zookeeper_url
-from odradek.spark.admission import ReadLimits
-from odradek.spark.client_options import BOOTSTRAP, ClusterOptions, kafka_cluster
-from odradek.spark.offsets import Positions, parse_assign, parse_positions, parse_time, parse_times
-from odradek.spark.option_map import OptionMap
-from odradek.spark.option_names import BATCH, CLUSTERS, KAFKA, KAFKA07, STREAM, OptionNames
-from odradek.spark.planning import BYTES, RECORDS, PositionUnit
-from odradek.spark.schema import Column, columns
-from odradek.spark.values import (
-    at_most,
-    choice,
-    parse_boolean,
-    parse_bytes,
-    parse_count,
-    parse_milliseconds,
-    parse_seconds,
-)
-from odradek.types import EARLIEST, LATEST, GiB, MiB, PositionSpec, TopicPartition
+from odradek.core.interfaces import DecoderOptions, ProducerRecord
+from odradek.errors import ConfigError, CorruptMessage, Rejected
+from odradek.spark import values
+from odradek.spark.cluster import BOOTSTRAP, CLUSTERS, TOKEN, ClusterOptions, parse_cluster
+from odradek.spark.planning import BYTES, RECORDS, DataLoss, PositionGap, PositionUnit
+from odradek.spark.values import OptionMap, Positions, choice, invalid, option
+from odradek.types import EARLIEST, LATEST, MiB, PositionSpec, TopicPartition
 
 __all__ = [
+    "IGNORED_KAFKA",
+    "IGNORED_KAFKA07",
+    "REFUSED_KAFKA",
+    "REFUSED_KAFKA07",
+    "SINK_REFUSED_KAFKA",
     "ClusterOptions",
-    "Directories",
     "Directory",
-    "ReadLimits",
+    "SinkOptions",
     "SourceOptions",
-    "TaskLimits",
     "Topics",
-    "parse_cluster",
-    "parse_kind",
+    "log_skipped",
+    "parse_sink",
     "parse_source",
 ]
+
+log = logging.getLogger("odradek.spark")
 
 ENTRY_HEAD = 10
 """Bytes of an entry in front of its payload (specification 2.1)."""
 
-CORRUPT = {"fail": "fail", "skip-message": "skip", "dead": "raw"}
-"""Value of the option -> name of the decoder's mode."""
+
+# ---- options that are refused -> what to do instead ----------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Directory:
-    """One place on disk.
+def _kafka(names: str) -> tuple[str, ...]:
+    """Return options of Kafka's clients by their names without the prefix."""
+    return tuple(f"kafka.{name}" for name in names.split())
 
-    Args:
-        path: A partition's log directory, a broker's log.dir with such directories in it, or a pattern of either
-            (`*`, `?`, `[...]`).
-        broker: The id of the broker it belongs to; -1: not said, and rows have none.
-    """
+
+_CAST = "keys and values are binary: cast the column"
+_BY_BYTES = "0.7 has no record offsets to count by: use "
+_BY_RECORDS = "brokers count records: use "
+_NO_TRANSACTIONS = "0.7 has no transactions: leave it out"
+_NO_JAVA = "there is no Java: see kafka.sasl.jaas.config"
+
+_OF_KAFKA07 = dict.fromkeys(_kafka("security.protocol ssl.* sasl.*"), "0.7 has neither TLS nor SASL: leave it out")
+_OF_KAFKA = {
+    **dict.fromkeys(CLUSTERS[1:], f"it is for 0.7; {BOOTSTRAP} names the cluster"),
+    **dict.fromkeys(_kafka("sasl.client.callback.handler.class sasl.login.class"), _NO_JAVA),
+    "kafka.sasl.login.callback.handler.class": f"there is no Java: {TOKEN}",
+    "kafka.sasl.oauthbearer.token.endpoint.url": TOKEN,
+}
+
+_OF_SOURCE = {
+    **dict.fromkeys(_kafka("auto.offset.reset autooffset.reset"), "use startingOffsets"),
+    **dict.fromkeys(_kafka("key.deserializer value.deserializer key.serializer value.serializer"), _CAST),
+    "kafka.enable.auto.commit": "nothing is committed: the checkpoint has the offsets",
+}
+
+REFUSED_KAFKA07 = {
+    **_OF_KAFKA07,
+    **_OF_SOURCE,
+    "maxOffsetsPerTrigger": _BY_BYTES + "maxBytesPerTrigger, such as 1g",
+    "minOffsetsPerTrigger": _BY_BYTES + "minBytesPerTrigger, such as 64m",
+    "maxRecordsPerPartition": _BY_BYTES + "maxBytesPerPartition, such as 128m",
+    "isolationLevel": _NO_TRANSACTIONS,
+    "kafka.isolation.level": _NO_TRANSACTIONS,
+}
+
+REFUSED_KAFKA = {
+    **_OF_KAFKA,
+    **_OF_SOURCE,
+    "path": f"{BOOTSTRAP} names a cluster; log directories are read only of 0.7",
+    "maxBytesPerTrigger": _BY_RECORDS + "maxOffsetsPerTrigger, such as 1000000",
+    "minBytesPerTrigger": _BY_RECORDS + "minOffsetsPerTrigger, such as 10000",
+    "maxBytesPerPartition": _BY_RECORDS + "maxRecordsPerPartition, such as 1000000",
+    "isolationLevel": "use kafka.isolation.level",
+}
+
+_OF_SINK = {
+    "subscribe": "that is read from; rows are written to option topic, or to the topics in column topic",
+    "path": f"rows go to a cluster: name it by {', '.join(CLUSTERS)}, and the topic by topic",
+    **dict.fromkeys(_kafka("key.serializer value.serializer"), "keys and values are binary or string: cast the column"),
+    "kafka.compression.codec": "use compression",
+    "kafka.partitioner.class": "the key chooses the partition, or columns name it",
+}
+
+SINK_REFUSED_KAFKA07 = {
+    **_OF_KAFKA07,
+    **_OF_SINK,
+    "includeHeaders": "0.7 stores neither keys nor headers nor timestamps",
+    "kafka.acks": "every produce is confirmed: leave it out",
+    "kafka.enable.idempotence": "0.7 cannot tell a record that is named twice: leave it out",
+    "kafka.transactional.id": _NO_TRANSACTIONS,
+}
+
+SINK_REFUSED_KAFKA = {
+    **_OF_KAFKA,
+    **_OF_SINK,
+    "kafka.transactional.id": "Spark runs each task in a process of its own, and again when it fails: leave it out",
+}
+
+
+# ---- options without effect on what is read or written -------------------------------------------------------
+
+
+_CONNECTIONS = _kafka(
+    """auto.include.jmx.reporter client.dns.lookup connections.max.idle.ms default.api.timeout.ms enable.metrics.push
+    metadata.max.age.ms metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms
+    receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms retry.backoff.max.ms retry.backoff.ms
+    send.buffer.bytes socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms ssl.keystore.password
+    ssl.truststore.password sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin
+    sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor sasl.login.refresh.buffer.seconds
+    sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor sasl.login.refresh.window.jitter"""
+)
+_GROUPS = (  # which nothing joins; tries go on until fetchOffset.deadlineMs
+    *("groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
+    *_kafka(
+        """group.id group.instance.id group.protocol heartbeat.interval.ms session.timeout.ms max.poll.interval.ms
+        max.poll.records partition.assignment.strategy"""
+    ),
+)
+IGNORED_KAFKA07 = _GROUPS + _kafka(
+    """groupid socket.timeout.ms socket.buffersize backoff.increment.ms queuedchunks.max consumer.timeout.ms
+    autocommit.enable autocommit.interval.ms rebalance.retries.max mirror.topics.whitelist
+    zk.sessiontimeout.ms zk.connectiontimeout.ms zk.synctime.ms"""
+)
+IGNORED_KAFKA = (
+    *_CONNECTIONS,
+    *_GROUPS,
+    *_kafka("allow.auto.create.topics check.crcs exclude.internal.topics"),
+    *_kafka("fetch.max.bytes fetch.max.wait.ms fetch.min.bytes"),
+)
+SINK_IGNORED = (
+    *("checkpointLocation", "queryName"),  # of Spark's own writer, which hands them over with the rest
+    *_CONNECTIONS,
+    "includeHeaders",
+    *_kafka("batch.size enable.idempotence linger.ms max.block.ms metadata.max.idle.ms retries"),
+    *_kafka("max.in.flight.requests.per.connection"),
+)
+
+
+# ---- the source ----------------------------------------------------------------------------------------------
+
+
+class Directory(NamedTuple):
+    """A partition's log directory, a broker's log.dir with such directories in it, or a pattern of either."""
 
     path: str
-    broker: int = -1
+    broker: int = -1  # id of the one it belongs to; -1: not said, and rows have none
 
 
-@dataclass(frozen=True, slots=True)
-class Directories:
-    """Log directories of 0.7 that are read without a broker."""
+def _parse_names(text: str, option: str) -> tuple[str, ...]:
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise invalid(option, text, "topics separated by commas")
+    return tuple(sorted(set(names)))
 
-    directories: tuple[Directory, ...]
+
+def _parse_pattern(text: str, option: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ConfigError(f"option {option}={text[:80]!r} is not a regular expression of Python: {error}") from None
+    return text
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """The topics or partitions to read. One of three is set, or none: all logs (log directories only).
+    """The topics or partitions to read. One of three is set, or none: all logs (log directories only)."""
 
-    Args:
-        names: Topics, sorted.
-        pattern: A regular expression; a topic is read if it matches as a whole.
-        partitions: Partitions, sorted.
-    """
-
-    names: tuple[str, ...] = ()
-    pattern: str = ""
-    partitions: tuple[TopicPartition, ...] = ()
+    names: tuple[str, ...] = option(_parse_names, (), "subscribe")
+    pattern: str = option(_parse_pattern, "", "subscribePattern")  # which a topic matches as a whole
+    partitions: tuple[TopicPartition, ...] = option(values.parse_assign, (), "assign")
 
     def has(self, topic: str) -> bool:
         """Return True if this topic, or a partition of it, is selected."""
@@ -96,298 +198,237 @@ class Topics:
             return any(partition.topic == topic for partition in self.partitions)
         return not self.names or topic in self.names
 
+    def has_partition(self, partition: TopicPartition) -> bool:
+        """Return True if this partition is selected. A selected one without a broker is that of any broker."""
+        plain = partition._replace(broker=-1)
+        return self.has(partition.topic) and (not self.partitions or not {partition, plain}.isdisjoint(self.partitions))
 
-@dataclass(frozen=True, slots=True)
-class TaskLimits:
-    """Limits for the division of work into tasks.
-
-    Args:
-        max_size: Approximate maximum per task, in the unit of positions, as far as `max_tasks` allows.
-        min_tasks: Minimum number of tasks, if there is enough to divide.
-        max_tasks: Maximum number of tasks; None: four per core of the machine that plans (the driver's).
-        fetchers: Maximum number of tasks that read from one broker; None: any number.
-    """
-
-    max_size: int = BYTES.task_size
-    min_tasks: int = 1
-    max_tasks: int | None = None
-    fetchers: int | None = None
+    def __str__(self) -> str:
+        """Name them as Spark's own source does."""
+        if self.pattern:
+            return f"SubscribePattern[{self.pattern}]"
+        if self.partitions:
+            return f"Assign[{', '.join(map(str, self.partitions[:10]))}]"
+        return f"Subscribe[{', '.join(self.names[:10])}]"
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Everything a reader is told. Small, and pickled into every task.
+    """Everything a reader is told. Small, and pickled into every task. Sizes are in the unit of positions."""
 
-    Args:
-        where: The cluster or directories.
-        topics: What to read.
-        start: Where to begin.
-        end: Where to end (a batch query); LATEST in a streaming one.
-        limits: How much a micro-batch reads.
-        packing: How work is divided.
-        fail_on_data_loss: Fail when something to be read is not there any more; else go on behind it.
-        max_message_bytes: The brokers' max.message.size: bytes of the largest payload in a log.
-        fetch_bytes: Bytes a fetch asks for.
-        fetch_ahead: Fetches read ahead of what Spark has taken.
-        deadline_s: How long the driver tries to get answers of brokers (s).
-        poll_deadline_s: How long a task waits for bytes (s).
-        corrupt: `fail`, `skip` or `raw`, as in `core.interfaces.DecoderOptions`.
-        headers: Is there a headers column?
-        read_committed: Read committed records of transactions only (0.11 and later).
-        start_at_end: A partition without a record of `start`'s time begins at its end; otherwise that is an error.
-    """
-
-    where: ClusterOptions | Directories
+    where: ClusterOptions | tuple[Directory, ...]  # of 0.7, read without a broker
     topics: Topics
     start: Positions
-    end: Positions = LATEST
-    limits: ReadLimits = field(default_factory=ReadLimits)
-    packing: TaskLimits = TaskLimits()
-    fail_on_data_loss: bool = True
-    max_message_bytes: int = 1_000_000
-    fetch_bytes: int = 1 * MiB
-    fetch_ahead: int = 4
-    deadline_s: float = 60.0
-    poll_deadline_s: float = 120.0
-    corrupt: str = "fail"
-    headers: bool = False
-    read_committed: bool = False
-    start_at_end: bool = False
+    end: Positions = LATEST  # also of a streaming query, which has none
+
+    # Of a micro-batch: approximate maximum; the minimum to wait for, and how long.
+    max_size: int | None = option(
+        values.parse_bytes, None, "maxBytesPerTrigger", later=(values.parse_records, None, "maxOffsetsPerTrigger")
+    )
+    min_size: int = option(
+        values.parse_bytes, 0, "minBytesPerTrigger", later=(values.parse_records, 0, "minOffsetsPerTrigger")
+    )
+    max_delay_s: float = option(values.parse_seconds, 900.0, "maxTriggerDelay")
+
+    # Of tasks: approximate maximum of one, as far as `max_tasks` allows; their number (None: four for each core of the
+    # machine that plans); how many read from one broker (None: any number).
+    task_size: int = option(
+        values.parse_bytes, BYTES.task_size, "maxBytesPerPartition",
+        later=(values.parse_records, RECORDS.task_size, "maxRecordsPerPartition"),
+    )  # fmt: skip
+    min_tasks: int = option(values.parse_count, 1, "minPartitions")
+    max_tasks: int | None = option(values.parse_count, None, "maxPartitions")
+    fetchers: int | None = option(values.parse_count, None, "maxFetchersPerBroker")
+
+    # Fail when something to be read is not there any more; else go on behind it.
+    fail_on_data_loss: bool = option(values.parse_boolean, True, "failOnDataLoss")
+
+    # The brokers' max.message.size: the largest payload in a log. From 0.8 on topics have limits of their own, and this
+    # only bounds memory.
+    max_message_bytes: int = option(
+        values.parse_size, 1_000_000, "maxMessageBytes", later=(values.parse_size, 64 * MiB, "maxMessageBytes")
+    )
+
+    # Bytes a fetch asks for, and how many fetches are read ahead of what Spark has taken.
+    fetch_bytes: int = option(
+        values.parse_size, 4 * MiB, "fetchBytes", "kafka.max.partition.fetch.bytes", "kafka.fetch.size"
+    )
+    fetch_ahead: int = option(values.parse_count, 4, "fetchAhead")
+
+    # How long the driver tries to get answers of brokers, and how long a task waits for bytes.
+    deadline_s: float = option(values.parse_milliseconds, 60.0, "fetchOffset.deadlineMs")
+    poll_deadline_s: float = option(values.parse_milliseconds, 120.0, "kafkaConsumer.pollTimeoutMs")
+
+    # The decoder's mode (`core.interfaces.DecoderOptions`).
+    corrupt: str = option(choice({"fail": "fail", "skip-message": "skip", "dead": "raw"}), "fail", "corrupt")
+    headers: bool = option(values.parse_boolean, False, "includeHeaders")
+
+    # Leave out what is not committed (0.11 and later).
+    read_committed: bool = option(
+        choice({"read_uncommitted": False, "read_committed": True}), False, "kafka.isolation.level"
+    )
+
+    # Begin a partition without a record of `start`'s time at its end; otherwise that is an error.
+    start_at_end: bool = option(choice({"error": False, "latest": True}), False, "startingOffsetsByTimestampStrategy")
 
     @property
     def unit(self) -> PositionUnit:
         """Return what positions count."""
-        is_kafka07 = isinstance(self.where, Directories) or self.where.url.startswith("kafka07")
-        return BYTES if is_kafka07 else RECORDS
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The columns of a query that names none."""
-        return columns(headers=self.headers, positions=self.unit.exact)
+        return BYTES if not isinstance(self.where, ClusterOptions) or self.where.is_kafka07 else RECORDS
 
     @property
     def max_entry(self) -> int:
         """Bytes of the largest entry in a log."""
         return self.max_message_bytes + ENTRY_HEAD
 
+    def decoder_options(self, *, defer: bool = False) -> DecoderOptions:
+        """Return the decoder's options. Messages larger than the limit are not read: where ranges may be cut has been
+        found with it."""
+        return DecoderOptions(
+            max_message_bytes=self.max_entry,
+            corrupt=self.corrupt,
+            defer_decompression=defer,
+            read_committed=self.read_committed,
+        )
 
-# ---- the options ---------------------------------------------------------------------------------------------
+    def size_tasks(self, total: int) -> tuple[int, int]:
+        """Return the maximum number of tasks to read `total`, and the size above which a range is split. A task costs
+        30 to 50 ms however little it does."""
+        most = self.max_tasks or max(self.min_tasks, 4 * (os.cpu_count() or 1))
+        tasks = min(max(-(-total // self.task_size), self.min_tasks), most)
+        return tasks, max(-(-total // tasks), self.unit.min_split)
+
+    def check_loss(self, gaps: Sequence[PositionGap]) -> None:
+        """Raise DataLoss for gaps if `fail_on_data_loss`; else log them."""
+        if gaps and self.fail_on_data_loss:
+            raise DataLoss(gaps)
+        for gap in gaps:
+            log.warning("data was lost, continuing after it: %s", gap)
 
 
-def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """The options of a reader.
+def log_skipped(reports: Sequence[CorruptMessage]) -> None:
+    """Log how many corrupt messages were left out."""
+    if reports:
+        log.warning("%d corrupt messages skipped; first: %s", len(reports), reports[0])
 
-    Args:
-        options: As Spark hands them over.
-        streaming: For a streaming query: what it starts from by default and which options it has differ.
 
-    Raises:
-        ConfigError: An option that cannot work; says which, what it is and what would be right.
-        Unsupported: A cluster that this version does not speak to.
+def parse_source(options: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
+    """Return the options of a reader. A streaming query has another default start and no end; None: not known yet.
+
+    Raises ConfigError, which says what would be right, and Unsupported for a cluster that is not spoken to.
     """
-    names = _names_for(options)
-    option_map = OptionMap(options, names.known, names.refused)
-    _check_kind(option_map, names, streaming)
-    where = _where(option_map)
-    starts = (LATEST, EARLIEST) if streaming else (EARLIEST,)
-    headers = option_map.take("includeHeaders", parse_boolean, False)
-    return SourceOptions(
+    kafka07 = _is_kafka07(options)
+    endless = {f"ending{name}": "a streaming query has no end" for name in _POSITIONS} if streaming else {}
+    refused = {**(REFUSED_KAFKA07 if kafka07 else REFUSED_KAFKA), **endless}
+    option_map = OptionMap(options, kafka07, refused, IGNORED_KAFKA07 if kafka07 else IGNORED_KAFKA)
+    option_map.one_of(*CLUSTERS, "path", required="the location of the logs")
+    where = parse_cluster(option_map) or option_map.take(_parse_directories, (), "path")
+    required = "the topics to read" if isinstance(where, ClusterOptions) else ""
+    option_map.one_of("subscribe", "subscribePattern", "assign", required=required)
+    starts = {None: (EARLIEST, LATEST), True: (LATEST, EARLIEST), False: (EARLIEST,)}[streaming]
+    parsed = option_map.fill(
+        SourceOptions,
         where=where,
-        topics=_topics(option_map, optional=isinstance(where, Directories)),
+        topics=option_map.fill(Topics),
         start=_positions(option_map, "starting", starts),
         end=LATEST if streaming else _positions(option_map, "ending", (LATEST,)),
-        limits=_limits(option_map, names),
-        packing=_packing(option_map, names),
-        fail_on_data_loss=option_map.take("failOnDataLoss", parse_boolean, True),
-        max_message_bytes=option_map.take("maxMessageBytes", at_most(1 * GiB, parse_bytes), names.max_message_bytes),
-        fetch_bytes=_fetch_bytes(option_map),
-        fetch_ahead=option_map.take("fetchAhead", parse_count, 4),
-        deadline_s=option_map.take("fetchOffset.deadlineMs", parse_milliseconds, 60.0),
-        poll_deadline_s=option_map.take("kafkaConsumer.pollTimeoutMs", parse_milliseconds, 120.0),
-        corrupt=_corrupt(option_map, headers),
-        headers=headers,
-        read_committed=option_map.take("kafka.isolation.level", choice(*_ISOLATION), _ISOLATION[0]) == _ISOLATION[1],
-        start_at_end=option_map.take("startingOffsetsByTimestampStrategy", choice("error", "latest"), "error")
-        == "latest",
     )
+    option_map.finish()
+    _check_order(parsed.min_size, "minBytesPerTrigger" if kafka07 else "minOffsetsPerTrigger", parsed.max_size)
+    _check_order(parsed.min_tasks, "minPartitions", parsed.max_tasks)
+    return parsed
 
 
-_ISOLATION = ("read_uncommitted", "read_committed")
+_POSITIONS = ("Offsets", "Timestamp", "OffsetsByTimestamp")
 
 
-def _names_for(options: Mapping[str, str]) -> OptionNames:
-    """Return the options for the cluster that these options name."""
-    return KAFKA if BOOTSTRAP in {name.lower() for name in options} else KAFKA07
+def _is_kafka07(options: Mapping[str, str]) -> bool:
+    """Return True unless the options name a cluster of 0.8 or later."""
+    return BOOTSTRAP not in {name.lower() for name in options}
 
 
-def _fetch_bytes(option_map: OptionMap) -> int:
-    default = option_map.take("kafka.max.partition.fetch.bytes", at_most(1 * GiB, parse_bytes), 1 * MiB)
-    return option_map.take("fetchBytes", at_most(1 * GiB, parse_bytes), default)
+def _check_order(least: int, name: str, most: int | None) -> None:
+    if most is not None and least > most:
+        raise ConfigError(f"option {name} ({least}) is more than {name.replace('min', 'max')} ({most})")
 
 
-def parse_kind(options: Mapping[str, str]) -> SourceOptions:
-    """Parse options like `parse_source`, for a query of unknown kind, batch or streaming.
-
-    The kind follows from options that only one kind has.
-    """
-    option_map = {name.lower() for name in options}
-    if option_map & {name.lower() for name in STREAM}:
-        return parse_source(options, streaming=True)
-    try:
-        return parse_source(options, streaming=False)
-    except OdradekError:
-        if option_map & {name.lower() for name in BATCH}:
-            raise
-    return parse_source(options, streaming=True)
-
-
-def _check_kind(option_map: OptionMap, names: OptionNames, streaming: bool) -> None:
-    """Refuse options of the other kind of query. As in Spark, limits of micro-batches are ignored in a batch query of
-    0.8 and later."""
-    wrong: tuple[str, ...] = BATCH
-    why = "a streaming query has no end"
-    if not streaming:
-        wrong, why = names.stream if names is KAFKA07 else (), "a batch query reads all there is"
-    for name in wrong:
-        if option_map.has(name):
-            raise ConfigError(f"option {name}: {why}")
-
-
-def _where(option_map: OptionMap) -> ClusterOptions | Directories:
-    locations = (BOOTSTRAP, *CLUSTERS, "path")
-    if not option_map.one_of(locations):
-        raise ConfigError(f"one of the options {', '.join(locations)} is required: the location of the logs")
-    return parse_cluster(option_map) or option_map.take("path", _directories, Directories(()))
-
-
-def parse_cluster(option_map: OptionMap) -> ClusterOptions | None:
-    """The cluster that is named, if one is.
-
-    Raises:
-        ConfigError: An address that cannot be one, or two of them.
-        Unsupported: A cluster that this version does not speak to.
-    """
-    if option_map.text(BOOTSTRAP) is not None:
-        return kafka_cluster(option_map)
-    option_map.take("kafka.protocol", _protocol, "auto")
-    name = option_map.one_of(CLUSTERS)
-    parse = _zookeeper if name == CLUSTERS[0] else _brokers
-    return option_map.take(name, parse, None) if name else None
-
-
-def _protocol(text: str, option: str) -> str:
-    if text.lower() == "modern":
-        raise ConfigError(f"option {option}={text}: a cluster of 0.8 or later is named by {BOOTSTRAP}")
-    return choice("auto", "0.7")(text, option)
-
-
-def _zookeeper(text: str, option: str) -> ClusterOptions:
-    return _cluster(zookeeper_url(text.strip()), option)
-
-
-def _brokers(text: str, option: str) -> ClusterOptions:
-    """`id:host:port`, as 0.7 writes broker.list, or `id@host:port`, as URLs do."""
-    items = [re.sub(r"^([0-9]+):(?=[^:]+:[0-9]+$)", r"\1@", item.strip()) for item in text.split(",")]
-    if any("@" not in item for item in items):
-        raise ConfigError(f"option {option}={text[:80]!r}: must be id:host:port,...: rows name brokers by their ids")
-    return _cluster(brokers_url(",".join(items)), option)
-
-
-def _cluster(url: str, option: str) -> ClusterOptions:
-    try:
-        connect(url)  # which opens nothing
-    except ConfigError as error:
-        raise ConfigError(f"option {option}: {error.message()}") from None
-    return ClusterOptions(url)
-
-
-def _directories(text: str, option: str) -> Directories:
-    """`[broker@]path,...`, or a JSON array of the same for paths with commas. Raises ConfigError."""
-    items: Any = text.split(",")
-    if text.lstrip().startswith("["):
-        try:
-            items = json.loads(text)
-        except ValueError as error:
-            raise ConfigError(f"option {option}={text[:80]!r} is not JSON: {error}") from None
-    directories = [_directory(item) for item in items]
-    if not directories or None in directories:
+def _parse_directories(text: str, option: str) -> tuple[Directory, ...]:
+    """`[broker@]path,...`, or a JSON array of the same for paths with commas."""
+    items = values.parse_json(text, option) if text.lstrip().startswith("[") else text.split(",")
+    matches = [isinstance(item, str) and _DIRECTORY.fullmatch(item) for item in items]
+    directories = tuple(
+        Directory(re.sub("^file:(//)?(?=/)", "", match[2]), int(match[1] or -1)) for match in matches if match
+    )
+    if not directories or not all(matches):
         right = "[broker@]path,..., or a JSON array of them"
-        raise ConfigError(f"option {option}={text[:80]!r}: must be {right}, as in 0@/var/kafka-0,1@/var/kafka-1")
-    return Directories(tuple(directory for directory in directories if directory is not None))
+        raise invalid(option, text, f"{right}, as in 0@/var/kafka-0,1@/var/kafka-1")
+    return directories
 
 
-def _directory(item: object) -> Directory | None:
-    match = re.fullmatch(r"\s*(?:([0-9]{1,9})@)?+(\S.*?)\s*", item, re.DOTALL) if isinstance(item, str) else None
-    return match and Directory(match[2].removeprefix("file://"), -1 if match[1] is None else int(match[1]))
-
-
-def _topics(option_map: OptionMap, *, optional: bool) -> Topics:
-    names = ("subscribe", "subscribePattern", "assign")
-    name = option_map.one_of(names)
-    if not name and not optional:
-        raise ConfigError(f"one of the options {', '.join(names)} is required: the topics to read")
-    return Topics(
-        option_map.take("subscribe", _names, ()),
-        option_map.take("subscribePattern", _pattern, ""),
-        option_map.take("assign", parse_assign, ()),
-    )
-
-
-def _names(text: str, option: str) -> tuple[str, ...]:
-    names = [name.strip() for name in text.split(",")]
-    if not all(names):
-        raise ConfigError(f"option {option}={text[:80]!r}: must be topics separated by commas")
-    return tuple(sorted(set(names)))
-
-
-def _pattern(text: str, option: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ConfigError(f"option {option}={text[:80]!r} is not a regular expression of Python: {error}") from None
-    return text
+_DIRECTORY = re.compile(r"\s*(?:([0-9]{1,9})@)?+(\S.*?)\s*", re.DOTALL)
 
 
 def _positions(option_map: OptionMap, which: str, anchors: tuple[PositionSpec, ...]) -> Positions:
     """Where to start or end; the first anchor is the default. As in Spark, a time for all wins over times for each,
     and those over offsets."""
-    by_time: Positions | None = option_map.take(f"{which}Timestamp", parse_time, None)
-    by_times: Positions | None = option_map.take(f"{which}OffsetsByTimestamp", parse_times, None)
-
-    def parse(text: str, option: str) -> Positions:
-        return parse_positions(text, option, anchors=anchors)
-
-    offsets: Positions | None = option_map.take(f"{which}Offsets", parse, None)
-    return next((directories for directories in (by_time, by_times, offsets) if directories is not None), anchors[0])
-
-
-def _limits(option_map: OptionMap, names: OptionNames) -> ReadLimits:
-    parse = names.parse_size
-    limits = ReadLimits(
-        option_map.take(names.max_size, parse, None),
-        option_map.take(names.min_size, parse, 0),
-        option_map.take("maxTriggerDelay", parse_seconds, 900.0),
+    offsets: Positions = option_map.take(
+        partial(values.parse_positions, anchors=anchors), anchors[0], f"{which}Offsets"
     )
-    if limits.max_size is not None and limits.min_size > limits.max_size:
-        numbers = f"{limits.min_size} and {limits.max_size}"
-        raise ConfigError(f"options {names.min_size} and {names.max_size}: {numbers} {names.unit.name} leave no room")
-    return limits
+    by_times: Positions = option_map.take(values.parse_times, offsets, f"{which}OffsetsByTimestamp")
+    return option_map.take(values.parse_time, by_times, f"{which}Timestamp")
 
 
-def _packing(option_map: OptionMap, names: OptionNames) -> TaskLimits:
-    packing = TaskLimits(
-        option_map.take(names.task_size, names.parse_size, names.unit.task_size),
-        option_map.take("minPartitions", parse_count, 1),
-        option_map.take("maxPartitions", parse_count, None),
-        option_map.take("maxFetchersPerBroker", parse_count, None),
-    )
-    if packing.max_tasks is not None and packing.min_tasks > packing.max_tasks:
-        raise ConfigError(f"minPartitions ({packing.min_tasks}) is more than maxPartitions ({packing.max_tasks})")
-    return packing
+# ---- the sink ------------------------------------------------------------------------------------------------
 
 
-def _corrupt(option_map: OptionMap, headers: bool) -> str:
-    asked = option_map.take("corrupt", choice(*CORRUPT), "fail")
-    if asked == "dead" and not headers:
-        raise ConfigError("option corrupt=dead needs includeHeaders=true: a header marks dead rows")
-    return CORRUPT[asked]
+def _parse_delivery(text: str, option: str) -> float:
+    return (values.parse_milliseconds if option.startswith("kafka.") else values.parse_seconds)(text, option)
+
+
+_COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+_COMPRESSION = ("none", "compression", "kafka.compression.type")
+_ACKS: Mapping[str, Literal["all", 1, 0]] = {"all": "all", "-1": "all", "1": 1, "0": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """Everything a writer is told. Small, and pickled into every task."""
+
+    cluster: ClusterOptions
+    topic: str = option(values.parse_text, "", "topic")  # of all rows; "": column topic says it row by row
+    compression: str = option(
+        choice({name: name for name in _COMPRESSIONS[:3]}), *_COMPRESSION,
+        later=(choice({name: name for name in _COMPRESSIONS}), *_COMPRESSION),
+    )  # fmt: skip
+
+    # How long a row may be on its way before its task fails, and how long connecting may take.
+    deliver_within_s: float = option(_parse_delivery, 120.0, "deliverWithin", "kafka.delivery.timeout.ms")
+
+    # The brokers' max.message.size; bytes that a task has on their way at most.
+    max_message_bytes: int = option(values.parse_size, 1_000_000, "maxMessageBytes", "kafka.max.request.size")
+    buffer_bytes: int = option(values.parse_size, 64 * MiB, "bufferBytes", "kafka.buffer.memory")
+
+    # A file on the driver, which gets a line for each commit; "": none.
+    report_path: str = option(values.parse_text, "", "reportPath")
+    acks: Literal["all", 1, 0] = option(choice(_ACKS), "all", "kafka.acks")
+
+
+def parse_sink(options: Mapping[str, str]) -> SinkOptions:
+    """Return the options of a writer. Raises as `parse_source`."""
+    kafka07 = _is_kafka07(options)
+    option_map = OptionMap(options, kafka07, SINK_REFUSED_KAFKA07 if kafka07 else SINK_REFUSED_KAFKA, SINK_IGNORED)
+    option_map.one_of(*CLUSTERS, required="the cluster to write to")
+    parsed = option_map.fill(SinkOptions, cluster=parse_cluster(option_map) or ClusterOptions(""))
+    option_map.finish()
+    if parsed.buffer_bytes < parsed.max_message_bytes:
+        raise ConfigError(
+            f"option bufferBytes ({parsed.buffer_bytes}) is smaller than maxMessageBytes ({parsed.max_message_bytes})"
+        )
+    if not parsed.deliver_within_s:
+        raise ConfigError("option deliverWithin must be more than 0")
+    if parsed.topic:
+        try:
+            parsed.cluster.connect().driver.validate_record(parsed.topic, ProducerRecord(b""), parsed.max_message_bytes)
+        except Rejected as error:
+            raise ConfigError(f"option topic={parsed.topic[:80]!r}: {error.why}") from None
+    return parsed

@@ -1,14 +1,13 @@
-"""The plan of a query, decided without reading logs: which range of which log is read in which task.
+"""The plan of a query, decided without reading logs: how much of which log is read, and in which task.
 
-All functions work on values: the offsets of a query (`offsets`), and the extents of logs (`Extent`). Three steps lead
-from there to tasks, and brokers are asked only between them:
+All functions work on values: the offsets of a query (`values`), and the extents of logs (`Extent`). A streaming query
+asks for the end of its next micro-batch first: `end_offsets` returns the ends of the logs, and `end_of_micro_batch`
+limits how much is read now. Three steps lead from offsets to tasks, and logs are asked only between them:
 
 1. `clip_to_logs`: the ranges to read, and the gaps that the logs no longer have.
 2. `propose_splits`: where to split ranges. At known boundaries (segment starts) a split is free; elsewhere it is a
    proposal, which `boundary.BoundarySearch` moves to the start of a message, if it can prove one.
 3. `split` at the boundaries found, and `pack` into tasks.
-
-In a streaming query, `admission` comes first: it limits the micro-batch.
 
 What positions count depends on the protocol (`PositionUnit`): bytes in 0.7, records later. Sizes are in that unit.
 """
@@ -19,84 +18,67 @@ import heapq
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
 from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-from odradek.errors import ConfigError
-from odradek.spark.errors import DataLoss
-from odradek.spark.gaps import Loss, PositionGap
-from odradek.spark.offsets import Offsets, PartitionPosition, Positions
-from odradek.types import EARLIEST, LATEST, AtTime, MiB, Position, PositionSpec, TopicPartition
+from odradek.errors import OdradekError
+from odradek.spark.values import Offsets
+from odradek.types import MiB, Position, TopicPartition
 
 __all__ = [
     "BYTES",
-    "MIN_SPLIT",
     "RECORDS",
+    "BoundaryMismatch",
+    "DataLoss",
     "Extent",
-    "PlannedTask",
+    "Loss",
+    "PositionGap",
     "PositionUnit",
     "Range",
-    "ReadableRanges",
     "SplitPoint",
-    "TaskSizing",
-    "check_order",
     "clip_to_logs",
+    "end_of_micro_batch",
+    "end_offsets",
     "pack",
-    "positions",
     "propose_splits",
-    "resolve_per_partition",
-    "size_tasks",
     "split",
+    "with_boundaries",
+    "within",
 ]
-
-MIN_SPLIT = 4 * MiB
-"""Ranges are not divided into smaller pieces: proving a cut takes one or two of these four."""
 
 SLACK = 1.25
 """A piece may be so much larger than wanted before it is worth a proof to divide it."""
 
 
 class PositionUnit(NamedTuple):
-    """A unit of positions.
-
-    Args:
-        name: In words.
-        min_split: Ranges are not divided into smaller pieces.
-        min_share: A partition is not given less of a micro-batch, if it has more.
-        task_size: Default maximum size of a task.
-        exact: True if every message begins and ends at a position that is known: a range ends exactly where a message
-            does. False: any number is a boundary, and not every position has a message.
-    """
+    """A unit of positions. Exact: messages begin there. Otherwise any is a boundary, and not each has a message."""
 
     name: str
-    min_split: int
-    min_share: int
-    task_size: int
+    min_split: int  # ranges are not divided into smaller pieces
+    min_share: int  # a partition is not given less of a micro-batch, if it has more
+    task_size: int  # default maximum
     exact: bool
 
 
-BYTES = PositionUnit("bytes", MIN_SPLIT, 16 * MiB, 128 * MiB, exact=True)
-"""0.7. Finding where a share ends takes 1 to 3 MiB (`boundary`)."""
+BYTES = PositionUnit("bytes", 4 * MiB, 16 * MiB, 128 * MiB, exact=True)
+"""0.7. Proving a cut takes one or two of the four MiB, finding where a share ends 1 to 3 MiB (`boundary`)."""
 
 RECORDS = PositionUnit("records", 1, 1, 1_000_000, exact=False)
 """0.8 and later: offsets."""
 
 
 class Extent(NamedTuple):
-    """The extent of a log.
-
-    Args:
-        earliest: Position of its first message.
-        latest: Position of the next message to be written.
-        boundaries: Known message boundaries, ascending: in 0.7 the segment starts.
-        broker: Id of the broker that serves it; -1: unknown.
-    """
+    """The extent of a log: positions of its first message and of the next one to be written."""
 
     earliest: int
     latest: int
-    boundaries: tuple[int, ...] = ()
-    broker: int = -1
+    boundaries: tuple[int, ...] = ()  # known message boundaries, ascending: in 0.7 the segment starts
+    broker: int = -1  # that serves it; -1: unknown
+
+
+Extents = Mapping[TopicPartition, Extent]
 
 
 class Range(NamedTuple):
@@ -113,262 +95,269 @@ class Range(NamedTuple):
 
 
 class SplitPoint(NamedTuple):
-    """A place where a message boundary is wanted.
-
-    Args:
-        partition: The log.
-        position: The place; a boundary at or after it will do.
-        floor: The nearest known boundary before it.
-        ceiling: The nearest known boundary behind it.
-    """
+    """A place where a message boundary is wanted: one at or after `position` will do."""
 
     partition: TopicPartition
     position: int
-    floor: int
-    ceiling: int
+    floor: int  # the nearest known boundary before it
+    ceiling: int  # the nearest known boundary behind it
 
 
-class ReadableRanges(NamedTuple):
-    """The ranges to read, and the gaps that the logs no longer have."""
-
-    ranges: tuple[Range, ...]
-    gaps: tuple[PositionGap, ...]
+# ---- the end of a micro-batch --------------------------------------------------------------------------------
 
 
-class PlannedTask(NamedTuple):
-    """The ranges of one Spark task, in reading order."""
+def end_offsets(start: Offsets, logs: Extents) -> dict[TopicPartition, Position]:
+    """The offsets behind everything that logs have now.
 
-    ranges: tuple[Range, ...]
-
-    @property
-    def size(self) -> int:
-        """Sum of the sizes of its ranges."""
-        return sum(r.size for r in self.ranges)
-
-
-class TaskSizing(NamedTuple):
-    """The division of work into tasks.
-
-    Args:
-        tasks: Maximum number of tasks.
-        split_size: Size above which a range is split.
+    A partition that is new enters at its earliest message, without being read yet: a checkpoint then says where it
+    began, should the batch be read again after retention has moved on. A partition that is not there (its broker is
+    down) stays where it is.
     """
-
-    tasks: int
-    split_size: int
-
-
-# ---- from options to positions -------------------------------------------------------------------------------
+    ends = {partition: Position(log.latest if partition in start else log.earliest) for partition, log in logs.items()}
+    return dict(sorted({**start, **ends}.items()))
 
 
-def resolve_per_partition(
-    partitions: Iterable[TopicPartition], wanted: Positions, option: str
-) -> dict[TopicPartition, PartitionPosition]:
-    """The place of each partition.
-
-    Raises:
-        ConfigError: Places are given for partitions one by one, but not for exactly these (as in Spark).
-    """
-    known = list(partitions)
-    if isinstance(wanted, PositionSpec | AtTime):
-        return dict.fromkeys(known, wanted)
-    for wrong, text in (
-        (sorted(set(known) - wanted.keys()), "says nothing about"),
-        (sorted(wanted.keys() - set(known)), "names partitions that are not part of this query:"),
-    ):
-        if wrong:
-            more = f" and {len(wrong) - 10} more" if len(wrong) > 10 else ""
-            raise ConfigError(f"option {option} {text} {', '.join(map(str, wrong[:10]))}{more}")
-    return {partition: wanted[partition] for partition in known}
-
-
-def check_order(
-    start: Mapping[TopicPartition, PartitionPosition], end: Mapping[TopicPartition, PartitionPosition]
-) -> None:
-    """Raise ConfigError where a query would end before it begins, as far as its options say so by themselves."""
-    for partition, first in start.items():
-        last = end.get(partition)
-        if isinstance(first, int) and isinstance(last, int) and first > last:
-            raise ConfigError(f"{partition}: starts at {first}, but ends at {last}")
-
-
-def positions(
-    wanted: Mapping[TopicPartition, Position | PositionSpec], logs: Mapping[TopicPartition, Extent]
-) -> dict[TopicPartition, Position]:
-    """Places by meaning -> positions."""
-    anchors = {EARLIEST: attrgetter("earliest"), LATEST: attrgetter("latest")}
+def within(logs: Extents, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, Extent]:
+    """Return what there is of what a run with these ends saw when it began. A log made anew is no longer than it is."""
     return {
-        partition: Position(anchors[position](logs[partition])) if isinstance(position, PositionSpec) else position
-        for partition, position in wanted.items()
+        partition: log._replace(latest=min(log.latest, max(ends[partition], log.earliest)))
+        for partition, log in logs.items()
+        if partition in ends
     }
+
+
+def end_of_micro_batch(
+    start: Offsets, end: Offsets, logs: Extents, max_size: int | None, unit: PositionUnit = BYTES
+) -> tuple[dict[TopicPartition, Position], list[SplitPoint]]:
+    """Return the ends of a micro-batch in [start, end) that may read `max_size`, and the cuts among them. What has a
+    cut should end at a message boundary there. Its end is the cut's ceiling, the next boundary that is known, for when
+    none can be proved: more than its share, but nothing that the log does not have. No end may be behind that of its
+    log (see `end_offsets`).
+
+    Shares are proportional to backlogs. Shares smaller than the unit's `min_share` are pooled and given to some of the
+    partitions, in rotation. If there is any backlog, some of it is read.
+    """
+    waiting = {part.partition: part.size for part in clip_to_logs(start, end, logs)[0]}
+    total = sum(waiting.values())
+    if max_size is None or total <= max_size:
+        return dict(end), []
+    shares = {partition: size * max_size // total for partition, size in waiting.items()}
+    _put_together(shares, waiting, start, unit.min_share)
+    ends: dict[TopicPartition, Position] = {}
+    cuts: list[SplitPoint] = []
+    for partition, last in end.items():
+        size, share = waiting.get(partition, 0), shares.get(partition, 0)
+        if share >= size:
+            ends[partition] = last
+        elif not share:
+            ends[partition] = start[partition]
+        else:
+            floor, at, known = last - size, last - size + share, logs[partition].boundaries
+            behind = bisect_right(known, at)
+            near = known[behind - 1] if behind else 0
+            if 2 * near >= floor + at:  # a boundary in the second half of the share, or right at its end
+                ends[partition] = Position(near)
+            else:
+                ends[partition] = Position(min((last, *known[behind : behind + 1])))
+                cuts.append(SplitPoint(partition, at, max(floor, near), ends[partition]))
+    return ends, cuts
+
+
+def with_boundaries(ends: Offsets, boundaries: Mapping[SplitPoint, int | None]) -> dict[TopicPartition, Position]:
+    """Return the ends of a micro-batch, those of its cuts where a boundary was proved."""
+    return {**ends, **{cut.partition: Position(at) for cut, at in boundaries.items() if at is not None}}
+
+
+def _put_together(
+    shares: dict[TopicPartition, int], waiting: Mapping[TopicPartition, int], start: Offsets, least: int
+) -> None:
+    """Give what small shares come to together to some of the partitions that have them.
+
+    They take turns, and only offsets need to be remembered for that: the sum of theirs grows by a share for each
+    partition that is served.
+    """
+    small = sorted(partition for partition, share in shares.items() if share < min(least, waiting[partition]))
+    pool = sum(shares[partition] for partition in small)
+    first = sum(start[partition] for partition in small) // least
+    shares.update(dict.fromkeys(small, 0))
+    for step in range(len(small)):
+        partition = small[(first + step) % len(small)]
+        shares[partition] = min(least, waiting[partition], max(pool, 1))
+        pool -= shares[partition]
+        if pool < max(least // 4, 1):
+            break
 
 
 # ---- data loss -----------------------------------------------------------------------------------------------
 
 
-def clip_to_logs(
-    start: Offsets, end: Offsets, logs: Mapping[TopicPartition, Extent], *, fail_on_data_loss: bool
-) -> ReadableRanges:
+class Loss(Enum):
+    """The way in which a log lost the data to be read."""
+
+    EXPIRED = "deleted by retention"
+    TRUNCATED = "cut off at the end, or the log was made anew"
+    GONE = "no broker has this partition"
+
+
+class PositionGap(NamedTuple):
+    """The missing range [start, end) of one partition."""
+
+    partition: TopicPartition
+    loss: Loss
+    start: int
+    end: int
+    earliest: int  # what the log has now; -1 if it is gone
+    latest: int
+    resumed: int  # where reading continues in the range, or its end
+
+    def __str__(self) -> str:
+        has = "" if self.loss is Loss.GONE else f", the log now has [{self.earliest}, {self.latest})"
+        return f"{self.partition}: {self.loss.value}: wanted [{self.start}, {self.end}){has}"
+
+
+class DataLoss(OdradekError):
+    """Data that a query has to read is no longer in the logs, and `failOnDataLoss` is true. `gaps` has all of it."""
+
+    hint = "failOnDataLoss=false goes on behind what is missing and records it"
+
+    def __init__(self, gaps: Sequence[PositionGap]) -> None:
+        super().__init__(tuple(gaps))  # errors are pickled: arguments are the whole state
+        self.gaps = tuple(gaps)
+
+    def message(self) -> str:
+        more = f"; and {len(self.gaps) - 10} more partitions" if len(self.gaps) > 10 else ""
+        return f"data was lost: {'; '.join(map(str, self.gaps[:10]))}{more}"
+
+
+class BoundaryMismatch(OdradekError):
+    """A range of a log was read to its end, and that is not where a message ends: the last whole one ended at `landed`.
+
+    Nothing of the range may be kept: a neighbouring range would have the same bytes again, or begin inside a message.
+    """
+
+    hint = (
+        "the log changed under the query, a damaged message is in the way, or the offset was never a message boundary: "
+        "read from the start of its segment"
+    )
+
+    def __init__(self, partition: str, start: int, end: int, landed: int) -> None:
+        super().__init__(partition, start, end, landed)
+        self.partition, self.start, self.end, self.landed = partition, start, end, landed
+
+    def message(self) -> str:
+        return (
+            f"{self.partition}: the messages from {self.start} on end at {self.landed}, "
+            f"not at {self.end} where the range ends"
+        )
+
+
+def clip_to_logs(start: Offsets, end: Offsets, logs: Extents) -> tuple[list[Range], list[PositionGap]]:
     """Return the ranges between two offsets that the logs still have, and the gaps that they no longer have.
 
-    A partition that `start` does not name is not read yet: it enters at its end (see `admission.end_offsets`). A log
-    whose end is before the start offset was truncated or recreated, and is read again from its earliest message.
-
-    Raises:
-        DataLoss: There are gaps, and `fail_on_data_loss` is true.
+    A partition that `start` does not name is not read yet: it enters at its end (see `end_offsets`). A log whose end is
+    before the start offset was truncated or recreated, and is read again from its earliest message.
     """
     ranges: list[Range] = []
     gaps: list[PositionGap] = []
-    for partition in sorted(end):
-        first, last = start.get(partition, end[partition]), end[partition]
+    for partition, last in sorted(end.items()):
+        first, log = start.get(partition, last), logs.get(partition)
         if first == last:
             continue
-        log = logs.get(partition)
-        if log is not None and log.earliest <= first < last <= log.latest:
-            ranges.append(Range(partition, first, last))
-        else:
-            ranges += _damaged(partition, first, last, log, gaps)
-    if gaps and fail_on_data_loss:
-        raise DataLoss(gaps)
-    return ReadableRanges(tuple(ranges), tuple(gaps))
+        if log is None:
+            gaps.append(PositionGap(partition, Loss.GONE, first, last, -1, -1, last))
+            continue
+        earliest, latest, *_ = log
+        if first > last:
+            gaps.append(PositionGap(partition, Loss.TRUNCATED, first, last, earliest, latest, earliest))
+            first = Position(earliest)
+        if first < earliest:
+            behind = min(earliest, last)
+            gaps.append(PositionGap(partition, Loss.EXPIRED, first, behind, earliest, latest, behind))
+            first = Position(behind)
+        if last > latest:
+            gaps.append(PositionGap(partition, Loss.TRUNCATED, max(first, latest), last, earliest, latest, last))
+        if first < min(last, latest):
+            ranges.append(Range(partition, first, min(last, latest)))
+    return ranges, gaps
 
 
-def _damaged(
-    partition: TopicPartition, first: int, last: int, log: Extent | None, gaps: list[PositionGap]
-) -> Iterable[Range]:
-    """What is left of a range that a log does not have as a whole; the gaps are appended."""
-
-    def gap(loss: Loss, begin: int, end: int, resumed: int) -> PositionGap:
-        earliest, latest = (-1, -1) if log is None else (log.earliest, log.latest)
-        return PositionGap(partition, loss, begin, end, earliest, latest, resumed)
-
-    if log is None:
-        gaps.append(gap(Loss.GONE, first, last, last))
-        return
-    if first > last:
-        gaps.append(gap(Loss.TRUNCATED, first, last, log.earliest))
-        first = log.earliest
-    if first < log.earliest:
-        behind = min(log.earliest, last)
-        gaps.append(gap(Loss.EXPIRED, first, behind, behind))
-        first = behind
-    if last > log.latest:
-        gaps.append(gap(Loss.TRUNCATED, max(first, log.latest), last, last))
-        last = log.latest
-    if first < last:
-        yield Range(partition, first, last)
+# ---- tasks ---------------------------------------------------------------------------------------------------
 
 
-# ---- dividing ------------------------------------------------------------------------------------------------
-
-
-def size_tasks(total: int, *, max_size: int, min_tasks: int, max_tasks: int, min_split: int = MIN_SPLIT) -> TaskSizing:
-    """Divide `total` into tasks of about `max_size`, within two bounds of which the upper one wins.
-
-    A task costs 30 to 50 ms however little it does.
-    """
-    tasks = min(max(-(-total // max_size), min_tasks, 1), max(max_tasks, 1))
-    return TaskSizing(tasks, max(-(-total // tasks), min_split))
-
-
-def propose_splits(ranges: Iterable[Range], logs: Mapping[TopicPartition, Extent], split_size: int) -> list[SplitPoint]:
+def propose_splits(ranges: Iterable[Range], logs: Extents, split_size: int) -> list[SplitPoint]:
     """Propose where to split ranges so that the parts have about `split_size`.
 
     A split at a known boundary needs no proof: its floor is its position. Known boundaries are used first; the rest
     between two of them is divided evenly.
     """
     cuts: list[SplitPoint] = []
-    for part in ranges:
-        if part.size > split_size * SLACK:
-            known = logs[part.partition].boundaries
-            inner = known[bisect_right(known, part.start) : bisect_left(known, part.end)]
-            cuts += _cuts(part, inner, split_size)
+    for partition, begin, end in ranges:  # `begin` moves on to the piece that is being filled
+        known = logs[partition].boundaries
+        inner = known[bisect_right(known, begin) : bisect_left(known, end)]
+        for floor, ceiling in pairwise((begin, *inner, end)):
+            if ceiling - begin > split_size * SLACK and floor - begin >= split_size // 2:
+                cuts.append(SplitPoint(partition, floor, floor, floor))
+                begin = floor
+            if (size := ceiling - begin) > split_size * SLACK:
+                parts = -(-size // split_size)
+                at = [begin + size * number // parts for number in range(1, parts)]
+                cuts += (SplitPoint(partition, position, floor, ceiling) for position in at)
+                begin = at[-1]
     return cuts
 
 
-def _cuts(part: Range, inner: Sequence[int], split_size: int) -> Iterable[SplitPoint]:
-    begin = part.start  # of the piece that is being filled
-    for floor, ceiling in pairwise((part.start, *inner, part.end)):
-        if ceiling - begin <= split_size * SLACK:
-            continue
-        if floor - begin >= split_size // 2:
-            yield SplitPoint(part.partition, floor, floor, floor)
-            begin = floor
-        if ceiling - begin > split_size * SLACK:
-            parts = -(-(ceiling - begin) // split_size)
-            for number in range(1, parts):
-                yield SplitPoint(part.partition, begin + (ceiling - begin) * number // parts, floor, ceiling)
-            begin += (ceiling - begin) * (parts - 1) // parts
+Leader = Callable[[TopicPartition], int]
 
 
 def split(ranges: Iterable[Range], boundaries: Iterable[tuple[TopicPartition, int]]) -> list[Range]:
     """Ranges divided at the boundaries that were found; those outside of every range, and doubles, do not matter."""
-    splits: defaultdict[TopicPartition, set[int]] = defaultdict(set)
-    for partition, position in boundaries:
-        splits[partition].add(position)
+    known = sorted(set(boundaries))
     parts: list[Range] = []
-    for part in ranges:
-        inner = sorted(position for position in splits.get(part.partition, ()) if part.start < position < part.end)
-        parts += (Range(part.partition, a, b) for a, b in pairwise((part.start, *inner, part.end)))
+    for partition, start, end in ranges:
+        inner = known[bisect_right(known, (partition, start)) : bisect_left(known, (partition, end))]
+        parts += (Range(partition, a, b) for a, b in pairwise((start, *(position for _, position in inner), end)))
     return parts
 
 
-# ---- packing -------------------------------------------------------------------------------------------------
-
-
-def by_id(partition: TopicPartition) -> int:
-    """Return the broker that a partition's name has: the one that serves it in 0.7."""
-    return partition.broker
-
-
 def pack(
-    parts: Iterable[Range], tasks: int, *, fetchers: int | None = None, leader: Callable[[TopicPartition], int] = by_id
-) -> list[PlannedTask]:
+    parts: Iterable[Range], tasks: int, *, fetchers: int | None = None, leader: Leader = attrgetter("broker")
+) -> list[tuple[Range, ...]]:
     """Distribute pieces over at most so many tasks of about the same size: the largest first, each to the task that has
-    least so far, which is at most a third above the best there is.
+    least so far, which is at most a third above the best there is. Return the ranges of each, in reading order.
 
     Pieces of one broker are spread over the tasks, and tasks begin with different brokers, so that no broker serves
     all of them at once.
 
     Args:
-        pieces: What is to be read. Empty ones are left out.
-        tasks: Most tasks there may be.
         fetchers: At most so many tasks read from one broker, even if they become larger for that.
-        leader: Returns the id of the broker that serves a partition.
+        leader: Returns the id of the broker that serves a partition; the default is that of its name, as in 0.7.
     """
-    bundles = _bundles(parts, fetchers, leader)
-    heap = [(0, number) for number in range(min(tasks, len(bundles)))]
-    chosen: list[list[Range]] = [[] for _ in heap]
-    for size, bundle in bundles:
-        load, number = heap[0]
-        chosen[number] += bundle
-        heapq.heapreplace(heap, (load + size, number))
-    brokers = sorted({leader(part.partition) for _, bundle in bundles for part in bundle})
-    order = {broker: index for index, broker in enumerate(brokers)}
-    return [PlannedTask(_in_order(ranges, number, order, leader)) for number, ranges in enumerate(chosen)]
-
-
-def _bundles(
-    parts: Iterable[Range], fetchers: int | None, leader: Callable[[TopicPartition], int]
-) -> list[tuple[int, list[Range]]]:
-    """What goes to one task together, the largest first; equals of one broker are neighbours, which spreads them."""
-    alone = [(part.end - part.start, [part]) for part in parts if part.end > part.start]
+    bundles: list[Sequence[Range]] = [(part,) for part in parts if part.size > 0]  # each goes to one task
     if fetchers is not None:
         by_broker: defaultdict[int, list[Range]] = defaultdict(list)
-        for _, (part,) in alone:
+        for (part,) in bundles:
             by_broker[leader(part.partition)].append(part)
-        together = [task for ranges in by_broker.values() for task in pack(ranges, fetchers, leader=leader)]
-        alone = [(task.size, list(task.ranges)) for task in together]
-    alone.sort(key=lambda bundle: (-bundle[0], leader(bundle[1][0].partition)))
-    return alone
+        bundles = [task for ranges in by_broker.values() for task in pack(ranges, fetchers, leader=leader)]
+    # Those of the same size of one broker are neighbours, which spreads them.
+    bundles.sort(key=lambda bundle: (-_size(bundle), leader(bundle[0].partition)))
+    heap = [(0, number) for number in range(min(tasks, len(bundles)))]
+    chosen: list[list[Range]] = [[] for _ in heap]
+    for bundle in bundles:
+        load, number = heap[0]
+        chosen[number] += bundle
+        heapq.heapreplace(heap, (load + _size(bundle), number))
+    brokers = sorted({leader(part.partition) for bundle in bundles for part in bundle})
+    order = {broker: index for index, broker in enumerate(brokers)}
+    return [_in_order(ranges, number, order, leader) for number, ranges in enumerate(chosen)]
 
 
-def _in_order(
-    ranges: list[Range], number: int, order: Mapping[int, int], leader: Callable[[TopicPartition], int]
-) -> tuple[Range, ...]:
+def _size(ranges: Iterable[Range]) -> int:
+    return sum(part.size for part in ranges)
+
+
+def _in_order(ranges: list[Range], number: int, order: Mapping[int, int], leader: Leader) -> tuple[Range, ...]:
     """The ranges of a task in the order in which it reads them, with what is adjacent joined."""
-    count = len(order)
-    ranges.sort(key=lambda part: ((order[leader(part.partition)] - number) % count, part))
+    ranges.sort(key=lambda part: ((order[leader(part.partition)] - number) % len(order), part))
     joined: list[Range] = []
     for part in ranges:
         if joined and joined[-1].partition == part.partition and joined[-1].end == part.start:

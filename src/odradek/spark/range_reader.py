@@ -1,4 +1,4 @@
-"""Ranges of logs on their way from brokers to one task.
+"""Ranges of logs on their way from brokers or files to one task.
 
 Each range is read by one worker from its start to its end. Where positions are bytes (0.7), it asks for nothing past
 the end, and must land on that exactly; where they are offsets, batches are larger than ranges and offsets have holes,
@@ -11,41 +11,34 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 from random import random
-from types import TracebackType
 from typing import NamedTuple, Self
 
 import anyio
 import anyio.to_thread
 
+from odradek import segments
 from odradek.core.backoff import Backoff
-from odradek.core.fetch.read_ahead import MIN_FETCH_BYTES, smoothed_expansion
+from odradek.core.fetch.read_ahead import MIN_FETCH_BYTES, decaying_maximum
 from odradek.core.interfaces import LogDecoder, PartitionFetch, ProtocolDriver
-from odradek.errors import CorruptMessage, DeadlineError, LogTruncated, OdradekError, OffsetOutOfRange
+from odradek.errors import CorruptMessage, DeadlineError, LogTruncated, MessageTooLarge, OdradekError, OffsetOutOfRange
 from odradek.io.notifier import Notifier
-from odradek.spark.brokers import extent_of
-from odradek.spark.errors import check_range_end
-from odradek.spark.gaps import Loss, PositionGap
-from odradek.spark.options import SourceOptions
-from odradek.spark.planning import Range
-from odradek.spark.rules import decoder_options, explained, lost, skipped
+from odradek.spark.cluster import ClusterOptions, connected
+from odradek.spark.logs import CHUNK, TaskPlan, extent_of
+from odradek.spark.options import SourceOptions, log_skipped
+from odradek.spark.planning import BoundaryMismatch, Loss, PositionGap, Range, clip_to_logs
 from odradek.types import Broker, Columns, KiB, Position, TopicPartition
+from odradek.wire.kafka07.message_set import MessageSetDecoder
 
-__all__ = ["ColumnsChunk", "CompletedRange", "RangeReader"]
+__all__ = ["ColumnsChunk", "CompletedRange", "RangeReader", "read_files", "read_task"]
 
 log = logging.getLogger("odradek.spark")
 
 PAUSES = Backoff(first_s=0.05, max_s=1.0)
 
-REFRESH_S = 1.0
-"""Time between two looks for a leader where nothing reports changes (s)."""
-
 OPEN_INLINE = 8 * KiB
 """Compressed bytes up to which data is decompressed on the event loop: handing it to a thread takes longer."""
-
-ANY_SIZE = 1 << 31
-"""Stands for what is left of a range whose size in bytes is not known."""
 
 FIRST_BYTES = 4 * MIN_FETCH_BYTES
 """Size of the first fetch of a topic."""
@@ -67,23 +60,23 @@ class CompletedRange(NamedTuple):
     rows: int
 
 
-class RangeReader:
-    """Reads ranges; an asynchronous context manager, which ends all reading when it is left.
+Chunk = ColumnsChunk | CompletedRange
 
-    Args:
-        driver: The protocol driver of the cluster.
-        ranges: What to read; they are begun in this order.
-        options: Limits, and what to do about damage and loss.
-    """
+
+class RangeReader:
+    """Reads ranges of a cluster, begun in their order. An asynchronous context manager: it ends all reading."""
 
     def __init__(self, driver: ProtocolDriver, ranges: Sequence[Range], options: SourceOptions) -> None:
         self.driver, self.options = driver, options
-        self.memory = MemoryBudget(options.fetch_bytes * options.fetch_ahead)
-        self._growth: dict[str, float] = {}
+        self.held = 0  # bytes of memory, together with what fetches in flight are expected to become
+        self._limit = options.fetch_bytes * options.fetch_ahead
+        self._freed = Notifier()
+        self.growth: dict[str, float] = {}  # of a topic from log to memory; falls slowly, as compression may vary
+        self.offset_bytes: dict[str, float] = {}  # of a topic in the log, where positions are offsets; falls slowly
         self._ranges = iter(ranges)
         self._running = min(options.fetch_ahead, len(ranges))
-        self._chunks: list[ColumnsChunk | CompletedRange] = []
-        self._held = 0
+        self._chunks: list[Chunk] = []
+        self._waiting = 0  # bytes of memory of these chunks
         self._failure: Exception | None = None
         self._arrived = Notifier()
 
@@ -94,9 +87,7 @@ class RangeReader:
             self._tasks.start_soon(self._work)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         self._tasks.cancel_scope.cancel()
         await self._tasks.__aexit__(None, None, None)
 
@@ -110,72 +101,48 @@ class RangeReader:
             self._running -= 1
             self._arrived.notify()
 
-    def deliver(self, chunk: ColumnsChunk, memory: int) -> None:
-        """Rows, with the memory that was claimed for them."""
+    def deliver(self, chunk: Chunk, memory: int = 0) -> None:
+        """Hand over rows, with the memory that was claimed for them, or the end of a range."""
         self._chunks.append(chunk)
-        self._held += memory
+        self._waiting += memory
         self._arrived.notify()
 
-    def complete(self, part: CompletedRange) -> None:
-        """A range was read to its end."""
-        self._chunks.append(part)
-        self._arrived.notify()
-
-    async def take(self) -> list[ColumnsChunk | CompletedRange]:
+    async def take(self) -> list[Chunk]:
         """Return what arrived since the last call, waiting for something; nothing at the end.
 
         Raises the first error of a range, after everything that arrived before it.
         """
         while not self._chunks and self._running and self._failure is None:
-            version = self._arrived.version
-            await self._arrived.wait(version)
+            await self._arrived.wait(self._arrived.version)
         chunks, self._chunks = self._chunks, []
-        self.memory.give_back(self._held)
-        self._held = 0
+        self.correct(self._waiting, 0)
+        self._waiting = 0
         if not chunks and self._failure is not None:
             raise self._failure
         return chunks
 
-    def learn(self, topic: str, size: int, memory: int) -> None:
-        """Update the estimate of a topic's expansion. It falls slowly: compression may vary."""
-        growth = max(1.0, memory / max(size, KiB))
-        self._growth[topic] = smoothed_expansion(self._growth.get(topic), growth)
-
-    def ask(self, topic: str, left: int) -> tuple[int, int]:
-        """Return the bytes to ask for, of those that are left, and the memory to claim for what they become. As long as
-        that is not known of a topic (gzip can make 1000 of a byte), little is asked for, and nothing else meanwhile.
+    async def claim(self, topic: str, left: int) -> tuple[int, int]:
+        """Return the bytes to ask for, of those that are left, and the memory that is claimed for what they become, as
+        soon as there is room. While that is not known of a topic (gzip can make 1000 of a byte), little is asked for,
+        and nothing else meanwhile. A claim larger than the limit is granted when nothing else is held.
         """
-        growth = self._growth.get(topic)
-        if growth is None:
-            return min(FIRST_BYTES, self.options.fetch_bytes, left), self.memory.limit
-        size = min(max(int(self.memory.limit / growth), MIN_FETCH_BYTES), self.options.fetch_bytes, left)
-        return size, int(size * growth)
+        while True:
+            growth, most = self.growth.get(topic), min(self.options.fetch_bytes, left)
+            if growth is None:
+                size, memory = min(FIRST_BYTES, most), self._limit
+            else:
+                size = min(max(int(self._limit / growth), MIN_FETCH_BYTES), most)
+                memory = int(size * growth)
+            if not self.held or self.held + memory <= self._limit:
+                self.held += memory
+                return size, memory
+            await self._freed.wait(self._freed.version)
 
-
-class MemoryBudget:
-    """Bytes of memory that may be held. Claims larger than all there is are granted when nothing else is held."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.held = 0
-        self._notifier = Notifier()
-
-    def fits(self, size: int) -> bool:
-        return not self.held or self.held + size <= self.limit
-
-    async def changed(self) -> None:
-        """Wait until something is given back."""
-        await self._notifier.wait(self._notifier.version)
-
-    def correct(self, claimed: int, size: int) -> None:
-        """Replace a claim by the actual size."""
-        self.held += size - claimed
-        if size < claimed:
-            self._notifier.notify()
-
-    def give_back(self, size: int) -> None:
-        if size:
-            self.correct(size, 0)
+    def correct(self, claimed: int, memory: int) -> None:
+        """Replace a claim by the memory that is in use."""
+        self.held += memory - claimed
+        if memory < claimed:
+            self._freed.notify()
 
 
 class _RangeTask:
@@ -192,35 +159,33 @@ class _RangeTask:
         self._progress_at = anyio.current_time()
 
     async def run(self) -> None:
-        """Read it.
-
-        Raises:
-            BoundaryMismatch: It does not end where a message does.
-            CorruptMessage, MessageTooLarge: A message that cannot be read, unless it is left out or handed over raw.
-            DataLoss: The log does not have all of it any more.
-            DeadlineError: The broker has given nothing for too long.
-        """
+        """Raises BoundaryMismatch, CorruptMessage, MessageTooLarge, DataLoss, DeadlineError."""
         while (decoder := self._decoder) is None or decoder.fetch_position < self._part.end:
             if not await self._step():
                 return
-        if self._exact:
-            check_range_end(self._part.partition, self._start, self._part.end, decoder.position)
+        if self._exact and decoder.position != self._part.end:
+            raise BoundaryMismatch(str(self._part.partition), self._start, self._part.end, decoder.position)
         self._complete(self._part.end)
 
     def _complete(self, end: int) -> None:
         if self._start < end:
-            self._reader.complete(CompletedRange(self._part.partition, self._start, end, self._rows))
+            self._reader.deliver(CompletedRange(self._part.partition, self._start, end, self._rows))
         self._rows = 0
 
     async def _step(self) -> bool:
         """One fetch. False: there is no more, and that is all right."""
-        broker = await self._broker()
+        if (broker := await self._broker()) is None:
+            await self._wait("", OdradekError("no registered broker has it"))
+            return True
         api = self._reader.driver.broker(broker, purpose="fetch")
         if self._decoder is None:
             position = Position(self._start)
-            self._decoder = api.decoder(self._part.partition, position, decoder_options(self._options, defer=True))
+            self._decoder = api.decoder(self._part.partition, position, self._options.decoder_options(defer=True))
         decoder, begin = self._decoder, self._decoder.position
-        size, claimed = await self._claim(self._part.end - decoder.fetch_position if self._exact else ANY_SIZE)
+        topic, left = self._part.partition.topic, self._part.end - decoder.fetch_position
+        if not self._exact:
+            left = int(left * self._reader.offset_bytes.get(topic, FIRST_BYTES)) + MIN_FETCH_BYTES
+        size, claimed = await self._reader.claim(topic, left)
         fetch = PartitionFetch(decoder, size)
         failure: OdradekError | None = None
         try:
@@ -234,73 +199,55 @@ class _RangeTask:
             self._attempts, self._progress_at = 0, anyio.current_time()
         if failure is not None:
             decoder.reset(decoder.position)  # the log may have been truncated meanwhile
-            await self._wait(broker, failure)
+            await self._wait(f"broker {broker.id}: ", failure)
         elif not fetch.received:
             return await self._nothing(broker, fetch)
         return True
-
-    async def _claim(self, left: int) -> tuple[int, int]:
-        """What to ask for, once there is room for it."""
-        topic = self._part.partition.topic
-        while (asked := self._reader.ask(topic, left)) and not self._reader.memory.fits(asked[1]):
-            await self._reader.memory.changed()
-        self._reader.memory.held += asked[1]
-        return asked
 
     async def _hand_over(self, fetch: PartitionFetch, begin: int, claimed: int) -> None:
         """Deliver what was decoded from `begin` on, then raise what came in its way."""
         decoder = fetch.decoder
         if decoder.deferred_bytes > OPEN_INLINE:
-            with anyio.CancelScope(shield=True):  # the thread has the decoder
-                await anyio.to_thread.run_sync(fetch.decompress)
+            await anyio.to_thread.run_sync(fetch.decompress)  # a cancellation waits for it: the thread has the decoder
         elif decoder.deferred_bytes:
             fetch.decompress()
         rows = decoder.take()
-        size = decoder.position - begin if self._exact else fetch.received
-        if not self._exact:
-            rows = self._inside(rows)
-        memory = rows.payload_bytes + rows.row_bytes * len(rows.values)
-        self._reader.memory.correct(claimed, memory)
+        topic, size = self._part.partition.topic, decoder.position - begin
+        if not self._exact:  # whole batches are read, and the range's end may be in the middle of one
+            if size:
+                offset_bytes = self._reader.offset_bytes
+                offset_bytes[topic] = decaying_maximum(offset_bytes.get(topic), fetch.received / size)
+            size = fetch.received
+            rows = rows.slice(bisect_left(rows.positions, self._start), bisect_left(rows.positions, self._part.end))
+        memory = rows.memory_bytes
+        self._reader.correct(claimed, memory)
         if rows.values:
-            self._reader.learn(self._part.partition.topic, size, memory)
+            growth = self._reader.growth
+            growth[topic] = decaying_maximum(growth.get(topic), max(1.0, memory / max(size, KiB)))
             self._rows += len(rows.values)
             self._reader.deliver(ColumnsChunk(self._part.partition, rows), memory)
-        skipped(decoder.take_reports())
+        log_skipped(decoder.take_reports())
         if decoder.error is not None:
-            raise explained(decoder.error) from None
+            raise decoder.error
         if isinstance(fetch.error, CorruptMessage):  # the decoder failed
             raise fetch.error
 
-    def _inside(self, rows: Columns) -> Columns:
-        """Return the rows of the range: whole batches are read, and its end may be in the middle of one."""
-        return rows.slice(bisect_left(rows.positions, self._start), bisect_left(rows.positions, self._part.end))
-
     # ---- when nothing comes ----
 
-    async def _broker(self) -> Broker:
-        """Return the broker to read the log from, as soon as there is one."""
-        metadata = self._reader.driver.metadata
-        if (replica := metadata.table.brokers.get(-1 if self._replica is None else self._replica)) is not None:
-            return replica
-        partition = self._part.partition
-        while (broker := metadata.table.leader(partition)) is None:
-            left = self._progress_at + self._options.poll_deadline_s - anyio.current_time()
-            if left <= 0:
-                raise self._too_long("no registered broker has it")
-            if self._exact:
-                with anyio.move_on_after(left):
-                    await metadata.wait_for_newer(metadata.table.version)
-                continue
+    async def _broker(self) -> Broker | None:
+        """Return the broker to read the log from, if there is one now."""
+        metadata, partition = self._reader.driver.metadata, self._part.partition
+        replica = metadata.table.brokers.get(-1 if self._replica is None else self._replica)
+        if replica is None and metadata.table.leader(partition) is None:
             await self._refresh()
-            if metadata.table.leader(partition) is None:
-                await anyio.sleep(min(left, REFRESH_S))
-        return broker
+        return replica or metadata.table.leader(partition)
 
-    async def _wait(self, broker: Broker, error: OdradekError) -> None:
-        if anyio.current_time() - self._progress_at >= self._options.poll_deadline_s:
-            raise self._too_long(f"broker {broker.id}: {error}") from error
+    async def _wait(self, who: str, error: OdradekError) -> None:
+        deadline_s = self._options.poll_deadline_s
+        if anyio.current_time() - self._progress_at >= deadline_s:
+            raise DeadlineError(f"{self._where}: {who}{error}", deadline_s) from error
         if not self._attempts:
-            log.warning("%s: broker %d at %s: %s; retrying", self._where, broker.id, broker.address, error)
+            log.warning("%s: %s%s; retrying", self._where, who, error)
         await anyio.sleep(PAUSES.delay(self._attempts, random()))
         self._attempts += 1
         if error.refresh_metadata:
@@ -318,9 +265,6 @@ class _RangeTask:
             if not error.retriable:
                 raise
 
-    def _too_long(self, why: str) -> DeadlineError:
-        return DeadlineError(f"{self._where}: {why}", self._options.poll_deadline_s)
-
     @property
     def _where(self) -> str:
         position = self._start if self._decoder is None else self._decoder.position
@@ -329,8 +273,12 @@ class _RangeTask:
     async def _nothing(self, broker: Broker, fetch: PartitionFetch) -> bool:
         """The log does not have what it had when the query was planned, or its broker does not show it (yet)."""
         decoder, error = fetch.decoder, fetch.error
+        trouble = error or OdradekError("it sends nothing of what the log has")
         if not self._exact and (error is None or error.retriable or error.refresh_metadata):
-            return await self._elsewhere(broker, fetch)
+            self._replica = fetch.preferred_replica  # or read again who leads the partition
+            if self._replica is None or error is not None:
+                await self._wait(f"broker {broker.id}: ", trouble)
+            return True
         if self._replica is not None:  # which may be behind its leader
             self._replica = None
             return True
@@ -344,37 +292,72 @@ class _RangeTask:
             return True  # the message boundary may still be there
         gap = await self._gap(broker, decoder.position, error)
         if gap is None:
-            await self._wait(broker, error or OdradekError("it sends nothing of what the log has"))
+            await self._wait(f"broker {broker.id}: ", trouble)
             return True
-        lost([gap], self._options)
+        self._options.check_loss([gap])
         self._complete(gap.start)
         self._start, self._decoder = gap.resumed, None
         return gap.resumed < self._part.end
 
-    async def _elsewhere(self, broker: Broker, fetch: PartitionFetch) -> bool:
-        """Go to the replica that the leader prefers, or read again who leads the partition. True: try again."""
-        self._replica = fetch.preferred_replica
-        if self._replica is not None and fetch.error is None:
-            return True
-        await self._wait(broker, fetch.error or OdradekError("it sends nothing of what the log has"))
-        return True
-
     async def _gap(self, broker: Broker, position: int, error: OdradekError | None) -> PositionGap | None:
         """What is lost; None when nothing is, as far as the broker says."""
-        partition, end = self._part.partition, self._part.end
-        if error is not None and error.refresh_metadata:  # the broker does not have the partition
-            return PositionGap(partition, Loss.GONE, position, end, -1, -1, end)
-        try:
-            api = self._reader.driver.broker(broker, purpose="control")
-            extent = await extent_of(api, partition, read_committed=self._options.read_committed)
-        except OdradekError as failure:
-            if not failure.retriable:
-                raise
-            return None
-        earliest, latest, *_ = extent
-        if position < earliest:
-            behind = min(earliest, end)
-            return PositionGap(partition, Loss.EXPIRED, position, behind, earliest, latest, behind)
-        if latest < end:
-            return PositionGap(partition, Loss.TRUNCATED, max(position, latest), end, earliest, latest, end)
-        return None
+        partition, extents = self._part.partition, {}
+        if error is None or not error.refresh_metadata:  # the broker has the partition
+            try:
+                api = self._reader.driver.broker(broker, purpose="control")
+                extents[partition] = await extent_of(api, partition, read_committed=self._options.read_committed)
+            except OdradekError as failure:
+                if not failure.retriable:
+                    raise
+                return None
+        start, end = {partition: Position(position)}, {partition: Position(self._part.end)}
+        return next(iter(clip_to_logs(start, end, extents)[1]), None)
+
+
+# ---- one task ------------------------------------------------------------------------------------------------
+
+
+def read_task(task: TaskPlan, options: SourceOptions) -> Generator[Chunk, None, None]:
+    """Yield the rows of a task's ranges, and each range when it was read to its end.
+
+    Raises OdradekError or OSError if a range cannot be read as it was planned.
+    """
+    try:
+        if isinstance(options.where, ClusterOptions):
+            with (
+                connected(options.where, options.poll_deadline_s) as (portal, cluster),
+                portal.wrap_async_context_manager(RangeReader(cluster.driver, task.ranges, options)) as reader,
+            ):
+                while chunks := portal.call(reader.take):
+                    yield from chunks
+            return
+        for part in task.ranges:
+            count = 0
+            for rows in read_files(part, task.paths[part.partition], options):
+                count += len(rows.values)
+                yield ColumnsChunk(part.partition, rows)
+            yield CompletedRange(*part, count)
+    except MessageTooLarge as error:  # with the option as Spark's users know it
+        raise MessageTooLarge(error.partition, error.position, error.size, error.limit, "maxMessageBytes") from None
+
+
+def read_files(part: Range, path: str, options: SourceOptions) -> Iterator[Columns]:
+    """Yield the rows of a range, some MiB at a time.
+
+    Raises BoundaryMismatch (also at the end of a segment in it), CorruptMessage, MessageTooLarge, DataLoss, OSError.
+    """
+    at = part.start
+    for segment in segments.open(path).segments:
+        if segment.end <= at or part.end <= segment.start:
+            continue
+        if segment.start > at:
+            options.check_loss([PositionGap(part.partition, Loss.EXPIRED, at, segment.start, -1, -1, part.end)])
+        at, end = max(at, segment.start), min(segment.end, part.end)
+        decoder = MessageSetDecoder(part.partition, Position(at), options.decoder_options())
+        yield from (columns for columns in segment.decode(decoder, end, CHUNK) if columns.values)
+        log_skipped(decoder.take_reports())
+        if decoder.position != end:
+            raise BoundaryMismatch(str(part.partition), at, end, decoder.position)
+        at = segment.end
+    if at < part.end:
+        options.check_loss([PositionGap(part.partition, Loss.TRUNCATED, at, part.end, -1, -1, part.end)])

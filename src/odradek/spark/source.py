@@ -8,9 +8,9 @@ pushes down once sticks to the DataFrame, and other queries of it silently lose 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     InputPartition,
 )
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -30,23 +31,21 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from odradek.spark.admission import backlog, end_of_micro_batch, end_offsets, has_new_partitions, should_read
-from odradek.spark.brokers import tuning
-from odradek.spark.directories import read_files
-from odradek.spark.logs import LogCatalog, find_logs
-from odradek.spark.offsets import offsets_from_dict, offsets_to_dict
-from odradek.spark.options import ClusterOptions, SourceOptions, parse_kind, parse_source
-from odradek.spark.planning import Extent
-from odradek.spark.queries import TaskPlan, plan, plan_all, start_offsets
-from odradek.spark.range_reader import ColumnsChunk, CompletedRange, RangeReader
-from odradek.spark.runtime import connected
-from odradek.spark.schema import Projection, ddl, join_small, project
+from odradek.errors import ConfigError, OdradekError
+from odradek.spark import planning
+from odradek.spark.logs import find_logs, plan, plan_all, start_offsets
+from odradek.spark.options import SourceOptions, parse_source
+from odradek.spark.planning import Extent, Extents, PositionUnit
+from odradek.spark.range_reader import ColumnsChunk, read_task
+from odradek.spark.schema import Projection, columns, join_small, project
+from odradek.spark.sink import BatchWriter, StreamWriter
+from odradek.spark.values import Offsets, offsets_from_dict, offsets_to_dict
 from odradek.types import Position, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BatchReader", "OdradekSource", "StreamReader"]
+__all__ = ["BatchReader", "OdradekSource", "StreamReader", "lag_metrics"]
 
 
 class OdradekSource(DataSource):
@@ -56,74 +55,110 @@ class OdradekSource(DataSource):
     def name(cls) -> str:
         return "odradek"
 
-    def schema(self) -> str:
-        """All columns. Called at `load`, so that wrong options are errors there. Raises ConfigError, Unsupported."""
-        return ddl(parse_kind(self.options).columns)
+    def schema(self) -> StructType:
+        """Return all columns. Called at `load`, so that wrong options are errors there, and by `CREATE TABLE`.
+
+        Raises:
+            ConfigError, Unsupported: An option cannot work.
+        """
+        options = _of_table(self.options)
+        parsed = parse_source(options, streaming=None)
+        chosen = columns(headers=parsed.headers, positions=parsed.unit.exact, errors=parsed.corrupt == "raw")
+        schema = from_arrow_schema(Projection(chosen).schema)
+        if options is not self.options:  # a table: Spark keeps its columns, but not its options
+            schema.fields[0].metadata = {TABLE_OPTIONS: dict(options)}
+        return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = parse_source(self.options, streaming=False)
-        return BatchReader(options, _projection(schema, options))
+        return BatchReader(*self._parse(schema, streaming=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        options = parse_source(self.options, streaming=True)
-        return StreamReader(options, _projection(schema, options))
+        try:
+            return StreamReader(*self._parse(schema, streaming=True))
+        except OdradekError as error:
+            return RefusedStream(error)
+
+    def _parse(self, schema: StructType, *, streaming: bool) -> tuple[SourceOptions, Projection]:
+        """Return the options of the query, together with those of its table if it reads one, and its columns."""
+        of_table = [field.metadata.get(TABLE_OPTIONS, {}) for field in schema.fields]
+        named = {name: value for each in (*of_table, self.options) for name, value in each.items()}
+        options = parse_source(named, streaming=streaming)
+        fields = ((field.name, field.dataType.simpleString(), field.nullable) for field in schema.fields)
+        return options, project(fields, headers=options.headers)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from odradek.spark import sink
-
-        return sink.writer(self.options, schema, overwrite)
+        if overwrite:
+            raise ConfigError('a topic cannot be overwritten: write with .mode("append")')
+        return BatchWriter(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from odradek.spark import sink
-
-        return sink.stream_writer(self.options, schema, overwrite)
+        return StreamWriter(self.options, schema)
 
 
-def _projection(schema: StructType, options: SourceOptions) -> Projection:
-    fields = ((field.name, field.dataType.simpleString(), field.nullable) for field in schema.fields)
-    return project(fields, headers=options.headers)
+TABLE_OPTIONS = "odradek.options"
+"""Key in the metadata of the first column of a table in Spark's catalog: the table's options."""
 
 
-class TaskPartition(InputPartition):
-    """The input of one task."""
+def _of_table(options: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the options of `CREATE TABLE ... USING odradek OPTIONS (...)` without what Spark adds; others as they are.
 
-    def __init__(self, task: TaskPlan) -> None:
-        super().__init__(task)
+    Spark adds the table's properties (provider, owner, ...), and the options once more with a prefix.
+    """
+    if "provider" not in options:
+        return options
+    prefix = "option."
+    written = {name.removeprefix(prefix): value for name, value in options.items() if name.startswith(prefix)}
+    return {**written, **({"path": options["path"]} if "path" in options else {})}
 
-    def __repr__(self) -> str:
-        ranges = self.value.ranges
-        return f"<{type(self).__name__} {len(ranges)} ranges of {sum(part.size for part in ranges)} positions>"
 
-
-class BatchReader(DataSourceReader):
-    """Everything between two places, as it is when the query is planned: once for each `load`."""
-
+class _SourceReader:
     def __init__(self, options: SourceOptions, projection: Projection) -> None:
         self._options, self._projection = options, projection
 
-    def partitions(self) -> list[InputPartition]:
-        return [TaskPartition(task) for task in plan_all(find_logs(self._options), self._options)]
-
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition.value, self._options, self._projection)
+        """Yield the rows of a task, in Spark's Python workers."""
+        if partition.value is None:  # which is what Spark calls for when there are no tasks at all
+            return
+        with closing(read_task(partition.value, self._options)) as chunks:
+            rows = (chunk for chunk in chunks if isinstance(chunk, ColumnsChunk))
+            batches = (batch for chunk in rows for batch in self._projection.batches(chunk.partition, chunk.rows))
+            yield from join_small(batches)
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class BatchReader(_SourceReader, DataSourceReader):
+    """Everything between two places, as it is when the query is planned: once for each `load`."""
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(task) for task in plan_all(find_logs(self._options), self._options)]
+
+
+class RefusedStream(DataSourceStreamReader):
+    """A streaming query that cannot work: pyspark loses errors of `streamReader` itself, but not of calls."""
+
+    def __init__(self, error: OdradekError) -> None:
+        self._error = error
+
+    def initialOffset(self, *args: Any, **named: Any) -> Any:
+        raise self._error
+
+    latestOffset = partitions = read = initialOffset
+
+
+class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Everything from a place on, batch by batch. All it has to remember is in its offsets."""
 
     def __init__(self, options: SourceOptions, projection: Projection) -> None:
-        self._options, self._projection = options, projection
-        self._logs: LogCatalog | None = None
+        super().__init__(options, projection)
+        self._logs = find_logs(options)
         self._initial: dict[str, Any] | None = None
         self._frozen: dict[TopicPartition, Extent] | None = None
         self._seen: dict[TopicPartition, Extent] = {}
+        self._reached: dict[TopicPartition, Position] = {}
+        self._observed: deque[tuple[float, int]] = deque(maxlen=1000)
         self._last = time.monotonic()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_logs": None}
-
     def getDefaultReadLimit(self) -> ReadLimit:
-        most = self._options.limits.max_size
+        most = self._options.max_size
         if most is None:
             return ReadAllAvailable()
         return ReadMaxBytes(most) if self._options.unit.exact else ReadMaxRows(most)
@@ -136,97 +171,68 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Asked for twice by Spark: the same both times, though `latest` moves on; and never beyond the end."""
         if self._initial is None:
             current = self._extents() if self._frozen is None else self._frozen
-            self._initial = offsets_to_dict(start_offsets(self._find(), self._options, current))
+            self._initial = offsets_to_dict(start_offsets(self._logs, self._options, current))
         return self._initial
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next micro-batch; `start` itself if it is not time for one."""
-        begin = offsets_from_dict(start)
-        current = self._within_target(self._extents())
-        end = end_offsets(begin, current)
-        waiting = sum(backlog(begin, end, current).values())
-        if not (has_new_partitions(begin, current) or self._due(waiting)):
+        begin = self._reached = offsets_from_dict(start)
+        current = self._extents()
+        if self._frozen is not None:
+            current = planning.within(current, {partition: log.latest for partition, log in self._frozen.items()})
+        end = planning.end_offsets(begin, current)
+        waiting = sum(part.size for part in planning.clip_to_logs(begin, end, current)[0])
+        has_new = any(log.latest > log.earliest for partition, log in current.items() if partition not in begin)
+        # A run with an end would wait for more for ever.
+        enough = self._frozen is not None or waiting >= self._options.min_size
+        is_due = waiting > 0 and (enough or time.monotonic() - self._last >= self._options.max_delay_s)
+        if not (has_new or is_due):
             return offsets_to_dict(begin)
-        admitted = end_of_micro_batch(begin, end, current, _size(limit), self._options.unit)
-        ends = admitted.with_boundaries(self._find().boundaries(admitted.cuts))
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else getattr(limit, "max_bytes", None)
+        ends, cuts = planning.end_of_micro_batch(begin, end, current, most, self._options.unit)
+        self._reached = planning.with_boundaries(ends, self._logs.boundaries(cuts))
         self._last = time.monotonic()
-        return offsets_to_dict(ends)
+        return offsets_to_dict(self._reached)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the current ends of the logs, which Spark's progress shows together with the lag."""
-        return offsets_to_dict({partition: Position(log.latest) for partition, log in self._seen.items()})
+        """Return what Spark's progress shows as `latestOffset`: the ends of the logs, and metrics of the lag.
+
+        Spark takes no metrics of its own from a source in Python, nor a description.
+        """
+        ends = offsets_to_dict({partition: Position(log.latest) for partition, log in self._seen.items()})
+        metrics = lag_metrics(self._reached, self._seen, self._observed, time.monotonic(), self._options.unit)
+        return {**ends, "description": f"Odradek[{self._options.topics}]", "metrics": metrics}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        tasks = plan(self._find(), self._options, offsets_from_dict(start), offsets_from_dict(end))
-        return [TaskPartition(task) for task in tasks]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition.value, self._options, self._projection)
-
-    def _find(self) -> LogCatalog:
-        self._logs = self._logs or find_logs(self._options)
-        return self._logs
+        tasks = plan(self._logs, self._options, offsets_from_dict(start), offsets_from_dict(end))
+        return [InputPartition(task) for task in tasks]
 
     def _extents(self) -> dict[TopicPartition, Extent]:
-        self._seen = self._find().extents()
+        self._seen = self._logs.extents()
+        self._observed.append((time.monotonic(), sum(log.latest for log in self._seen.values())))
         return self._seen
 
-    def _within_target(self, current: dict[TopicPartition, Extent]) -> dict[TopicPartition, Extent]:
-        """What there is of what there was when a run with an end began. A log made anew is no longer than it is."""
-        frozen = self._frozen
-        if frozen is None:
-            return current
-        return {
-            partition: log._replace(latest=min(log.latest, max(frozen[partition].latest, log.earliest)))
-            for partition, log in current.items()
-            if partition in frozen
-        }
 
-    def _due(self, waiting: int) -> bool:
-        limits = self._options.limits
-        if self._frozen is not None:  # waiting for more would be waiting for ever
-            limits = replace(limits, min_size=0)
-        return should_read(waiting, limits, now=time.monotonic(), last=self._last)
+def lag_metrics(
+    reached: Offsets, logs: Extents, observed: Iterable[tuple[float, int]], now: float, unit: PositionUnit
+) -> dict[str, float]:
+    """Return how far a streaming query is behind the ends of its logs: `minOffsetsBehindLatest`, `max...` and `avg...`,
+    as Spark's own Kafka source calls them, and `total...`; `Bytes` instead of `Offsets` where positions are bytes.
 
-
-def _size(limit: ReadLimit) -> int | None:
-    if isinstance(limit, ReadMaxRows):
-        return limit.max_rows
-    return limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
-
-
-# ---- in Spark's Python workers -------------------------------------------------------------------------------
-
-
-def _read(task: TaskPlan | None, options: SourceOptions, projection: Projection) -> Iterator[pa.RecordBatch]:
-    """The rows of a task; none without one, which is what Spark calls for when there are no tasks at all."""
-    if task is None:
-        return
-    chunks = _from_cluster(task, options) if isinstance(options.where, ClusterOptions) else _from_files(task, options)
-    with closing(chunks):
-        yield from join_small(batch for chunk in chunks for batch in _batches(chunk, projection))
-
-
-def _batches(chunk: ColumnsChunk | CompletedRange, projection: Projection) -> Iterable[pa.RecordBatch]:
-    if isinstance(chunk, ColumnsChunk):
-        return projection.batches(chunk.partition, chunk.rows)
-    return [projection.end_of_range(*chunk)] if projection.has_range_rows else []
-
-
-def _from_cluster(task: TaskPlan, options: SourceOptions) -> Generator[ColumnsChunk | CompletedRange, None, None]:
-    assert isinstance(options.where, ClusterOptions)
-    with (
-        connected(options.where, tuning(options), options.poll_deadline_s) as (portal, cluster),
-        portal.wrap_async_context_manager(RangeReader(cluster.driver, task.ranges, options)) as reader,
-    ):
-        while chunks := portal.call(reader.take):
-            yield from chunks
-
-
-def _from_files(task: TaskPlan, options: SourceOptions) -> Generator[ColumnsChunk | CompletedRange, None, None]:
-    for part in task.ranges:
-        count = 0
-        for rows in read_files(part, task.paths[part.partition], options):
-            count += len(rows.values)
-            yield ColumnsChunk(part.partition, rows)
-        yield CompletedRange(part.partition, part.start, part.end, count)
+    `secondsBehindLatest` is the time since the logs ended where reading is now; it is left out if that was before the
+    first of the times (s of the clock of `now`) and sums of all ends that were `observed`.
+    """
+    behind = [max(log.latest - reached.get(partition, log.earliest), 0) for partition, log in logs.items()]
+    if not behind:
+        return {}
+    total, name = sum(behind), "BytesBehindLatest" if unit.exact else "OffsetsBehindLatest"
+    read = sum(log.latest for log in logs.values()) - total
+    since = [then for then, latest in observed if latest <= read]
+    seconds = {"secondsBehindLatest": round(now - since[-1], 3) if total else 0.0} if since or not total else {}
+    return {
+        f"min{name}": min(behind),
+        f"max{name}": max(behind),
+        f"avg{name}": total / len(behind),
+        f"total{name}": total,
+        **seconds,
+    }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from odradek.testing.kafka import KafkaBroker, KafkaCluster
     from odradek.testing.kafka07 import Kafka07Broker
-    from odradek.testing.memory import MemoryCluster, StoredRecord
+    from odradek.testing.memory import MemoryCluster, MemoryRequest, StoredRecord
     from odradek.testing.proxy import FaultProxy, ProxyStatistics
     from odradek.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 
@@ -21,6 +21,7 @@ __all__ = [
     "KafkaBroker",
     "KafkaCluster",
     "MemoryCluster",
+    "MemoryRequest",
     "ProxyStatistics",
     "StoredRecord",
     "ZooKeeperEnsemble",
@@ -33,6 +34,7 @@ _HOMES = {
     "KafkaBroker": "kafka",
     "KafkaCluster": "kafka",
     "MemoryCluster": "memory",
+    "MemoryRequest": "memory",
     "ProxyStatistics": "proxy",
     "StoredRecord": "memory",
     "ZooKeeperEnsemble": "zookeeper",

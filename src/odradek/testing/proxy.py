@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from odradek import arguments
 from odradek.errors import Closed
+from odradek.testing.process import LOOPBACK, reserve_port
 
 __all__ = ["Direction", "FaultProxy", "ProxyStatistics"]
 
@@ -73,7 +74,7 @@ class FaultProxy:
 
     def __init__(self, target_host: str, target_port: int, *, port: int = 0) -> None:
         arguments.check_all(_RULES, target_host=target_host, target_port=target_port, port=port)
-        self.host, self.port = "127.0.0.1", port
+        self.host, self.port = LOOPBACK, port
         self._target = (target_host, target_port)
         self._faults = _Faults()
         self._passed: dict[Direction, int] = {"client": 0, "server": 0}
@@ -81,6 +82,7 @@ class FaultProxy:
         self._links: dict[_ProxiedConnection, asyncio.Task[None]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listener: socket.socket | None = None
+        self._reserved: socket.socket | None = None  # keeps the port while nothing listens
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.address} -> {self._target[0]}:{self._target[1]} {self.statistics()}>"
@@ -99,6 +101,7 @@ class FaultProxy:
         self._thread = threading.Thread(target=loop.run_forever, name="odradek-fault-proxy", daemon=True)
         self._thread.start()
         try:
+            self.port, self._reserved = reserve_port(self.port)
             self.accept()
         except BaseException:
             self.stop()
@@ -120,6 +123,9 @@ class FaultProxy:
         loop.call_soon_threadsafe(loop.stop)
         self._thread.join()
         loop.close()
+        if self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
 
     # ---- commands -------------------------------------------------------------------------------------------
 
@@ -155,7 +161,7 @@ class FaultProxy:
         self._do(self._stall())
 
     def refuse(self) -> None:
-        """Stop listening: who connects is refused. Open connections go on."""
+        """Stop listening: who connects is refused. Open connections go on, and the port stays taken."""
         self._do(self._refuse())
 
     def accept(self) -> None:
@@ -336,21 +342,21 @@ class _Direction:
             now = faults()
             chunk = data[: self._chunk_size(len(data), now)]
             data = data[len(chunk) :]
+            self._passed[self._direction] += len(chunk)  # before the receiver can act on them
             try:
                 await asyncio.get_running_loop().sock_sendall(self.sink, chunk)
             except OSError:
                 if self.swallow:  # finished while it was waiting for room
                     return
                 raise
-            self._count(len(chunk))
+            self._reduce_limit(len(chunk))
             await asyncio.sleep(len(chunk) / now.bytes_per_s if now.bytes_per_s else 0)
 
     def _chunk_size(self, size: int, now: _Faults) -> int:
         paced = max(1, int(now.bytes_per_s / THROTTLE_STEPS)) if now.bytes_per_s else size
         return min(size, paced, now.split or size, self.limit or size)
 
-    def _count(self, size: int) -> None:
-        self._passed[self._direction] += size
+    def _reduce_limit(self, size: int) -> None:
         if self.limit is not None:
             self.limit -= size
             if self.limit == 0:

@@ -232,8 +232,9 @@ class _Peer(ZooKeeperServer):
     def _config(self) -> dict[str, object]:
         config = super()._config()
         Path(str(config["dataDir"]), "myid").write_text(str(self.number))
-        # In ticks: 5 s to join, 1 s without a sign of life between leader and follower.
-        return {**config, **self.members, "initLimit": 5000 // self._tick_ms, "syncLimit": 1000 // self._tick_ms}
+        # In ticks: 20 s to join, and 3 s without a sign of life between leader and follower: a loaded machine can leave
+        # a process without a processor for more than a second, and must not cause elections. A kill is noticed at once.
+        return {**config, **self.members, "initLimit": 20_000 // self._tick_ms, "syncLimit": 3000 // self._tick_ms}
 
 
 class ServerOptions(TypedDict, total=False):

@@ -14,6 +14,7 @@ from odradek.core.fetch.read_ahead import (
 )
 
 LIMITS = ReadAheadLimits(read_ahead_bytes=1000, fetch_bytes=100, response_bytes=400, min_bytes=10)
+USUAL = 100
 
 
 def budget(partitions: int, limits: ReadAheadLimits = LIMITS) -> ReadAheadBudget:
@@ -35,29 +36,29 @@ def quota(partitions: int, of: int, **numbers: int) -> ReadAheadQuota:
 
 
 def test_an_empty_partition_requests_a_whole_fetch() -> None:
-    assert bytes_to_request(0, 1.0, 1000, LIMITS) == 100
+    assert bytes_to_request(0, 1.0, 1000, LIMITS, USUAL) == 100
 
 
-def test_a_full_partition_does_not_bytes_to_request() -> None:
-    assert bytes_to_request(500, 1.0, 500, LIMITS) == 0
+def test_a_full_partition_requests_nothing() -> None:
+    assert bytes_to_request(500, 1.0, 500, LIMITS, USUAL) == 0
 
 
 def test_a_nearly_full_partition_waits_until_half_a_request_fits() -> None:
-    assert bytes_to_request(460, 1.0, 500, LIMITS) == 0
-    assert bytes_to_request(440, 1.0, 500, LIMITS) == 60
+    assert bytes_to_request(460, 1.0, 500, LIMITS, USUAL) == 0
+    assert bytes_to_request(440, 1.0, 500, LIMITS, USUAL) == 60
 
 
 def test_requests_shrink_by_the_expansion_to_expect() -> None:
-    assert bytes_to_request(0, 20.0, 1000, LIMITS) == 50
+    assert bytes_to_request(0, 20.0, 1000, LIMITS, USUAL) == 50
 
 
 def test_the_first_request_is_small() -> None:
-    assert bytes_to_request(0, None, 1000, LIMITS) == 40
+    assert bytes_to_request(0, None, 1000, LIMITS, USUAL) == 40
 
 
 def test_an_empty_partition_requests_the_minimum_however_small_its_share() -> None:
-    assert bytes_to_request(0, 1.0, 1, LIMITS) == 10
-    assert bytes_to_request(0, 1e9, 1000, LIMITS) == 10
+    assert bytes_to_request(0, 1.0, 1, LIMITS, USUAL) == 10
+    assert bytes_to_request(0, 1e9, 1000, LIMITS, USUAL) == 10
 
 
 # ---- many ---------------------------------------------------------------------------------------------------
@@ -130,7 +131,7 @@ def test_no_more_is_requested_than_the_budget_has(
     shared.refresh()
     shared.held = before = sum(memory for memory, _ in held)
     for memory, observed in held:
-        size = bytes_to_request(memory, observed, whole.share, limits)
+        size = bytes_to_request(memory, observed, whole.share, limits, limits.usual_fetch_bytes)
         expansion = expected_expansion(observed)
         assert 0 <= size <= max(limits.fetch_bytes, limits.min_bytes)
         assert size == 0 or size >= limits.min_bytes or limits.fetch_bytes < limits.min_bytes

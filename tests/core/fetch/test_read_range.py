@@ -17,9 +17,13 @@ WRAPPER = rows(0, 50, 50, 50, 80, inner=[0, 0, 1, 2, 0])
 """A plain message at 0, a wrapper of three at 50, and a plain message at 80."""
 
 
+def clipped(read: ReadRange, columns: Columns, start: int) -> Columns:
+    return read.clip(columns, start, Position(columns.next_positions[-1]))
+
+
 def test_without_bounds_everything_is_read() -> None:
     whole = ReadRange(0, None, 0)
-    assert whole.clip(WRAPPER, 0) is WRAPPER
+    assert clipped(whole, WRAPPER, 0) is WRAPPER
     assert not whole.ends_at(Position(1 << 60))
     assert whole.continues_at(Position(90)) == ExactPosition(Position(90))
 
@@ -27,18 +31,18 @@ def test_without_bounds_everything_is_read() -> None:
 def test_messages_of_a_wrapper_that_were_delivered_before_are_skipped_once() -> None:
     read = ReadRange(2, None, 0)
     assert read.continues_at(Position(50)) == ExactPosition(Position(50), 2)
-    assert read.clip(WRAPPER.slice(1, 5), 50).values == [b"3", b"4"]
-    assert read.clip(WRAPPER.slice(1, 5), 50).values == [b"1", b"2", b"3", b"4"]
+    assert clipped(read, WRAPPER.slice(1, 5), 50).values == [b"3", b"4"]
+    assert clipped(read, WRAPPER.slice(1, 5), 50).values == [b"1", b"2", b"3", b"4"]
 
 
 def test_nothing_is_skipped_where_the_log_has_no_wrapper_any_more() -> None:
     read = ReadRange(2, None, 0)
-    assert read.clip(rows(50, 60), 50).values == [b"0", b"1"]
+    assert clipped(read, rows(50, 60), 50).values == [b"0", b"1"]
 
 
 def test_the_number_to_skip_is_forgotten_when_reading_begins_elsewhere() -> None:
     read = ReadRange(2, Position(80), 0)
-    read.clip(WRAPPER, 0)
+    clipped(read, WRAPPER, 0)
     read.restart(1)
     assert read.skip == 1 and read.continues_at(Position(70)) == ExactPosition(Position(70), 1)
 
@@ -59,14 +63,14 @@ def test_reading_ends_before_the_first_message_from_the_end_on(
     until: int, until_inner: int, values: list[bytes], goes_on_at: int
 ) -> None:
     read = ReadRange(0, Position(until), until_inner)
-    assert read.clip(WRAPPER, 0).values == values
+    assert clipped(read, WRAPPER, 0).values == values
     assert read.continues_at(Position(90)).position == goes_on_at
 
 
 def test_rows_of_later_responses_do_not_move_where_reading_continues() -> None:
     read = ReadRange(0, Position(50), 0)
-    read.clip(rows(40, 50, 60), 40)
-    read.clip(rows(70, 80), 40)
+    clipped(read, rows(40, 50, 60), 40)
+    clipped(read, rows(70, 80), 40)
     assert read.continues_at(Position(90)) == ExactPosition(Position(50))
 
 

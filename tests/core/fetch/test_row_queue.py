@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from itertools import accumulate
-from math import inf
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek import engine
-from odradek.core.fetch.row_queue import CORRUPT_ROW_BYTES, BufferedColumns, RowQueue
+from odradek.core.fetch.row_queue import CORRUPT_ROW_BYTES, RowQueue, rows_within
 from odradek.engine import PackedBytes
 from odradek.errors import CorruptMessage
 from odradek.types import Columns
@@ -38,7 +37,7 @@ def queue(*parts: Columns) -> RowQueue:
 def test_no_rows_are_not_queued() -> None:
     rows = RowQueue()
     assert rows.add_rows(columns([]), 5.0) == 0
-    assert (rows.rows, rows.memory, rows.next_bytes) == (0, 0, inf)
+    assert (rows.rows, rows.memory, rows.next_fits(1 << 40)) == (0, 0, False)
 
 
 def test_the_first_row_tells_since_when_they_wait() -> None:
@@ -74,7 +73,7 @@ def test_memory_is_held_until_the_last_row_of_a_part_is_taken() -> None:
 
 def test_the_report_of_a_corrupt_row_counts_as_memory() -> None:
     sound = columns([b"a"])
-    broken = sound._replace(corrupt={0: CorruptMessage("t/0", 0, "its CRC is wrong")})
+    broken = sound.replace(corrupt={0: CorruptMessage("t/0", 0, "its CRC is wrong")})
     assert queue(broken).memory == queue(sound).memory + CORRUPT_ROW_BYTES
 
 
@@ -98,8 +97,7 @@ def test_rows_are_counted_alike_in_lists_and_packed(start: int) -> None:
     for max_bytes in range(20):
         expected = max(1, max(n for n in range(len(values) - start + 1) if sum(ends_of(values, start, n)) <= max_bytes))
         for column in (values, packed):
-            chunk = BufferedColumns(Columns(column, rows, rows), start)
-            assert chunk.rows_within(max_bytes) == expected, max_bytes
+            assert rows_within(Columns(column, rows, rows), start, max_bytes) == expected, max_bytes
 
 
 def ends_of(values: list[bytes], start: int, count: int) -> list[int]:
@@ -108,7 +106,7 @@ def ends_of(values: list[bytes], start: int, count: int) -> list[int]:
 
 def test_a_tombstone_has_no_payload() -> None:
     rows = queue(columns([None, b"bb"]))
-    assert rows.next_bytes == 0
+    assert rows.next_fits(0)
     assert rows.take_rows_within(1, 0.0).values == [None]
 
 

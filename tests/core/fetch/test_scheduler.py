@@ -29,10 +29,16 @@ def tp(number: int) -> TopicPartition:
 class Bench:
     """A scheduler of one broker with the partitions it reads, and what it has called."""
 
-    def __init__(self, partitions: int = 1, policy: FetchPolicy = POLICY, start: StartPosition = 0) -> None:
+    def __init__(
+        self,
+        partitions: int = 1,
+        policy: FetchPolicy = POLICY,
+        start: StartPosition = 0,
+        limits: ReadAheadLimits = LIMITS,
+    ) -> None:
         self.policy = policy
         self.called: Counter[str] = Counter()
-        self.set = PartitionSet(LIMITS, lambda: self._count("available"))
+        self.set = PartitionSet(limits, lambda: self._count("available"))
         self.scheduler = FetchScheduler(
             self.set.budget,
             policy,
@@ -99,6 +105,39 @@ def test_a_partition_with_records_is_fetched_again_at_once() -> None:
     assert bench[0].state is CursorState.READY and bench[0].rows == 3
     (again,) = bench.next()
     assert again.start() == len(ENTRIES)
+
+
+FIRST, USUAL, MOST = 64 << 10, 1 << 20, 8 << 20
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_full", "taken", "sizes"),
+    [
+        ([0.02] * 6, True, True, [FIRST, USUAL, 2 << 20, 4 << 20, MOST, MOST]),
+        ([0.001, *[0.02] * 5], True, True, [FIRST, *[USUAL] * 5]),  # slow later: it is its work, or ours
+        ([0.02, 0.02, 0.001, *[0.02] * 3], True, True, [FIRST, USUAL, *[2 << 20] * 4]),
+        ([0.02] * 6, True, False, [FIRST, *[USUAL] * 5]),  # the user is slower than the broker
+        ([0.02] * 6, False, True, [FIRST, *[FIRST - 2] * 5]),
+    ],
+    ids=["distant", "near", "near after all", "records wait", "responses are not full"],
+)
+def test_partitions_request_more_of_a_distant_broker_that_the_user_waits_for(
+    seconds: list[float], is_full: bool, taken: bool, sizes: list[int]
+) -> None:
+    bench = Bench(limits=ReadAheadLimits(read_ahead_bytes=64 << 20, fetch_bytes=MOST))
+    requested = []
+    for response_s in seconds:
+        (fetch,) = bench.next()
+        requested.append(fetch.max_bytes)
+        fetch.start()
+        fetch.feed(memoryview(ENTRIES))
+        fetch.received = fetch.max_bytes if is_full else FIRST // 2 - 1
+        bench.scheduler.responded([fetch], response_s)
+        assert bench.complete(fetch)
+        if taken:
+            bench[0].take(None, 0.0)
+            bench.scheduler.unblock(bench[0])
+    assert requested == sizes
 
 
 def test_an_empty_partition_backs_off_longer_each_time() -> None:

@@ -8,6 +8,7 @@ from odradek.core.interfaces import AnsweringBrokerPolicy, PartitionBatch, Parti
 from odradek.core.kafka.batch_sequences import BatchSequences, stamp_of
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.partitioners import Murmur2
+from odradek.core.kafka.produce import read_produce
 from odradek.core.kafka.producer_state import IdempotentProducer, ProducerIdentity, Stamp
 from odradek.core.kafka.routing import BrokerEndpoint, KafkaRoutingTable, Partition, Topic
 from odradek.core.kafka.routing_snapshot import RoutingSnapshot
@@ -27,6 +28,7 @@ from odradek.errors import (
 )
 from odradek.types import Broker, Position, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
+from odradek.wire.kafka.messages.data import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 
 WHERE = TopicPartition("t", 0, 1)
 LOST = ConnectionLost("b1:9092", "closed", True)
@@ -191,6 +193,19 @@ def test_a_batch_that_is_too_large_goes_in_halves_with_numbers_of_their_own() ->
     for request in again:
         bench.answer(request)
     assert bench.outcomes() == ["a: written", "b: written", "c: written"]
+
+
+def test_a_batch_that_a_former_leader_refused_is_still_divided_if_it_is_too_large() -> None:
+    bench = Bench(batch_bytes=22)
+    bench.put("a", "b")
+    for code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.MESSAGE_TOO_LARGE):
+        (request,) = bench.send()
+        partition = PartitionProduceResponse(index=0, error_code=code, base_offset=-1)
+        response = ProduceResponse(responses=(TopicProduceResponse(name="t", partition_responses=(partition,)),))
+        stamps = [stamp(request)]
+        results = read_produce(response, request.batches, stamps=stamps, address="b1:9092", topic_ids={})
+        bench.apply(bench.acc.complete(request, results))
+    assert sent(bench.send()) == [("a", 0, 0), ("b", 0, 1)]
 
 
 def test_one_record_that_is_too_large_is_refused() -> None:

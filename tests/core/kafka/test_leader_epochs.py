@@ -39,3 +39,13 @@ def test_only_the_last_epochs_are_remembered() -> None:
         epochs.record(A, 10 * epoch, epoch)
     assert epochs.before(A, 10 * MAX_EPOCHS) == -1
     assert epochs.before(A, 20 * MAX_EPOCHS) == 2 * MAX_EPOCHS - 1
+
+
+def test_a_committed_position_has_its_epoch_if_the_leader_can_compare_it() -> None:
+    epochs = LeaderEpochs()
+    assert epochs.of_committed(A, 5, 4) == -1
+    epochs.record_committed(A, 5, 4)
+    assert [epochs.of_committed(A, 5, leader) for leader in (-1, 3, 4, 7)] == [-1, -1, 4, 4]
+    assert epochs.of_committed(A, 6, 4) == epochs.of_committed(B, 5, 4) == -1
+    epochs.forget_committed(A)
+    assert epochs.of_committed(A, 5, 4) == -1

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.columns import pack
 
 from odradek.core.interfaces import DecoderOptions, PartitionBatch, ProducerRecord
-from odradek.core.kafka.produce import bytes_for, encode_records, produce_request, read_produce
+from odradek.core.kafka.produce import bytes_for, encode_records, encode_small, produce_request, read_produce
 from odradek.core.kafka.producer_state import ProducerIdentity, Stamp
 from odradek.core.kafka.versions import BrokerVersions, VersionRange
 from odradek.errors import BrokerError, MessageTooLarge, RemoteProtocolError, Unsupported
@@ -70,6 +70,43 @@ def test_a_batch_has_the_format_of_its_broker(broker: BrokerVersions, magic: int
     assert list(columns.values) == [b"v", None]
     assert list(columns.keys or ()) == [b"k", b"gone"]
     assert (None if columns.timestamps is None else list(columns.timestamps)) == times
+
+
+STAMP = Stamp(WHERE, ProducerIdentity(5, 1, "tx"), 3, 2)
+
+
+@pytest.mark.parametrize("stamp", [None, STAMP], ids=["plain", "transactional"])
+def test_small_batches_are_encoded_at_once_to_the_same_bytes(stamp: Stamp | None) -> None:
+    records: list[list[bytes | ProducerRecord]] = [
+        [b"a", ProducerRecord(None, b"k", (), 9)],
+        [ProducerRecord(b"b" * 100)],
+    ]
+    batches = [PartitionBatch(WHERE, run, stamp=stamp) for run in records]
+    assert encode_small(batches, V40, NO_LIMIT, NOW)
+    assert [each.encoded for each in batches] == [
+        encode_records(PartitionBatch(WHERE, run, stamp=stamp), V40, NO_LIMIT, NOW) for run in records
+    ]
+
+
+@pytest.mark.parametrize(
+    ("second", "broker", "limit"),
+    [
+        (PartitionBatch(WHERE, [b"x"]), V010, NO_LIMIT),
+        (PartitionBatch(WHERE, [b"x"], "gzip"), V40, NO_LIMIT),
+        (PartitionBatch(WHERE, [b"x"], encoded=b"as it was sent"), V40, NO_LIMIT),
+        (PartitionBatch(WHERE, cast(Any, pack([b"x"]))), V40, NO_LIMIT),
+        (PartitionBatch(WHERE, [ProducerRecord(b"x", None, [("name", b"")])]), V40, NO_LIMIT),
+        (PartitionBatch(WHERE, [b"x"] * 200), V40, NO_LIMIT),
+        (PartitionBatch(WHERE, [b"x" * 100]), V40, 100),
+    ],
+    ids=["messages", "compressed", "encoded before", "packed", "headers", "many records", "too large"],
+)
+def test_what_is_not_small_and_plain_is_encoded_one_by_one(
+    second: PartitionBatch, broker: BrokerVersions, limit: int
+) -> None:
+    first, before = PartitionBatch(WHERE, [b"y"]), second.encoded
+    assert not encode_small([first, second], broker, limit, NOW)
+    assert (first.encoded, second.encoded) == (None, before)
 
 
 @pytest.mark.parametrize("values", [[b"a", b"bc"], pack([b"a", b"bc"])], ids=["list", "packed"])
@@ -143,14 +180,15 @@ def test_a_batch_of_a_transaction_says_so() -> None:
     made = batch(b"v", stamp=Stamp(WHERE, ProducerIdentity(7, 3, "tx"), 0, 1))
     data = bytes_for(made, V40, NO_LIMIT, NOW)
     assert batch_header(memoryview(data)).is_transactional
-    assert produce_request([(made, data)], acks=-1, timeout_ms=5, topic_ids={}).transactional_id == "tx"
+    assert produce_request([made], acks=-1, timeout_ms=5, topic_ids={}).transactional_id == "tx"
     plain = bytes_for(batch(b"v", stamp=Stamp(WHERE, ProducerIdentity(7, 3), 0, 1)), V40, NO_LIMIT, NOW)
     assert not batch_header(memoryview(plain)).is_transactional
 
 
 def test_batches_are_grouped_by_topic() -> None:
-    others = PartitionBatch(TopicPartition("u", 3), [b"x"])
-    request = produce_request([(batch(b"v"), b"1"), (others, b"2")], acks=-1, timeout_ms=5, topic_ids={"t": bytes(16)})
+    first = PartitionBatch(WHERE, [b"v"], encoded=b"1")
+    others = PartitionBatch(TopicPartition("u", 3), [b"x"], encoded=b"2")
+    request = produce_request([first, others], acks=-1, timeout_ms=5, topic_ids={"t": bytes(16)})
     assert isinstance(request, ProduceRequest)
     assert [(t.name, [(p.index, p.records) for p in t.partition_data]) for t in request.topic_data] == [
         ("t", [(0, b"1")]),
@@ -166,10 +204,10 @@ def answer(code: int = 0, *, topic_id: bytes = bytes(16), **fields: Any) -> Prod
     )
 
 
-def read(response: ProduceResponse, *records: bytes, acks: int = -1, **more: Any) -> Any:
+def read(response: ProduceResponse, *records: bytes, **more: Any) -> Any:
     made = [batch(*(records or (b"v",)))]
     ids = more.pop("topic_ids", {})
-    return read_produce(response, made, stamps=[None], acks=acks, address="b:9092", topic_ids=ids, **more)[0]
+    return read_produce(response, made, stamps=[None], address="b:9092", topic_ids=ids, **more)[0]
 
 
 def test_a_result_has_offset_and_times() -> None:
@@ -189,10 +227,12 @@ def test_a_partition_that_is_missing_in_the_answer_may_be_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "acks", "retriable", "sent"),
+    ("code", "base_offset", "retriable", "sent"),
     [
-        (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, True, True),
-        (ErrorCode.NOT_LEADER_OR_FOLLOWER, 1, True, False),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, True, False),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, 0, True, True),
+        (ErrorCode.KAFKA_STORAGE_ERROR, 7, True, True),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 7, True, True),
         (ErrorCode.REQUEST_TIMED_OUT, -1, True, True),
         (ErrorCode.NOT_ENOUGH_REPLICAS, -1, True, False),
         (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, -1, True, True),
@@ -202,9 +242,9 @@ def test_a_partition_that_is_missing_in_the_answer_may_be_written() -> None:
     ],
 )
 def test_an_error_says_whether_to_try_again_and_whether_it_was_written(
-    code: int, acks: int, retriable: bool, sent: bool
+    code: int, base_offset: int, retriable: bool, sent: bool
 ) -> None:
-    error = read(answer(code), acks=acks).error
+    error = read(answer(code, base_offset=base_offset)).error
     assert isinstance(error, BrokerError)
     assert (error.code, error.retriable, error.sent) == (code, retriable, sent)
     assert "b:9092: produce to t/0" in str(error)

@@ -389,13 +389,13 @@ class FakeBroker:
             if stamp.base_sequence != 0:
                 return 45
             self.epoch, self.batches = stamp.producer.epoch, []
-        if (stamp.base_sequence, stamp.count) in self.batches[-MAX_IN_FLIGHT:]:
+        if (stamp.base_sequence, stamp.records) in self.batches[-MAX_IN_FLIGHT:]:
             return 46
         expected = next_sequence(*self.batches[-1]) if self.batches else 0
         if stamp.base_sequence != expected:
             return 45
-        self.batches.append((stamp.base_sequence, stamp.count))
-        self.records += stamp.count
+        self.batches.append((stamp.base_sequence, stamp.records))
+        self.records += stamp.records
         return 0
 
 
@@ -492,7 +492,7 @@ def test_a_refused_batch_is_divided_in_its_own_numbers() -> None:
     state = ready()
     first, second = state.stamp(A, 4), state.stamp(A, 2)
     parts, restamped = state.divide(first, [3, 1])
-    assert [(part.base_sequence, part.count) for part in parts] == [(0, 3), (3, 1)]
+    assert [(part.base_sequence, part.records) for part in parts] == [(0, 3), (3, 1)]
     assert restamped == {second: second}
     assert state.is_first(parts[0])
     assert state.divide(first, [4]) == ((), {})
@@ -502,6 +502,6 @@ def test_batches_close_up_behind_one_that_loses_records() -> None:
     state = ready()
     first, second = state.stamp(A, 4), state.stamp(A, 2)
     parts, restamped = state.divide(first, [1])
-    assert [(part.base_sequence, part.count) for part in parts] == [(0, 1)]
+    assert [(part.base_sequence, part.records) for part in parts] == [(0, 1)]
     assert restamped[second].base_sequence == 1
     assert state.stamp(A, 1).base_sequence == 3

@@ -76,6 +76,14 @@ def test_what_is_not_known_has_no_leader() -> None:
     assert table(topic("orders", (9, 1))).leader(ORDERS_0) is None  # the broker is not in the answer
 
 
+def test_the_topic_of_offsets_is_internal_though_old_brokers_do_not_say_so() -> None:
+    topics = table(topic("orders", (1, 5)), topic("__consumer_offsets", (1, 5))).topics
+    assert {name: described.is_internal for name, described in topics.items()} == {
+        "orders": False,
+        "__consumer_offsets": True,
+    }
+
+
 def test_the_old_table_stays_as_it_is() -> None:
     old = table(topic("orders", (1, 5)))
     new, changes = old.apply(answer(topic("orders", (2, 6))), ["orders"])

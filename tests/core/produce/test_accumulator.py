@@ -24,6 +24,7 @@ from odradek.core.produce.batch import (
     Effects,
     ProduceBatch,
 )
+from odradek.core.produce.live_batches import MAX_REUSABLE
 from odradek.core.produce.partitioners import KeyHash, Partitioner, RoundRobin
 from odradek.engine import PackedBytes
 from odradek.errors import (
@@ -31,6 +32,7 @@ from odradek.errors import (
     ConfigError,
     ConnectionLost,
     DeadlineError,
+    LocalProtocolError,
     NotWritten,
     OdradekError,
     OutcomeUnknown,
@@ -941,6 +943,112 @@ def test_repr_tells_the_state() -> None:
     assert repr(batch) == "<ProduceBatch t/1-1 1 records 11 bytes finished>"
 
 
+# ---- batches that are used again -------------------------------------------------------------------------------
+
+
+def reused(bench: Bench, batch: ProduceBatch) -> bool:
+    """Report a batch; is the next one that begins the same object?"""
+    assert batch.finished
+    bench.acc.live.reuse([batch])
+    bench.put("next", at=50.0, to=1)
+    return bench.t.queues[TopicPartition("t", 1, 1)].open is batch
+
+
+def state_of(batch: ProduceBatch) -> dict[str, object]:
+    names = (name for kind in ProduceBatch.__mro__ for name in getattr(kind, "__slots__", ()))
+    return {name: getattr(batch, name) for name in names}
+
+
+def test_a_batch_that_is_used_again_is_like_a_new_one() -> None:
+    bench, other = Bench(), Bench()
+    bench.put("a", to=0)
+    (batch,) = bench.next().batches
+    batch.encoded, batch.stamp = b"as Kafka does", object()
+    batch.result = PartitionResult(batch.partition)
+    bench.acc.live.finished.clear()
+    bench.confirm(bench.acc.broker_queue(1).in_flight[0])
+    assert reused(bench, batch)
+    other.put("a", to=0)
+    other.confirm(other.next())
+    other.put("next", at=50.0, to=1)
+    new = other.t.queues[TopicPartition("t", 1, 1)].open
+    assert new is not None
+    of_bench = {"queue": other.t.queues[TopicPartition("t", 1, 1)], "waits_in": other.acc.broker_queue(1).waiting}
+    assert state_of(batch) | of_bench == state_of(new)
+
+
+def test_a_batch_that_is_used_again_keeps_none_of_its_records() -> None:
+    bench = Bench()
+    bench.put("a")
+    (batch,) = bench.confirm(bench.next())
+    bench.acc.live.reuse([batch])
+    assert not batch.records
+
+
+def test_a_batch_that_a_queue_of_its_broker_may_still_have_is_not_used_again() -> None:
+    bench = Bench()
+    bench.put("a", to=0)
+    bench.put("b" * 40, to=1)  # full: it is due, and leaves its place among those that are not
+    request = bench.next()
+    assert [batch.left_behind for batch in request.batches] == [False, True]
+    _, batch = bench.confirm(request)
+    assert not reused(bench, batch)
+
+
+def test_a_batch_that_followed_its_partition_to_another_broker_is_not_used_again() -> None:
+    bench = Bench()
+    bench.put("a", to=1)
+    bench.route(newer(bench.routing))
+    bench.route(bench.routing)
+    (batch,) = bench.confirm(bench.next())
+    assert not reused(bench, batch)
+
+
+def test_a_batch_that_was_sent_twice_is_not_used_again() -> None:
+    bench = Bench()
+    bench.put("a")
+    bench.retry(bench.next(), UNSENT)
+    (batch,) = bench.confirm(bench.next())
+    assert not reused(bench, batch)
+
+
+def test_a_batch_whose_time_was_over_is_not_used_again() -> None:
+    bench = Bench()
+    bench.put("a")
+    request = bench.next()
+    request.batches[0].overdue = True
+    (batch,) = bench.confirm(request)
+    assert not reused(bench, batch)
+
+
+def test_a_batch_that_was_not_written_is_not_used_again() -> None:
+    bench = Bench()
+    bench.put("a")
+    request = bench.next()
+    (batch,) = bench.apply(bench.acc.complete(request, [PartitionResult(request.batches[0].partition, FORBIDDEN)]))
+    assert batch.error is not None
+    assert not reused(bench, batch)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_batch_with_a_waiter_or_of_packed_values_is_not_used_again(packed: bool) -> None:
+    bench = Bench()
+    bench.append_run(pack([b"a"]) if packed else [b"a"], 0, 100)
+    (batch,) = bench.confirm(bench.next())
+    if packed:
+        batch.waiter_runs = ()
+    assert not reused(bench, batch)
+
+
+def test_few_batches_are_kept_for_use() -> None:
+    bench, live = Bench(), Bench().acc.live
+    batches = [ProduceBatch(bench.t.unassigned, 1, 0.0, False) for _ in range(MAX_REUSABLE + 1)]
+    for batch in batches:
+        batch.attempts = 1
+    live.reuse(batches)
+    assert len(live.reusable) == MAX_REUSABLE
+
+
 # ---- whatever happens ------------------------------------------------------------------------------------------
 
 ERRORS = [REFUSED, UNSENT, SILENT, CLOSED]
@@ -1007,6 +1115,7 @@ def happen(world: World, event: str, number: int, now: float, routing: Kafka07Ro
 def write(world: World, batches: Sequence[ProduceBatch]) -> None:
     for batch in batches:
         world.written += [(batch.partition, (record.value or b"").decode()) for record in batch.as_records()]
+    world.bench.acc.live.reuse(batches)
 
 
 def complete(world: World, request: BrokerProduceRequest) -> None:
@@ -1029,4 +1138,17 @@ def test_one_batch_of_a_partition_is_in_flight_where_the_next_could_be_written_b
     assert [text[0] for text in bench.values(request)] == ["a", "d"]
     assert bench.acc.broker_queue(1).next_request(99.0) is None
     bench.confirm(request)
+    assert [text[0] for text in bench.values(bench.next())] == ["b"]
+
+
+def test_after_a_batch_that_cannot_be_written_the_next_of_its_partition_is_sent() -> None:
+    bench = Bench(partition_in_flight=1)
+    for value in ("a" * 40, "b" * 40):
+        bench.put(value, to=0)
+    request = bench.next()
+    bench.due.clear()
+    bench.acc.reject(request, request.batches[0], LocalProtocolError("too many parts"))
+    (failed,) = bench.confirm(request)
+    assert isinstance(failed.error, Rejected)
+    assert bench.due == [1]
     assert [text[0] for text in bench.values(bench.next())] == ["b"]

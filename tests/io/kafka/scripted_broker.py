@@ -178,7 +178,9 @@ class ScriptedBroker:
     def append(self, topic: str, part: PartitionProduceData) -> PartitionProduceResponse:
         log = self.logs.get(TopicPartition(topic or "t", part.index))
         if log is None:
-            return PartitionProduceResponse(index=part.index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return PartitionProduceResponse(
+                index=part.index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, base_offset=-1
+            )
         assert part.records is not None
         return PartitionProduceResponse(index=part.index, base_offset=log.append(bytes(part.records)))
 
@@ -258,6 +260,7 @@ async def running(
     epoch: int = -1,
     settings: BrokerClientSettings | None = None,
     on_leader: OnLeader = lambda *_: None,
+    epochs: LeaderEpochs | None = None,
 ) -> AsyncIterator[KafkaBrokerClient]:
     """A client of the broker, over a connection in memory."""
     handshake: Any = ScriptedHandshake(broker)
@@ -280,7 +283,7 @@ async def running(
                 versions=lambda: broker.can,
                 routing=lambda: table,
                 on_leader=on_leader,
-                epochs=LeaderEpochs(),
+                epochs=epochs or LeaderEpochs(),
                 settings=settings,
                 clock=lambda: 1_700_000_000.0,
             )

@@ -9,6 +9,7 @@ import pytest
 from tests.io.kafka.scripted_broker import T0, T1, TOPIC_ID, ScriptedBroker, names, running, versions
 
 from odradek.core.interfaces import DecoderOptions, PartitionBatch, PartitionFetch, ProducerRecord
+from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.producer_state import ProducerIdentity, Stamp
 from odradek.core.kafka.versions import BrokerVersions, VersionRange
 from odradek.errors import (
@@ -94,6 +95,29 @@ async def test_what_is_produced_is_fetched_on_every_release(release: str, topic_
         assert taken(*fetches) == ["a", "b", "d", "c"]
         assert [fetch.high_watermark for fetch in fetches] == [3, 1]
         assert [fetch.decoder.position for fetch in fetches] == [3, 1]
+
+
+async def test_small_batches_are_encoded_at_once_and_sent_again_as_they_are() -> None:
+    broker = ScriptedBroker(NEWEST)
+    async with running(broker) as client:
+        batches = [batch(b"a", b"b"), batch(b"c", where=T1)]
+        pending = client.produce_plain(batches, acks=-1, max_message_bytes=1000)
+        assert pending is not None
+        assert [(r.partition, r.error, r.position) for r in await pending] == [(T0, None, 0), (T1, None, 0)]
+        once = [each.encoded for each in batches]
+        assert None not in once
+        assert client.produce_plain(batches, acks=-1, max_message_bytes=1000) is None
+        await client.produce(batches, acks=-1)
+        assert [each.encoded for each in batches] == once
+
+
+async def test_one_batch_alone_and_what_a_broker_would_refuse_are_encoded_one_by_one() -> None:
+    async with running(ScriptedBroker(NEWEST)) as client:
+        batches = [batch(b"a"), batch(b"b" * 100, where=T1)]
+        assert client.produce_plain(batches[:1], acks=-1, max_message_bytes=1000) is None
+        assert client.produce_plain(batches, acks=-1, max_message_bytes=100) is None
+        assert client.connection.connection.statistics().requests == 0
+        assert [each.encoded for each in batches] == [None, None]
 
 
 @every_release
@@ -330,6 +354,56 @@ async def test_before_2_7_the_client_asks_a_new_leader_whether_it_has_what_was_r
         assert isinstance(again.error, LogTruncated) == lost
         await client.fetch([PartitionFetch(first.decoder, 100)])
         assert len([r for r, _ in broker.requests if isinstance(r, OffsetForLeaderEpochRequest)]) == 1 + lost
+
+
+def committed(position: int, epoch: int) -> LeaderEpochs:
+    epochs = LeaderEpochs()
+    epochs.record_committed(T0, position, epoch)
+    return epochs
+
+
+async def test_the_epoch_of_a_committed_position_is_sent_to_detect_truncation() -> None:
+    broker = ScriptedBroker(NEWEST)
+    answers(broker, diverging_epoch=FetchEpochEndOffset(epoch=3, end_offset=2))
+    async with running(broker, epoch=6, epochs=committed(5, 4)) as client:
+        elsewhere, first = fetch_of(client, position=4), fetch_of(client, position=5)
+        await client.fetch([elsewhere])
+        await client.fetch([first])
+        assert isinstance(first.error, LogTruncated)
+        assert (first.error.position, first.error.end, first.error.leader_epoch) == (5, 2, 3)
+        await client.fetch([fetch_of(client, position=5)])
+        sent = [request.topics[0].partitions[0].last_fetched_epoch for request, _ in broker.requests]
+        assert sent == [-1, 4, -1]
+
+
+async def test_a_truncated_log_moves_no_position_forward() -> None:
+    """Of a fetch that ended in another epoch the positions in between are committed with that one."""
+    broker = ScriptedBroker(NEWEST)
+    answers(broker, diverging_epoch=FetchEpochEndOffset(epoch=3, end_offset=9))
+    async with running(broker, epoch=6, epochs=committed(5, 4)) as client:
+        fetch = fetch_of(client, position=5)
+        await client.fetch([fetch])
+        assert isinstance(fetch.error, LogTruncated) and fetch.error.end == 5
+
+
+async def test_an_older_leader_than_that_of_a_committed_position_is_not_asked_about_it() -> None:
+    broker = ScriptedBroker(NEWEST)
+    async with running(broker, epoch=3, epochs=committed(5, 4)) as client:
+        await client.fetch([fetch_of(client, position=5)])
+        ((request, _),) = broker.requests
+        assert request.topics[0].partitions[0].last_fetched_epoch == -1
+
+
+@pytest.mark.parametrize(("end", "lost"), [(4, True), (5, False)])
+async def test_before_2_7_the_client_asks_whether_the_log_has_what_was_committed(end: int, lost: bool) -> None:
+    broker = ScriptedBroker(BrokerVersions({**versions(8, 11, 5).offered, 3: VersionRange(0, 9)}))
+    broker.epoch_end = end
+    async with running(broker, epoch=6, epochs=committed(5, 4)) as client:
+        fetch = fetch_of(client, position=5)
+        await client.fetch([fetch])
+        (asked,) = [request for request, _ in broker.requests if isinstance(request, OffsetForLeaderEpochRequest)]
+        assert asked.topics[0].partitions[0].leader_epoch == 4
+        assert isinstance(fetch.error, LogTruncated) == lost
 
 
 async def test_the_leader_that_an_answer_names_is_passed_on() -> None:

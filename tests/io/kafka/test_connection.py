@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from tests.io.kafka.peer import CLUSTER, EVERYTHING, Peer
 from tests.io.kafka.test_handshake import SHORT, connection_to
+from tests.io.limits import end_time_limits
 
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import (
@@ -149,13 +151,17 @@ async def test_a_throttled_connection_pauses_where_brokers_leave_waiting_to_clie
     peer = Peer({ApiVersionsRequest: lambda request, version: offers(Metadata=last, Produce=0)})
     async with connection_to(peer) as connection:
         await connection.negotiate()
-        peer.answers[MetadataRequest] = lambda request, version: MetadataResponse(throttle_time_ms=200)
+        peer.answers[MetadataRequest] = lambda request, version: MetadataResponse(throttle_time_ms=3_600_000)
         await connection.submit(MetadataRequest(topics=None))
-        began = anyio.current_time()
         assert (connection.connection.state is State.THROTTLED) == pauses
         peer.answers[MetadataRequest] = lambda request, version: CLUSTER
-        await connection.submit(MetadataRequest(topics=None))
-        assert (anyio.current_time() - began >= 0.2) == pauses
+        sent, pending = len(peer.requests), connection.submit(MetadataRequest(topics=None))
+        await anyio.wait_all_tasks_blocked()
+        assert (len(peer.requests) == sent) == pauses
+        if pauses:  # the hour is over
+            connection.connection._resume_at = anyio.current_time()
+            connection.connection.expect_by(0.0)
+        assert await pending == CLUSTER
         assert connection.connection.state is State.CONNECTED
 
 
@@ -167,8 +173,12 @@ async def test_a_frozen_peer_costs_the_time_limit_of_a_request_and_the_connectio
     async with connection_to(peer) as connection:
         await connection.negotiate()
         peer.answers[MetadataRequest] = lambda request, version: None
-        late = connection.submit(MetadataRequest(), timeout_s=0.05)
+        late = connection.submit(MetadataRequest())
         behind = connection.submit(MetadataRequest())
+        sent = len(peer.requests)
+        while len(peer.requests) < sent + 2:
+            await anyio.lowlevel.checkpoint()
+        end_time_limits(connection.connection, late)
         assert await outcome(late) == (DeadlineError, True)
         assert await outcome(behind) == (ConnectionLost, True)
         del peer.answers[MetadataRequest]

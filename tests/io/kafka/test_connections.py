@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import anyio
 import pytest
+from tests.io.limits import end_time_limits
 
 from odradek.core.backoff import Backoff
 from odradek.errors import Closed, InternalError, Unreachable
-from odradek.io.connection import ConnectionOptions
+from odradek.io.connection import ConnectionOptions, State
 from odradek.io.kafka.authentication import TokenSource
 from odradek.io.kafka.connections import BOOTSTRAP_ID, BrokerConnections
 from odradek.types import Broker
@@ -18,15 +19,15 @@ from odradek.wire.kafka.messages.metadata import MetadataRequest
 
 pytestmark = pytest.mark.anyio
 
-OPTIONS = ConnectionOptions(connect_timeout_s=0.5, backoff=Backoff(0, 1, 5))
+OPTIONS = ConnectionOptions(connect_timeout_s=20.0, backoff=Backoff(0, 1, 5))
 
 
 @pytest.fixture
 def port() -> Iterator[int]:
     """A port on which nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        number: int = server.getsockname()[1]
-    yield number
+    with socket.socket() as unheard:  # bound and not listening: refuses for as long as it is open
+        unheard.bind(("127.0.0.1", 0))
+        yield unheard.getsockname()[1]
 
 
 @pytest.fixture
@@ -71,12 +72,22 @@ async def test_a_broker_that_is_backed_off_from_is_not_waited_for(port: int) -> 
 
 
 async def test_a_server_that_says_nothing_costs_the_time_limit(silent: Broker) -> None:
-    async with connections_of(silent.address) as connections:
+    async with connections_of(silent.address) as connections, anyio.create_task_group() as tasks:
+
+        async def end_limits() -> None:
+            while True:
+                for each in connections._connections.values():
+                    if each.connection.state is State.HANDSHAKING:  # a short limit could be over before TCP connects
+                        end_time_limits(each.connection)
+                await anyio.sleep(0.01)
+
+        tasks.start_soon(end_limits)
         with (
             anyio.fail_after(10),
             pytest.raises(Unreachable, match="version: this address needs a Kafka broker"),
         ):
             await connections.ask(silent, MetadataRequest, lambda versions: MetadataRequest())
+        tasks.cancel_scope.cancel()
         assert repr(connections) == "<BrokerConnections 0 connections>"  # it was for this request only
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import os
 import random
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -19,7 +19,8 @@ import anyio.to_thread
 import pytest
 
 import odradek as od
-from odradek.testing import KafkaBroker
+from odradek.io.kafka.coordinators import CoordinatorType
+from odradek.testing import KafkaBroker, KafkaCluster
 from odradek.testing.kafka.releases import NEWEST
 from odradek.types import LATEST
 
@@ -105,56 +106,104 @@ async def test_transactions_of_aiokafka_are_read_and_ours_by_it(odradek_kafka: K
 
 # ---- kills ----------------------------------------------------------------------------------------------------
 
-RECORDS = 1500
-KILLS = 20
+KILLS = int(os.environ.get("ODRADEK_KILLS", "6"))
+"""Kills on three brokers."""
+
+RECORDS_PER_KILL = 120
+TUNING = od.Tuning(request_timeout=3.0)
+TRANSACTION_TOPIC, TRANSACTION_PARTITIONS = "__transaction_state", 4
+
+WAYS = ("coordinator", "process", "move", "leader", "cancel")
+SETTINGS = {"replica.lag.time.max.ms": "3000", "min.insync.replicas": "2"}
 
 
-async def test_transactions_are_atomic_in_spite_of_20_random_kills(topic: str) -> None:
-    """Twelve tasks are cancelled, five processes killed, and the broker three times: each record is moved once."""
+@pytest.mark.parametrize(
+    ("ways", "options"),
+    [
+        ([WAYS[n % len(WAYS)] for n in range(KILLS)], {"version": NEWEST, "size": 3, "config": SETTINGS}),
+        (["cancel", "process", "coordinator"], {"version": "2.8.2", "size": 1, "mode": "zookeeper"}),
+    ],
+    ids=["three brokers", "2.8.2"],
+)
+async def test_transactions_are_atomic_in_spite_of_random_kills(
+    topic: str, ways: list[str], options: dict[str, Any]
+) -> None:
+    """Tasks, processes, coordinators and leaders are killed, and coordinators move: each record is moved once."""
     source, target = topic, f"{topic}-out"
     seed = random.randrange(1 << 30)
     chance = random.Random(seed)
-    ways = ["cancel"] * 12 + ["process"] * 5 + ["broker"] * 3
-    chance.shuffle(ways)
-    async with killable_broker(target) as broker:
-        async with od.connect(f"kafka://{broker.bootstrap}") as k:
-            rows = await fill(k, source, RECORDS)
-        for way in ways:
-            await kill_one(way, broker, source, target, chance)
-        with anyio.fail_after(150):
-            moved = await moved_by_one_more(broker, source, target)
+    async with KafkaCluster(**options) as brokers:
+        await anyio.to_thread.run_sync(brokers.create_topic, target, 3)
+        async with od.connect(f"kafka://{brokers.bootstrap}", tuning=TUNING) as k:
+            rows = await fill(k, source, RECORDS_PER_KILL * len(ways))
+            faults = Faults(brokers, k, source, target)
+            for way in chance.sample(ways, len(ways)):
+                await kill_one(way, faults, chance)
+        with anyio.fail_after(300):
+            moved = await moved_by_one_more(brokers, source, target)
     assert sorted(int(row[3]) for row in moved) == sorted(map(int, rows)), f"seed {seed}"
     sizes = Counter(row[0] for row in moved)
     assert all(sizes[name] == int(size) for name, _, size, _ in moved), f"seed {seed}: part of a transaction"
 
 
-@contextlib.asynccontextmanager
-async def killable_broker(target: str) -> AsyncIterator[KafkaBroker]:
-    broker = KafkaBroker(NEWEST)
-    await anyio.to_thread.run_sync(broker.start)
-    try:
-        await anyio.to_thread.run_sync(broker.create_topic, target, 3)
-        yield broker
-    finally:
-        await anyio.to_thread.run_sync(broker.stop)
+class Faults:
+    """What happens to the brokers of a test that moves records from `source` to `target`."""
+
+    def __init__(self, brokers: KafkaCluster, k: od.Cluster, source: str, target: str) -> None:
+        self.brokers, self.source, self.target = brokers, source, target
+        self._cluster = k
+
+    async def coordinator(self, chance: random.Random) -> None:
+        """Kill the transaction coordinator, and start it again."""
+        await self._restart(await self._find_coordinator(), chance)
+
+    async def leader(self, chance: random.Random) -> None:
+        """Kill the leader of a partition of the target, and start it again."""
+        await self._restart(await anyio.to_thread.run_sync(self.brokers.leader, self.target, 0), chance)
+
+    async def move(self, chance: random.Random) -> None:
+        """Let another broker be the coordinator."""
+        coordinator = await self._find_coordinator()
+        other = chance.choice([broker for broker in self.brokers.brokers if broker is not coordinator])
+        await anyio.to_thread.run_sync(self._move, coordinator, other)
+
+    def _move(self, coordinator: KafkaBroker, other: KafkaBroker) -> None:
+        for partition in range(TRANSACTION_PARTITIONS):
+            if self.brokers.leader(TRANSACTION_TOPIC, partition) is coordinator:
+                self.brokers.move_leader(TRANSACTION_TOPIC, partition, other)
+
+    async def _restart(self, broker: KafkaBroker, chance: random.Random) -> None:
+        await anyio.to_thread.run_sync(broker.kill)
+        await anyio.sleep(chance.random())
+        await anyio.to_thread.run_sync(broker.start)
+
+    async def _find_coordinator(self) -> KafkaBroker:
+        driver: Any = self._cluster.driver
+        coordinators = driver.coordinators
+        with anyio.fail_after(60):
+            while True:
+                coordinators.forget(CoordinatorType.TRANSACTION, self.source)
+                with contextlib.suppress(od.OdradekError):
+                    coordinator = await coordinators.find(CoordinatorType.TRANSACTION, self.source)
+                    return next(broker for broker in self.brokers.brokers if broker.broker_id == coordinator.id)
+                await anyio.sleep(0.05)
 
 
-async def kill_one(way: str, broker: KafkaBroker, source: str, target: str, chance: random.Random) -> None:
+async def kill_one(way: str, faults: Faults, chance: random.Random) -> None:
     delay = chance.random() * 0.8
+    bootstrap, source, target = faults.brokers.bootstrap, faults.source, faults.target
     if way == "process":
         script = Path(__file__).with_name("mover.py")
-        process = await anyio.open_process([sys.executable, str(script), broker.bootstrap, source, target])
+        process = await anyio.open_process([sys.executable, str(script), bootstrap, source, target])
         await anyio.sleep(1.0 + delay)  # it takes a while to begin
         process.kill()
         await process.wait()
         await process.aclose()
         return
-    task = asyncio.ensure_future(move(broker.bootstrap, source, target))
+    task = asyncio.ensure_future(move(bootstrap, source, target))
     await asyncio.wait([task], timeout=delay)
-    if way == "broker":
-        await anyio.to_thread.run_sync(broker.kill)
-        await asyncio.wait([task], timeout=delay)
-        await anyio.to_thread.run_sync(broker.start)
+    if way != "cancel":
+        await getattr(faults, way)(chance)
         await asyncio.wait([task], timeout=1.0)
     task.cancel()
     with anyio.fail_after(60):
@@ -163,11 +212,11 @@ async def kill_one(way: str, broker: KafkaBroker, source: str, target: str, chan
         assert isinstance(task.exception(), od.OdradekError), task.exception()
 
 
-async def moved_by_one_more(broker: KafkaBroker, source: str, target: str) -> list[list[str]]:
+async def moved_by_one_more(brokers: KafkaCluster, source: str, target: str) -> list[list[str]]:
     """Let another mover do what is left, and return what all have moved."""
-    task = asyncio.ensure_future(move(broker.bootstrap, source, target))
+    task = asyncio.ensure_future(move(brokers.bootstrap, source, target))
     try:
-        async with od.connect(f"kafka://{broker.bootstrap}") as k:
+        async with od.connect(f"kafka://{brokers.bootstrap}") as k:
             (partition,) = await k.partitions(source)
             while True:
                 stored = (await k.driver.offsets(source).fetch([partition]))[partition]

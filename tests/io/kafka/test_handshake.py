@@ -35,7 +35,7 @@ from odradek.wire.kafka.messages.security import (
 pytestmark = pytest.mark.anyio
 
 PLAIN = Login("PLAIN", lambda host: Plain("alice", "pass-of-alice").exchange())
-OPTIONS = ConnectionOptions(connect_timeout_s=5.0, backoff=Backoff(0, 1, 5))
+OPTIONS = ConnectionOptions(connect_timeout_s=20.0, backoff=Backoff(0, 1, 5))
 SHORT = ConnectionOptions(connect_timeout_s=0.2, backoff=Backoff(0, 1, 5))
 
 

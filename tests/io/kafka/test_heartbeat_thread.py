@@ -8,10 +8,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from odradek.io.connection import ConnectionOptions
+from odradek.io.kafka import heartbeat_thread
 from odradek.io.kafka.connections import BrokerConnections
 from odradek.io.kafka.heartbeat_thread import Heartbeat, HeartbeatThread, describe_call
 from odradek.types import Broker
@@ -23,6 +25,11 @@ NAME = "odradek heartbeats of g"
 
 def nowhere() -> BrokerConnections:
     return BrokerConnections(frozenset(), client_id="c", request_timeout_s=0.2, options=ConnectionOptions())
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What threads of this module have logged: others may log, too."""
+    return [record.getMessage() for record in list(caplog.records) if record.threadName == NAME]
 
 
 @pytest.fixture
@@ -48,33 +55,39 @@ def test_it_ends_when_it_is_stopped_also_while_it_sends(
 ) -> None:
     thread.start()
     thread.loop_runs(NOWHERE)
-    while not caplog.records:
+    while not lines(caplog):
         time.sleep(0.01)  # it is blocked: the thread tries to send
     thread.stop()
     join()
-    assert "has blocked the event loop" in caplog.records[0].getMessage()
+    assert "has blocked the event loop" in lines(caplog)[0]
 
 
 def test_without_a_generation_nothing_is_sent(thread: HeartbeatThread, caplog: pytest.LogCaptureFixture) -> None:
     thread.start()
     thread.loop_runs(None)
     time.sleep(0.5)
-    assert not caplog.records and running()
+    assert not lines(caplog) and running()
 
 
 def test_it_says_once_why_it_reaches_no_coordinator_and_once_that_it_gives_up(
-    thread: HeartbeatThread, caplog: pytest.LogCaptureFixture
+    thread: HeartbeatThread, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    now = 0.0
+    monkeypatch.setattr(heartbeat_thread, "time", SimpleNamespace(monotonic=lambda: now))
     thread.start()
     thread.loop_runs(NOWHERE)
-    while not any("no more heartbeats" in line.getMessage() for line in caplog.records):
+    now = 0.9
+    while not any("trying again" in line for line in lines(caplog)):
         time.sleep(0.01)
-    blocked, failed, ended = (line.getMessage() for line in caplog.records)
+    now = 1.1
+    while not any("no more heartbeats" in line for line in lines(caplog)):
+        time.sleep(0.01)
+    blocked, failed, ended = lines(caplog)
     assert "for at most 1 s, and a rebalance waits at most 60 s" in blocked
     assert "127.0.0.1:1" in failed and failed.endswith("trying again")
     assert ended.startswith("g: ")
     time.sleep(0.3)
-    assert len(caplog.records) == 3 and running()
+    assert len(lines(caplog)) == 3 and running()
 
 
 def test_no_process_is_kept_alive_by_it() -> None:

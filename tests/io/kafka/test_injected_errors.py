@@ -91,7 +91,7 @@ class OneBroker(ScriptedBroker):
         if not code or self.written:
             refusal, offset = self.log.write(bytes(part.records))
             code = code or refusal
-        return PartitionProduceResponse(index=part.index, error_code=code, base_offset=-1 if code else offset)
+        return PartitionProduceResponse(index=part.index, error_code=code, base_offset=offset)
 
     def read(self, topic: str, part: Any, version: int) -> FetchPartitionData:
         if code := next(self.errors, 0):

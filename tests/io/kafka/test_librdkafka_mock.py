@@ -3,21 +3,16 @@ says. `ErrorCode`'s properties decide; the exceptions, codes with a meaning of t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from itertools import count
 from typing import Any
 
 import anyio
 import pytest
 from tests.io.kafka.librdkafka import ErrorDecoder, MockCluster
+from tests.io.kafka.mock_outcomes import HASTY, connect, expected, outcomes
 
 import odradek as od
-from odradek.core.backoff import Backoff
-from odradek.errors import Fenced
-from odradek.io.connection import ConnectionOptions
-from odradek.io.kafka.driver import KafkaDriver, KafkaOptions
-from odradek.io.kafka.metadata import MetadataOptions
-from odradek.types import Broker
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.data import FetchRequest, ListOffsetsRequest, ProduceRequest
 from odradek.wire.kafka.messages.groups import (
@@ -33,10 +28,6 @@ from odradek.wire.kafka.schema import Request
 
 pytestmark = pytest.mark.anyio
 
-CODES = [code for code in ErrorCode if code]
-BACKOFF = Backoff(0.001, 1, 0.001)
-HASTY = od.Tuning(backoff=BACKOFF)
-WITHIN_S = 60.0
 NUMBERS = count()
 
 Api = type[Request[Any]]
@@ -55,19 +46,6 @@ def mock() -> Iterator[MockCluster]:
         yield mock
 
 
-def connect(mock: MockCluster, session_s: float = 0.3) -> od.Cluster:
-    """Return a cluster whose members send a heartbeat every few milliseconds. The mock holds up those that join as long
-    as it has a session of a member that is gone."""
-    host, _, port = mock.bootstrap.partition(":")
-    options = KafkaOptions(
-        ConnectionOptions(backoff=BACKOFF),
-        MetadataOptions(backoff=BACKOFF),
-        heartbeat_s=0.01,
-        session_timeout_s=session_s,
-    )
-    return od.Cluster(KafkaDriver([Broker(-1, host, int(port))], options), HASTY)
-
-
 @pytest.fixture
 async def cluster(mock: MockCluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[od.Cluster]:
     monkeypatch.setattr("odradek.io.kafka.connection.KafkaResponseDecoder", ErrorDecoder)
@@ -75,26 +53,6 @@ async def cluster(mock: MockCluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
         async with cluster.producer() as out:
             await out.send("t", b"first")
         yield cluster
-
-
-async def outcomes(attempt: Callable[[ErrorCode], Awaitable[str]]) -> dict[str, str]:
-    """Return the outcome for each code: what `attempt` returns, or the kind of error that it raises."""
-    results: dict[str, str] = {}
-    for code in CODES:
-        try:
-            with anyio.fail_after(WITHIN_S):
-                results[code.name] = await attempt(code)
-        except Fenced:
-            results[code.name] = "fenced"
-        except od.BrokerError as error:
-            assert error.code == code
-            results[code.name] = "error"
-    return results
-
-
-def expected(usual: Callable[[ErrorCode], str], special: dict[str, set[ErrorCode]]) -> dict[str, str]:
-    exceptions = {code: outcome for outcome, codes in special.items() for code in codes}
-    return {code.name: exceptions.get(code) or usual(code) for code in CODES}
 
 
 # ---- produce, fetch, positions ----------------------------------------------------------------------------------
@@ -304,11 +262,13 @@ async def test_errors_of_commits(mock: MockCluster, cluster: od.Cluster) -> None
     """Retriable errors delay a commit, and so does a rebalance. Others are raised: the position is not stored."""
 
     async def attempt(code: ErrorCode) -> str:
-        async with cluster.consumer("t", group=f"g{next(NUMBERS)}", exit_within=1) as consumer:
+        async with connected.consumer("t", group=f"g{next(NUMBERS)}", exit_within=1) as consumer:
             batch = await anext(consumer.batches())
             mock.push_errors(OffsetCommitRequest, code)
             batch.done()
             await consumer.commit()
         return "goes on"
 
-    assert await outcomes(attempt) == expected(goes_on_or_error, {"goes on": COMMIT_EXCEPTIONS})
+    async with connect(mock, session_s=30.0) as connected:  # a slow machine must not end a member's session
+        results = await outcomes(attempt)
+    assert results == expected(goes_on_or_error, {"goes on": COMMIT_EXCEPTIONS})

@@ -164,9 +164,9 @@ async def test_unknown_brokers_are_consulted_in_rounds_until_one_answers(
     cluster: KafkaCluster, trace: LightweightTrace
 ) -> None:
     alive = cluster.brokers[0]
-    with FaultProxy(alive.host, alive.plaintext_port) as proxy, socket.create_server(("127.0.0.1", 0)) as closed:
-        dead = closed.getsockname()[1]
-        closed.close()
+    with FaultProxy(alive.host, alive.plaintext_port) as proxy, socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))  # and not listening: it refuses for as long as it is open
+        dead = unheard.getsockname()[1]
         proxy.refuse()
         driver = KafkaDriver([Broker(-1, "127.0.0.1", dead), Broker(-1, proxy.host, proxy.port)], TRACED)
         trace.start()
@@ -274,9 +274,9 @@ async def test_a_lost_connection_to_the_coordinator_is_restored_within_the_sessi
             each for (_, purpose), each in driver.connections._connections.items() if purpose.startswith("group ")
         )
         losses = connection.connection.statistics().losses
-        transport = connection.connection._transport
-        assert transport is not None
-        transport.abort()
+        pipeline = connection.connection._pipeline
+        assert pipeline is not None
+        pipeline._transport.abort()
         await until(lambda: connection.connection.statistics().losses > losses)
         await take(consumer, PARTITIONS * RECORDS)
         await consumer.commit()

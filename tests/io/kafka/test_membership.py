@@ -12,6 +12,7 @@ import anyio.lowlevel
 import pytest
 from tests.io.kafka.answers import metadata_response, topic_response
 from tests.io.kafka.peer import Peer, of_release
+from tests.io.limits import TimeLimit
 
 from odradek.client.consumer.consumer import Consumer
 from odradek.core.backoff import Backoff
@@ -186,7 +187,7 @@ class Listener:
 
 
 @asynccontextmanager
-async def driver_at(peer: Peer, monkeypatch: pytest.MonkeyPatch, timeout_s: float = 2.0) -> AsyncIterator[KafkaDriver]:
+async def driver_at(peer: Peer, monkeypatch: pytest.MonkeyPatch, timeout_s: float = 20.0) -> AsyncIterator[KafkaDriver]:
     async def dial(host: str, port: int, timeout: float, tls: object) -> Any:
         return await peer.dial(host, port, timeout)
 
@@ -404,7 +405,7 @@ async def test_members_have_the_time_to_revoke_that_their_consumer_may_take(monk
     peer = Coordinator()
     async with member_of(peer, monkeypatch, revoke_within=100.0) as (_, listener):
         await listener.until(1)
-    assert {join.rebalance_timeout_ms for join in peer.of(JoinGroupRequest)} == {104_000}
+    assert {join.rebalance_timeout_ms for join in peer.of(JoinGroupRequest)} == {140_000}
 
 
 async def test_brokers_without_a_rebalance_timeout_bound_the_time_to_revoke(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -511,7 +512,14 @@ async def test_positions_are_stored_and_read_from_outside_of_the_group(monkeypat
 async def test_storing_positions_ends_with_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Coordinator()
     peer.answers[OffsetCommitRequest] = lambda request, version: None
-    async with driver_at(peer, monkeypatch, timeout_s=0.2) as driver:
+    limit = TimeLimit(20.5, monkeypatch)
+
+    async def end_limit() -> None:
+        await peer.until_sent(OffsetCommitRequest, 1)
+        limit.end()
+
+    async with driver_at(peer, monkeypatch, timeout_s=20.5) as driver, anyio.create_task_group() as tasks:
+        tasks.start_soon(end_limit)
         with pytest.raises(DeadlineError):
             await driver.offsets("g").commit({A: Position(2)})
 

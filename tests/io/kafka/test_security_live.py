@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import anyio
@@ -160,15 +161,17 @@ async def test_connections_outlive_their_sessions(broker: KafkaBroker, mechanism
     security = bearer if mechanism == "OAUTHBEARER" else login(mechanism)
     async with od.connect(address, security=security) as k:
         async with k.producer() as out:
-            began, sent = time.monotonic(), 0
-            while time.monotonic() - began < 8:
+            times = [time.monotonic()]
+            while times[-1] - times[0] < 8:
                 await out.send("secured", b"v")
-                sent += 1
                 await anyio.sleep(0.05)
+                times.append(time.monotonic())
+        # A session is renewed by a request in the last tenth of it. On a slow machine none may fall into that.
+        late = sum(after - before > 0.15 for before, after in pairwise(times))
         driver: Any = k.driver
         statistics = [each.connection.connection.statistics() for each in driver._clients.values()]
-        assert sent > 20
-        assert {(each.connects, each.losses) for each in statistics} == {(1, 0)}
+        assert len(times) > 20
+        assert all(each.losses <= late and each.connects == 1 + each.losses for each in statistics)
     assert len(tokens) == 0 if mechanism != "OAUTHBEARER" else 2 <= len(tokens) <= 6
 
 

@@ -365,7 +365,10 @@ async def cancel_natively(work: Coroutine[Any, Any, None], delay: float) -> None
 async def paused(broker: KafkaBroker, k: od.Cluster, topic: str) -> AsyncIterator[od.Producer]:
     """A producer with short limits. The test pauses the broker, which runs again afterwards."""
     async with od.connect(f"kafka://{broker.bootstrap}", tuning=SHORT) as cluster:
-        out = cluster.producer(transactional_id=topic, deliver_within=2.0, exit_within=2.0)
+        async with k.producer(transactional_id=topic) as patient, patient.transaction():
+            await patient.send(topic, b"0")  # the first one may have to wait for topics that brokers create
+        await until_committed(k, topic, [b"0"])
+        out = cluster.producer(transactional_id=topic, deliver_within=5.0, exit_within=2.0)
         await out.__aenter__()
         try:
             yield out
@@ -381,17 +384,19 @@ async def test_a_commit_without_an_answer_has_an_unknown_outcome(
     broker: KafkaBroker, k: od.Cluster, paused: od.Producer, topic: str, cancelled: bool
 ) -> None:
     with anyio.fail_after(30), pytest.raises(CommitOutcomeUnknown, match=topic) as caught:
-        with anyio.move_on_after(1.0 if cancelled else 60.0):
+        with anyio.CancelScope() as scope:
             async with paused.transaction() as tx:
                 await paused.send(topic, b"1")
                 broker.pause()
+                if cancelled:  # while the commit waits for its answer
+                    scope.deadline = anyio.current_time() + 1.0
     assert tx.outcome == "unknown" and isinstance(caught.value, od.OutcomeUnknown) and caught.value.fatal
     with pytest.raises(od.Closed, match="committed or will be aborted"):
         await paused.transaction().__aenter__()
     broker.resume()
     async with k.producer(transactional_id=topic) as out:
         before = await values(k, topic)
-        assert before in ([], [b"1"])
+        assert before in ([b"0"], [b"0", b"1"])
         async with out.transaction():
             await out.send(topic, b"2")
     await until_committed(k, topic, [*filter(None, before), b"2"])
@@ -412,7 +417,7 @@ async def test_an_abort_without_an_answer_ends_the_producer_in_time(
     broker.resume()
     async with k.producer(transactional_id=topic) as out, out.transaction():
         await out.send(topic, b"2")
-    await until_committed(k, topic, [b"2"])
+    await until_committed(k, topic, [b"0", b"2"])
 
 
 async def test_registering_has_a_deadline_and_can_be_cancelled(broker: KafkaBroker, topic: str) -> None:

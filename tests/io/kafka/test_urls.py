@@ -186,6 +186,26 @@ def test_certificate_and_key_may_be_in_one_file_or_two(files: Path) -> None:
     assert context.verify_mode is ssl.CERT_REQUIRED
 
 
+def test_certificates_and_key_may_be_texts(files: Path) -> None:
+    """The key in the same text or in one of its own, encrypted or not; texts go before files."""
+    certificate, key = (files / "cert.pem").read_text(), (files / "key.pem").read_text()
+    client_context(Security(ssl_certificate_pem=(files / "both.pem").read_text(), ssl_certfile=__file__))
+    context = client_context(
+        Security(ssl_certificate_pem=certificate, ssl_key_pem=key, ssl_password=SECRET, ssl_ca_pem=certificate)
+    )
+    assert context.cert_store_stats()["x509"] == 1
+    for wrong, why in (
+        (Security(ssl_certificate_pem=certificate, ssl_key_pem=key), "ssl_certificate_pem: .*set ssl_password"),
+        (Security(ssl_certificate_pem=certificate), "ssl_certificate_pem: "),
+        (Security(ssl_key_pem=key), "ssl_key_pem without ssl_certificate_pem"),
+        (Security(ssl_ca_pem=SECRET), "ssl_ca_pem: no certificates in PEM format"),
+        (Security(ssl_ca_pem="\N{SNOWMAN}"), "ssl_ca_pem: no certificates in PEM format"),
+    ):
+        with pytest.raises(ConfigError, match=why) as caught:
+            client_context(wrong)
+        assert SECRET not in str(caught.value) and "BEGIN" not in str(caught.value)
+
+
 @pytest.mark.parametrize(("password", "why"), [(None, "set ssl_password"), ("x" + SECRET, "wrong ssl_password")])
 def test_a_key_that_cannot_be_read_says_why_and_does_not_ask_on_the_terminal(
     files: Path, password: str | None, why: str

@@ -178,8 +178,7 @@ fn fields(column: &NullableColumn) -> Vec<Field> {
 }
 
 fn header_rows(column: HeaderColumn) -> Vec<Vec<(String, Field)>> {
-    let names = NullableColumn { data: column.names.0, offsets: column.names.1, validity: None };
-    let names = fields(&names).into_iter().map(|name| String::from_utf8(name.unwrap()).unwrap());
+    let names = fields(&column.names).into_iter().map(|name| String::from_utf8(name.unwrap()).unwrap());
     let pairs: Vec<_> = names.zip(fields(&column.values)).collect();
     column.offsets.windows(2).map(|ends| pairs[ends[0] as usize..ends[1] as usize].to_vec()).collect()
 }

@@ -38,7 +38,8 @@ from odradek.testing.zookeeper_client import SyncZooKeeperClient
 
 __all__ = ["demo"]
 
-BUDGET_SECONDS, KAFKA_BUDGET_SECONDS = 170.0, 290.0
+BUDGET_SECONDS = 290.0
+"""Limit of the whole demo: many times what it takes, for machines that do much else."""
 
 BROKER_CONFIG = {
     "group.initial.rebalance.delay.ms": "0",
@@ -79,8 +80,8 @@ def demo(
     """Write a million messages, read them with a group that loses a member, put them into a table, count them all.
 
     Starts a ZooKeeper, two brokers, a producer, three consumers and Spark on free ports of this machine, and stops them
-    all. Table, ledger, report and logs remain in a new directory below $TMPDIR, which is printed at the end. The exit
-    code is 1 if a message was lost or is not in the table exactly once. Takes about half a minute, at most three.
+    all. Table, report and logs remain in a new directory below $TMPDIR, which is printed at the end. The exit
+    code is 1 if a message was lost or is not in the table exactly once. Takes about half a minute, at most five.
     """
     check_installed()
     if kafka is not None and zookeeper is not None:
@@ -129,14 +130,14 @@ class _Cluster(NamedTuple):
 
 
 async def _perform(scene: Scene, directory: Path, source: str | None, cluster: _Cluster, quiet: bool) -> DemoResult:
-    stall, limit = (KAFKA_STALL_SECONDS, KAFKA_BUDGET_SECONDS) if cluster.kafka else (STALL_SECONDS, BUDGET_SECONDS)
+    stall = KAFKA_STALL_SECONDS if cluster.kafka else STALL_SECONDS
     with display_for(scene, quiet=quiet) as display:
         messages, table = MessageDemo(scene, display, directory, source, stall), None
-        with anyio.move_on_after(limit) as budget:
+        with anyio.move_on_after(BUDGET_SECONDS) as budget:
             run = _run_kafka(messages, cluster.kafka) if cluster.kafka else _run_kafka07(messages, cluster.zookeeper)
             table = await run
         if budget.cancelled_caught:
-            display.event(f"stopped: not done within {limit:.0f} s")
+            display.event(f"stopped: not done within {BUDGET_SECONDS:.0f} s")
         return replace(messages.result(), table=table, directory=str(directory), seconds=scene.age())
 
 

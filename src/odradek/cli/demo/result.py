@@ -13,18 +13,17 @@ class TableResult:
     """The table that the pipeline wrote.
 
     Args:
-        rows: Rows in the files that its ledger lists.
+        rows: Its rows.
         distinct: Distinct messages among them.
         dead: Records that could not be decoded.
         files: Number of files.
         file_bytes: Size of the files (bytes).
         commits: Number of committed batches.
         ranges: Log ranges read again for verification.
-        log_bytes: Size of these ranges, in `log_unit`.
+        log_size: Size of these ranges, in `log_unit`.
         findings: Descriptions of the faults that verification found.
         seconds: Duration of the run, including Spark's start and end (s).
         root: The table's directory.
-        ledger: The ledger's directory.
         report: The report page.
         pipeline: The pipeline file.
         log_unit: `bytes`, or `records` of Kafka 0.8 and later.
@@ -37,11 +36,10 @@ class TableResult:
     file_bytes: int
     commits: int
     ranges: int
-    log_bytes: int
+    log_size: int
     findings: list[str]
     seconds: float
     root: str
-    ledger: str
     report: str
     pipeline: str
     log_unit: str = "bytes"
@@ -118,9 +116,9 @@ def _table_lines(table: TableResult | None) -> Iterator[tuple[str, str]]:
     state = "NOT COMPLETE" if table.findings else "complete"
     size = f"{table.file_bytes / 1e6:.1f} MB"
     commits = f"{table.commits} commits, {table.seconds:.0f} s"
-    yield "table", f"{table.rows:,} rows in {table.files} files of {size}, {commits}"
+    yield "table", f"{table.rows:,} rows in {table.files} files of {size}, {commits}; counted by DuckDB"
     yield "dead", f"{table.dead:,} that could not be decoded"
-    size = f"{table.log_bytes / 1e6:.1f} MB" if table.log_unit == "bytes" else f"{table.log_bytes:,} offsets"
+    size = f"{table.log_size / 1e6:.1f} MB" if table.log_unit == "bytes" else f"{table.log_size:,} offsets"
     yield "verified", f"{table.ranges} log ranges, {size} read again: {state}"
 
 
@@ -129,6 +127,5 @@ def _path_lines(result: DemoResult) -> Iterator[tuple[str, str]]:
         yield "see", result.directory
         return
     yield "report", result.table.report
-    yield "rows in", result.table.root
-    yield "ledger in", result.table.ledger
+    yield "table in", result.table.root
     yield "pipeline", result.table.pipeline

@@ -1,7 +1,7 @@
-"""The second part of the demo: the pipeline turns the topics into a table, which is then verified and counted.
+"""The second part of the demo: the pipeline turns the topics into a Delta table, which is verified; DuckDB counts it.
 
-The pipeline runs as the command `odradek pipeline run`, in a process of its own; its progress is read from the ledger.
-Packages of the extra `pipeline` are imported where they are used.
+The pipeline runs as the command `odradek pipeline run`, in a process of its own; its progress is read from the table's
+own log. Packages of the extra `pipeline` are imported where they are used.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,12 +23,14 @@ from odradek.cli.demo.result import TableResult
 from odradek.errors import ConfigError
 
 if TYPE_CHECKING:
-    from odradek.pipeline.tables import CommittedTable
+    from odradek.pipeline.commits import Commit
+    from odradek.pipeline.committed import CommittedTable
+    from odradek.pipeline.table import TableOptions
     from odradek.pipeline.verify import VerifyResult
 
 __all__ = ["TableSource", "check_installed", "count_rows", "make_table", "pipeline_file"]
 
-NEEDED = ("pyspark", "pyarrow", "pydantic")
+NEEDED = ("pyspark", "pyarrow", "pydantic", "deltalake", "duckdb")
 POLL_SECONDS = 0.1
 FLOW = "messages"
 FILE = """\
@@ -35,7 +38,7 @@ FILE = """\
 {source}
 
 [run]
-checkpoint = {checkpoint}
+state = {state}
 {limit}
 
 [flows.messages]
@@ -91,7 +94,7 @@ def check_installed() -> None:
     """Raise ConfigError at the start if a package is missing that only the second part needs."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        raise ConfigError(f"{', '.join(missing)}: not installed: pip install 'odradek[pipeline,testing]'")
+        raise ConfigError(f"{', '.join(missing)}: not installed: pip install 'odradek[demo]'")
 
 
 async def make_table(scene: Scene, display: Display, directory: Path, source: TableSource) -> TableResult:
@@ -111,22 +114,23 @@ async def make_table(scene: Scene, display: Display, directory: Path, source: Ta
     await _run(scene, display, file)
     seconds = time.monotonic() - began
     display.event(f"odradek pipeline verify {file}")
-    table, result = await _verify(file)
-    rows, distinct = await anyio.to_thread.run_sync(count_rows, table, scene.messages)
-    (report,) = (directory / "checkpoint" / "reports").glob("*.html")
+    table, result = await anyio.to_thread.run_sync(_verify, file)
+    root = table.table.options.storage.root
+    rows, distinct = await anyio.to_thread.run_sync(count_rows, root, scene.messages)
+    (report,) = (path for path in (directory / "state" / "reports").glob("*.html") if path.stem != "index")
+    files = table.table.files()
     return TableResult(
         rows=rows,
         distinct=distinct,
-        dead=sum(entry.dead for entry in table.entries),
-        files=len(table.live),
-        file_bytes=sum(file.size for file in table.live.values()),
-        commits=len(table.entries),
-        ranges=result.counts.ranges,
-        log_bytes=result.counts.size,
+        dead=sum(commit.dead for commit in table.commits),
+        files=len(files),
+        file_bytes=sum(file.size for file in files),
+        commits=len(table.batches),
+        ranges=result.ranges,
+        log_size=result.size,
         findings=[f"{finding.kind}: {finding.where}: {finding.what}" for finding in result.findings],
         seconds=seconds,
-        root=str(table.root),
-        ledger=str(table.root / "_odradek" / "ledger"),
+        root=root,
         report=str(report),
         pipeline=str(file),
         log_unit="records" if source.by_records else "bytes",
@@ -135,27 +139,28 @@ async def make_table(scene: Scene, display: Display, directory: Path, source: Ta
 
 def pipeline_file(directory: Path, source: TableSource) -> str:
     """Return the pipeline file."""
-    paths = {name: _toml(str(directory / name)) for name in ("checkpoint", "table", "dead")}
+    paths = {name: _toml(str(directory / name)) for name in ("state", "table", "dead")}
     return FILE.format(source=source.source, limit=source.limit, topics=_toml(source.topics), **paths)
 
 
 async def _run(scene: Scene, display: Display, file: Path) -> None:
     """Run the pipeline to its end, and show each commit."""
-    from odradek.pipeline.ledger import Ledger
+    from odradek.pipeline.config import load
+    from odradek.pipeline.flow import table_options
 
     command = ["pipeline", "run", str(file), "--master", "local[2]"]
     display.event(f"odradek {' '.join(command)}")
-    ledger, meter, seen = Ledger(file.with_name("table"), FLOW), Meter(), 0
+    options, meter, rows, seen, versions = table_options(load(file), FLOW), Meter(), 0, 0, 0
     process = scene.processes["pipeline"] = DemoProcess("pipeline", "starting Spark", meter)
 
     async def follow() -> None:
-        nonlocal seen
-        entries = ledger.entries()
-        for entry in entries[seen:]:
-            process.state = f"has committed batch {entry.batch}"
-            display.event(f"{process.name} {process.state}: {entry.rows:,} rows in {len(entry.files)} files")
-        seen = len(entries)
-        meter.update(sum(entry.rows for entry in entries), time.monotonic())
+        nonlocal rows, seen, versions
+        versions, new = await anyio.to_thread.run_sync(_new_commits, options, versions, seen)
+        for commit in new:
+            process.state = f"has committed batch {commit.batch}"
+            display.event(f"{process.name} {process.state}: {commit.rows:,} rows in {commit.files} files")
+            rows, seen = rows + commit.rows, commit.batch
+        meter.update(rows, time.monotonic())
         scene.update_rates(time.monotonic())
         display.refresh()
         await anyio.sleep(POLL_SECONDS)
@@ -164,28 +169,42 @@ async def _run(scene: Scene, display: Display, file: Path) -> None:
     process.state = "done"
 
 
-async def _verify(file: Path) -> tuple[CommittedTable, VerifyResult]:
+def _new_commits(options: TableOptions, versions: int, seen: int) -> tuple[int, list[Commit]]:
+    """Return the number of versions that a table has, and its batches after `seen`. It is only opened for new ones."""
+    from odradek.pipeline.flow import open_table
+
+    current = len(list(Path(options.storage.root, "_delta_log").glob("*.json")))
+    table = open_table(options) if current > versions else None
+    new = [] if table is None else list(takewhile(lambda commit: commit.batch > seen, table.commits()))
+    return current, new[::-1]
+
+
+def _verify(file: Path) -> tuple[CommittedTable, VerifyResult]:
+    from odradek.pipeline.committed import open_committed
     from odradek.pipeline.config import load
-    from odradek.pipeline.tables import open_table
     from odradek.pipeline.verify import verify
+    from odradek.spark.cluster import disconnect
 
     pipeline = load(file)
-    table = open_table(FLOW, pipeline.flows[FLOW])
-    return table, await verify(pipeline, table)
+    table = open_committed(pipeline, FLOW)
+    try:
+        return table, verify(pipeline, table)
+    finally:
+        disconnect()  # the servers of the demo end before this process does
 
 
-def count_rows(table: CommittedTable, messages: int) -> tuple[int, int]:
-    """Count the rows of a table and the distinct messages among them that were written (numbers below `messages`).
+def count_rows(root: str, messages: int) -> tuple[int, int]:
+    """Count the rows of the Delta table at `root`, and the distinct messages among them that were written.
 
-    The files are those that the ledger lists; pyarrow reads them.
+    Args:
+        root: The table's directory.
+        messages: Number of messages; they are numbered from 0.
     """
+    import duckdb
+    from deltalake import DeltaTable
 
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from odradek.pipeline.tables import read_rows
-
-    parts = read_rows(table.root, table.live.values(), ["n"])
-    numbers = pa.chunked_array([chunk for part in parts for chunk in part.column("n").chunks], pa.int64())
-    written = pc.and_(pc.greater_equal(numbers, pa.scalar(0)), pc.less(numbers, pa.scalar(messages)))
-    return len(numbers), pc.count_distinct(numbers.filter(written)).as_py()
+    with duckdb.connect() as database:
+        database.register("written", DeltaTable(root).to_pyarrow_dataset())
+        query = "SELECT count(*), count(DISTINCT n) FILTER (n >= 0 AND n < ?) FROM written"
+        rows, distinct = database.execute(query, [messages]).fetchall()[0]
+    return rows, distinct

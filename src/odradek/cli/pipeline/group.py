@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 
 from odradek.cli.options import examples
-from odradek.cli.pipeline.compact import compact
+from odradek.cli.pipeline.accept import accept
+from odradek.cli.pipeline.compact import clean, compact
+from odradek.cli.pipeline.export import export
 from odradek.cli.pipeline.files import files
-from odradek.cli.pipeline.lag import lag
-from odradek.cli.pipeline.plan import plan
-from odradek.cli.pipeline.repair import repair
+from odradek.cli.pipeline.lag import lag, plan
 from odradek.cli.pipeline.replay import replay
 from odradek.cli.pipeline.run import run
 from odradek.cli.pipeline.status import status
@@ -26,11 +26,11 @@ __all__ = ["pipeline"]
     )
 )
 def pipeline() -> None:
-    """Turn topics into tables with Spark: Parquet or Delta, every record exactly once.
+    """Turn topics into tables with Spark: Delta or Iceberg, every record exactly once.
 
     One TOML file says what to read, how to decode it and where to write it. All verbs but `run` work without Spark.
     """
 
 
-for command in (run, plan, lag, status, verify, files, replay, compact, repair):
+for command in (run, plan, lag, status, verify, files, replay, accept, compact, clean, export):
     pipeline.add_command(command)

@@ -1,14 +1,47 @@
-"""`odradek pipeline lag`: the distance of tables from the end of their logs."""
+"""`odradek pipeline plan` and `odradek pipeline lag`: what a run would read, and how far tables are behind."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from odradek.cli.options import JSON, examples
 from odradek.cli.output import echo_json, table
-from odradek.cli.pipeline.options import FILE, backlog_json, backlog_row, load_file, needs_extra
+from odradek.cli.pipeline.options import FILE, load_file, needs_extra, report_problems
 
-__all__ = ["lag"]
+if TYPE_CHECKING:
+    from odradek.pipeline.config import Pipeline
+    from odradek.pipeline.flow import FlowRun
+    from odradek.pipeline.source import PartitionBacklog
+
+__all__ = ["lag", "plan"]
+
+
+@click.command(epilog=examples("odradek pipeline plan pipeline.toml", "odradek pipeline plan pipeline.toml --json"))
+@FILE
+@JSON
+@needs_extra
+def plan(file: str, as_lines: bool) -> int:
+    """Print what a run would read now. Asks the brokers; changes nothing.
+
+    The exit code is 1 if a topic does not exist or a partition has no broker.
+    """
+    loaded = load_file(file)
+    rows: list[list[object]] = []
+    failed = False
+    for flow in _flows(loaded):
+        failed |= bool(flow.problems)
+        if as_lines:
+            _echo({"flow": flow.name, "waiting": flow.waiting, "unit": loaded.unit, "batches": flow.batches}, flow)
+            continue
+        rows += [[flow.name, *_row(log), _lost(log)] for log in flow.backlog]
+        rows.append([flow.name, "total", "", f"{flow.batches} batches", "", flow.waiting, ""])
+
+    if not as_lines:
+        click.echo(table(["flow", "topic", "partition", "from", "to", loaded.unit, "lost"], rows))
+    return int(failed)
 
 
 @click.command(
@@ -19,22 +52,54 @@ __all__ = ["lag"]
 @JSON
 @needs_extra
 def lag(file: str, fail_over: int | None, as_lines: bool) -> int:
-    """Print how far tables are behind their logs, in bytes of log, or records of 0.8 and later. Asks the brokers."""
-    from odradek.pipeline import view
+    """Print how far tables are behind their logs: in records, or in bytes of log for 0.7. Asks the brokers.
 
+    The exit code is 1 also if a topic does not exist or a partition has no broker: its lag is unknown then.
+    """
     loaded = load_file(file)
     rows: list[list[object]] = []
-    worst = 0
-    for name in loaded.flows:
-        logs = view.backlog(loaded, name)
-        total = sum(log.waiting for log in logs)
-        worst = max(worst, total)
+    failed = False
+    for flow in _flows(loaded):
+        failed |= bool(flow.problems) or (fail_over is not None and flow.waiting > fail_over)
         if as_lines:
-            echo_json({"flow": name, "lag": total, "partitions": [backlog_json(log) for log in logs]})
+            _echo({"flow": flow.name, "lag": flow.waiting, "unit": loaded.unit}, flow)
             continue
-        rows += [[name, *backlog_row(log)] for log in logs]
-        rows.append([name, "total", "", "", "", total])
+        rows += [[flow.name, *_row(log)] for log in flow.backlog]
+        rows.append([flow.name, "total", "", "", "", flow.waiting])
 
     if not as_lines:
-        click.echo(table(["flow", "topic", "partition", "table", "log", "lag"], rows))
-    return 1 if fail_over is not None and worst > fail_over else 0
+        click.echo(table(["flow", "topic", "partition", "table", "log", f"lag ({loaded.unit})"], rows))
+    return int(failed)
+
+
+def _flows(loaded: Pipeline) -> Iterator[FlowRun]:
+    """Yield the flows, and print their problems."""
+    from odradek.pipeline.flow import open_flow
+
+    for name in loaded.flows:
+        flow = open_flow(loaded, name)
+        report_problems(name, flow.problems)
+        yield flow
+
+
+def _echo(totals: dict[str, Any], flow: FlowRun) -> None:
+    partitions = [
+        {
+            "topic": log.partition.topic, "partition": log.partition.name, "reached": log.reached,
+            "earliest": log.earliest, "latest": log.latest, "waiting": log.waiting, "lost": _lost(log),
+        }
+        for log in flow.backlog
+    ]  # fmt: skip
+    echo_json({**totals, "problems": flow.problems, "partitions": partitions})
+
+
+def _row(log: PartitionBacklog) -> list[object]:
+    """Return topic, partition, first and last position and size of a partition's backlog."""
+    begin = log.earliest if log.reached is None else log.reached
+    end, waiting = ("?", "unknown") if log.waiting is None else (log.latest, log.waiting)
+    return [log.partition.topic, log.partition.name, begin, end, waiting]
+
+
+def _lost(log: PartitionBacklog) -> str:
+    """Describe the data that retention deleted before the pipeline read it; empty if there is none."""
+    return "" if log.gap is None else str(log.gap)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,6 @@ from odradek.errors import ConfigError
 
 if TYPE_CHECKING:
     from odradek.pipeline.config import Pipeline
-    from odradek.pipeline.sources import PartitionBacklog
 
 __all__ = [
     "APPLY",
@@ -22,16 +22,15 @@ __all__ = [
     "FLOW",
     "SINCE",
     "UNTIL",
-    "backlog_json",
-    "backlog_row",
+    "duration",
     "format_size",
     "load_file",
     "load_flows",
-    "lost",
     "needs_extra",
+    "report_problems",
 ]
 
-EXTRA = ("deltalake", "fastavro", "pyarrow", "pydantic", "pyspark", "py4j")
+EXTRA = ("deltalake", "fastavro", "pyarrow", "pydantic", "pyspark", "py4j", "tomlkit", "jinja2")
 """Top-level packages of the extra `pipeline`."""
 
 FILE = click.argument("file", metavar="FILE.toml", type=click.Path(dir_okay=False))
@@ -46,6 +45,7 @@ BATCH = click.option(
 SINCE = click.option("--since", type=moment, metavar="TIME", help="Only batches committed at or after this time.")
 UNTIL = click.option("--until", type=moment, metavar="TIME", help="Only batches committed before this time.")
 APPLY = click.option("--apply", is_flag=True, help="Apply the changes. Without it, only print them.")
+DURATION = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def needs_extra(command: Callable[..., int]) -> Callable[..., int]:
@@ -62,6 +62,20 @@ def needs_extra(command: Callable[..., int]) -> Callable[..., int]:
             raise ConfigError(f"{missing} is not installed: pip install 'odradek[pipeline]'") from None
 
     return checked
+
+
+def duration(text: str) -> float:
+    """Parse a duration, such as `90s`, `15m`, `12h` or `7d`, to seconds. Raises click.BadParameter."""
+    match = re.fullmatch(r"(\d{1,9})([smhd])", text, re.ASCII)
+    if match is None:
+        raise click.BadParameter(f"{text!r}: expected a duration such as 90s, 15m, 12h or 7d")
+    return float(match[1]) * DURATION[match[2]]
+
+
+def report_problems(flow: str, problems: Iterable[str]) -> None:
+    """Print what of a flow's logs is not there."""
+    for problem in problems:
+        click.echo(f"odradek: {flow}: {problem}", err=True)
 
 
 def load_file(file: str) -> Pipeline:
@@ -82,25 +96,6 @@ def load_flows(file: str, flows: Iterable[str]) -> tuple[Pipeline, list[str]]:
 
 def format_size(size: int | None, unit: str = "bytes") -> str:
     """Format a size of log for people, in its unit; None becomes a dash."""
-    from odradek.pipeline import plots
+    from odradek.pipeline.report import log_text
 
-    return "-" if size is None else plots.log_size(size, unit)
-
-
-def backlog_json(log: PartitionBacklog) -> dict[str, Any]:
-    """Return a partition's backlog as an object for JSON."""
-    return {
-        "topic": log.partition.topic, "partition": log.partition.name, "reached": log.reached,
-        "earliest": log.earliest, "latest": log.latest, "waiting": log.waiting, "lost": lost(log),
-    }  # fmt: skip
-
-
-def backlog_row(log: PartitionBacklog) -> list[object]:
-    """Return topic, partition, first and last position and size of a partition's backlog."""
-    begin = log.earliest if log.reached is None else log.reached
-    return [log.partition.topic, log.partition.name, begin, log.latest, log.waiting]
-
-
-def lost(log: PartitionBacklog) -> str:
-    """Describe the data that retention deleted before the pipeline read it; empty if there is none."""
-    return "" if log.gap is None else str(log.gap)
+    return "-" if size is None else log_text(size, unit)

@@ -12,7 +12,6 @@ import odradek as od
 from odradek.cli.options import CLUSTER, JSON, QUIET, examples
 from odradek.cli.output import echo_json, progress
 from odradek.cli.pipeline.options import APPLY, BATCH, FILE, SINCE, UNTIL, load_flows, needs_extra
-from odradek.errors import ConfigError
 from odradek.io.drivers import zookeeper_url
 
 if TYPE_CHECKING:
@@ -22,20 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["replay"]
 
 
-def _size(text: str) -> int:
-    """Parse a number of bytes, such as `1048576`, `64k` or `1m`. Raises click.BadParameter."""
-    from odradek.spark.values import parse_bytes
-
-    try:
-        return parse_bytes(text, "rate")
-    except ConfigError:
-        raise click.BadParameter(f"{text!r}: expected a number of bytes such as 1048576, 64k or 1m") from None
-
-
 @click.command(
     epilog=examples(
         "odradek pipeline replay pipeline.toml --topic orders-again",
-        "odradek pipeline replay pipeline.toml --batch 3:9 --topic orders-again --rate 10m --apply",
+        "odradek pipeline replay pipeline.toml --batch 3:9 --topic orders-again --apply",
         f"odradek pipeline replay pipeline.toml --flow orders --cluster {zookeeper_url('other:2181')} --apply",
         "odradek pipeline replay pipeline.toml --dead --topic orders-retry --apply",
     )
@@ -49,13 +38,11 @@ def _size(text: str) -> int:
 @CLUSTER
 @click.option("--dead", is_flag=True, help="Send dead letters instead of rows of the table.")
 @click.option("--value", default="value", show_default=True, metavar="COLUMN", help="Column to send.")
-@click.option("--key", metavar="COLUMN", help="Column to partition by (default: each source log to one partition).")
-@click.option("--rate", type=_size, metavar="SIZE", help="Maximum bytes of payload per second, such as 10m.")
 @click.option(
     "--state",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="File that records what is confirmed (default: in the table's directory).",
+    help="File that records what is confirmed (default: in `run.state`).",
 )
 @APPLY
 @JSON
@@ -71,8 +58,6 @@ def replay(
     cluster: str | None,
     dead: bool,
     value: str,
-    key: str | None,
-    rate: int | None,
     state: Path | None,
     apply: bool,
     as_lines: bool,
@@ -80,21 +65,22 @@ def replay(
 ) -> int:
     """Send rows of a table to topics, at least once; run again, it continues where it ended.
 
-    Confirmed rows are recorded every few megabytes; after a replay was killed, only rows sent since the last record are
-    sent twice. Rows of one log keep their order. Without --cluster, rows go to the pipeline's own cluster.
+    Confirmed rows are recorded every 32 MiB or so; after a replay was killed, only rows sent since the last record are
+    sent twice. Rows of one log keep their order, their keys and their headers. Without
+    --cluster, rows go to the pipeline's own cluster.
     """
-    from odradek.pipeline.replay import ReplayProgress, plan_replay
-    from odradek.pipeline.selection import select
-    from odradek.pipeline.tables import open_table
+    from odradek.pipeline.committed import open_committed, select
+    from odradek.pipeline.replay import Replay, ReplayProgress
 
     loaded, names = load_flows(file, [flow] if flow else [])
     if len(names) > 1:
         raise click.UsageError(f"the file has several flows; choose one with --flow: {', '.join(names)}")
     url = _target(loaded, cluster, topic)
-    table = open_table(names[0], loaded.flows[names[0]])
-    batches = select(table, numbers=numbers, since=since, until=until)
-    plan = plan_replay(table, batches=batches, topic=topic, value=value, key=key, rate=rate, target=url, dead=dead)
-    done = ReplayProgress.load(state or plan.state, plan.identity)
+    table = open_committed(loaded, names[0])
+    batches = select(table.batches, numbers=numbers, since=since, until=until)
+    plan = Replay(table, batches, topic=topic, value=value, target=url, dead=dead)
+    default = Path(loaded.run.state) / "replay" / f"{plan.identity[:16]}.json"
+    done = ReplayProgress.load(state or default, plan.identity)
     sent = 0
     if apply:
         with progress(f"{names[0]}: rows", plan.rows - done.rows, quiet=quiet) as advance:
@@ -111,7 +97,7 @@ async def _replay(plan: Replay, url: str, done: Any, advance: Callable[[int], No
 
 
 def _target(loaded: Pipeline, cluster: str | None, topic: str | None) -> str:
-    from odradek.pipeline.logs import cluster_url
+    from odradek.pipeline.source import cluster_url
 
     own = cluster_url(loaded.source)
     url = cluster or own

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from threading import Lock
+from functools import partial
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from odradek.cli.options import JSON, QUIET, examples
 from odradek.cli.output import echo_json, table
-from odradek.cli.pipeline.options import FILE, format_size, load_file, needs_extra
+from odradek.cli.pipeline.options import FILE, format_size, load_file, needs_extra, report_problems
 
 if TYPE_CHECKING:
-    from odradek.pipeline.summary import BatchSummary, FlowSummary, RunSummary
+    from odradek.pipeline.commits import Commit
+    from odradek.pipeline.report import FlowSummary, RunSummary
+    from odradek.pipeline.run import OnCommit
 
 __all__ = ["run"]
 
@@ -39,6 +43,16 @@ def _setting(text: str) -> tuple[str, str]:
     )
 )
 @FILE
+@click.option("--follow", is_flag=True, help="Go on with what is appended to the logs, until SIGTERM or Ctrl-C.")
+@click.option(
+    "--every",
+    "every_s",
+    type=click.FloatRange(min=0.1),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --follow: look for more this long after there was none.",
+)
 @click.option("--master", metavar="URL", help="Spark's master (default: spark-submit's, else local[*]).")
 @click.option("--remote", metavar="URL", help="A Spark Connect server, instead of a master.")
 @click.option("--conf", "settings", type=_setting, multiple=True, metavar="KEY=VALUE", help="A Spark setting.")
@@ -47,6 +61,8 @@ def _setting(text: str) -> tuple[str, str]:
 @needs_extra
 def run(
     file: str,
+    follow: bool,
+    every_s: float,
     master: str | None,
     remote: str | None,
     settings: tuple[tuple[str, str], ...],
@@ -55,32 +71,37 @@ def run(
 ) -> int:
     """Read what the logs have now, and commit it batch by batch.
 
-    The exit code is 1 if a flow failed; the other flows continue. However a run ends, the next one continues exactly
-    after the last commit.
+    The exit code is 1 if a flow failed; the other flows continue, except with --follow, which ends then. However a run
+    ends, the next one continues exactly after the last commit.
     """
-    from odradek.pipeline.run import report_path
-    from odradek.pipeline.run import run as run_pipeline
+    from odradek.pipeline.run import execute, on_spark
 
     if master is not None and remote is not None:
         raise click.UsageError("--master and --remote exclude each other")
     loaded = load_file(file)
-    with _shown(quiet) as shown, _reported_if_interrupted(shown) as on_commit:
-        summary = run_pipeline(loaded, file, on_commit, master=master, remote=remote, settings=dict(settings))
+    with (
+        _shown(quiet, loaded.unit) as shown,
+        _reported_if_interrupted(shown) as on_commit,
+        _stopped_by_term(follow) as stop,
+    ):
+        sessions = partial(on_spark, master, remote, dict(settings))
+        summary = execute(loaded, file, on_commit, sessions, every_s=every_s if follow else None, stop=stop)
     if as_lines:
         for flow in summary.flows:
             echo_json(_as_json(summary, flow))
     elif not quiet:
         click.echo(_run_table(summary))
-        click.echo(f"report: {report_path(loaded, summary)}")
+        if summary.report:
+            click.echo(f"report: {summary.report}")
     for flow in summary.flows:
-        if flow.error:
-            click.echo(f"odradek: {flow.name}: {flow.error}", err=True)
+        report_problems(flow.name, [*([flow.error] if flow.error else []), *flow.problems])
+    for warning in summary.warnings:
+        click.echo(f"odradek: {warning}", err=True)
     return 1 if summary.failed else 0
 
 
 def _as_json(summary: RunSummary, flow: FlowSummary) -> dict[str, Any]:
-    totals = {"rows": flow.rows, "log_bytes": flow.log_bytes, "dead": flow.dead}
-    return {"run": summary.run, **asdict(flow), **totals}
+    return {"run": summary.run, **asdict(flow)}
 
 
 def _run_table(summary: RunSummary) -> str:
@@ -89,38 +110,51 @@ def _run_table(summary: RunSummary) -> str:
 
 
 def _run_row(flow: FlowSummary) -> list[object]:
-    busy = sum(batch.seconds for batch in flow.batches) or 1
+    busy = flow.seconds or 1
     return [
-        flow.name, len(flow.batches), flow.rows, round(flow.rows / busy), format_size(flow.log_bytes, flow.unit),
-        f"{flow.log_bytes / busy / 1e6:.1f}" if flow.unit == "bytes" else "-", flow.dead, len(flow.gaps), flow.files,
-        format_size(flow.lag_after, flow.unit), "failed" if flow.error else "done",
+        flow.name, flow.batches, flow.rows, round(flow.rows / busy), format_size(flow.log_size, flow.unit),
+        f"{flow.log_size / busy / 1e6:.1f}" if flow.unit == "bytes" else "-", flow.dead, flow.gap_count, flow.files,
+        format_size(flow.lag_after, flow.unit),
+        "failed" if flow.error else "incomplete" if flow.problems else "done",
     ]  # fmt: skip
 
 
 @contextmanager
-def _shown(quiet: bool) -> Iterator[Callable[[str, BatchSummary], None]]:
-    """Show batches as they are committed: bars on a terminal, else a line for each."""
-    if quiet:
-        yield lambda _flow, _batch: None
-    elif sys.stderr.isatty():
-        with _bars() as on_commit:
-            yield on_commit
-    else:
-        yield lambda flow, batch: click.echo(_line(flow, batch), err=True)
+def _stopped_by_term(follow: bool) -> Iterator[Event]:
+    """Yield an event that SIGTERM sets, if the run would never end: it ends after the batches that have begun."""
+    stop = Event()
+    if not follow:
+        yield stop
+        return
+    before = signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
-def _reported_if_interrupted(
-    shown: Callable[[str, BatchSummary], None],
-) -> Iterator[Callable[[str, BatchSummary], None]]:
+def _shown(quiet: bool, unit: str) -> Iterator[OnCommit]:
+    """Show batches as they are committed: bars on a terminal, else a line for each."""
+    if quiet:
+        yield lambda _flow, _commit, _lag: None
+    elif sys.stderr.isatty():
+        with _bars(unit) as on_commit:
+            yield on_commit
+    else:
+        yield lambda flow, commit, lag: click.echo(_line(flow, commit, lag, unit), err=True)
+
+
+@contextmanager
+def _reported_if_interrupted(shown: OnCommit) -> Iterator[OnCommit]:
     """Print what a run has committed if it is interrupted."""
     batches: Counter[str] = Counter()
     rows: Counter[str] = Counter()
 
-    def on_commit(flow: str, batch: BatchSummary) -> None:
+    def on_commit(flow: str, commit: Commit, lag: int | None) -> None:
         batches[flow] += 1
-        rows[flow] += batch.rows
-        shown(flow, batch)
+        rows[flow] += commit.rows
+        shown(flow, commit, lag)
 
     try:
         yield on_commit
@@ -130,37 +164,35 @@ def _reported_if_interrupted(
         raise
 
 
-def _line(flow: str, batch: BatchSummary) -> str:
-    seconds = batch.seconds or 1e-9
-    dead = f", {batch.dead} dead" if batch.dead else ""
-    rates = f"{batch.rows / seconds:.0f} rows/s"
-    if batch.unit == "bytes":
-        rates += f", {batch.log_bytes / seconds / 1e6:.1f} MB/s"
-    log, lag = format_size(batch.log_bytes, batch.unit), format_size(batch.lag, batch.unit)
-    return f"{flow}: batch {batch.batch}: {batch.rows} rows{dead}, {log} in {seconds:.1f} s ({rates}), {lag} left"
+def _line(flow: str, commit: Commit, lag: int | None, unit: str) -> str:
+    dead = f", {commit.dead} dead" if commit.dead else ""
+    log, left = (format_size(size, unit) for size in (commit.log_size, lag))
+    return f"{flow}: batch {commit.batch}: {commit.rows} rows{dead}, {log} of log, {left} left"
 
 
 @contextmanager
-def _bars() -> Iterator[Callable[[str, BatchSummary], None]]:
+def _bars(unit: str) -> Iterator[OnCommit]:
+    from rich import progress
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+    from rich.progress import Progress, TextColumn
 
+    in_bytes = (progress.DownloadColumn(), progress.TransferSpeedColumn())
     columns = (
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(),
-        TextColumn("{task.fields[note]}"), TimeElapsedColumn(),
+        TextColumn("{task.description}"), progress.BarColumn(),
+        *(in_bytes if unit == "bytes" else (progress.MofNCompleteColumn(), TextColumn(unit))),
+        TextColumn("{task.fields[note]}"), progress.TimeElapsedColumn(),
     )  # fmt: skip
     lock = Lock()
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         starting = bars.add_task("starting Spark", total=None, note="")
         tasks: dict[str, Any] = {}
 
-        def on_commit(flow: str, batch: BatchSummary) -> None:
+        def on_commit(flow: str, commit: Commit, lag: int | None) -> None:
+            size = commit.log_size
             with lock:
                 bars.update(starting, visible=False)
                 if flow not in tasks:
-                    total = None if batch.lag is None else batch.lag + batch.log_bytes
-                    tasks[flow] = bars.add_task(flow, total=total, note="")
-                rate = batch.rows / (batch.seconds or 1e-9)
-                bars.update(tasks[flow], advance=batch.log_bytes, note=f"batch {batch.batch}, {rate:,.0f} rows/s")
+                    tasks[flow] = bars.add_task(flow, total=None if lag is None else lag + size, note="")
+                bars.update(tasks[flow], advance=size, note=f"batch {commit.batch}, {commit.rows:,} rows")
 
         yield on_commit

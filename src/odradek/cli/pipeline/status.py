@@ -8,7 +8,7 @@ import click
 
 from odradek.cli.options import JSON, examples
 from odradek.cli.output import echo_json, table
-from odradek.cli.pipeline.options import FILE, format_size, load_file, needs_extra
+from odradek.cli.pipeline.options import FILE, format_size, load_file, needs_extra, report_problems
 
 __all__ = ["status"]
 
@@ -18,25 +18,27 @@ __all__ = ["status"]
 @JSON
 @needs_extra
 def status(file: str, as_lines: bool) -> int:
-    """Print the size of tables, the time of their last commit, and, if their logs can be reached, their lag."""
-    from odradek.pipeline import view
+    """Print the size of tables, the time of their last commit, and, if their logs can be reached, their lag.
+
+    The exit code is 1 if a flow cannot continue as it is, a topic does not exist, or a partition has no broker.
+    """
+    from odradek.pipeline.flow import status as status_of
 
     loaded = load_file(file)
-    flows = [view.status(loaded, name) for name in loaded.flows]
+    flows = [status_of(loaded, name) for name in loaded.flows]
+    for flow in flows:
+        report_problems(flow.flow, flow.problems)
     if as_lines:
         for flow in flows:
             echo_json(flow._asdict())
-        return 0
-    unit = loaded.unit
-    head = ["flow", "batches", "rows", "files", "size", "dead", "gaps", "last commit", "lag"]
-    click.echo(
-        table(
-            head,
-            [[*s[:4], format_size(s.size), s.dead, s.gaps, _when(s.last), format_size(s.lag, unit)] for s in flows],
-        )
-    )
-
-    return 0
+    else:
+        head = ["flow", "batches", "rows", "files", "size", "dead", "last commit", "lag", "table"]
+        rows: list[list[object]] = [
+            [*s[:4], format_size(s.size), s.dead, _when(s.last), format_size(s.lag, loaded.unit), s.location]
+            for s in flows
+        ]
+        click.echo(table(head, rows))
+    return int(any(flow.problems for flow in flows))
 
 
 def _when(moment: float | None) -> str:

@@ -140,6 +140,7 @@ class BrokerFetcher:
         """Make one round trip, and handle its result."""
         client = self._host.driver.broker(broker, purpose="poll" if max_wait else "fetch")
         lost = False
+        sent_at = anyio.current_time()
         try:
             await client.fetch(fetches, max_wait=max_wait)
         except OdradekError as error:
@@ -152,15 +153,20 @@ class BrokerFetcher:
             elif error.refresh_metadata:  # perhaps another broker serves them now
                 self._host.refresh_metadata()
         else:
-            reconnected = self.state is BrokerState.BACKING_OFF
-            if self._transition(BrokerEvent.RESPONDED) and reconnected:
-                log.warning("broker %d at %s responds again", broker.id, broker.address)
+            self._on_response(broker)
+            if not max_wait:
+                self.scheduler.responded(fetches, anyio.current_time() - sent_at)
         finally:
             if max_wait:
                 self.scheduler.long_poll_finished()
         self._handle_response(fetches, lost)
         if lost:  # together with what becomes due meanwhile
             await anyio.sleep_until(client.available_at)
+
+    def _on_response(self, broker: Broker) -> None:
+        reconnected = self.state is BrokerState.BACKING_OFF
+        if self._transition(BrokerEvent.RESPONDED) and reconnected:
+            log.warning("broker %d at %s responds again", broker.id, broker.address)
 
     def _handle_response(self, fetches: Sequence[CursorFetch], lost: bool) -> None:
         """Finish the fetches whose response is decoded; leave the others to threads first."""

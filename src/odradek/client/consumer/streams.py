@@ -26,9 +26,13 @@ __all__ = ["ArrowTables", "Batches", "Stream"]
 B = TypeVar("B", bound=Batch)
 T = TypeVar("T")
 
-YIELD_EVERY_ROWS = 1024
-"""A task that takes this many rows lets others run, and can be cancelled. A checkpoint takes 2.5 us, and a step of the
-event loop as much again: more than everything else about a small batch."""
+YIELD_EVERY_ROWS = 8192
+"""A task that takes this many rows lets others run, and can be cancelled. A step of the event loop receives up to some
+2,000 records of 100 bytes: if the task took fewer in its own, the read-ahead would be full all the time, and every row
+would come out of memory that is not in the processor's cache. It is as many rows as one partition gives at a time."""
+
+BATCH_AS_ROWS = 64
+"""Taking a batch costs as much as so many rows of it: many small ones are not to hold up other tasks for longer."""
 
 
 class Stream(Generic[B]):
@@ -66,7 +70,8 @@ class Stream(Generic[B]):
         """
         fetcher = self._fetcher
         while True:
-            await self._yield()
+            if self._rows_since_yield >= YIELD_EVERY_ROWS:
+                await self._yield()
             version = fetcher.available.version
             fetcher.check()
             now = anyio.current_time() if max_wait > 0 else 0.0  # nothing else needs it, and it costs a microsecond
@@ -78,13 +83,12 @@ class Stream(Generic[B]):
             await fetcher.available.wait(version, taken)
 
     async def _yield(self) -> None:
-        """Let other tasks run, now and then."""
-        if self._rows_since_yield >= YIELD_EVERY_ROWS:
-            self._rows_since_yield = 0
-            await anyio.lowlevel.checkpoint()
+        """Let other tasks run."""
+        self._rows_since_yield = 0
+        await anyio.lowlevel.checkpoint()
 
     def _make_batch(self, partition: TopicPartition, columns: Columns) -> B:
-        self._rows_since_yield += len(columns.values)
+        self._rows_since_yield += len(columns) + BATCH_AS_ROWS
         return self._make(partition, columns)
 
     async def next_batches(self, max_bytes: int) -> list[B]:
@@ -95,7 +99,8 @@ class Stream(Generic[B]):
         """
         fetcher = self._fetcher
         while True:
-            await self._yield()
+            if self._rows_since_yield >= YIELD_EVERY_ROWS:
+                await self._yield()
             version = fetcher.available.version
             fetcher.check()
             if taken := fetcher.take_some(self._number, max_bytes, anyio.current_time()):

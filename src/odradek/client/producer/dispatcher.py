@@ -1,5 +1,5 @@
-"""Inner parts of a producer: the buffer and the callers that wait for space in it, the senders, and the tasks that
-track topics, the routing table and deadlines."""
+"""Inner parts of a producer: the buffer and the callers that wait for space in it, the senders, their outcomes, and the
+time limits of records."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import asyncio
 import os
 import random
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from threading import get_ident
 
 import anyio
 
+from odradek.client.producer.lookups import ClusterLookups
 from odradek.client.producer.results import Ack, BufferWaiter, BufferWaiters, Failed, Failures, PendingSend
 from odradek.client.producer.sender import Sender, SenderOptions, Senders
 from odradek.client.tasks import ShieldedTaskGroup
@@ -22,7 +22,6 @@ from odradek.core.interfaces import (
     ProducerSequences,
     ProducerTransactions,
     ProtocolDriver,
-    RoutingTable,
 )
 from odradek.core.produce.accumulator import Accumulator
 from odradek.core.produce.batch import AccumulatorLimits, Effects, FlushWaiter, ProduceBatch, as_record
@@ -80,10 +79,11 @@ class Dispatcher:
             limits = replace(limits, in_flight=min(limits.in_flight, self._sequences.max_in_flight))
         elif driver.refuses_batches and options.acks and not limits.reorder:
             limits = replace(limits, partition_in_flight=1)
+        chance = random.Random().random
         self.accumulator = Accumulator(
             limits,
             partitioner,
-            random.Random().randrange,
+            lambda count: int(chance() * count),  # `randrange` takes five times as long
             driver.record_size,
             driver.metadata.table,
             driver.refusal_policy(),
@@ -99,9 +99,9 @@ class Dispatcher:
         """For compression: as many as there are cores."""
         self._driver, self._limits, self._options = driver, limits, options
         self._flushes: dict[FlushWaiter, anyio.Event] = {}
-        self._refreshing = self._identifying = False
         self._dropping = ""  # why everything unsent is given up
         self._background = ShieldedTaskGroup(self.fail)
+        self._lookups = ClusterLookups(driver.metadata, self.accumulator, options.backoff, self, self._wake_all_senders)
 
     async def start(self) -> None:
         """Start the tasks. Raises Closed the second time, and what `ProducerTransactions.initialize` raises."""
@@ -113,14 +113,13 @@ class Dispatcher:
         self.thread = get_ident()
         self.threads = anyio.CapacityLimiter(os.cpu_count() or 1)
         await self._background.start()
-        self.apply(self.accumulator.route(self._driver.metadata.table))
-        self.spawn(self._follow_table)
+        self._lookups.start()
         self.spawn(self._expire)
         if self.transactions is not None:
             await self._start_transactions(self.transactions)
             return
         if self._sequences is not None and not self._sequences.ready:
-            self._identify(self._sequences)
+            self._lookups.identify(self._sequences)
         self.closed_reason = None
 
     async def stop(self, within: float) -> None:
@@ -161,7 +160,7 @@ class Dispatcher:
     def add_topic(self, name: str, compression: str) -> TopicQueues:
         """Add a topic on its first record. Its records wait here until its partitions are known."""
         topic = self.accumulator.topic(name, compression)
-        self.spawn(self._load_topic, topic)
+        self._lookups.load_topic(topic)
         return topic
 
     def try_append(
@@ -241,11 +240,8 @@ class Dispatcher:
 
     def apply(self, effects: Effects) -> None:
         """Do what the accumulator returned: tell callers, wake senders, use the space that is free now."""
-        for batch in effects.finished:
-            if batch.error is None:
-                self._acknowledge(batch)
-            else:
-                self._fail_records(batch, batch.error)
+        if effects.finished:
+            self._report(effects.finished)
         if effects.due:
             self._wake_senders(effects.due)
         if effects.finished:
@@ -254,7 +250,7 @@ class Dispatcher:
             if self._flushes:
                 self._end_flushes()
         if effects.refresh_metadata:
-            self._refresh_metadata()
+            self._lookups.refresh()
         if self._sequences is not None:
             self._follow_sequences(self._sequences)
         if effects.fatal is not None:
@@ -262,7 +258,7 @@ class Dispatcher:
 
     def _follow_sequences(self, sequences: ProducerSequences) -> None:
         if not sequences.ready:
-            self._identify(sequences)
+            self._lookups.identify(sequences)
         if self._dropping and self.accumulator.live:
             self._drop_unsent()
 
@@ -270,13 +266,26 @@ class Dispatcher:
         for broker in brokers:
             self.senders[broker].wake()
 
+    def _wake_all_senders(self) -> None:
+        self._wake_senders(tuple(self.senders))
+
     def _new_sender(self, broker: int) -> Sender:
         sender = Sender(broker, self.accumulator, self._driver, self._options, self, self.clock)
         self.spawn(sender.run)
         return sender
 
+    def _report(self, batches: Sequence[ProduceBatch]) -> None:
+        """Tell the callers that wait for the outcomes of these batches."""
+        for batch in batches:
+            if batch.error is None:
+                self.written += len(batch.records)
+                if batch.waiter_runs or not batch.queue.topic.registered:
+                    self._acknowledge(batch)
+            else:
+                self._fail_records(batch, batch.error)
+        self.accumulator.live.reuse(batches)
+
     def _acknowledge(self, batch: ProduceBatch) -> None:
-        self.written += len(batch.records)
         result, topic = batch.result, batch.queue.topic
         for start, stop, send in batch.waiter_runs:
             position, timestamp = (None, None) if result is None else (result.position, result.timestamp)
@@ -284,7 +293,7 @@ class Dispatcher:
             send.add_ack(Ack(batch.partition, position, stop - start, self._options.acks != 0, repeated, timestamp))
         if not topic.registered:
             topic.registered = True
-            self._refresh_metadata()  # a list of brokers, unlike ZooKeeper, tells of new partitions only when asked
+            self._lookups.refresh()  # a list of brokers, unlike ZooKeeper, tells of new partitions only when asked
 
     def _fail_records(self, batch: ProduceBatch, error: DeliveryError) -> None:
         self.failed += len(batch)
@@ -422,67 +431,6 @@ class Dispatcher:
         if self.transactions is not None:
             self.transactions.stop(error if isinstance(error, OdradekError) else stopped)
         self._fail_remaining(f"the producer stopped: {error}")
-
-    # ---- the routing table ---------------------------------------------------------------------------------
-
-    async def _load_topic(self, topic: TopicQueues) -> None:
-        """Look up a topic's partitions until there is an answer; its records wait, as long as they may."""
-        failures = 0
-        while True:
-            try:
-                table = await self._driver.metadata.table_for_topic(topic.name, create=True)
-                break
-            except Closed:
-                raise
-            except OdradekError as error:
-                topic.why = str(error)
-            await anyio.sleep(self._options.backoff.delay(failures, random.random()))
-            failures += 1
-        self._update_table(table)
-        topic.registered = bool(table.registered(topic.name))
-        self.apply(self.accumulator.learned(topic))
-
-    async def _follow_table(self) -> None:
-        while True:
-            self._update_table(await self._driver.metadata.wait_for_newer(self.accumulator.table.version))
-
-    def _update_table(self, table: RoutingTable) -> None:
-        if table.version > self.accumulator.table.version:
-            self.apply(self.accumulator.route(table))
-
-    def _identify(self, sequences: ProducerSequences) -> None:
-        """Have the producer get an identity, in the background, unless that is under way."""
-        if not self._identifying:
-            self._identifying = True
-            self.spawn(self._identify_producer, sequences)
-
-    async def _identify_producer(self, sequences: ProducerSequences) -> None:
-        """Ask for an identity until there is one; records wait, as long as they may."""
-        failures = 0
-        while not sequences.ready:
-            try:
-                await sequences.identify()
-            except OdradekError as error:
-                if not error.retriable:
-                    self.fail(error)
-                    return
-                await anyio.sleep(self._options.backoff.delay(failures, random.random()))
-                failures += 1
-        self._identifying = False
-        self._wake_senders(tuple(self.senders))
-
-    def _refresh_metadata(self) -> None:
-        """Have the routing table read again, in the background, unless a read is under way."""
-        if not self._refreshing:
-            self._refreshing = True
-            self.spawn(self._refresh)
-
-    async def _refresh(self) -> None:
-        try:
-            with suppress(OdradekError):  # the next stale answer asks again
-                self._update_table(await self._driver.metadata.refresh())
-        finally:
-            self._refreshing = False
 
 
 def _because(transactions: ProducerTransactions) -> str:

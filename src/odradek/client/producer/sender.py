@@ -245,7 +245,12 @@ class Sender:
     # ---- requests and results ------------------------------------------------------------------------------
 
     def _send(self, client: BrokerClient, request: BrokerProduceRequest) -> None:
-        """Submit a request, after encoding the batches that need no compression."""
+        """Submit a request, after encoding the batches that need no compression: all at once if they are small."""
+        if len(request.batches) < 2 or request.isolated or not self._send_plain(client, request):
+            self._send_each(client, request)
+
+    def _send_each(self, client: BrokerClient, request: BrokerProduceRequest) -> None:
+        """Submit a request, after encoding each batch that needs no compression."""
         for batch in request.batches:
             if batch.encoded is None and batch.compression == "none":
                 try:
@@ -265,11 +270,35 @@ class Sender:
         if request.pending is None:
             self._host.apply(self._accumulator.complete(request, None))
             return
+        self._sent(client, request, request.pending)
+
+    def _send_plain(self, client: BrokerClient, request: BrokerProduceRequest) -> bool:
+        """Submit a request of small batches, all encoded at once. Return False if they have to be encoded one by one,
+        which also tells what is wrong with one of them."""
+        options = self._options
+        try:
+            pending = client.produce_plain(
+                request.batches, acks=options.acks, max_message_bytes=options.max_message_bytes
+            )
+        except (ConfigError, LocalProtocolError):
+            return False
+        if pending is None:
+            return False
+        request.pending = pending
+        self._sent(client, request, pending)
+        return True
+
+    def _sent(
+        self,
+        client: BrokerClient,
+        request: BrokerProduceRequest,
+        pending: PendingResult[Sequence[PartitionResult] | None],
+    ) -> None:
         self.requests += 1
         self.retries += request.batches[0].attempts > 1
         self._connection = client, client.incarnation
         self._outstanding += 1
-        request.pending.add_done_callback(partial(self._on_result, request))
+        pending.add_done_callback(partial(self._on_result, request))
 
     def _on_result(self, request: BrokerProduceRequest) -> None:
         """Apply the result. Never raises, as `drain`."""

@@ -109,9 +109,11 @@ class Transaction:
         """Commit, or abort after an exception.
 
         Raises:
-            TransactionAborted: The transaction could not be committed; its cause says why.
+            TransactionAborted: The transaction could not be committed; its cause says why. Another one may follow.
             Fenced: Another producer was opened with this id, or the transaction was open for too long.
-            CommitOutcomeUnknown: The commit was requested, and not answered in time.
+            BrokerError, DeadlineError: The coordinator refused the commit for good, or did not confirm the abort in
+                time. The producer has ended; the cluster aborts the transaction.
+            CommitOutcomeUnknown: The commit was requested, and its outcome is not known.
         """
         self._state = "ending"
         dispatcher = self._dispatcher
@@ -208,12 +210,11 @@ class Transaction:
             dispatcher.failures.take()  # of records that are not to be written any more
 
     def _aborted(self, cause: OdradekError) -> OdradekError:
-        """Return the error of a transaction that was to be committed: its cause itself if the producer has ended."""
-        if self._dispatcher.failure is not None and (cause.fatal or cause.fence):
-            return cause
-        aborted = TransactionAborted(self._transactions.transactional_id, str(cause))
-        aborted.__cause__ = cause
-        return aborted
+        """Return the error of a transaction that was to be committed: why the producer has ended, if it has."""
+        error = self._error or TransactionAborted(self._transactions.transactional_id, str(cause))
+        if error is not cause:
+            error.__cause__ = cause
+        return error
 
     def _problem(self) -> str:
         problem = self._transactions.problem

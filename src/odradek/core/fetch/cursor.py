@@ -29,6 +29,8 @@ _BLOCKED = (CursorState.RESOLVING, CursorState.OUT_OF_QUOTA, CursorState.PAUSED)
 
 _NO_REASONS: frozenset[str] = frozenset()
 
+_next_state = CURSOR.after
+
 
 class CursorFetch(PartitionFetch):
     """A cursor's part of a fetch. `had_tail`: its decoder keeps a partial message of an earlier fetch."""
@@ -123,7 +125,7 @@ class Cursor(QuotaMember):
         self._retried_at: Position | None = None
 
     def _transition(self, event: CursorEvent) -> None:
-        self.state = CURSOR.after(self.state, event)
+        self.state = _next_state(self.state, event)
 
     # ---- where it is ----
 
@@ -132,8 +134,8 @@ class Cursor(QuotaMember):
         """The position of the next record to deliver; None while it is being resolved. Does not touch the decoder,
         which a thread may be using."""
         if (first := self._first) is not None:
-            inner = first.columns.inner_indexes
-            return ExactPosition(Position(first.columns.positions[first.start]), inner[first.start] if inner else 0)
+            row, inner = self._start, first.inner_indexes
+            return ExactPosition(Position(first.positions[row]), inner[row] if inner else 0)
         if self.decoder is not None:
             return self._range.continues_at(self._next)
         return ExactPosition(Position(self.start), self._range.skip) if isinstance(self.start, int) else None
@@ -164,11 +166,18 @@ class Cursor(QuotaMember):
 
     # ---- what happens to it ----
 
+    def pop(self) -> bool:
+        """Note that it was removed from the queue for delivery. Return whether it has something to deliver."""
+        self.in_ready_queue = False
+        if self.quota is not None:
+            self.quota.deliverable -= 1
+        return self.deliverable and self.state is not CursorState.UNASSIGNED
+
     def update(self) -> bool:
         """Bring up to date what others count of it: after everything that happens to it, once. Queue it for delivery if
         it has something. Return whether it became active, or is not any more."""
-        waits = self.rows > 0 or self.error is not None
-        active = self.state is not CursorState.UNASSIGNED and (waits or self.state not in _AT_END)
+        waits, state = self.rows > 0 or self.error is not None, self.state
+        active = state is not CursorState.UNASSIGNED and (waits or state not in _AT_END)
         return self._recount(active, waits and active and not self.pause_reasons)
 
     def assign(self, budget: ReadAheadBudget, delivery: deque[Cursor]) -> None:
@@ -281,11 +290,13 @@ class Cursor(QuotaMember):
         elif not fetch.received:
             self._accept_empty()
         else:
-            is_full = fetch.received >= fetch.max_bytes
+            received = fetch.received
+            is_full = received >= fetch.max_bytes
             self.attempts = self.empty_responses = 0
-            self._max_wanted = None if is_full else 2 * fetch.received
-            self._set_has_more(is_full)
-            self._accept_rows(fetch.received, fetch.had_tail, now)
+            self._max_wanted = None if is_full else 2 * received
+            if is_full is not self.has_more:
+                self._set_has_more(is_full)
+            self._accept_rows(received, fetch.had_tail, now)
             if self.state is CursorState.IN_FLIGHT:
                 self._transition(CursorEvent.RECEIVE)
         self.update()
@@ -354,11 +365,11 @@ class Cursor(QuotaMember):
         if again:  # messages decoded from the broken entry itself, a wrapper, will be fetched again
             columns = columns.slice(0, bisect_left(columns.positions, position))
         tail = decoder.pending_bytes
-        if columns.values:
-            memory = self.add_rows(self._range.clip(columns, self.start), now)
+        if len(columns):
+            memory = self.add_rows(self._range.clip(columns, self.start, position), now)
             self._observe_expansion(memory, received + self._tail - tail)
         self._next = position
-        if self._end_if_reached(position):  # damage after `until` does not matter
+        if self._range.until is not None and self._end_if_reached(position):  # damage after `until` does not matter
             return
         if again:
             self._retried_at = position

@@ -77,7 +77,8 @@ class PartitionSet:
 
     def _unblock(self, cursor: Cursor) -> None:
         """Update a cursor from which something was taken, perhaps everything, or that was resumed."""
-        self._update(cursor)
+        if cursor.update():
+            self._available()
         if cursor.blocked and cursor.quota is not None:
             cursor.quota.scheduler.unblock(cursor)
 
@@ -147,7 +148,7 @@ class PartitionSet:
         left = max_bytes
         taken: list[tuple[TopicPartition, Columns]] = []
         for cursor in self._queued(stream):
-            if taken and cursor.next_bytes > left:
+            if taken and not cursor.next_fits(left):
                 self._update(cursor)
                 break
             try:
@@ -160,11 +161,12 @@ class PartitionSet:
     def _queued(self, stream: int | None) -> Iterator[Cursor]:
         """Pop cursors with something to deliver, round robin over streams and over the partitions of each."""
         for number in list(self._ready) if stream is None else [stream]:
-            self._ready[number] = queue = self._ready.pop(number, deque())
+            if (queue := self._ready.pop(number, None)) is None:
+                queue = deque()
+            self._ready[number] = queue
             while queue:
                 cursor = queue.popleft()
-                cursor.popped()
-                if cursor.deliverable and cursor.assigned:
+                if cursor.pop():
                     yield cursor
                 elif cursor.quota is not None:
                     cursor.quota.freed()

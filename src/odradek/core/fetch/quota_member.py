@@ -66,18 +66,16 @@ class QuotaMember(RowQueue):
     @property
     def expansion(self) -> float:
         """Memory that one fetched byte is expected to become (bytes)."""
-        return expected_expansion(self._observed_expansion)
+        return expected_expansion(self._observed_expansion())
 
     @property
     def expansion_known(self) -> bool:
-        return self._observed_expansion is not None
+        return self._observed_expansion() is not None
 
-    @property
     def _observed_expansion(self) -> float | None:
-        """Its own, or before anything was fetched, that of the partitions it shares its quota with."""
-        if self._own_expansion is not None or self.quota is None:
-            return self._own_expansion
-        return self.quota.expansion
+        """Return its own, or before anything was fetched, that of the partitions it shares its quota with."""
+        own, quota = self._own_expansion, self.quota
+        return own if own is not None or quota is None else quota.expansion
 
     def join(self, quota: StreamQuota | None) -> None:
         """Count against another quota from now on."""
@@ -89,18 +87,14 @@ class QuotaMember(RowQueue):
                 each.active += sign * self.active
         self.quota = quota
 
-    def popped(self) -> None:
-        """Note that it was removed from the queue for delivery."""
-        self.in_ready_queue = False
-        if self.quota is not None:
-            self.quota.deliverable -= 1
-
     def wanted_bytes(self) -> int:
         """Return how many bytes it may request, as far as its own share goes."""
-        budget = self._budget
+        budget, quota = self._budget, self.quota
         assert budget is not None
         limits = budget.limits
-        size = bytes_to_request(self.held_bytes, self._observed_expansion, budget.share, limits)
+        usual = limits.usual_fetch_bytes if quota is None else quota.fetch_bytes
+        held = self.held_bytes if self.rows else 0
+        size = bytes_to_request(held, self._observed_expansion(), budget.share, limits, usual)
         if self._own_expansion is None:
             return min(size, limits.first_fetch_bytes)
         return size if self._max_wanted is None else min(size, max(self._max_wanted, limits.min_bytes))
@@ -112,14 +106,14 @@ class QuotaMember(RowQueue):
         changed = active is not self.active
         if changed:
             self._set_active(active)
+        if deliver and not self.in_ready_queue:
+            self._queue_for_delivery()
         if quota is not None:
             memory = self.memory + self._tail
             quota.held += memory - self._counted_memory
             self._counted_memory = memory
-        if deliver and not self.in_ready_queue:
-            self._queue_for_delivery()
-        if quota is not None and (quota.full or quota.pending_decompress):
-            quota.freed()
+            if quota.full or quota.pending_decompress:
+                quota.freed()
         return changed
 
     def _set_active(self, active: bool) -> None:
@@ -146,6 +140,6 @@ class QuotaMember(RowQueue):
     def _observe_expansion(self, memory: int, used: int) -> None:
         """Remember that so many bytes of the log became so much memory."""
         if memory and used > 0:
-            self._own_expansion = memory / max(used, MIN_OBSERVED_BYTES)
+            self._own_expansion = expansion = memory / (used if used > MIN_OBSERVED_BYTES else MIN_OBSERVED_BYTES)
             if self.quota is not None:
-                self.quota.observe_expansion(self._own_expansion)
+                self.quota.observe_expansion(expansion)

@@ -14,21 +14,26 @@ partial tail is kept, bounded by the limit on message size).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = [
     "MIN_FETCH_BYTES",
     "MIN_SHARE_BYTES",
+    "USUAL_FETCH_BYTES",
     "ReadAheadBudget",
     "ReadAheadLimits",
     "ReadAheadQuota",
     "bytes_to_request",
+    "decaying_maximum",
     "expected_expansion",
-    "smoothed_expansion",
 ]
 
 MIN_FETCH_BYTES = 16 << 10
 """A smaller request costs more than what it returns."""
+
+USUAL_FETCH_BYTES = 1 << 20
+"""A partition requests no more than this from a broker that responds quickly: nothing of a response is delivered before
+all of it has arrived."""
 
 MIN_SHARE_BYTES = 512 << 10
 """A partition may hold this much however small its share: one partition of a fetch takes about 30 us of bookkeeping on
@@ -47,7 +52,7 @@ class ReadAheadLimits:
 
     Args:
         read_ahead_bytes: Memory all partitions together may hold ahead of the user (bytes).
-        fetch_bytes: Maximum bytes one partition requests in one fetch.
+        fetch_bytes: Maximum bytes one partition requests in one fetch, from a distant broker too.
         response_bytes: Maximum bytes all partitions of one fetch request together, unless it is a single one: nothing
             of a response is delivered before all of it has arrived.
         min_bytes: Minimum useful request (bytes).
@@ -57,12 +62,15 @@ class ReadAheadLimits:
     fetch_bytes: int
     response_bytes: int = 4 << 20
     min_bytes: int = MIN_FETCH_BYTES
+    first_fetch_bytes: int = field(init=False)
+    """Bytes a partition requests before anything of it was fetched. If there are many, each may request less, and
+    they share a request."""
+    usual_fetch_bytes: int = field(init=False)
+    """Bytes a partition requests while responses come quickly."""
 
-    @property
-    def first_fetch_bytes(self) -> int:
-        """Bytes a partition requests before anything of it was fetched. If there are many, each may request less, and
-        they share a request."""
-        return min(self.fetch_bytes, FIRST_FETCH_FACTOR * self.min_bytes)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "first_fetch_bytes", min(self.fetch_bytes, FIRST_FETCH_FACTOR * self.min_bytes))
+        object.__setattr__(self, "usual_fetch_bytes", min(self.fetch_bytes, USUAL_FETCH_BYTES))
 
     @property
     def min_share_bytes(self) -> int:
@@ -72,15 +80,17 @@ class ReadAheadLimits:
 
 def expected_expansion(observed: float | None) -> float:
     """Return what one fetched byte is expected to become in memory."""
-    return UNKNOWN_EXPANSION if observed is None else max(1.0, observed)
+    if observed is None:
+        return UNKNOWN_EXPANSION
+    return observed if observed > 1.0 else 1.0
 
 
-def smoothed_expansion(before: float | None, observed: float) -> float:
+def decaying_maximum(before: float | None, observed: float) -> float:
     """Return an estimate that rises at once and falls slowly: one message may be compressed and the next one not."""
     return observed if before is None else max(observed, (7 * before + observed) / 8)
 
 
-def bytes_to_request(held: int, observed: float | None, share: int, limits: ReadAheadLimits) -> int:
+def bytes_to_request(held: int, observed: float | None, share: int, limits: ReadAheadLimits, usual: int) -> int:
     """Return how many bytes a partition may request as far as its share goes; 0: not now.
 
     A full partition waits until half of its usual request fits again, so that a slow user causes few large fetches
@@ -92,10 +102,14 @@ def bytes_to_request(held: int, observed: float | None, share: int, limits: Read
             fetched yet, so the first request is a small one.
         share: Memory it may hold (bytes).
         limits: Bounds of a fetch.
+        usual: What it requests if nothing limits it (bytes).
     """
-    usual = limits.fetch_bytes if observed is not None else limits.first_fetch_bytes
+    if observed is None:
+        usual = limits.first_fetch_bytes
     expansion = expected_expansion(observed)
     fits = int((share - held) / expansion)
+    if fits >= usual >= limits.min_bytes:
+        return usual
     if fits >= min(usual, int(share / expansion)) // 2 and fits >= limits.min_bytes:
         return min(usual, fits)
     return limits.min_bytes if held == 0 else 0
@@ -130,7 +144,8 @@ class ReadAheadQuota:
 
     `held` and `reserved` are bytes of memory: what is buffered, and what requests in flight are expected to become.
     `deliverable` partitions have something to deliver, `active` ones may still get something, and `with_more` ones had
-    a full response last time. `full`: the last partition that wanted to request found no space.
+    a full response last time. `full`: the last partition that wanted to request found no space. `fetch_bytes` is
+    what a partition requests if its share allows it.
     """
 
     def __init__(self, budget: ReadAheadBudget) -> None:
@@ -141,6 +156,11 @@ class ReadAheadQuota:
         self.expansion: float | None = None
         """The expansion to expect of a partition of which nothing was fetched yet."""
         self.full = False
+        self.fetch_bytes = budget.limits.usual_fetch_bytes
+
+    def raise_fetch_bytes(self, requested: int) -> None:
+        """Raise what its partitions request to twice as much as one has requested, within the limit."""
+        self.fetch_bytes = max(self.fetch_bytes, min(2 * requested, self.budget.limits.fetch_bytes))
 
     def refresh(self) -> None:
         """Update the allowance to the number of partitions there are now."""
@@ -148,7 +168,8 @@ class ReadAheadQuota:
 
     def observe_expansion(self, expansion: float) -> None:
         """Remember what one byte of a partition became."""
-        self.expansion = smoothed_expansion(self.expansion, expansion)
+        if expansion != self.expansion:
+            self.expansion = decaying_maximum(self.expansion, expansion)
 
     @property
     def free(self) -> int:
@@ -156,10 +177,12 @@ class ReadAheadQuota:
 
     def grant(self, size: int, expansion: float) -> int:
         """Return how many of `size` bytes may be requested now; 0: the quota is full."""
-        min_bytes = self.budget.limits.min_bytes
         fits = int(self.free / expansion)
-        if fits >= size or fits >= max(min_bytes, size // 2):
-            return min(size, fits)
+        if fits >= size:
+            return size
+        min_bytes = self.budget.limits.min_bytes
+        if fits >= max(min_bytes, size // 2):
+            return fits
         self.full = bool(self.deliverable or self.reserved)
         return 0 if self.full else min(size, min_bytes)
 

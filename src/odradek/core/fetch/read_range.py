@@ -38,16 +38,17 @@ class ReadRange:
         self.skip = skip
         self._cut_at: Position | None = None  # the first message left out because of `until`
 
-    def clip(self, columns: Columns, start: StartPosition) -> Columns:
+    def clip(self, columns: Columns, start: StartPosition, end: Position) -> Columns:
         """Return those of at least one row that were not delivered before and that start before the end.
 
         Args:
             columns: Rows as they were decoded.
             start: The position where reading began.
+            end: A position behind the last row.
         """
-        if not self.skip and (self.until is None or columns.positions[-1] < self.until):
+        if not self.skip and (self.until is None or end <= self.until):
             return columns
-        first, stop = 0, len(columns.values)
+        first, stop = 0, len(columns)
         if self.skip:
             first = self._already_delivered(columns, start)
             self.skip = 0

@@ -3,54 +3,52 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from itertools import accumulate, islice, takewhile
-from math import inf
 
 from odradek.engine import PackedBytes
 from odradek.types import Columns
 
-__all__ = ["CORRUPT_ROW_BYTES", "BufferedColumns", "RowQueue"]
+__all__ = ["CORRUPT_ROW_BYTES", "RowQueue", "rows_within"]
 
 CORRUPT_ROW_BYTES = 640
 """Memory of the CorruptMessage of a row handed over raw: the object, its attributes and texts."""
 
 
-class BufferedColumns:
-    """Columns whose rows before `start` are delivered. Their memory is held until the last row is."""
+def rows_within(columns: Columns, start: int, max_bytes: int) -> int:
+    """Return how many rows from `start` on have payloads of at most `max_bytes` together; at least 1."""
+    if not start and columns.payload_bytes <= max_bytes:
+        return len(columns)
+    values = columns.values
+    if isinstance(values, PackedBytes):
+        stop = bisect_right(values.offsets, values.offsets[start] + max_bytes, lo=start + 1)
+        return max(1, stop - 1 - start)
+    ends = accumulate(len(value or b"") for value in islice(values, start, None))
+    return max(1, sum(1 for _ in takewhile(max_bytes.__ge__, ends)))
 
-    __slots__ = ("columns", "following", "memory", "start", "stop")
 
-    def __init__(self, columns: Columns, start: int = 0) -> None:
-        self.columns, self.start, self.stop = columns, start, len(columns.values)
-        self.following: BufferedColumns | None = None
-        self.memory = columns.payload_bytes + columns.row_bytes * self.stop
-        if columns.corrupt:
-            self.memory += CORRUPT_ROW_BYTES * len(columns.corrupt)
-
-    def rows_within(self, max_bytes: int) -> int:
-        """Return how many rows have payloads of at most `max_bytes` together; at least 1."""
-        values, first = self.columns.values, self.start
-        if isinstance(values, PackedBytes):
-            stop = bisect_right(values.offsets, values.offsets[first] + max_bytes, lo=first + 1)
-            return max(1, stop - 1 - first)
-        ends = accumulate(len(value or b"") for value in islice(values, first, None))
-        return max(1, sum(1 for _ in takewhile(max_bytes.__ge__, ends)))
+def _memory_of(columns: Columns) -> int:
+    memory = columns.memory_bytes
+    return memory + CORRUPT_ROW_BYTES * len(columns.corrupt) if columns.corrupt else memory
 
 
 class RowQueue:
-    """Rows in the order of the log: a linked list of columns. A container of its own would make ten thousand partitions
-    cost a tenth more: each object of a partition is memory that is not in the processor's cache, and more work for the
-    garbage collector."""
+    """Rows in the order of the log, as they were decoded. Their memory is held until the last row of a part is taken.
 
-    __slots__ = ("_first", "_last", "first_row_at", "memory", "rows")
+    An object for each part would make ten thousand partitions cost a tenth more: it is memory that is not in the
+    processor's cache, and more work for the garbage collector. So there is a container only for a second part.
+    """
+
+    __slots__ = ("_first", "_others", "_start", "first_row_at", "memory", "rows")
 
     def __init__(self) -> None:
         self.drop_rows()
 
     def drop_rows(self) -> None:
         """Forget all rows."""
-        self._first: BufferedColumns | None = None
-        self._last: BufferedColumns | None = None
+        self._first: Columns | None = None
+        self._start = 0  # its rows before this one are taken
+        self._others: deque[tuple[Columns, int]] | None = None
         self.rows = 0
         self.memory = 0
         """What the rows hold (bytes)."""
@@ -59,64 +57,74 @@ class RowQueue:
 
     def add_rows(self, columns: Columns, now: float) -> int:
         """Add rows at the end, if there are any. Return their memory (bytes)."""
-        buffered = BufferedColumns(columns)
-        if not buffered.stop:
+        if not (count := len(columns)):
             return 0
-        if self._last is None:
-            self._first = buffered
+        if self._first is None:
+            self._first, self._start = columns, 0
             self.first_row_at = now
+        elif self._others is None:
+            self._others = deque([(columns, 0)])
         else:
-            self._last.following = buffered
-        self._last = buffered
-        self.rows += buffered.stop
-        self.memory += buffered.memory
-        return buffered.memory
+            self._others.append((columns, 0))
+        memory = columns.memory_bytes if not columns.corrupt else _memory_of(columns)
+        self.rows += count
+        self.memory += memory
+        return memory
 
-    @property
-    def next_bytes(self) -> float:
-        """Payload of the next row (bytes); infinite without rows."""
-        return inf if self._first is None else len(self._first.columns.values[self._first.start] or b"")
+    def next_fits(self, max_bytes: int) -> bool:
+        """Return True if there is a row, and its payload is of at most `max_bytes`."""
+        first = self._first
+        if first is None:
+            return False
+        return first.payload_bytes <= max_bytes or len(first.values[self._start] or b"") <= max_bytes
 
     def take_rows(self, max_records: int | None, now: float) -> Columns:
         """Take at most `max_records` rows; None: as they were decoded. There must be a row."""
         self.first_row_at = now
         columns = self._pop_rows(max_records)
-        if max_records is None or len(columns.values) >= max_records:
+        if max_records is None or len(columns) >= max_records:
             return columns
         parts = [columns]
-        missing = max_records - len(columns.values)
+        missing = max_records - len(columns)
         while self.rows and missing:
             parts.append(self._pop_rows(missing))
-            missing -= len(parts[-1].values)
+            missing -= len(parts[-1])
         return Columns.concat(parts)
 
     def take_rows_within(self, max_bytes: int, now: float) -> Columns:
         """Take rows that were decoded together: payloads of at most `max_bytes`, or one row. There must be a row."""
         assert self._first is not None
         self.first_row_at = now
-        return self._pop_rows(self._first.rows_within(max_bytes))
+        return self._pop_rows(rows_within(self._first, self._start, max_bytes))
 
     def _pop_rows(self, max_records: int | None) -> Columns:
-        first = self._first
+        first, start = self._first, self._start
         assert first is not None
-        start, stop = first.start, first.stop
-        if max_records is not None and max_records < stop - start:
-            first.start = start + max_records
+        if max_records is None and not start and self._others is None:  # as nearly always with many partitions
+            self._first, self.rows, self.memory = None, 0, 0
+            return first
+        left = len(first) - start
+        if max_records is not None and max_records < left:
+            self._start = start + max_records
             self.rows -= max_records
-            return first.columns.slice(start, first.start)
-        self._first = first.following
-        if self._first is None:
-            self._last = None
-        self.rows -= stop - start
-        self.memory -= first.memory
-        return first.columns.slice(start, stop) if start else first.columns
+            return first.slice(start, self._start)
+        if self._others is None:
+            self._first, self._start, self.rows, self.memory = None, 0, 0, 0
+        else:
+            self._first, self._start = self._others.popleft()
+            self._others = self._others or None  # an empty one takes 600 bytes
+            self.rows -= left
+            self.memory -= _memory_of(first)
+        return first.slice(start, len(first)) if start else first
 
     def put_back(self, columns: Columns, rows: int) -> None:
         """Take back the last `rows` rows of what was taken."""
-        if rows:
-            buffered = BufferedColumns(columns, len(columns.values) - rows)
-            buffered.following, self._first = self._first, buffered
-            if self._last is None:
-                self._last = buffered
-            self.rows += rows
-            self.memory += buffered.memory
+        if not rows:
+            return
+        if self._first is not None:
+            if self._others is None:
+                self._others = deque()
+            self._others.appendleft((self._first, self._start))
+        self._first, self._start = columns, len(columns) - rows
+        self.rows += rows
+        self.memory += _memory_of(columns)

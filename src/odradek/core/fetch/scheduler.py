@@ -29,6 +29,9 @@ IDLE_POLL_S = 50e-6
 """Poll interval per idle partition: with n of them, each is polled at most once every n times this long (s). Polling
 one takes client and broker about a quarter of it, so thousands of idle partitions never keep a core busy."""
 
+DISTANT_S = 0.005
+"""A broker none of whose responses took less is distant (s): round trips, and not its work, limit what it delivers."""
+
 COALESCE_FRACTION = 0.5
 """Partitions due within this fraction of the longest idle pause are polled now, in one request with others."""
 
@@ -127,6 +130,7 @@ class FetchScheduler:
         self._backing_off: list[tuple[float, int, Cursor]] = []
         self._entry_number = count()
         self._long_poll_in_flight = False
+        self._quickest_response_s = math.inf
 
     def clear(self) -> None:
         """Forget all cursors."""
@@ -189,6 +193,20 @@ class FetchScheduler:
         """The response to a long poll is there, or will never be."""
         self._long_poll_in_flight = False
 
+    def responded(self, fetches: Sequence[CursorFetch], seconds: float) -> None:
+        """Note how long a response took, before its result is completed. Partitions request more at a time from a
+        distant broker, once a response was full and its partition had nothing left to deliver.
+
+        Args:
+            fetches: Those of the request, which was no long poll.
+            seconds: From the request to the whole response (s).
+        """
+        self._quickest_response_s = min(self._quickest_response_s, seconds)
+        if self._quickest_response_s >= DISTANT_S:
+            for fetch in fetches:
+                if fetch.received >= fetch.max_bytes and not fetch.cursor.rows:
+                    fetch.quota.raise_fetch_bytes(fetch.max_bytes)
+
     def _end_back_off(self, now: float) -> None:
         """Queue the cursors whose back-off is over, and with them those whose back-off is nearly over."""
         heap = self._backing_off
@@ -208,7 +226,7 @@ class FetchScheduler:
         quota.refresh()
         ready, total = quota.ready, 0
         with_more = (quota.with_more + 1) // 2  # the rest is for the next fetch, which is sent at the same time
-        while ready and total < max_bytes and quota.try_unblock():
+        while ready and total < max_bytes and (not quota.full or quota.try_unblock()):
             cursor = next(iter(ready))
             if size := self._wanted_bytes(cursor, quota):
                 if cursor.has_more and not with_more:
@@ -247,9 +265,11 @@ class FetchScheduler:
         """
         assert cursor.quota is not None
         owner = cursor.quota.scheduler  # another one if another broker serves it now
-        if cursor.state is CursorState.IN_FLIGHT:
+        if cursor.state is CursorState.READY:
+            cursor.quota.ready[cursor] = None
+        elif cursor.state is CursorState.IN_FLIGHT:
             owner.back_off(cursor, now, jitter)
-        else:
+        elif not cursor.at_end:
             owner.enqueue(cursor, wake=False)
         if owner is not self:
             owner.callbacks.work()

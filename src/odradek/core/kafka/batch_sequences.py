@@ -15,7 +15,7 @@ from odradek.wire.kafka.error_codes import ErrorCode
 
 __all__ = ["BatchSequences", "stamp_of"]
 
-_AGAIN = frozenset({NextStep.RETRY, NextStep.REFRESH, NextStep.REINITIALIZE})
+_AGAIN = (NextStep.RETRY, NextStep.REFRESH, NextStep.REINITIALIZE)
 _ABOUT_STAMPS = frozenset(
     {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH}
 )
@@ -64,9 +64,10 @@ class BatchSequences:
     def may_send(self, batch: PartitionBatch) -> bool:
         """Return True if a batch may be sent now: any number of those with stamps, since the accumulator keeps their
         order; but only the first as long as the broker does not know the producer."""
-        if not self.ready or not self._enabled:
+        producer = self.producer
+        if producer.identity is None or not self._enabled:
             return True
-        stamp, producer = stamp_of(batch), self.producer
+        stamp = stamp_of(batch)
         if producer.is_established(batch.partition):
             return stamp is not None or producer.can_send(batch.partition)
         return producer.is_idle(batch.partition) if stamp is None else producer.is_first(stamp)
@@ -84,7 +85,7 @@ class BatchSequences:
         stamp, error = stamp_of(batch), result.error
         if stamp is None or not (error is None or isinstance(error, BrokerError | MessageTooLarge)):
             return result
-        if stamp.count > 1 and (isinstance(error, MessageTooLarge) or result.record_errors):
+        if stamp.records > 1 and (isinstance(error, MessageTooLarge) or result.record_errors):
             return result  # it will be divided, or released
         code = _code(error)
         if code in _ABOUT_STAMPS and result.stamp != stamp:
@@ -94,7 +95,8 @@ class BatchSequences:
         decision = self.producer.answered(stamp, code, offset, log_start)
         if decision.step not in _AGAIN:
             self._batches.pop(stamp, None)
-        self._restamp(decision.restamped)  # after that: another batch may have got the number of this one
+        if decision.restamped:
+            self._restamp(decision.restamped)  # after that: another batch may have got the number of this one
         return self._meaning(decision, result)
 
     def divide(self, batch: PartitionBatch, parts: Sequence[PartitionBatch]) -> None:

@@ -116,7 +116,7 @@ class ConsumerGroupMember:
         self._revoking: Revoke | None = None
         self._target: tuple[TopicIdPartitions, ...] | None = None
         self._names: dict[bytes, str] = {}
-        self._sent: dict[str, object] = {}
+        self._sent: Mapping[str, Any] = {}  # the fields that the coordinator has
         self._had_regex = bool(regex)
         self._effects: list[Effect] = []
         self._in_flight = InFlight[Request[Any]]()
@@ -148,20 +148,7 @@ class ConsumerGroupMember:
     def heartbeat(self) -> ConsumerGroupHeartbeatRequest | None:
         """The heartbeat that keeps the member in its group, also if it is sent on another connection; None while it has
         no epoch. It has every field: the coordinator takes it with the previous epoch, too."""
-        if self.state not in _JOINED:
-            return None
-        return ConsumerGroupHeartbeatRequest(
-            group_id=self.settings.group,
-            member_id=self.member_id,
-            member_epoch=self.epoch,
-            instance_id=self.settings.instance_id,
-            rack_id=self.settings.rack,
-            rebalance_timeout_ms=round(self.settings.rebalance_timeout_s * 1000),
-            subscribed_topic_names=tuple(sorted(self.topics)),
-            subscribed_topic_regex=self.regex if self._had_regex else None,
-            server_assignor=self.server_assignor,
-            topic_partitions=self._owned_by_id(),
-        )
+        return self._heartbeat(self.epoch, self._fields()) if self.state in _JOINED else None
 
     # ---- calls ----
 
@@ -169,7 +156,7 @@ class ConsumerGroupMember:
         """Handle the response to a `heartbeat` that was not an effect of this member: the next one is sent at once. It
         has every field, so that its response repeats the assignment, and the error."""
         if self.state in _JOINED and isinstance(response, ConsumerGroupHeartbeatResponse):
-            self._sent.clear()
+            self._sent = {}
             self._heartbeat_at = 0.0
             self.epoch = max(self.epoch, response.member_epoch)
 
@@ -232,7 +219,7 @@ class ConsumerGroupMember:
                 self._send(FindCoordinatorRequest(key=self.settings.group))
             elif now >= self._heartbeat_at or self.state in (_S.JOINING, _S.LEAVING):
                 self._heartbeat_at = now + self._interval_s
-                self._send(self._heartbeat(), self.coordinator)
+                self._send(self._next_heartbeat(), self.coordinator)
         effects, self._effects = self._effects, []
         return effects
 
@@ -270,7 +257,7 @@ class ConsumerGroupMember:
     def connection_lost(self, now: float, backoff_s: float = 0.1) -> None:
         """Handle the loss of the request in flight. The next heartbeat has every field again."""
         sent = self._in_flight.complete(self)
-        self._sent.clear()
+        self._sent = {}
         if self.state is _S.LEAVING and _is_leaving(sent):
             self._go(_E.LEFT)
         elif not self.has_ended:
@@ -281,34 +268,34 @@ class ConsumerGroupMember:
     def _send(self, request: Request[Any], node: GroupCoordinator | None = None) -> None:
         self._effects.append(Send(self._in_flight.send(request), node))
 
-    def _heartbeat(self) -> ConsumerGroupHeartbeatRequest:
+    def _next_heartbeat(self) -> ConsumerGroupHeartbeatRequest:
+        """Return the heartbeat that leaves, or one with the fields that differ from those sent last."""
         if self.state is _S.LEAVING:
-            epoch = STATIC_LEAVE_EPOCH if self.settings.instance_id else LEAVE_EPOCH
-            return ConsumerGroupHeartbeatRequest(
-                group_id=self.settings.group,
-                member_id=self.member_id,
-                member_epoch=epoch,
-                instance_id=self.settings.instance_id,
-            )
+            return self._heartbeat(STATIC_LEAVE_EPOCH if self.settings.instance_id else LEAVE_EPOCH, {})
+        before, self._sent = self._sent, self._fields()
+        changed = {name: value for name, value in self._sent.items() if name not in before or before[name] != value}
+        return self._heartbeat(self.epoch, changed)
+
+    def _heartbeat(self, epoch: int, fields: Mapping[str, Any]) -> ConsumerGroupHeartbeatRequest:
+        """Return a heartbeat. A field that is left out has a default that stands for "unchanged"."""
         return ConsumerGroupHeartbeatRequest(
             group_id=self.settings.group,
             member_id=self.member_id,
-            member_epoch=self.epoch,
+            member_epoch=epoch,
             instance_id=self.settings.instance_id,
-            rack_id=self._if_new("rack", self.settings.rack),
-            rebalance_timeout_ms=self._if_new("timeout", round(self.settings.rebalance_timeout_s * 1000)) or -1,
-            subscribed_topic_names=self._if_new("topics", tuple(sorted(self.topics))),
-            subscribed_topic_regex=self._if_new("regex", self.regex if self._had_regex else None),
-            server_assignor=self._if_new("assignor", self.server_assignor),
-            topic_partitions=self._if_new("owned", self._owned_by_id()),
+            **fields,
         )
 
-    def _if_new(self, field: str, value: Any) -> Any:
-        """Return the value if it differs from the one sent last, else None, which stands for "unchanged"."""
-        if field in self._sent and self._sent[field] == value:
-            return None
-        self._sent[field] = value
-        return value
+    def _fields(self) -> Mapping[str, Any]:
+        """Return all fields that the coordinator remembers."""
+        return {
+            "rack_id": self.settings.rack,
+            "rebalance_timeout_ms": round(self.settings.rebalance_timeout_s * 1000),
+            "subscribed_topic_names": tuple(sorted(self.topics)),
+            "subscribed_topic_regex": self.regex if self._had_regex else None,
+            "server_assignor": self.server_assignor,
+            "topic_partitions": self._owned_by_id(),
+        }
 
     def _owned_by_id(self) -> tuple[TopicIdPartitions, ...]:
         ids = {name: topic_id for topic_id, name in self._names.items()}
@@ -369,7 +356,7 @@ class ConsumerGroupMember:
         )
 
     def _react(self, error: ErrorCode, now: float, backoff_s: float, text: str | None = None) -> None:
-        self._sent.clear()  # the coordinator may not have read the refused heartbeat
+        self._sent = {}  # the coordinator may not have read the refused heartbeat
         if error in _FENCING:
             if self.state is _S.JOINING:
                 self._in_flight.back_off(now, backoff_s)  # a heartbeat that joins cannot name a wrong epoch

@@ -1,4 +1,4 @@
-"""The epochs of the leaders that wrote what was read, so that commits can carry them (KIP-320).
+"""The epochs of the leaders that wrote what was read, for commits and from them (KIP-320).
 
 A consumer that continues at a committed position compares its epoch with the log, and notices if the log was truncated.
 """
@@ -22,6 +22,7 @@ class LeaderEpochs:
 
     def __init__(self) -> None:
         self._read: dict[TopicPartition, list[tuple[int, int]]] = {}  # position and epoch, both ascending
+        self._committed: dict[TopicPartition, tuple[int, int]] = {}  # position, and the epoch of the record before it
 
     def record(self, partition: TopicPartition, position: int, epoch: int) -> None:
         """Remember that what was read from `position` on, up to wherever, ended in this epoch.
@@ -46,6 +47,27 @@ class LeaderEpochs:
         known = self._read.get(partition, ())
         index = bisect_left(known, position, key=_position)
         return known[index - 1][1] if index else NO_EPOCH
+
+    def record_committed(self, partition: TopicPartition, position: int, epoch: int) -> None:
+        """Remember the epoch that a committed position was read with."""
+        self._committed[partition] = position, epoch
+
+    def of_committed(self, partition: TopicPartition, position: int, leader_epoch: int) -> int:
+        """Return the epoch to compare with the log before it is read from a committed position on; -1 if there is none:
+        positions between those committed may be of any epoch. A leader that is not known to be of this epoch or a later
+        one cannot compare it: its log is another one, or the metadata is old.
+
+        Args:
+            partition: The partition.
+            position: Where reading begins.
+            leader_epoch: The epoch of the leader, as far as it is known.
+        """
+        committed, epoch = self._committed.get(partition, (-1, NO_EPOCH))
+        return epoch if committed == position and epoch <= leader_epoch else NO_EPOCH
+
+    def forget_committed(self, partition: TopicPartition) -> None:
+        """Forget a committed position whose epoch the log does not have."""
+        self._committed.pop(partition, None)
 
 
 def _position(entry: tuple[int, int]) -> int:

@@ -13,6 +13,7 @@ from odradek.core.kafka.batch_sequences import stamp_of
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.producer_state import Stamp
 from odradek.core.kafka.versions import BrokerVersions
+from odradek.core.produce.batch import are_small
 from odradek.engine import Headers, PackedBytes
 from odradek.errors import MessageTooLarge, OdradekError, RemoteProtocolError, Unsupported
 from odradek.types import NO_TIMESTAMP, Position, TopicPartition
@@ -26,10 +27,16 @@ from odradek.wire.kafka.messages.data import (
     ProduceResponse,
     TopicProduceData,
 )
-from odradek.wire.kafka.records.encode import encode_batch, encode_message_set, with_producer
+from odradek.wire.kafka.records.encode import (
+    TRANSACTIONAL,
+    encode_batch,
+    encode_message_set,
+    encode_plain_batches,
+    with_producer,
+)
 from odradek.wire.kafka.schema import ZERO_UUID
 
-__all__ = ["OnLeader", "bytes_for", "encode_records", "produce_request", "read_produce"]
+__all__ = ["OnLeader", "bytes_for", "encode_records", "encode_small", "produce_request", "read_produce"]
 
 OnLeader = Callable[[TopicPartition, int, int, Sequence[NodeEndpoint]], object]
 """Function that is told of another leader of a partition: its id, its epoch, and addresses of brokers (KIP-951)."""
@@ -39,7 +46,7 @@ _MAGIC_AT = 16
 _MAY_BE_WRITTEN = frozenset(
     {ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
 )
-"""Errors after which the leader may have appended the batch nevertheless."""
+"""Errors after which the leader may have appended the batch, even if the response has no offset."""
 
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
@@ -59,7 +66,8 @@ def encode_records(batch: PartitionBatch, versions: BrokerVersions, max_message_
     """
     compression = CompressionType.named(batch.compression)
     magic = versions.produce_magic
-    _check_compression(compression, versions)
+    if compression:
+        _check_compression(compression, versions)
     values, keys, headers, timestamps = _columns(batch.records, now_ms)
     if magic == 2:
         stamp = stamp_of(batch)
@@ -73,7 +81,7 @@ def encode_records(batch: PartitionBatch, versions: BrokerVersions, max_message_
             producer_id=producer_id,
             producer_epoch=epoch,
             base_sequence=sequence,
-            is_transactional=stamp is not None and stamp.producer.transactional_id is not None,
+            is_transactional=_is_transactional(stamp),
         )
         size = len(data)
     else:
@@ -85,6 +93,31 @@ def encode_records(batch: PartitionBatch, versions: BrokerVersions, max_message_
     if size > max_message_bytes:
         raise MessageTooLarge(str(batch.partition), -1, size, max_message_bytes, "max_message_bytes")
     return data
+
+
+def encode_small(
+    batches: Sequence[PartitionBatch], versions: BrokerVersions, max_message_bytes: int, now_ms: int
+) -> bool:
+    """Encode small batches by one call of the engine, as `encode_records` does each. Arguments: as there.
+
+    Returns:
+        False: Nothing was encoded. They have to be encoded one by one, which also tells what is wrong with one of them.
+    """
+    if versions.produce_magic != 2 or not are_small(batches):
+        return False
+    runs, stamps = [], []
+    for batch in batches:
+        if type(batch.records) is not list:
+            return False
+        runs.append(batch.records)
+        stamp = stamp_of(batch)
+        stamps.append((TRANSACTIONAL if _is_transactional(stamp) else 0, *_producer(stamp)))
+    encoded = encode_plain_batches(runs, stamps, now_ms)
+    if encoded is None or max(map(len, encoded), default=0) > max_message_bytes:
+        return False
+    for batch, data in zip(batches, encoded, strict=True):
+        batch.encoded = data
+    return True
 
 
 def bytes_for(batch: PartitionBatch, versions: BrokerVersions, max_message_bytes: int, now_ms: int) -> bytes:
@@ -102,21 +135,21 @@ def bytes_for(batch: PartitionBatch, versions: BrokerVersions, max_message_bytes
 
 
 def produce_request(
-    batches: Sequence[tuple[PartitionBatch, bytes]], *, acks: int, timeout_ms: int, topic_ids: Mapping[str, bytes]
+    batches: Sequence[PartitionBatch], *, acks: int, timeout_ms: int, topic_ids: Mapping[str, bytes]
 ) -> ProduceRequest:
     """Return the request that writes batches.
 
     Args:
-        batches: With their bytes; at most one of each partition, all of one producer.
+        batches: Encoded; at most one of each partition, all of one producer.
         acks: -1, 1 or 0.
         timeout_ms: How long the leader waits for its replicas (ms).
         topic_ids: Ids of topics; needed from version 13 on.
     """
     topics: dict[str, list[PartitionProduceData]] = {}
-    stamp = stamp_of(batches[0][0]) if batches else None
-    for batch, data in batches:
-        partition = batch.partition
-        topics.setdefault(partition.topic, []).append(PartitionProduceData(index=partition.partition, records=data))
+    stamp = stamp_of(batches[0]) if batches else None
+    for batch in batches:
+        topic, index, _ = batch.partition
+        topics.setdefault(topic, []).append(PartitionProduceData(index=index, records=batch.encoded))
     return ProduceRequest(
         transactional_id=None if stamp is None else stamp.producer.transactional_id,
         acks=acks,
@@ -133,7 +166,6 @@ def read_produce(
     batches: Sequence[PartitionBatch],
     *,
     stamps: Sequence[Stamp | None],
-    acks: int,
     address: str,
     topic_ids: Mapping[str, bytes],
     on_leader: OnLeader | None = None,
@@ -144,41 +176,48 @@ def read_produce(
         response: The response.
         batches: Those of the request.
         stamps: With which they were sent.
-        acks: As it was requested.
         address: Of the broker, for errors.
         topic_ids: As they were requested.
         on_leader: Called with an answer that names another leader (KIP-951).
     """
     names = {topic_id: name for name, topic_id in topic_ids.items()}
-    answers = {
-        (topic.name or names.get(topic.topic_id, ""), partition.index): partition
-        for topic in response.responses
-        for partition in topic.partition_responses
-    }
+    answers: dict[str, dict[int, PartitionProduceResponse]] = {}
+    for topic in response.responses:
+        of_topic = answers.setdefault(topic.name or names.get(topic.topic_id, ""), {})
+        of_topic.update({answer.index: answer for answer in topic.partition_responses})
     results = []
     for batch, stamp in zip(batches, stamps, strict=True):
-        answer = answers.get((batch.partition.topic, batch.partition.partition))
-        result = _result(batch, answer, acks, f"{address}: produce to {batch.partition}")
-        results.append(result if stamp is None else result._replace(stamp=stamp))
-        leader = None if answer is None or not answer.error_code else answer.current_leader
+        partition = batch.partition
+        answer = answers.get(partition.topic, {}).get(partition.partition)
+        if answer is not None and not answer.error_code:
+            results.append(_written(partition, answer, stamp))
+            continue
+        results.append(_refused(batch, answer, f"{address}: produce to {partition}", stamp))
+        leader = None if answer is None else answer.current_leader
         if on_leader is not None and leader is not None and leader.leader_id >= 0:
-            on_leader(batch.partition, leader.leader_id, leader.leader_epoch, response.node_endpoints)
+            on_leader(partition, leader.leader_id, leader.leader_epoch, response.node_endpoints)
     return results
 
 
-def _result(batch: PartitionBatch, answer: PartitionProduceResponse | None, acks: int, context: str) -> PartitionResult:
-    if answer is None:
-        return PartitionResult(batch.partition, RemoteProtocolError(f"{context}: the response has no such partition"))
+def _written(partition: TopicPartition, answer: PartitionProduceResponse, stamp: Stamp | None) -> PartitionResult:
+    position = None if answer.base_offset < 0 else Position(answer.base_offset)
+    timestamp = None if answer.log_append_time_ms == NO_TIMESTAMP else answer.log_append_time_ms
     log_start = None if answer.log_start_offset < 0 else Position(answer.log_start_offset)
-    if not answer.error_code:
-        position = None if answer.base_offset < 0 else Position(answer.base_offset)
-        timestamp = None if answer.log_append_time_ms == NO_TIMESTAMP else answer.log_append_time_ms
-        return PartitionResult(batch.partition, None, position, timestamp, log_start)
+    return PartitionResult(partition, None, position, timestamp, log_start, {}, stamp)
+
+
+def _refused(
+    batch: PartitionBatch, answer: PartitionProduceResponse | None, context: str, stamp: Stamp | None
+) -> PartitionResult:
+    if answer is None:
+        missing = RemoteProtocolError(f"{context}: the response has no such partition")
+        return PartitionResult(batch.partition, missing, stamp=stamp)
     errors = {each.batch_index: each.batch_index_error_message or "" for each in answer.record_errors}
     error = _error(batch, answer.error_code, f"{context}: {answer.error_message}" if answer.error_message else context)
-    if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER and acks < 0:
-        error.sent = True  # it may have stopped leading while it waited for its replicas
-    return PartitionResult(batch.partition, error, None, None, log_start, errors)
+    # An error with an offset came after the append: the leader stopped leading, say, while it waited for its replicas.
+    error.sent = answer.error_code in _MAY_BE_WRITTEN or answer.base_offset >= 0
+    log_start = None if answer.log_start_offset < 0 else Position(answer.log_start_offset)
+    return PartitionResult(batch.partition, error, None, None, log_start, errors, stamp)
 
 
 def _error(batch: PartitionBatch, code: int, context: str) -> OdradekError:
@@ -186,7 +225,6 @@ def _error(batch: PartitionBatch, code: int, context: str) -> OdradekError:
         size = len(batch.encoded or b"")
         return MessageTooLarge(str(batch.partition), -1, size, size - 1, "max.message.bytes of the topic")
     error = broker_error(code, context)
-    error.sent = code in _MAY_BE_WRITTEN
     error.fatal = error.fence = False  # it is about this batch; what ends a producer, `BatchSequences` decides
     if code in _TOO_LARGE:
         error.hint = "raise max.message.bytes of the topic"
@@ -200,18 +238,25 @@ def _columns(
     records: Sequence[bytes | ProducerRecord], now_ms: int
 ) -> tuple[Sequence[bytes | None], Sequence[bytes | None] | None, Sequence[Headers] | None, Sequence[int]]:
     """Return values, keys, headers and timestamps; None for a column in which no record has anything."""
-    if isinstance(records, PackedBytes) or all(type(record) is bytes for record in records):
+    if type(records) is PackedBytes or set(map(type, records)) <= {bytes}:
         return records, None, None, [now_ms] * len(records)  # type: ignore[return-value]  # plain values, as just seen
-    rows = [ProducerRecord(record) if isinstance(record, bytes) else record for record in records]
-    keys = [row.key for row in rows]
-    headers = [tuple(row.headers) for row in rows] if any(row.headers for row in rows) else None
-    timestamps = [now_ms if row.timestamp is None else row.timestamp for row in rows]
-    return [row.value for row in rows], keys if any(key is not None for key in keys) else None, headers, timestamps
+    rows = [ProducerRecord(record) if type(record) is bytes else record for record in records]
+    values, keys, headers, times = zip(*rows, strict=True)
+    return (
+        values,
+        keys if keys.count(None) < len(keys) else None,
+        [tuple(each) for each in headers] if any(headers) else None,
+        [now_ms if time is None else time for time in times],
+    )
 
 
 def _producer(stamp: Stamp | None) -> tuple[int, int, int]:
     """Return producer id, epoch and base sequence."""
     return (-1, -1, -1) if stamp is None else (stamp.producer.producer_id, stamp.producer.epoch, stamp.base_sequence)
+
+
+def _is_transactional(stamp: Stamp | None) -> bool:
+    return stamp is not None and stamp.producer.transactional_id is not None
 
 
 def _largest(values: Sequence[bytes | None], keys: Sequence[bytes | None] | None) -> int:

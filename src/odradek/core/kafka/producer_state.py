@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
+from typing import NamedTuple
 
 from odradek.errors import LocalProtocolError
 from odradek.types import TopicPartition
@@ -38,8 +40,7 @@ def next_sequence(sequence: int, count: int) -> int:
     return (sequence + count) % _SEQUENCES
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerIdentity:
+class ProducerIdentity(NamedTuple):
     """Id that the cluster gave to a producer, and the epoch that tells its incarnations apart.
 
     Args:
@@ -51,30 +52,32 @@ class ProducerIdentity:
 
     producer_id: int
     epoch: int
-    transactional_id: str | None = field(default=None, repr=False)
-    transactions_v2: bool = field(default=False, repr=False)
+    transactional_id: str | None = None
+    transactions_v2: bool = False
+
+    def __repr__(self) -> str:
+        return f"ProducerIdentity(producer_id={self.producer_id}, epoch={self.epoch})"
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
+class Stamp(NamedTuple):
     """Identity by which brokers recognise a batch: fixed when it is first sent.
 
     Args:
         partition: The partition of the batch.
         producer: The id and epoch it is sent with.
         base_sequence: The sequence of its first record.
-        count: Number of records in it.
+        records: Number of records in it.
     """
 
     partition: TopicPartition
     producer: ProducerIdentity
     base_sequence: int
-    count: int
+    records: int
 
     @property
     def following(self) -> int:
         """The base sequence of the batch after this one."""
-        return next_sequence(self.base_sequence, self.count)
+        return next_sequence(self.base_sequence, self.records)
 
 
 class NextStep(Enum):
@@ -92,8 +95,7 @@ class NextStep(Enum):
     FATAL = "fail everything: the producer cannot continue"
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """Decision about a batch.
 
     Args:
@@ -103,7 +105,7 @@ class Decision:
     """
 
     step: NextStep
-    restamped: Mapping[Stamp, Stamp] = field(default_factory=dict)
+    restamped: Mapping[Stamp, Stamp] = {}
 
 
 _STEPS: Mapping[int, NextStep] = {
@@ -121,6 +123,7 @@ _STEPS: Mapping[int, NextStep] = {
 """Steps for errors with a special meaning in Produce; the properties of all other errors decide."""
 
 
+@cache
 def _step(code: int) -> NextStep:
     error = ErrorCode(code)
     general = NextStep.REFRESH if error.refresh_metadata else NextStep.RETRY if error.retriable else NextStep.FAIL
@@ -236,7 +239,8 @@ class IdempotentProducer:
             written = _step(code) in (NextStep.DONE, NextStep.DUPLICATE)
             return Decision(_step(code) if written else NextStep.RETRY)
         decision = self._decide(state, stamp, code, offset, log_start_offset)
-        self._close_gap(state)
+        if state.gap:
+            self._close_gap(state)
         return decision
 
     def expire(self, stamp: Stamp) -> None:
@@ -305,7 +309,9 @@ class IdempotentProducer:
         if code == ErrorCode.UNKNOWN_PRODUCER_ID:
             return self._unknown_producer(state, stamp, log_start_offset)
         if step is NextStep.SPLIT:
-            return Decision(NextStep.SPLIT, self._remove(state, stamp)) if stamp.count > 1 else self._fail(state, stamp)
+            if stamp.records == 1:
+                return self._fail(state, stamp)
+            return Decision(NextStep.SPLIT, self._remove(state, stamp))
         if step in (NextStep.DONE, NextStep.DUPLICATE):
             self._acknowledge(state, stamp, offset)
         elif step is NextStep.ABORT and not self._transactional:
@@ -316,9 +322,9 @@ class IdempotentProducer:
 
     def _acknowledge(self, state: _Sequences, stamp: Stamp, offset: int) -> None:
         state.pending.remove(stamp)
-        state.acked = next_sequence(stamp.base_sequence, stamp.count - 1)
+        state.acked = next_sequence(stamp.base_sequence, stamp.records - 1)
         if offset >= 0:
-            state.acked_offset = max(state.acked_offset, offset + stamp.count - 1)
+            state.acked_offset = max(state.acked_offset, offset + stamp.records - 1)
 
     def _fail(self, state: _Sequences, stamp: Stamp) -> Decision:
         """Give up a batch that is refused and not written. A transaction without it can only be aborted."""
@@ -374,8 +380,8 @@ class IdempotentProducer:
     ) -> dict[Stamp, Stamp]:
         restamped = {}
         for stamp in stamps:
-            restamped[stamp] = Stamp(stamp.partition, state.producer, sequence, stamp.count)
-            sequence = next_sequence(sequence, stamp.count)
+            restamped[stamp] = Stamp(stamp.partition, state.producer, sequence, stamp.records)
+            sequence = next_sequence(sequence, stamp.records)
         state.pending = [*keep, *restamped.values()]
         state.following = sequence
         return restamped

@@ -25,6 +25,9 @@ __all__ = ["BrokerEndpoint", "Changes", "KafkaRoutingTable", "Partition", "Topic
 NO_LEADER = -1
 NO_EPOCH = -1
 
+OFFSETS_TOPIC = "__consumer_offsets"
+"""Brokers before 0.10 have it, and do not say that it is internal."""
+
 # The leader is usable despite these errors: only the lists of replicas are incomplete (specification 2, note 11).
 _HARMLESS = frozenset({ErrorCode.NONE, ErrorCode.REPLICA_NOT_AVAILABLE})
 
@@ -189,7 +192,8 @@ class KafkaRoutingTable:
         topic_id = answer.topic_id
         if topic_id == ZERO_UUID and before is not None and not answer.error_code:
             topic_id = before.topic_id  # answered by a broker that does not know ids, during an upgrade
-        return Topic(name, topic_id, answer.is_internal, MappingProxyType(partitions), answer.error_code)
+        is_internal = answer.is_internal or name == OFFSETS_TOPIC
+        return Topic(name, topic_id, is_internal, MappingProxyType(partitions), answer.error_code)
 
     def _changes(self, table: KafkaRoutingTable) -> Changes:
         recreated = frozenset(

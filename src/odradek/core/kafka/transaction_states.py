@@ -13,6 +13,7 @@ __all__ = [
     "TransactionEvent",
     "TransactionReaction",
     "TransactionalProducerState",
+    "may_have_committed",
     "reaction_to",
     "worse_error",
 ]
@@ -107,6 +108,14 @@ _REACTIONS: Mapping[int, TransactionReaction] = {
     ErrorCode.PRODUCER_FENCED: TransactionReaction.FENCED,
 }
 _SEVERITY = list(TransactionReaction)
+_COMMIT_IN_DOUBT = {
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+}
+"""A coordinator returns these also if its log has the commit, but not yet on enough replicas."""
 
 
 def reaction_to(code: int) -> TransactionReaction:
@@ -114,6 +123,11 @@ def reaction_to(code: int) -> TransactionReaction:
     COORDINATOR_LOAD_IN_PROGRESS; the rest is fatal: INVALID_TXN_STATE, authorization of the id, unknown codes."""
     default = TransactionReaction.RETRY if ErrorCode(code).retriable else TransactionReaction.FATAL
     return _REACTIONS.get(code, default)
+
+
+def may_have_committed(code: int) -> bool:
+    """Return True if a commit that EndTxn answers with this error may be carried out nevertheless."""
+    return code in _COMMIT_IN_DOUBT or (code != 0 and not ErrorCode(code).since)
 
 
 def worse_error(a: int, b: int) -> int:

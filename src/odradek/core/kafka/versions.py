@@ -9,6 +9,7 @@ Source: specification 1, 4.1, 4.2, 4.7; KIP-35, KIP-511, KIP-584, KIP-896.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from odradek.errors import ConfigError, Unsupported
@@ -192,7 +193,7 @@ class BrokerVersions:
 
     # ---- records ----
 
-    @property
+    @cached_property
     def produce_magic(self) -> int:
         """The record format to write: 0, 1 or 2."""
         return _magic(self.version(ProduceRequest), timestamps=2, batches=3)

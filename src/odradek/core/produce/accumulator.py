@@ -144,21 +144,14 @@ class Accumulator:
         batch.size += size
         live.buffered_bytes = buffered
         if waiter is not None:
-            rows, runs = len(batch.records), batch.waiter_runs
-            if runs and runs[-1][2] is waiter and runs[-1][1] == rows - 1:
-                runs[-1][1] = rows
-            else:
-                runs.append([rows - 1, rows, waiter])
+            rows = len(batch.records)
+            batch.add_waiter(rows - 1, rows, waiter)
             broker_queue = batch.queue.broker_queue
             if broker_queue is not None and not broker_queue.has_waiters:
                 broker_queue.has_waiters, self._due[broker_queue.broker] = True, None
         if batch.size >= self._batch_bytes:
             batch.queue.close()
-        if not self._due:
-            return ()
-        due = tuple(self._due)
-        self._due.clear()
-        return due
+        return self._pop_due() if self._due else ()
 
     def append_run(
         self,
@@ -229,6 +222,8 @@ class Accumulator:
         return end
 
     def _pop_due(self) -> Collection[int]:
+        if not self._due:
+            return ()
         due = tuple(self._due)
         self._due.clear()
         return due
@@ -240,9 +235,7 @@ class Accumulator:
         retriable is sent again; all others are finished."""
         self._router.broker(request.broker).remove(request)
         if results is None:
-            for batch in request.batches:
-                if not batch.finished:
-                    self.live.finish(batch)
+            self.live.finish_all(request.batches)
         else:
             for batch, result in zip(request.batches, results, strict=True):
                 if not batch.finished:
@@ -264,7 +257,7 @@ class Accumulator:
         the records that the broker objects to. Return False if there is nothing to divide."""
         count = len(batch)
         if isinstance(error, MessageTooLarge) and count > 1:
-            batch.queue.returned += self.live.replace(batch, (range(count // 2), range(count // 2, count)))
+            batch.queue.take_back(self.live.replace(batch, (range(count // 2), range(count // 2, count))))
             return True
         bad = {row: why for row, why in result.record_errors.items() if 0 <= row < count}
         if not bad or count < 2 or error.retriable:
@@ -273,7 +266,7 @@ class Accumulator:
             refused = self.live.part(batch, batch.queue, [row])
             refused.fail(Rejected, f"{error}: {bad[row]}" if bad[row] else str(error), error)
             self.live.finish(refused)
-        batch.queue.returned += self.live.replace(batch, [[row for row in range(count) if row not in bad]])
+        batch.queue.take_back(self.live.replace(batch, [[row for row in range(count) if row not in bad]]))
         return True
 
     def _refused_by_broker(self, batch: ProduceBatch, error: OdradekError) -> None:
@@ -289,7 +282,7 @@ class Accumulator:
             self.live.time_out(batch)
         else:
             self._back_off = max(self._back_off, batch.attempts)
-            batch.queue.returned.append(batch)
+            batch.queue.take_back([batch])
 
     def retry(self, request: BrokerProduceRequest, error: OdradekError, *, answered: bool = False) -> Effects:
         """Take in that a request failed as a whole; `error.sent` says whether it may have been applied. Its batches are
@@ -318,7 +311,7 @@ class Accumulator:
             elif batch.overdue:
                 self.live.time_out(batch)
             else:
-                batch.queue.returned.append(batch)
+                batch.queue.take_back([batch])
         self._return_all(request)
         return self.effects()
 
@@ -328,7 +321,7 @@ class Accumulator:
         for batch in request.batches:
             batch.attempts -= 1
             if not batch.finished:
-                batch.queue.returned.append(batch)
+                batch.queue.take_back([batch])
         self._return_all(request)
         return self.effects()
 
@@ -349,6 +342,7 @@ class Accumulator:
         batch.fail(OutcomeUnknown if batch.may_be_written else Rejected, str(error), error)
         self.live.finish(batch)
         self._regroup(batch.queue)
+        batch.queue.offer()  # what could not be sent while this one was in flight
 
     def effects(self) -> Effects:
         """Return what is to be done since the last call."""
@@ -375,7 +369,7 @@ class Accumulator:
             queue.offer()
             return
         if queue.returned:
-            returned, queue.returned = queue.returned, []
+            returned, queue.returned = queue.returned, ()
             queue.merge([batch for batch in returned if not batch.finished])
         if queue.orphaned and not queue.in_flight:
             self._router.reassign(queue)

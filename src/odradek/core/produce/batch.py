@@ -24,6 +24,7 @@ __all__ = [
     "Effects",
     "FlushWaiter",
     "ProduceBatch",
+    "are_small",
     "as_record",
 ]
 
@@ -34,10 +35,25 @@ Without it a buffer full of tiny records would take ten times its limit."""
 PACKED_OVERHEAD_BYTES = 8
 """The same for a record in a `PackedBytes`: its offset."""
 
+FEW_RECORDS = 64
+"""Batches of so many records, on average, are encoded together: for larger ones, what a batch costs is little beside
+what its records cost, and joining their bytes would be one more copy of each."""
+
 
 def as_record(record: bytes | ProducerRecord) -> ProducerRecord:
     """Return the record that a plain value stands for."""
     return ProducerRecord(record) if isinstance(record, bytes) else record
+
+
+def are_small(batches: Sequence[PartitionBatch]) -> bool:
+    """Return True if it pays to encode batches together (`BrokerClient.produce_plain`): they are several, have few
+    records, and none is encoded already or to be compressed."""
+    records = 0
+    for batch in batches:
+        if batch.encoded is not None or batch.compression != "none":
+            return False
+        records += len(batch.records)
+    return len(batches) > 1 and records <= FEW_RECORDS * len(batches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +76,7 @@ class AccumulatorLimits:
 
 class ProduceBatch(PartitionBatch):
     """The records of one partition that travel together: a list in which a record that is only a value is that value,
-    or a `PackedBytes`, to which nothing is added.
+    or a `PackedBytes`, to which nothing is added. One that was written may begin again (see `LiveBatches.reuse`).
 
     Args:
         queue: The queue of its partition.
@@ -69,8 +85,11 @@ class ProduceBatch(PartitionBatch):
         explicit_partition: Its records were sent to this very partition, so they never move to another.
 
     Other attributes:
-        waiter_runs: `[start, stop, waiter]` in order: which rows have a caller waiting for them.
+        waiter_runs: `[start, stop, waiter]` in order: which rows have a caller waiting for them. A list once one has.
         size: Bytes on the wire, uncompressed.
+        queued: It waits in the queue of its partition.
+        waits_in: Queue of its broker in which it waits to be sent, if it is the next of its partition.
+        left_behind: It has been withdrawn from such a queue, which may still have it, or waits in two of them.
         request: The request it is in flight with.
         attempts: How often it was sent.
         may_be_written: An earlier attempt may have been applied. From then on it is neither moved nor split.
@@ -79,26 +98,50 @@ class ProduceBatch(PartitionBatch):
         finished: It has an outcome: `result` if it was written, `error` if not.
     """
 
-    attempts = 0
-    encoded: bytes | None = None
-    error: DeliveryError | None = None
-    finished = False
-    last_error: OdradekError | None = None
-    may_be_written = False
-    overdue = False
-    queued = False
-    request: BrokerProduceRequest | None = None
-    result: PartitionResult | None = None
-    size = 0
-    waits_in: deque[ProduceBatch] | None = None
-    """Queue of its broker in which it waits to be sent, if it is the next of its partition."""
+    __slots__ = (
+        "attempts",
+        "created_at",
+        "error",
+        "explicit_partition",
+        "finished",
+        "last_error",
+        "left_behind",
+        "may_be_written",
+        "overdue",
+        "queue",
+        "queued",
+        "request",
+        "result",
+        "sequence",
+        "size",
+        "waiter_runs",
+        "waits_in",
+    )
 
     def __init__(self, queue: PartitionQueue, sequence: int, created_at: float, explicit_partition: bool) -> None:
         self.queue, self.sequence, self.created_at = queue, sequence, created_at
         self.explicit_partition = explicit_partition
         self.partition, self.compression = queue.partition, queue.topic.compression
+        self.attempts = self.isolate_with = self.refusals = self.size = 0
+        self.encoded = self.stamp = None
+        self.finished = False
+        self.left_behind = self.may_be_written = self.overdue = self.queued = False
+        self.error: DeliveryError | None = None
+        self.last_error: OdradekError | None = None
         self.records: Any = []  # list[bytes | ProducerRecord] | PackedBytes
-        self.waiter_runs: list[list[Any]] = []
+        self.request: BrokerProduceRequest | None = None
+        self.result: PartitionResult | None = None
+        self.waiter_runs: list[list[Any]] | tuple[()] = ()
+        self.waits_in: deque[ProduceBatch] | None = None
+
+    def begin_again(self, queue: PartitionQueue, sequence: int, created_at: float, explicit_partition: bool) -> None:
+        """Make a batch that may be used again (`LiveBatches.reuse`) equal to a new one."""
+        self.queue, self.sequence, self.created_at = queue, sequence, created_at
+        self.explicit_partition = explicit_partition
+        self.partition, self.compression = queue.partition, queue.topic.compression
+        self.attempts = self.size = 0
+        self.encoded = self.stamp = self.result = None
+        self.finished = False
 
     def __len__(self) -> int:
         return len(self.records)
@@ -122,11 +165,13 @@ class ProduceBatch(PartitionBatch):
 
     def add_waiter(self, start: int, stop: int, waiter: object) -> None:
         """Note who waits for these rows, which follow all rows noted before."""
-        last = self.waiter_runs[-1] if self.waiter_runs else None
-        if last and last[2] is waiter and last[1] == start:
-            last[1] = stop
+        runs = self.waiter_runs
+        if not runs:
+            self.waiter_runs = [[start, stop, waiter]]
+        elif runs[-1][2] is waiter and runs[-1][1] == start:
+            runs[-1][1] = stop
         else:
-            self.waiter_runs.append([start, stop, waiter])
+            runs.append([start, stop, waiter])
 
     def waiters(self) -> list[Any]:
         """Return the waiter of every record, None where there is none."""

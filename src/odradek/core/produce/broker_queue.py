@@ -93,13 +93,23 @@ class BrokerQueue:
             self._in_order = False
             self._due[self.broker] = None
         waiting.append(head)
+        head.left_behind = head.left_behind or head.waits_in is not None
         queue.candidate, head.waits_in = head, waiting
+
+    def offer_newest(self, queue: PartitionQueue, batch: ProduceBatch) -> None:
+        """Take in the batch that was just opened, if it is the only one of its partition, and nothing keeps it from
+        being sent: what `offer` does then, in less time."""
+        waiting = self.waiting
+        if not waiting or waiting[0].waits_in is not waiting:
+            self._due[self.broker] = None
+        waiting.append(batch)
+        queue.candidate, batch.waits_in = batch, waiting
 
     def withdraw(self, queue: PartitionQueue) -> None:
         """Remove the batch of a partition, if one waits here."""
         batch, queue.candidate = queue.candidate, None
         if batch is not None:
-            batch.waits_in = None
+            batch.waits_in, batch.left_behind = None, True
 
     # ---- requests out --------------------------------------------------------------------------------------
 
@@ -107,7 +117,7 @@ class BrokerQueue:
         """Return the next request if one is due; its batches are in flight from now on."""
         if not self._may_send():
             return None
-        isolated = self._oldest(self.isolated) is not None
+        isolated = bool(self.isolated) and self._oldest(self.isolated) is not None
         until = self._due_until(now, isolated)
         if until == -inf:
             return None
@@ -118,7 +128,8 @@ class BrokerQueue:
         for batch in request.batches:
             batch.queued, batch.request = False, request
             batch.attempts += 1
-            request.compressed |= batch.encoded is None and batch.compression != "none"
+            if batch.compression != "none" and batch.encoded is None:
+                request.compressed = True
             queue = batch.queue
             queue.batches.popleft()
             queue.in_flight += 1

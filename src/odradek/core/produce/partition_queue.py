@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,8 @@ class PartitionQueue:
         broker_queue: That of the broker that serves it now, if one does.
         batches: What waits to be sent; `open` is the last of them, if it takes more records.
         in_flight: How many batches are.
-        returned: Batches of failed requests; they queue again when nothing of the partition is in flight.
+        returned: Batches of failed requests; they queue again when nothing of the partition is in flight. Looked at for
+            every batch, and nearly always empty: the same tuple for all partitions, which is in the processor's cache.
         orphaned: Its records may go to other partitions of the topic.
         candidate: The batch that waits in the broker's queue.
     """
@@ -50,7 +52,7 @@ class PartitionQueue:
         self.open: ProduceBatch | None = None
         self.candidate: ProduceBatch | None = None
         self.in_flight = 0
-        self.returned: list[ProduceBatch] = []
+        self.returned: Sequence[ProduceBatch] = ()
 
     def close(self) -> None:
         """Add nothing more to the open batch, which is due now."""
@@ -70,6 +72,10 @@ class PartitionQueue:
             self.batches = deque(sorted([*batches, *self.batches], key=_by_age))
             self.open = None
         self.offer()
+
+    def take_back(self, batches: Iterable[ProduceBatch]) -> None:
+        """Add batches of a failed request to `returned`."""
+        self.returned = [*self.returned, *batches]
 
     def remove(self, batch: ProduceBatch) -> None:
         """Remove a batch that has an outcome or was replaced by its parts, wherever it is."""

@@ -6,6 +6,7 @@ ones there; records sent to an explicit partition, and what may be written alrea
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 from odradek import arguments
@@ -53,6 +54,8 @@ class Router:
         self._limits, self._batch_bytes, self._live = limits, limits.batch_bytes, live
         self._partitioner, self._randrange, self._sequences = partitioner, randrange, sequences
         self._brokers: dict[int, BrokerQueue] = {}
+        self._always_first = sequences is None and limits.partition_in_flight == sys.maxsize
+        """The only batch of a partition may be sent, whatever is in flight."""
 
     # ---- records -------------------------------------------------------------------------------------------
 
@@ -99,12 +102,21 @@ class Router:
                 return batch
         live = self._live
         live.sequence += 1
-        batch = queue.open = ProduceBatch(queue, live.sequence, now, explicit)
+        if live.reusable:
+            batch = live.reusable.pop()
+            batch.begin_again(queue, live.sequence, now, explicit)
+        else:
+            batch = ProduceBatch(queue, live.sequence, now, explicit)
         live.batches[batch] = None
+        queue.open = batch
         batch.queued = True
         queue.batches.append(batch)
-        if queue.broker_queue is not None:
-            queue.broker_queue.offer(queue)
+        broker_queue = queue.broker_queue
+        if broker_queue is not None:
+            if self._always_first and queue.candidate is None and len(queue.batches) == 1 and not queue.returned:
+                broker_queue.offer_newest(queue, batch)
+            else:
+                broker_queue.offer(queue)
         return batch
 
     def partition(self, topic: TopicQueues, partition: TopicPartition) -> PartitionQueue:

@@ -23,12 +23,12 @@ from odradek.core.kafka.batch_sequences import stamp_of
 from odradek.core.kafka.fetch_session import FetchRequestSettings, FetchSession
 from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.list_offsets import list_offsets_request, read_list_offsets
-from odradek.core.kafka.produce import OnLeader, bytes_for, encode_records, produce_request, read_produce
+from odradek.core.kafka.produce import OnLeader, bytes_for, encode_records, encode_small, produce_request, read_produce
 from odradek.core.kafka.producer_state import Stamp
 from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import ConfigError, RemoteProtocolError
-from odradek.io.kafka.connection import KafkaConnection, VersionLimits
+from odradek.io.kafka.connection import NO_LIMITS, KafkaConnection, VersionLimits
 from odradek.io.kafka.epoch_check import without_truncated
 from odradek.io.kafka.fetch_exchange import FetchExchange, KnownPartition
 from odradek.io.kafka.log_decoder import KafkaLogDecoder
@@ -48,6 +48,8 @@ __all__ = ["BrokerClientSettings", "KafkaBrokerClient"]
 
 MAX_RESPONSE_BYTES = (1 << 31) - 1
 """Maximum size of a response to Fetch (bytes). What is kept of it is bounded per partition."""
+
+NO_TOPIC_IDS: Mapping[str, bytes] = {}
 
 FETCH_ATTEMPTS = 3
 """Requests for one fetch: a broker may have forgotten a session, or count otherwise."""
@@ -95,6 +97,7 @@ class KafkaBrokerClient:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.broker, self.connection = broker, connection
+        self._address = broker.address
         self._cluster_versions, self._routing, self._on_leader = versions, routing, on_leader
         self._epochs, self._settings, self._clock = epochs, settings, clock
         self._session = FetchSession()
@@ -132,18 +135,20 @@ class KafkaBrokerClient:
             Closed: Nothing was queued.
         """
         timeout_ms = int(self._settings.request_timeout_s * 1000)
-        ids = self._topic_ids({batch.partition.topic for batch in batches})
+        stamp = stamp_of(batches[0]) if batches else None
+        limits, ids = NO_LIMITS, NO_TOPIC_IDS
+        if stamp is not None and stamp.producer.transactions_v2:  # other producers use versions with names
+            ids = self._topic_ids({batch.partition.topic for batch in batches})
+            limits = VersionLimits(topic_ids=bool(ids), transactions_v2=True)
         stamps: list[Stamp | None] = []
 
         def build(versions: BrokerVersions) -> ProduceRequest:
             stamps[:] = map(stamp_of, batches)
             limit, now = self._settings.max_message_bytes, self._now_ms()
-            encoded = [(batch, bytes_for(batch, versions, limit, now)) for batch in batches]
-            return produce_request(encoded, acks=acks, timeout_ms=timeout_ms, topic_ids=ids)
+            for batch in batches:
+                bytes_for(batch, versions, limit, now)
+            return produce_request(batches, acks=acks, timeout_ms=timeout_ms, topic_ids=ids)
 
-        stamp = stamp_of(batches[0]) if batches else None
-        v2 = stamp is not None and stamp.producer.transactions_v2
-        limits = VersionLimits(topic_ids=bool(ids), transactions_v2=v2)
         size = sum([len(batch.encoded or b"") for batch in batches])
         if not acks:
             written: InFlightRequest[Any] = self.connection.submit_decoded(
@@ -156,8 +161,7 @@ class KafkaBrokerClient:
                 response,
                 batches,
                 stamps=stamps,
-                acks=acks,
-                address=self.broker.address,
+                address=self._address,
                 topic_ids=ids,
                 on_leader=self._on_leader,
             )
@@ -166,6 +170,15 @@ class KafkaBrokerClient:
         timeout_s = 2 * self._settings.request_timeout_s
         request = self.connection.submit_built(ProduceRequest, build, size=size, limits=limits, timeout_s=timeout_s)
         return PendingProduce(request, read)
+
+    def produce_plain(
+        self, batches: Sequence[PartitionBatch], *, acks: int, max_message_bytes: int
+    ) -> PendingResult[Sequence[PartitionResult]] | None:
+        """Send small batches, encoded all at once (see `BrokerClient.produce_plain`). Each has a checksum and
+        timestamps, so that it is encoded once: `encoded` is set."""
+        if not encode_small(batches, self.versions, max_message_bytes, self._now_ms()):
+            return None
+        return self.produce(batches, acks=acks)
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
@@ -250,7 +263,9 @@ class KafkaBrokerClient:
 
     def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> LogDecoder:
         """Return a decoder for `fetch` that begins at `position`."""
-        return KafkaLogDecoder(partition, position, options)
+        known = self._routing().partition(partition)
+        epoch = -1 if known is None else known.leader_epoch
+        return KafkaLogDecoder(partition, position, options, self._epochs.of_committed(partition, position, epoch))
 
     # ---- positions ------------------------------------------------------------------------------------------
 

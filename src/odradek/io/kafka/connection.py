@@ -20,7 +20,7 @@ from odradek.wire.kafka.headers import encode_request
 from odradek.wire.kafka.responses import KafkaResponseDecoder
 from odradek.wire.kafka.schema import Request, Response, response_of
 
-__all__ = ["Build", "KafkaConnection", "NewDecoder", "VersionLimits"]
+__all__ = ["NO_LIMITS", "Build", "KafkaConnection", "NewDecoder", "VersionLimits"]
 
 R = TypeVar("R", bound=Response)
 T = TypeVar("T")
@@ -71,7 +71,8 @@ class KafkaConnection:
         options: ConnectionOptions,
     ) -> None:
         self.connection = Connection(host, port, connect=connect, handshake=handshake.begin, options=options)
-        self._handshake, self._client_id, self._timeout_s = handshake, client_id, request_timeout_s
+        self.client_id = client_id
+        self._handshake, self._timeout_s = handshake, request_timeout_s
         self._next_id = 0
 
     def __repr__(self) -> str:
@@ -167,9 +168,8 @@ class KafkaConnection:
 
     def _submit(self, request: _TypedRequest[Any], timeout_s: float | None) -> InFlightRequest[Any]:
         self._renew_session()
-        pending = self.connection.submit_request(
-            request, deadline_s=self._timeout_s if timeout_s is None else timeout_s
-        )
+        deadline_s = self._timeout_s if timeout_s is None else timeout_s
+        pending: InFlightRequest[Any] = self.connection.submit((), None, deadline_s=deadline_s, request=request)
         pending.add_done_callback(partial(self._honour_throttle, request, pending))
         return pending
 
@@ -192,10 +192,6 @@ class KafkaConnection:
         """Return a correlation id: not negative, as those of the handshake are."""
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
         return self._next_id
-
-    @property
-    def client_id(self) -> str | None:
-        return self._client_id
 
 
 def _no_response(version: int, correlation_id: int) -> None:
@@ -221,8 +217,10 @@ class _TypedRequest(Generic[T]):
 
     def encode(self, session: Session) -> tuple[Sequence[Buffer], ResponseDecoder[T] | None]:
         """Choose the version, and encode."""
-        versions = session.versions
-        self.version = version = versions.version(self.api, **self._limits._asdict())
+        versions, limits = session.versions, self._limits
+        self.version = version = versions.version(
+            self.api, topic_ids=limits.topic_ids, transactions_v2=limits.transactions_v2
+        )
         number = self._connection.next_correlation_id()
         buffers = encode_request(self._build(versions), version, number, self._connection.client_id)
         if self._new_decoder is not None:

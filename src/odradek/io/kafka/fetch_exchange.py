@@ -119,7 +119,8 @@ class PartitionExchange:
     def _error(self, step: FetchStep, data: FetchPartitionData, context: str) -> OdradekError:
         if step is FetchStep.TRUNCATED:
             diverging = data.diverging_epoch
-            return LogTruncated(str(self.partition), self.offset, diverging.end_offset, diverging.epoch)
+            end = min(diverging.end_offset, self.offset)  # what was committed may be of an earlier epoch than it says
+            return LogTruncated(str(self.partition), self.offset, end, diverging.epoch)
         error = broker_error(data.error_code, context)
         if step is FetchStep.OUT_OF_RANGE:
             return OffsetOutOfRange(error.code, error.name, context)
@@ -184,8 +185,10 @@ class FetchExchange:
                         on_leader(part.partition, leader.leader_id, leader.leader_epoch, response.node_endpoints)
 
     def record_epochs(self, epochs: LeaderEpochs) -> None:
-        """Record the epochs of what was read."""
+        """Record the epochs of what was read, and forget the one that a position out of range was committed with."""
         for partition, part in self._parts.items():
+            if isinstance(part.fetch.error, OffsetOutOfRange):
+                epochs.forget_committed(partition)
             if part.received and part.decoder.leader_epoch >= 0:
                 epochs.record(partition, part.offset, part.decoder.leader_epoch)
 

@@ -20,16 +20,26 @@ class KafkaLogDecoder(RecordDecoder):
         partition: Which.
         position: Where it begins.
         options: See `DecoderOptions`.
+        committed_epoch: The epoch of the record before `position`, if a group has committed it; -1: not known.
     """
 
-    def __init__(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> None:
+    def __init__(
+        self, partition: TopicPartition, position: Position, options: DecoderOptions, committed_epoch: int = -1
+    ) -> None:
         self.read_committed, self.max_message_bytes = options.read_committed, options.max_message_bytes
         self.needed_bytes = 0
         """The size of the entry at `fetch_position`, if the last response ended in it; else 0 (bytes). Brokers before
         0.10.1 return no more of it than they are asked for."""
         self.checked_epoch = -1
         """The epoch of the leader whose log was found to have everything read so far."""
+        self._committed = position, committed_epoch
         super().__init__(partition, position, options)
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch of the record before `fetch_position`; -1 if it is not known."""
+        position, epoch = self._committed
+        return epoch if self.fetch_position == position else super().leader_epoch
 
     def reset(self, position: Position) -> None:
         """Forget everything not taken, and continue from `position`: see `RecordDecoder.reset`."""

@@ -40,8 +40,8 @@ SILENCE_S = 1.0
 """Time without an answer after which the next broker is asked, too."""
 
 TLS_ATTEMPTS = 3
-"""Attempts, when entering the block, that may fail in the TLS handshake at every address: a listener without TLS closes
-the connection as one that is about to end does."""
+"""Attempts in a row, when entering the block, that may fail in the TLS handshake at every address: a listener without
+TLS closes the connection as one that is about to end does."""
 
 Ask = Callable[[Broker, Callable[[BrokerVersions], MetadataRequest]], Awaitable[MetadataResponse]]
 """Function that sends a Metadata request, made for the versions of the broker. Raises OdradekError."""
@@ -289,14 +289,15 @@ class KafkaMetadata:
     async def _bootstrap_within(self, seconds: float) -> None:
         error: OdradekError | None = None
         with anyio.move_on_after(seconds):
-            attempt = 0
+            attempt = tls_attempts = 0
             while True:
                 try:
                     await self._read_from_any(())
                     return
                 except OdradekError as failed:
                     error = failed
-                    if not error.retriable or (attempt + 1 >= TLS_ATTEMPTS and _fails_in_tls(error)):
+                    tls_attempts = tls_attempts + 1 if _fails_in_tls(error) else 0
+                    if not error.retriable or tls_attempts == TLS_ATTEMPTS:
                         raise
                 await anyio.sleep(self._options.backoff.delay(attempt, random()))
                 attempt += 1

@@ -82,7 +82,7 @@ class KafkaOffsets:
             BrokerError, TransportError, DeadlineError: Not all of them could be read.
             Unsupported: The brokers are older than 0.8.1.
         """
-        group = GroupMetadata(self.group)
+        group, epochs = GroupMetadata(self.group), self._access.epochs
         read: dict[TopicPartition, Offset | None] = {}
 
         async def attempt() -> dict[TopicPartition, Committed]:
@@ -92,6 +92,8 @@ class KafkaOffsets:
             for partition, answer in answers.items():
                 if answer.step is OffsetStep.DONE:
                     read[partition] = answer.offset
+                if answer.offset is not None:
+                    epochs.record_committed(partition, answer.offset.offset, answer.offset.leader_epoch)
             return answers
 
         if partitions:

@@ -17,7 +17,7 @@ from odradek.core.interfaces import Membership, PartitionBatch
 from odradek.core.kafka.batch_sequences import BatchSequences
 from odradek.core.kafka.producer_state import IdempotentProducer
 from odradek.core.kafka.transaction_requests import GroupMetadata
-from odradek.core.kafka.transaction_states import TransactionalProducerState
+from odradek.core.kafka.transaction_states import TransactionalProducerState, may_have_committed
 from odradek.core.kafka.transactions import Outgoing, Transactions
 from odradek.errors import BrokerError, CommitOutcomeUnknown, NotWritten, OdradekError, UsageError
 from odradek.io.kafka.connection import VersionLimits
@@ -198,8 +198,7 @@ class KafkaTransactions(BatchSequences):
         except OdradekError as error:
             self._failures += 1
             self._problem = error
-            if isinstance(outgoing.request, EndTxnRequest) and outgoing.request.committed and error.sent:
-                self._commit_in_doubt = True
+            self._commit_in_doubt |= _commits(outgoing) and error.sent
             if error.retriable:
                 log.info("%s: %s; trying again", self.transactional_id, error)
                 self._machine.connection_lost(anyio.current_time(), delay)
@@ -207,6 +206,7 @@ class KafkaTransactions(BatchSequences):
                 self._machine.fatal(error)
             return
         code = getattr(response, "error_code", 0)
+        self._commit_in_doubt |= _commits(outgoing) and may_have_committed(code)
         self._failures = self._failures + 1 if code else 0
         self._problem = self._problem if code else None
         self._machine.receive(response, anyio.current_time(), delay)
@@ -241,3 +241,7 @@ class KafkaTransactions(BatchSequences):
             return
         self._batches.clear()
         self.producer.identify(new.producer_id, new.epoch, self.transactional_id, transactions_v2=self._v2)
+
+
+def _commits(outgoing: Outgoing) -> bool:
+    return isinstance(outgoing.request, EndTxnRequest) and outgoing.request.committed

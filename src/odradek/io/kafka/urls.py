@@ -53,7 +53,8 @@ def _check_use(scheme: str, options: Security, tls: bool, sasl: bool) -> None:
     """Refuse options that the scheme does not use: what seems encrypted or authenticated must be."""
     if options.sasl_mechanism is not None and not sasl:
         raise ConfigError(f"options named sasl_ have no effect with {scheme}://: use a URL with +sasl")
-    if (options.ssl_cafile or options.ssl_certfile or options.ssl_context) and not tls:
+    files = options.ssl_cafile or options.ssl_certfile
+    if (files or options.ssl_ca_pem or options.ssl_certificate_pem or options.ssl_context) and not tls:
         raise ConfigError(f"options named ssl_ have no effect with {scheme}://: use a URL with +ssl")
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakSet
 
 from odradek.core.interfaces import (
     DecoderOptions,
@@ -21,13 +20,23 @@ from odradek.core.interfaces import (
     PartitionResult,
     PendingResult,
 )
+from odradek.core.produce.batch import are_small
 from odradek.errors import BrokerError, ConfigError, ConnectionLost, MessageTooLarge, RemoteProtocolError
 from odradek.io.connection import Connection
 from odradek.io.requests import InFlightRequest
 from odradek.types import EARLIEST, AtTime, Broker, Position, PositionSpec, TopicPartition
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set, entry_bytes
-from odradek.wire.kafka07.requests import Fetch, MultiFetch, MultiProduce, Offsets, Produce, encode_request
+from odradek.wire.kafka07.requests import (
+    Fetch,
+    MultiFetch,
+    MultiProduce,
+    Offsets,
+    Produce,
+    encode_plain_sets,
+    encode_request,
+    produce_head,
+)
 from odradek.wire.kafka07.responses import (
     ConfirmReply,
     FetchReply,
@@ -41,6 +50,8 @@ __all__ = ["BrokerClientOptions", "Kafka07BrokerClient"]
 
 CONFIRM = encode_request(MultiFetch(()))
 """8 bytes out, 6 bytes back (specification 1.3)."""
+
+CONFIRM_BYTES = b"".join(CONFIRM)
 
 MAX_MESSAGE_BYTES = 1_000_000
 """max.message.size of a 0.7 broker that does not set it (specification 8)."""
@@ -64,6 +75,14 @@ class BrokerClientOptions:
     max_message_bytes: int = MAX_MESSAGE_BYTES
 
 
+class _ProduceHeads(dict[TopicPartition, bytes]):
+    """What the parts of produce requests begin with, by partition; made when first asked for."""
+
+    def __missing__(self, partition: TopicPartition) -> bytes:
+        head = self[partition] = produce_head(partition.topic, partition.partition)
+        return head
+
+
 class Kafka07BrokerClient:
     """Implementation of `core.interfaces.BrokerClient` for 0.7. Its creator runs the `connection`.
 
@@ -75,8 +94,9 @@ class Kafka07BrokerClient:
 
     def __init__(self, broker: Broker, connection: Connection, options: BrokerClientOptions | None = None) -> None:
         self.broker, self.connection, self.options = broker, connection, options or BrokerClientOptions()
-        self._with_tail: WeakSet[LogDecoder] = WeakSet()  # decoders whose partial tail came over
-        self._tail_incarnation = connection.incarnation  # of the connection
+        self._source = object()  # of what came over
+        self._source_incarnation = connection.incarnation  # of the connection
+        self._heads = _ProduceHeads()
 
     def __repr__(self) -> str:
         return f"<Kafka07BrokerClient broker {self.broker.id} {self.connection!r}>"
@@ -142,6 +162,22 @@ class Kafka07BrokerClient:
             deadline_s=self.options.request_timeout_s,
         )
 
+    def produce_plain(
+        self, batches: Sequence[PartitionBatch], *, acks: int, max_message_bytes: int
+    ) -> PendingResult[Sequence[PartitionResult] | None] | None:
+        """Send small batches, encoded all at once (see `BrokerClient.produce_plain`), as one MULTIPRODUCE."""
+        if not are_small(batches):
+            return None
+        runs = [batch.records for batch in batches]
+        heads = [self._heads[batch.partition] for batch in batches]
+        # A message set that is not larger than the limit has no payload that is.
+        frame = encode_plain_sets(heads, runs, CONFIRM_BYTES if acks else b"", max_message_bytes)
+        if frame is None:
+            return None
+        return self.connection.submit(
+            (frame,), ConfirmReply() if acks else None, deadline_s=self.options.request_timeout_s
+        )
+
     async def fetch(self, fetches: Sequence[PartitionFetch], *, max_wait: float = 0.0, min_bytes: int = 1) -> None:
         """Fetch partitions (see `BrokerClient.fetch`): a single one with FETCH, several with MULTIFETCH. 0.7 responds
         at once, so `max_wait` and `min_bytes` are ignored.
@@ -152,11 +188,10 @@ class Kafka07BrokerClient:
         """
         if not fetches:
             return
-        self._drop_old_tails(fetches)
-        incarnation = self.incarnation
-        parts = tuple(
-            [Fetch(f.decoder.partition.topic, f.decoder.partition.partition, f.start(), f.max_bytes) for f in fetches]
-        )
+        if self._source_incarnation != self.incarnation:
+            self._source_incarnation, self._source = self.incarnation, object()
+        source, incarnation = self._source, self.incarnation
+        parts = tuple([_part(fetch, source) for fetch in fetches])
         limit = sum([f.max_bytes for f in fetches])
         pending: InFlightRequest[list[PartResult]] = self.connection.submit(
             encode_request(parts[0] if len(parts) == 1 else MultiFetch(parts)),
@@ -166,23 +201,15 @@ class Kafka07BrokerClient:
         try:
             results = await pending
         finally:
+            if incarnation != self.incarnation:
+                source = None
             for fetch in fetches:
                 fetch.cancel()
-            if incarnation == self.incarnation:
-                self._with_tail.update([f.decoder for f in fetches if _has_tail(f.decoder)])
+                fetch.decoder.source = source
         for fetch, part, (code, received) in zip(fetches, parts, results, strict=True):
             fetch.received = received
             if code:
                 fetch.error = self._error(code, part)
-
-    def _drop_old_tails(self, fetches: Sequence[PartitionFetch]) -> None:
-        if self._tail_incarnation != self.incarnation:
-            self._tail_incarnation = self.incarnation
-            self._with_tail.clear()
-        for fetch in fetches:
-            decoder = fetch.decoder
-            if _has_tail(decoder) and decoder not in self._with_tail:
-                decoder.reset(decoder.position)
 
     def _error(self, code: int, part: Fetch) -> BrokerError:
         return broker_error(code, f"{self.broker.address}: fetch {part.topic}/{part.partition} from {part.offset}")
@@ -230,9 +257,16 @@ def _payloads(records: Any) -> list[bytes | None]:
     return [record if type(record) is bytes else record[0] for record in records]
 
 
-def _has_tail(decoder: LogDecoder) -> bool:
-    """Return True if a decoder keeps bytes behind the last message boundary."""
-    return decoder.fetch_position != decoder.position
+def _part(fetch: PartitionFetch, source: object) -> Fetch:
+    """Return the part of a request. Bytes behind the last message boundary that came from elsewhere are dropped."""
+    decoder = fetch.decoder
+    if decoder.source is not source and decoder.fetch_position != decoder.position:
+        decoder.reset(decoder.position)
+    topic, partition, _ = decoder.partition
+    return _new_part(Fetch, (topic, partition, fetch.start(), fetch.max_bytes))
+
+
+_new_part = tuple.__new__  # without a Python function that names the fields
 
 
 def _time_ms(at: PositionSpec | AtTime) -> int:

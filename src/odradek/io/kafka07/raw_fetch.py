@@ -31,6 +31,7 @@ class _Raw:
     error: OdradekError | None = None
     deferred_bytes = 0
     skipped = 0
+    source: object = None
 
     def __init__(self, partition: TopicPartition, position: int) -> None:
         self.partition = partition

@@ -79,8 +79,9 @@ def move_leader(
         raise ServerError(f"broker {broker_id} has no replica of {topic}-{partition}, brokers {replicas} have")
     order = (broker_id, *(each for each in replicas if each != broker_id))
     if setup.mode == KRAFT:
-        _reassign(brokers[0], topic, partition, order)
-        _elect(brokers[0], topic, partition)
+        # Again and again: a controller may just have been elected, and the replica may have to catch up first.
+        wait_for(f"an order of {topic}-{partition}", lambda: _reassign(brokers[0], topic, partition, order))
+        wait_for(f"an election of a leader of {topic}-{partition}", lambda: _elect(brokers[0], topic, partition))
     else:
         where: dict[str, object] = {"topic": topic, "partition": partition}
         _ask_controller(setup, "/admin/reassign_partitions", {**where, "replicas": order})
@@ -117,29 +118,42 @@ def _leads(broker: KafkaBroker, topic: str, partitions: int) -> bool:
     return len(leaders) == partitions and min(leaders) >= 0
 
 
-def _reassign(broker: KafkaBroker, topic: str, partition: int, replicas: tuple[int, ...]) -> None:
+def _reassign(broker: KafkaBroker, topic: str, partition: int, replicas: tuple[int, ...]) -> bool:
+    """Return whether this was accepted; False if it may be later. Raises ServerError."""
     partitions = (ReassignablePartition(partition_index=partition, replicas=replicas),)
     request = AlterPartitionReassignmentsRequest(topics=(ReassignableTopic(name=topic, partitions=partitions),))
     answer = ask(broker.host, broker.plaintext_port, request, 0)
-    _check("reassignment", answer.error_code, answer.error_message)
-    for each in answer.responses[0].partitions:
-        _check(f"reassignment of {topic}-{partition}", each.error_code, each.error_message)
+    results = [(answer.error_code, answer.error_message)]
+    results += [(each.error_code, each.error_message) for part in answer.responses for each in part.partitions]
+    return all(_accepted(f"reassignment of {topic}-{partition}", *result) for result in results)
 
 
-def _elect(broker: KafkaBroker, topic: str, partition: int) -> None:
+def _elect(broker: KafkaBroker, topic: str, partition: int) -> bool:
+    """Return whether this was accepted; False if it may be later. Raises ServerError."""
     partitions = (TopicPartitions(topic=topic, partitions=(partition,)),)
     request = ElectLeadersRequest(election_type=PREFERRED, topic_partitions=partitions)
     answer = ask(broker.host, broker.plaintext_port, request, 2)
-    _check("election", answer.error_code, None)
-    for each in answer.replica_election_results[0].partition_result:
-        if each.error_code != ErrorCode.ELECTION_NOT_NEEDED:
-            _check(f"election of a leader of {topic}-{partition}", each.error_code, each.error_message)
+    results: list[tuple[int, str | None]] = [(answer.error_code, None)]
+    results += [
+        (each.error_code, each.error_message)
+        for part in answer.replica_election_results
+        for each in part.partition_result
+        if each.error_code != ErrorCode.ELECTION_NOT_NEEDED
+    ]
+    return all(_accepted(f"election of a leader of {topic}-{partition}", *result) for result in results)
 
 
 def _ask_controller(setup: ClusterSetup, path: str, partition: Mapping[str, object]) -> None:
     """Create a node that the controller of ZooKeeper mode acts on and deletes."""
     setup.create(path, {"version": 1, "partitions": [partition]})
     wait_for(f"the controller to delete {path}", lambda: not setup.nodes(path))
+
+
+def _accepted(what: str, code: int, message: str | None) -> bool:
+    if code and ErrorCode(code).retriable:
+        return False
+    _check(what, code, message)
+    return True
 
 
 def _check(what: str, code: int, message: str | None) -> None:

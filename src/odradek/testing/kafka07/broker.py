@@ -17,7 +17,7 @@ from odradek import arguments
 from odradek.errors import Closed, ConfigError, DeadlineError, SessionExpired
 from odradek.testing.kafka07.broker_run import BrokerRun, Settings
 from odradek.testing.kafka07.config import BrokerConfig
-from odradek.testing.process import Lifecycle
+from odradek.testing.process import LOOPBACK, Lifecycle, reserve_port
 from odradek.testing.zookeeper_client import SyncZooKeeperClient
 
 __all__ = ["BrokerStatistics", "Kafka07Broker"]
@@ -106,6 +106,7 @@ class Kafka07Broker(Lifecycle):
             self._remove = weakref.finalize(self, shutil.rmtree, directory, True)
         self.log_dir = Path(directory)
         self._current_run: BrokerRun | None = None
+        self._keeps_port = False
 
     def __repr__(self) -> str:
         run = self._current_run
@@ -132,11 +133,23 @@ class Kafka07Broker(Lifecycle):
         if self.running:
             return
         self.stop()  # raises what ended the last run, if nobody heard of it yet
+        self._reserve_port()
         settings = Settings(self.broker_id, self.host, self.log_dir, self._zookeeper, self._keys)
         run = BrokerRun(settings, self.port)
         run.start()
         self.port = run.port
         self._current_run = run
+
+    def _reserve_port(self) -> None:
+        """Take the port for as long as this object lives, so that nobody else gets it while the broker is down."""
+        if self._keeps_port or self.host != LOOPBACK:
+            return
+        try:
+            self.port, keeper = reserve_port(self.port)
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {self.host}:{self.port}: {error}") from error
+        self._keeps_port = True
+        weakref.finalize(self, keeper.close)
 
     def stop(self) -> None:
         """An orderly shutdown: flush, leave ZooKeeper, mark the logs as clean. Idempotent.

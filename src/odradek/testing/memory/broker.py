@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from copy import copy
+from itertools import islice
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 
-from odradek.core.backoff import Backoff
+from odradek.client.options import Tuning
 from odradek.core.interfaces import (
     DecoderOptions,
     PartitionBatch,
@@ -19,10 +20,10 @@ from odradek.core.interfaces import (
     PartitionResult,
 )
 from odradek.core.produce.batch import as_record
-from odradek.errors import ConnectionLost, MessageTooLarge, OdradekError, OffsetOutOfRange, Unreachable
+from odradek.errors import ConnectionLost, MessageTooLarge, OdradekError, Unreachable
 from odradek.io.notifier import Notifier
-from odradek.testing.memory.faults import Operation
-from odradek.testing.memory.log import MemoryDecoder, MemoryLog, record_bytes
+from odradek.testing.memory.faults import MemoryBatch, MemoryRequest, Operation
+from odradek.testing.memory.log import MemoryDecoder, MemoryLog, compressed_bytes, record_bytes
 from odradek.testing.memory.state import ClusterState
 from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
 
@@ -37,7 +38,7 @@ class MemoryProduce:
 
     def __init__(self, client: MemoryBrokerClient, batches: Sequence[PartitionBatch], acks: int) -> None:
         self.batches, self.acks = tuple(batches), acks
-        self.done = False
+        self.done = self.sent = False
         self._client = client
         self._results: Sequence[PartitionResult] = ()
         self._error: OdradekError | None = None
@@ -64,8 +65,8 @@ class MemoryProduce:
             callback()
 
     def withdraw(self) -> bool:
-        """Take the request back, if there was no connection yet to send it over."""
-        return not self.done and self._client.withdraw(self)
+        """Take the request back, unless it has been sent."""
+        return self._client.withdraw(self)
 
     def __await__(self) -> Generator[Any, Any, Sequence[PartitionResult]]:
         while not self.done:
@@ -82,37 +83,43 @@ class MemoryBrokerClient:
     Args:
         broker: Which.
         state: The cluster.
-        timeout: How long one request may take (s).
-        backoff: Wait between attempts to connect.
+        tuning: How long one request, and connecting, may take, and the wait between attempts to connect.
     """
 
-    def __init__(self, broker: Broker, state: ClusterState, timeout: float, backoff: Backoff) -> None:
+    def __init__(self, broker: Broker, state: ClusterState, tuning: Tuning) -> None:
         self.broker = broker
         self.incarnation = 0
         self.available_at = -math.inf
         """See `BrokerClient.available_at`."""
-        self._state, self._timeout, self._backoff = state, timeout, backoff
+        self._state, self._tuning = state, tuning
         self._start = 0  # the start of the broker in which the connection was made; 0: none was
         self._failures = 0
+        self._lost: OdradekError = ConnectionLost(broker.address, "the broker was stopped", True)
+        self._connecting = anyio.Lock()
         self._requests: deque[MemoryProduce] = deque()
         self._work = Notifier()
 
     # ---- the connection ---------------------------------------------------------------------------------------
 
-    async def _request(self, operation: Operation, partitions: Sequence[TopicPartition]) -> int:
+    async def _request(self, operation: Operation, partitions: Collection[TopicPartition], begun: int = -1) -> int:
         """Wait until the broker serves a request; return the incarnation of the connection. Raises the error of the
-        request as a whole; the connection is lost with it."""
-        incarnation = self.incarnation
+        request as a whole; the connection is lost with it.
+
+        Args:
+            operation: What it is.
+            partitions: What it is about.
+            begun: The incarnation of the connection it was sent over, if it has waited at the broker since then.
+        """
+        incarnation = begun if begun >= 0 else await self._connected()
         try:
-            await self._connect()
-            incarnation, broker = self.incarnation, self.broker.id
             await self._state.serve(
                 operation,
-                self._timeout,
+                self._tuning.request_timeout,
                 what=f"{operation} request to {self.broker.address}",
                 partitions=partitions,
-                broker=broker,
+                broker=self.broker.id,
                 ended=lambda: not self._is_connected(incarnation),
+                again=begun >= 0,
             )
             self._check_connection(incarnation)
         except OdradekError as error:
@@ -121,30 +128,62 @@ class MemoryBrokerClient:
         self._failures = 0
         return incarnation
 
+    async def _connected(self) -> int:
+        """Connect, unless that is done; return the incarnation of the connection. Raises why it cannot be made."""
+        incarnation = self.incarnation
+        if self._is_connected(incarnation):
+            return incarnation
+        async with self._connecting:
+            self._check_incarnation(incarnation)  # all who wait fail with the attempt
+            try:
+                await self._connect()
+            except OdradekError as error:
+                self._disconnect(incarnation, error)
+                raise
+        return incarnation
+
     async def _connect(self) -> None:
         if self._is_connected(self.incarnation):
             return
+        if any(request.sent for request in self._requests):  # the broker was stopped in this very step
+            raise ConnectionLost(self.broker.address, "the broker was stopped", True)
         self._start = 0
         await anyio.lowlevel.checkpoint()
         await anyio.sleep_until(self.available_at)
-        self._start = self._state.start_of(self.broker.id)
+        timeout, what = self._tuning.connect_timeout, f"connecting to {self.broker.address}"
+        await self._state.serve("connect", timeout, what=what, broker=self.broker.id)
+        self._start = self._state.start_of(self.broker)
         if not self._start:
             raise Unreachable("tcp", self.broker.address, "the broker is stopped")
+        for request in self._requests:
+            self._send(request)
 
     def _is_connected(self, incarnation: int) -> bool:
-        return 0 < self._start == self._state.start_of(self.broker.id) and incarnation == self.incarnation
+        return 0 < self._start == self._state.start_of(self.broker) and incarnation == self.incarnation
 
     def _check_connection(self, incarnation: int) -> None:
+        self._check_incarnation(incarnation)
         if not self._is_connected(incarnation):
             raise ConnectionLost(self.broker.address, "the broker was stopped", True)
+
+    def _check_incarnation(self, incarnation: int) -> None:
+        if incarnation != self.incarnation:
+            raise copy(self._lost)
+
+    def cut(self, error: OdradekError, applied: int) -> None:
+        """Lose the connection, if there is one, after carrying out this many of its produce requests."""
+        if self._is_connected(self.incarnation):
+            for request in islice(self._requests, applied):
+                self._apply(request)
+            self._disconnect(self.incarnation, error)
 
     def _disconnect(self, incarnation: int, error: OdradekError) -> None:
         """Lose a connection, unless that has happened: everything outstanding on it fails."""
         if incarnation != self.incarnation:
             return
         self.incarnation += 1
-        self._start = 0
-        self.available_at = anyio.current_time() + self._backoff.delay(self._failures, JITTER)
+        self._start, self._lost = 0, error
+        self.available_at = anyio.current_time() + self._tuning.backoff.delay(self._failures, JITTER)
         self._failures += 1
         outstanding, self._requests = self._requests, deque()
         for request in outstanding:
@@ -153,9 +192,12 @@ class MemoryBrokerClient:
     # ---- produce ----------------------------------------------------------------------------------------------
 
     def encode(self, batch: PartitionBatch, max_message_bytes: int) -> None:
-        """Check the sizes of the records: an in-memory cluster stores records, not bytes."""
-        for record in map(as_record, batch.records):
-            if (size := record_bytes(record)) > max_message_bytes:
+        """Check sizes, those of the records or that of a compressed batch: see `BrokerClient.encode`. A cluster in
+        memory stores records, not bytes."""
+        records = [as_record(record) for record in batch.records]
+        sizes = map(record_bytes, records) if batch.compression == "none" else [compressed_bytes(records)]
+        for size in sizes:
+            if size > max_message_bytes:
                 raise MessageTooLarge(str(batch.partition), -1, size, max_message_bytes, "max_message_bytes")
         batch.encoded = b""
 
@@ -163,12 +205,25 @@ class MemoryBrokerClient:
         """Queue a produce request: see `BrokerClient.produce`."""
         request = MemoryProduce(self, batches, acks)
         self._requests.append(request)
+        if self._is_connected(self.incarnation):
+            self._send(request)
         self._work.notify()
         return request
 
+    def _send(self, request: MemoryProduce) -> None:
+        """Hand a request to the broker, which serves one after the other."""
+        request.sent = True
+        if request.batches:  # with copies of their records: a batch that was written begins again with the same list
+            batches = tuple(MemoryBatch(each.partition, each.records[:], each.compression) for each in request.batches)
+            counts = {batch.partition: len(batch.records) for batch in batches}
+            self._state.receive(MemoryRequest("produce", self.broker.id, counts, batches, request.acks))
+
+    def produce_plain(self, batches: Sequence[PartitionBatch], *, acks: int, max_message_bytes: int) -> None:
+        """Return None: nothing is encoded."""
+
     def withdraw(self, request: MemoryProduce) -> bool:
-        """Take a request back, if there was no connection yet to send it over."""
-        if self._is_connected(self.incarnation) or request not in self._requests:
+        """Take a request back, unless it has been sent."""
+        if request.sent or request not in self._requests:
             return False
         self._requests.remove(request)
         return True
@@ -182,21 +237,31 @@ class MemoryBrokerClient:
             await self._work.wait(version)
 
     async def _serve_produce(self) -> None:
-        first = self._requests[0]
-        partitions = [batch.partition for batch in first.batches]
         try:
+            await self._connected()
+            if not self._requests:  # all were withdrawn before there was a connection
+                return
+            first = self._requests[0]
+            partitions = [batch.partition for batch in first.batches]
             incarnation = await self._request("produce", partitions)
         except OdradekError:
             return  # `_disconnect` passed it on
-        if self._requests and self._requests[0] is first:  # not withdrawn before it was sent
-            results = [self._append(batch) for batch in first.batches]
-            self._state.changed.notify()
+        try:
+            results = self._apply(first)
             lost = self._state.faults.request_error("produce", partitions, self.broker.id, applied=True)
             if lost is not None:
-                self._disconnect(incarnation, lost)
-                return
-            self._requests.popleft()
-            first.resolve(results if first.acks else [PartitionResult(batch.partition) for batch in first.batches])
+                raise lost
+        except OdradekError as error:
+            self._disconnect(incarnation, error)
+            return
+        self._requests.popleft()
+        first.resolve(results if first.acks else [PartitionResult(batch.partition) for batch in first.batches])
+
+    def _apply(self, request: MemoryProduce) -> list[PartitionResult]:
+        """Carry out a request."""
+        results = [self._append(batch) for batch in request.batches]
+        self._state.changed.notify()
+        return results
 
     def _append(self, batch: PartitionBatch) -> PartitionResult:
         partition = batch.partition
@@ -209,48 +274,64 @@ class MemoryBrokerClient:
 
     async def fetch(self, fetches: Sequence[PartitionFetch], *, max_wait: float = 0.0, min_bytes: int = 1) -> None:
         """Fetch partitions: see `BrokerClient.fetch`. Cancellation: safe."""
-        partitions = [fetch.decoder.partition for fetch in fetches]
+        partitions = {fetch.decoder.partition: fetch.max_bytes for fetch in fetches}
         incarnation = await self._request("fetch", partitions)
         if max_wait and min_bytes:
             await self._wait_for_records(fetches, max_wait, incarnation)
+            await self._request("fetch", partitions, incarnation)
+        records_left = math.inf
+        if (cut := self._state.faults.cut_of_fetch(partitions, self.broker.id)) is not None:
+            records_left = cut[0]
         for fetch in fetches:
-            self._read(fetch)
+            records_left -= self._read(fetch, records_left)
+        if cut is not None:
+            self._disconnect(incarnation, cut[1])
+            raise cut[1]
 
     async def _wait_for_records(self, fetches: Sequence[PartitionFetch], max_wait: float, incarnation: int) -> None:
-        changed = self._state.changed
+        """Wait until there is something to answer, the time is over, or a test wants the request to wait or to fail."""
+        changed, faults = self._state.changed, self._state.faults
         deadline = anyio.current_time() + max_wait
+        partitions = [fetch.decoder.partition for fetch in fetches]
         while not any(self._has_answer(fetch) for fetch in fetches):
-            if (left := deadline - anyio.current_time()) <= 0:
+            left = deadline - anyio.current_time()
+            if left <= 0 or not self._is_connected(incarnation) or faults.stops("fetch", partitions, self.broker.id):
                 return
             await changed.wait(changed.version, left)
-            if not self._is_connected(incarnation):
-                error = ConnectionLost(self.broker.address, "the broker was stopped", True)
-                self._disconnect(incarnation, error)
-                raise error
 
     def _has_answer(self, fetch: PartitionFetch) -> bool:
         """Return True if a fetch of this partition brings records or an error."""
         partition = fetch.decoder.partition
-        log, leader = self._state.logs.get(partition), self._state.table.leader(partition)
-        return log is None or leader != self.broker or fetch.decoder.fetch_position != log.end
+        decoder, log = _decoder_of(fetch), self._state.logs.get(partition)
+        server = self._state.replica_of(partition)
+        if server is None and (leader := self._state.table.leader(partition)) is not None:
+            server = leader.id
+        if log is None or server != self.broker.id:
+            return True
+        return decoder.fetch_position != log.end or log.error_at(log.end, decoder.leader_epoch) is not None
 
-    def _read(self, fetch: PartitionFetch) -> None:
-        decoder, partition = fetch.decoder, fetch.decoder.partition
+    def _read(self, fetch: PartitionFetch, max_records: float) -> int:
+        """Answer for one partition. Return how many records that took, at most `max_records`."""
+        decoder, partition = _decoder_of(fetch), fetch.decoder.partition
         position = fetch.start()
         if (error := self._state.error_of("fetch", partition, self.broker.id)) is not None:
             fetch.error = error
-            return
+            return 0
+        if (replica := self._state.replica_of(partition)) not in (None, self.broker.id):
+            fetch.preferred_replica = replica
+            return 0
         log = self._state.logs[partition]
         fetch.high_watermark = fetch.last_stable = log.end
         fetch.log_start = log.start
-        if not log.start <= position <= log.end:
-            context = f"{partition} at {position} (the log has {log.start} to {log.end})"
-            fetch.error = OffsetOutOfRange(1, "OFFSET_OUT_OF_RANGE", context)
-            return
-        assert isinstance(decoder, MemoryDecoder)
+        if (error := log.error_at(position, decoder.leader_epoch)) is not None:
+            fetch.error = error
+            return 0
         records = log.read(position, fetch.max_bytes)
-        decoder.accept(records)
+        if len(records) > max_records:
+            del records[int(max_records) :]
+        decoder.accept(records, log.corrupt, len(log.truncations))
         fetch.received = sum(record_bytes(stored.record) for stored in records)
+        return len(records)
 
     # ---- positions --------------------------------------------------------------------------------------------
 
@@ -273,6 +354,12 @@ class MemoryBrokerClient:
     def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> MemoryDecoder:
         """Return a decoder of this partition's records."""
         return MemoryDecoder(partition, position, options)
+
+
+def _decoder_of(fetch: PartitionFetch) -> MemoryDecoder:
+    decoder = fetch.decoder
+    assert isinstance(decoder, MemoryDecoder)
+    return decoder
 
 
 def _position_of(log: MemoryLog, at: PositionSpec | AtTime) -> Position:

@@ -9,10 +9,10 @@ from odradek.client.options import Tuning
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import ProducerRecord
 from odradek.core.produce.batch import as_record
-from odradek.errors import BrokerError, ConfigError, OdradekError
+from odradek.errors import BrokerError, ConfigError, ConnectionLost, OdradekError
 from odradek.testing.memory.clock import MemoryClock
 from odradek.testing.memory.driver import MemoryDriver
-from odradek.testing.memory.faults import Operation, check_operation
+from odradek.testing.memory.faults import MemoryRequest, Operation, check_operation, check_request
 from odradek.testing.memory.log import MemoryLog, StoredRecord
 from odradek.testing.memory.state import ClusterState
 from odradek.types import Broker, Position, TopicPartition
@@ -84,8 +84,13 @@ class MemoryCluster:
             raise ConfigError(f"topic {topic!r}: {partitions} partitions: it needs at least one")
         if topic in self._state.table.topics:
             raise ConfigError(f"topic {topic!r} exists")
-        brokers = sorted(self._state.brokers)
-        self._state.set_topic(topic, {number: brokers[number % len(brokers)] for number in range(partitions)})
+        self._state.set_topic(topic, self._leaders(range(partitions)))
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """Add partitions to a topic, up to this number. Raises ConfigError if it does not exist or has as many."""
+        if partitions <= (before := len(self._partitions(topic))):
+            raise ConfigError(f"topic {topic!r}: {partitions} partitions: it has {before} already")
+        self._state.add_partitions(topic, self._leaders(range(before, partitions)))
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic with all its records. Raises ConfigError if it does not exist."""
@@ -119,9 +124,32 @@ class MemoryCluster:
         return list(self._log(partition).records)
 
     def delete_records(self, partition: TopicPartition, before: int) -> None:
-        """Delete the records of a partition whose offset is lower than `before`, as retention does."""
+        """Delete the records of a partition whose offset is lower than `before`, as retention does. A client that reads
+        there gets OffsetOutOfRange."""
         self._log(partition).delete_before(before)
         self._state.changed.notify()
+
+    def truncate_log(self, partition: TopicPartition, end: int) -> None:
+        """Lose the records of a partition from the offset `end` on, as the election of a leader does that never had
+        them. A client that has read any of them gets LogTruncated, also when others have taken their offsets. Committed
+        positions stay.
+
+        Raises:
+            ConfigError: There is no such partition.
+        """
+        self._log(partition).truncate(end)
+        self._state.changed.notify()
+
+    def corrupt(self, partition: TopicPartition, offset: int, reason: str = "CRC mismatch") -> None:
+        """Damage a stored record: readers and consumers get CorruptMessage for it, or what their option `corrupt` says.
+
+        Raises:
+            ConfigError: There is no such partition, or no record at this offset.
+        """
+        log = self._log(partition)
+        if not log.start <= offset < log.end:
+            raise ConfigError(f"no record at {offset} of {partition}: it has {log.start} to {log.end}")
+        log.corrupt[offset] = reason
 
     # ---- brokers ----------------------------------------------------------------------------------------------
 
@@ -130,9 +158,14 @@ class MemoryCluster:
         moved to another one. Nothing that it stores is lost."""
         self._state.stop_broker(self._broker(broker))
 
-    def start_broker(self, broker: int) -> None:
-        """Start a stopped broker; it leads what it led before, as far as that was not moved."""
-        self._state.start_broker(self._broker(broker))
+    def start_broker(self, broker: int, *, port: int | None = None) -> None:
+        """Start a stopped broker; it leads what it led before, as far as that was not moved.
+
+        Args:
+            broker: Its id.
+            port: Listen on this port from now on, as a broker does that comes back elsewhere.
+        """
+        self._state.start_broker(self._broker(broker), port)
 
     def move_leader(self, partition: TopicPartition, broker: int) -> None:
         """Let another broker lead a partition.
@@ -143,17 +176,53 @@ class MemoryCluster:
         self._log(partition)
         self._state.set_leader(partition, self._broker(broker))
 
+    def prefer_replica(self, partition: TopicPartition, broker: int | None) -> None:
+        """Let the leader of a partition send consumers and readers to another broker to fetch from (KIP-392), as long
+        as that one runs; None: they fetch from the leader again.
+
+        Raises:
+            ConfigError: There is no such partition or broker.
+        """
+        self._log(partition)
+        if broker is None:
+            self._state.replicas.pop(partition, None)
+        else:
+            self._state.replicas[partition] = self._broker(broker)
+        self._state.changed.notify()
+
+    def cut(self, broker: int, *, error: OdradekError | None = None, applied: int = 0) -> None:
+        """Cut every connection to a broker, of every client, now; clients connect again.
+
+            cluster.cut(1)                                                              # it may have got everything
+            cluster.cut(1, error=ConnectionLost("memory-1:9092", "reset", sent=False))  # it has got nothing
+
+        Args:
+            broker: Its id.
+            error: What the requests get that are outstanding; by default a ConnectionLost that leaves open whether they
+                were carried out.
+            applied: So many produce requests of each connection are carried out first, the oldest ones: only their
+                responses are lost.
+
+        Raises:
+            ConfigError: There is no such broker, or `applied` is negative.
+        """
+        if applied < 0:
+            raise ConfigError(f"applied={applied}: a number of requests is not negative")
+        address = self._state.brokers[self._broker(broker)].address
+        self._state.cut(broker, error or ConnectionLost(address, "the connection was cut", True), applied)
+
     # ---- faults -----------------------------------------------------------------------------------------------
 
     def fail(
         self,
         operation: Operation,
         error: OdradekError,
-        times: int = 1,
+        times: int | None = 1,
         *,
         partition: TopicPartition | None = None,
         broker: int | None = None,
         applied: bool = False,
+        after_records: int | None = None,
     ) -> None:
         """Let the next requests of an operation fail, of any client; nothing of them is carried out.
 
@@ -164,42 +233,167 @@ class MemoryCluster:
         the whole request and the connection it came over.
 
         Args:
-            operation: `connect`, `metadata`, `produce`, `fetch`, `positions`, `join` or `commit`.
+            operation: `connect`, `metadata`, `watch`, `produce`, `fetch`, `positions`, `join`, `committed`, `commit` or
+                `leave`. An error of `watch` (hearing of changed brokers and topics) is final for the client. `connect`
+                is to enter the block of `connect`, or to connect to a broker inside it, which is tried again.
             error: What the client gets. Its attributes (`retriable`, ...) decide what the client does.
-            times: How often.
+            times: How often; None: until `stop_failing` or `heal`.
             partition: Only requests with this partition.
             broker: Only requests to this broker.
             applied: The request is carried out, and only its response is lost, so that a producer has to send its
                 records again without knowing that they are stored. Only for `produce`, and not with a BrokerError.
+            after_records: The connection is lost in the middle of the answer, after so many records. Only for `fetch`,
+                and not with a BrokerError.
 
         Raises:
-            ConfigError: There is no such operation, partition or broker, or the request cannot be `applied`.
+            ConfigError: There is no such operation, partition or broker, `times` is not positive, or the request cannot
+                fail in this way.
         """
+        if times is not None and times < 1:
+            raise ConfigError(f"times={times}: a request fails at least once")
         if applied and (operation != "produce" or isinstance(error, BrokerError)):
             raise ConfigError(
                 f"applied=True with {operation!r} and {error!r}: only a lost response to `produce` can be"
+            )
+        if after_records is not None and (
+            operation != "fetch" or isinstance(error, BrokerError) or applied or after_records < 0
+        ):
+            raise ConfigError(
+                f"after_records={after_records} with {operation!r}, {error!r}: only an answer to `fetch` can break off"
             )
         if partition is not None:
             self._log(partition)
         if broker is not None:
             self._broker(broker)
-        self._state.faults.fail(operation, error, times, partition, broker, applied)
-
-    def delay(self, operation: Operation, seconds: float) -> None:
-        """Let every request of an operation wait before it is served, on the cluster's clock (s); 0 ends it."""
-        check_operation(operation)
-        self._state.faults.delays[operation] = seconds
-
-    def hold(self, operation: Operation) -> None:
-        """Let the requests of an operation wait until `release`; their clients' time limits stay in force."""
-        check_operation(operation)
-        self._state.faults.held.add(operation)
-
-    def release(self, operation: Operation) -> None:
-        """Serve the requests of an operation that were held, and from now on all of them at once."""
-        check_operation(operation)
-        self._state.faults.held.discard(operation)
+        self._state.faults.fail(operation, error, times, partition, broker, applied, after_records)
         self._state.changed.notify()
+
+    def stop_failing(
+        self, operation: Operation, *, partition: TopicPartition | None = None, broker: int | None = None
+    ) -> None:
+        """Forget what `fail` has asked for.
+
+        Args:
+            operation: See `fail`.
+            partition: Only what was asked for this partition.
+            broker: Only what was asked for this broker.
+
+        Raises:
+            ConfigError: There is no such operation, partition or broker.
+        """
+        check_operation(operation)
+        if partition is not None:
+            self._log(partition)
+        if broker is not None:
+            self._broker(broker)
+        self._state.faults.stop_failing(operation, partition, broker)
+
+    def delay(self, operation: Operation, seconds: float, *, broker: int | None = None) -> None:
+        """Let every request of an operation wait before it is served, on the cluster's clock (s); 0 ends it.
+
+        Args:
+            operation: See `fail`.
+            seconds: How long (s).
+            broker: Only requests to this broker: a slow one.
+
+        Raises:
+            ConfigError: There is no such operation or broker.
+        """
+        self._check(operation, broker)
+        self._state.faults.delays[operation, broker] = seconds
+
+    def hold(self, operation: Operation, *, broker: int | None = None) -> None:
+        """Let the requests of an operation wait until `release`; their clients' time limits stay in force.
+
+        Args:
+            operation: See `fail`.
+            broker: Only requests to this broker.
+
+        Raises:
+            ConfigError: There is no such operation or broker.
+        """
+        self._check(operation, broker)
+        self._state.faults.hold(operation, broker)
+
+    def release(self, operation: Operation, *, broker: int | None = None, count: int | None = None) -> None:
+        """Serve the requests of an operation that were held, and from now on all of them at once.
+
+        Args:
+            operation: See `fail`.
+            broker: Only requests that were held for this broker.
+            count: Serve only so many requests, those that wait first, and go on holding the others. Not for `fetch`,
+                which may be held again after it has waited for records.
+
+        Raises:
+            ConfigError: There is no such operation or broker, there is a `count` and nothing is held, or a `broker` and
+                requests are held for every one.
+        """
+        self._check(operation, broker)
+        if broker is not None and count is None and self._state.faults.is_held(operation, None):
+            raise ConfigError(f"{operation!r} is held for every broker: release it without broker=, too")
+        if count is not None and (
+            count < 1 or operation == "fetch" or not self._state.faults.holds_any(operation, broker)
+        ):
+            raise ConfigError(
+                f"count={count} with {operation!r}: release at least one request, of an operation that is held, and "
+                f"that is not 'fetch'"
+            )
+        self._state.faults.release(operation, broker, count)
+        self._state.changed.notify()
+
+    async def wait_for_held(self, operation: Operation, requests: int = 1, *, broker: int | None = None) -> None:
+        """Wait until so many requests of an operation are held or delayed at the same time, so that a test knows that
+        they are under way::
+
+            cluster.hold("commit")
+            tasks.start_soon(consumer.commit)
+            await cluster.wait_for_held("commit")
+
+        Cancellation: safe.
+
+        Raises:
+            ConfigError: There is no such operation or broker.
+        """
+        self._check(operation, broker)
+        faults, changed = self._state.faults, self._state.changed
+        while True:
+            version = changed.version
+            if sum(_is_of(request, operation, broker) for request in faults.waiting) >= requests:
+                return
+            await changed.wait(version)
+
+    async def wait_for_requests(self, operation: Operation, count: int = 1, *, broker: int | None = None) -> None:
+        """Wait until so many requests of an operation have reached the cluster since it was made, whatever became of
+        them. Cancellation: safe.
+
+        Args:
+            operation: See `fail`.
+            count: How many.
+            broker: Only requests to this broker.
+
+        Raises:
+            ConfigError: There is no such operation or broker.
+        """
+        self._check(operation, broker)
+        faults, changed = self._state.faults, self._state.changed
+        while faults.received_by(operation, broker) < count:
+            await changed.wait(changed.version)
+
+    def requests(self, operation: Operation, *, broker: int | None = None) -> list[MemoryRequest]:
+        """Return the requests of an operation that have reached the cluster so far, also those that are held and those
+        that fail: the latest of 100,000 of all operations. Those of `produce` have their records::
+
+            assert [batch.values for batch in cluster.requests("produce")[0].batches] == [[b"one", b"two"]]
+
+        Args:
+            operation: See `fail`.
+            broker: Only requests to this broker.
+
+        Raises:
+            ConfigError: There is no such operation or broker.
+        """
+        self._check(operation, broker)
+        return [request for request in self._state.faults.requests if _is_of(request, operation, broker)]
 
     def heal(self) -> None:
         """End every fault: start all brokers, and forget what `fail`, `delay` and `hold` have asked for."""
@@ -213,6 +407,14 @@ class MemoryCluster:
         """Return the stored positions of a group: where each partition continues. Empty if there is no such group."""
         known = self._state.groups.get(group)
         return {} if known is None else dict(known.committed)
+
+    def set_committed(self, group: str, positions: Mapping[TopicPartition, int]) -> None:
+        """Store positions of a group, as if it had committed them: where its members continue that are given these
+        partitions from now on. Raises ConfigError for a partition that does not exist."""
+        for partition in positions:
+            self._log(partition)
+        stored = {partition: Position(position) for partition, position in positions.items()}
+        self._state.group(group).committed.update(stored)
 
     def members(self, group: str) -> dict[str, frozenset[TopicPartition]]:
         """Return the members of a group by consumer id, each with the partitions that it owns."""
@@ -252,6 +454,15 @@ class MemoryCluster:
 
     # ---- checks -----------------------------------------------------------------------------------------------
 
+    def _check(self, operation: Operation, broker: int | None) -> None:
+        check_request(operation, broker)
+        if broker is not None:
+            self._broker(broker)
+
+    def _leaders(self, numbers: Iterable[int]) -> dict[int, int]:
+        brokers = sorted(self._state.brokers)
+        return {number: brokers[number % len(brokers)] for number in numbers}
+
     def _broker(self, broker: int) -> int:
         if broker not in self._state.brokers:
             raise ConfigError(f"no broker {broker}: there are {', '.join(map(str, self._state.brokers))}")
@@ -266,3 +477,7 @@ class MemoryCluster:
         if (log := self._state.logs.get(partition)) is None:
             raise ConfigError(f"no partition {partition}")
         return log
+
+
+def _is_of(request: MemoryRequest, operation: Operation, broker: int | None) -> bool:
+    return request.operation == operation and broker in (None, request.broker)

@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup
 from odradek.client.options import Tuning
 from odradek.core.interfaces import AnsweringBrokerPolicy, ProducerRecord, Subscription
 from odradek.core.produce.partitioners import KeyHash
-from odradek.errors import Closed, MessageTooLarge, Rejected, Unsupported
+from odradek.errors import Closed, MessageTooLarge, OdradekError, Rejected, Unsupported
 from odradek.testing.memory.admin import MemoryAdmin
 from odradek.testing.memory.broker import MemoryBrokerClient
 from odradek.testing.memory.groups import MemoryMembership, MemoryOffsets
@@ -53,12 +53,14 @@ class MemoryDriver:
     async def __aenter__(self) -> Self:
         await self._state.serve("connect", self._tuning.connect_timeout)
         self._tasks = await anyio.create_task_group().__aenter__()
+        self._state.clients.add(self)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         tasks, self._tasks = self._tasks, None
+        self._state.clients.discard(self)
         self.metadata.is_open = False
         self._state.changed.notify()
         if tasks is not None:
@@ -71,10 +73,20 @@ class MemoryDriver:
         if client is None:
             if self._tasks is None:
                 raise Closed(f"{self!r}: use it in `async with`")
-            client = MemoryBrokerClient(broker, self._state, self._tuning.request_timeout, self._tuning.backoff)
+            client = self.client_of(broker)
             self._clients[broker, purpose] = client
             self._tasks.start_soon(client.run)
         return client
+
+    def client_of(self, broker: Broker) -> MemoryBrokerClient:
+        """Make the client of a broker."""
+        return MemoryBrokerClient(broker, self._state, self._tuning)
+
+    def cut(self, broker: int, error: OdradekError, applied: int) -> None:
+        """Cut the connections of this client to a broker: see `MemoryCluster.cut`."""
+        for client in self._clients.values():
+            if client.broker.id == broker:
+                client.cut(error, applied)
 
     # ---- the rules --------------------------------------------------------------------------------------------
 

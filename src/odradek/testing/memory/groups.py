@@ -183,14 +183,17 @@ class MemoryMembership:
 
     async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position | None]:
         """Return the stored positions; None where none was ever stored."""
-        await anyio.lowlevel.checkpoint()
+        await self._state.serve("committed", self._timeout, partitions=partitions)
         return {partition: self._group.committed.get(partition) for partition in partitions}
 
     async def leave(self) -> None:
-        """Release everything and leave the group, at once."""
+        """Release everything and leave the group, whatever the cluster answers: see `Membership.leave`."""
         session, self._session, self._assigned = self._session, None, None
         if session is not None:
-            self._group.remove(session)
+            try:
+                await self._state.serve("leave", self._timeout)
+            finally:
+                self._group.remove(session)
 
     # ---- joining and following --------------------------------------------------------------------------------
 

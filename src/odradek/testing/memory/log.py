@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import zlib
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
 from odradek.core.interfaces import DecoderOptions, ProducerRecord
-from odradek.errors import CorruptMessage, MessageTooLarge, OdradekError
+from odradek.errors import CorruptMessage, LogTruncated, MessageTooLarge, OdradekError, OffsetOutOfRange
 from odradek.types import Columns, Position, TimestampType, TopicPartition
 
-__all__ = ["MemoryDecoder", "MemoryLog", "StoredRecord", "record_bytes"]
+__all__ = ["MemoryDecoder", "MemoryLog", "StoredRecord", "compressed_bytes", "record_bytes"]
 
 RECORD_OVERHEAD_BYTES = 10
 """Size of a record beyond its value, key and headers (bytes), so that empty ones count, too."""
+
+MAX_REPORTS = 1000
+"""Reports of corrupt records that a decoder keeps, as `core.interfaces.LogDecoder.take_reports` says."""
 
 
 def record_bytes(record: ProducerRecord) -> int:
     """Return what a record counts towards limits (bytes): value, key, headers, and a constant."""
     headers = sum(len(name.encode()) + len(value or b"") for name, value in record.headers)
     return RECORD_OVERHEAD_BYTES + len(record.value or b"") + len(record.key or b"") + headers
+
+
+def compressed_bytes(records: Sequence[ProducerRecord]) -> int:
+    """Return what a compressed batch counts towards limits (bytes): with any compression what zlib makes of it."""
+    headers = [part for record in records for name, value in record.headers for part in (name.encode(), value or b"")]
+    payload = [part for record in records for part in (bytes(RECORD_OVERHEAD_BYTES), record.key, record.value) if part]
+    return len(zlib.compress(b"".join(payload + headers)))
 
 
 class StoredRecord(NamedTuple):
@@ -61,6 +73,10 @@ class MemoryLog:
         self.partition = partition
         self.records: list[StoredRecord] = []
         self.start = self.end = Position(0)
+        self.corrupt: dict[int, str] = {}
+        """What is wrong with a record, by offset, for those that a test has damaged."""
+        self.truncations: list[Position] = []
+        """The end that each truncation left. Their number is the leader epoch."""
 
     def append(self, records: Sequence[ProducerRecord], now_ms: int) -> list[StoredRecord]:
         """Append records; return them as they are stored."""
@@ -75,11 +91,11 @@ class MemoryLog:
     def read(self, position: int, max_bytes: int) -> list[StoredRecord]:
         """Return the records from a position on until they have `max_bytes`; the last may exceed it."""
         records: list[StoredRecord] = []
-        for stored in self.records[position - self.start :]:
+        for row in range(position - self.start, len(self.records)):
             if max_bytes <= 0:
                 break
-            records.append(stored)
-            max_bytes -= record_bytes(stored.record)
+            records.append(self.records[row])
+            max_bytes -= record_bytes(self.records[row].record)
         return records
 
     def at_time(self, timestamp: int) -> Position:
@@ -98,16 +114,43 @@ class MemoryLog:
         del self.records[: start - self.start]
         self.start = Position(start)
 
+    def truncate(self, end: int) -> None:
+        """Drop the records from an offset on, as the election of a leader does that never had them."""
+        end = min(max(self.start, end), self.end)
+        del self.records[end - self.start :]
+        self.corrupt = {offset: reason for offset, reason in self.corrupt.items() if offset < end}
+        self.end = Position(end)
+        self.truncations.append(self.end)
+
+    def error_at(self, position: Position, leader_epoch: int | None) -> OdradekError | None:
+        """Return why a client cannot read on from a position, or None.
+
+        Args:
+            position: The offset that it asks for.
+            leader_epoch: That of the last answer it had; None before the first.
+        """
+        if leader_epoch is not None and position > (end := min(self.truncations[leader_epoch:], default=position)):
+            return LogTruncated(str(self.partition), position, end, leader_epoch)
+        if self.start <= position <= self.end:
+            return None
+        context = f"{self.partition} at {position} (the log has {self.start} to {self.end})"
+        return OffsetOutOfRange(1, "OFFSET_OUT_OF_RANGE", context)
+
 
 class MemoryDecoder:
     """Implements `core.interfaces.LogDecoder` for records: a broker passes them to `accept`."""
 
-    skipped = 0
     deferred_bytes = 0
+    source: object = None
 
     def __init__(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> None:
         self.partition = partition
-        self._max_message_bytes = options.max_message_bytes
+        self.skipped = 0
+        """See `LogDecoder.skipped`."""
+        self.leader_epoch: int | None = None
+        """That of the last answer; None before the first."""
+        self._options = options
+        self._reports: deque[CorruptMessage] = deque(maxlen=MAX_REPORTS)
         self.reset(position)
 
     def reset(self, position: Position) -> None:
@@ -115,6 +158,7 @@ class MemoryDecoder:
         self.position = self.fetch_position = position
         self.error: OdradekError | None = None
         self._records: list[StoredRecord] = []
+        self._corrupt: dict[int, CorruptMessage] = {}
 
     @property
     def pending_bytes(self) -> int:
@@ -128,33 +172,56 @@ class MemoryDecoder:
     def decompress_deferred(self) -> None:
         """Do nothing: nothing is compressed here."""
 
-    def accept(self, records: Sequence[StoredRecord]) -> None:
-        """Accept the next records of the log, up to the first that is too large."""
+    def accept(self, records: Sequence[StoredRecord], corrupt: Mapping[int, str], leader_epoch: int) -> None:
+        """Accept the next records of the log, up to the first that cannot be handed over.
+
+        Args:
+            records: In order, from `fetch_position` on.
+            corrupt: What is wrong with those that are damaged, by offset.
+            leader_epoch: That of the log.
+        """
+        self.leader_epoch = leader_epoch
         for stored in records:
+            if stored.offset in corrupt:
+                self._accept_corrupt(stored, corrupt[stored.offset])
+            elif (size := record_bytes(stored.record)) > (limit := self._options.max_message_bytes):
+                self.error = MessageTooLarge(str(self.partition), stored.offset, size, limit, "max_message_bytes")
+            else:
+                self._records.append(stored)
             if self.error is not None:
                 return
-            if (size := record_bytes(stored.record)) > self._max_message_bytes:
-                partition, limit = str(self.partition), self._max_message_bytes
-                self.error = MessageTooLarge(partition, stored.offset, size, limit, "max_message_bytes")
-                return
-            self._records.append(stored)
             self.position = self.fetch_position = Position(stored.offset + 1)
 
+    def _accept_corrupt(self, stored: StoredRecord, reason: str) -> None:
+        error = CorruptMessage(str(self.partition), stored.offset, reason)
+        if self._options.corrupt == "raw":
+            self._corrupt[len(self._records)] = error
+            self._records.append(stored)
+        elif self._options.corrupt == "skip":
+            self.skipped += 1
+            self._reports.append(error)
+        else:
+            self.error = error
+
     def take(self) -> Columns:
-        """Return everything accepted since the last take, and forget it."""
+        """Return everything accepted since the last take, and forget it. A corrupt record has nothing but its value."""
         taken, self._records = self._records, []
-        keys = [stored.key for stored in taken]
-        headers = [tuple(stored.record.headers) for stored in taken]
+        corrupt, self._corrupt = self._corrupt, {}
+        keys = [None if row in corrupt else stored.key for row, stored in enumerate(taken)]
+        headers = [() if row in corrupt else tuple(stored.record.headers) for row, stored in enumerate(taken)]
         return Columns(
-            [stored.value for stored in taken],
+            [(stored.value or b"") if row in corrupt else stored.value for row, stored in enumerate(taken)],
             [stored.offset for stored in taken],
             [stored.offset + 1 for stored in taken],
             keys=keys if any(key is not None for key in keys) else None,
             headers=headers if any(headers) else None,
             timestamps=[stored.timestamp for stored in taken],
             timestamp_types=[stored.timestamp_type for stored in taken],
+            corrupt=corrupt,
         )
 
     def take_reports(self) -> list[CorruptMessage]:
-        """Return nothing: no message is ever corrupt here."""
-        return []
+        """Return the latest 1000 reports of records skipped since the last call, and forget them."""
+        reports = list(self._reports)
+        self._reports.clear()
+        return reports

@@ -71,12 +71,14 @@ class MemoryMetadata:
         return (await self.refresh()).topics
 
     async def wait_for_newer(self, version: int) -> MemoryRoutingTable:
-        """Wait until the version is larger than this one. Raises Closed when the cluster's block ends. Cancellation:
-        safe."""
+        """Wait until the version is larger than this one. Raises Closed when the cluster's block ends, or an error of
+        `watch`. Cancellation: safe."""
         changed = self._state.changed
         while self.table.version <= version:
             if not self.is_open:
                 raise Closed("the block of the cluster has ended")
+            if (error := self._state.faults.request_error("watch")) is not None:
+                raise error
             await changed.wait(changed.version)
         return self.table
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from math import inf
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
@@ -12,11 +13,14 @@ import anyio.lowlevel
 from odradek.errors import BrokerError, DeadlineError, OdradekError
 from odradek.io.notifier import Notifier
 from odradek.testing.memory.clock import MemoryClock
-from odradek.testing.memory.faults import Faults, Operation
+from odradek.testing.memory.faults import Faults, MemoryRequest, Operation
 from odradek.testing.memory.groups import MemoryGroup
 from odradek.testing.memory.log import MemoryLog
 from odradek.testing.memory.metadata import MemoryRoutingTable
 from odradek.types import Broker, TopicPartition
+
+if TYPE_CHECKING:
+    from odradek.testing.memory.driver import MemoryDriver
 
 __all__ = ["ClusterState"]
 
@@ -28,18 +32,23 @@ class ClusterState:
         self.changed = Notifier()
         self.clock = MemoryClock(self.changed.notify)
         self.faults = Faults()
-        self.brokers = brokers
+        self.brokers = dict(brokers)
+        """All brokers, also stopped ones."""
         self.logs: dict[TopicPartition, MemoryLog] = {}
         self.groups: dict[str, MemoryGroup] = {}
+        self.clients: set[MemoryDriver] = set()
+        """Those that are open."""
+        self.replicas: dict[TopicPartition, int] = {}
+        """The broker that the leader of a partition wants consumers to fetch from."""
         self.table = MemoryRoutingTable(1, dict(brokers))
         """The truth."""
         self.announced = self.table
         """The latest table that every client was told of."""
         self._starts = dict.fromkeys(brokers, 1)
 
-    def start_of(self, broker: int) -> int:
-        """Return the number of a broker's latest start, 0 while it is stopped."""
-        return self._starts[broker] if broker in self.table.brokers else 0
+    def start_of(self, broker: Broker) -> int:
+        """Return the number of a broker's latest start, 0 while nothing listens at this address."""
+        return self._starts[broker.id] if self.table.brokers.get(broker.id) == broker else 0
 
     def now_ms(self) -> int:
         """Return the cluster's time (ms since the epoch)."""
@@ -55,8 +64,16 @@ class ClusterState:
             return error
         if partition not in self.logs:
             return _error(3, "UNKNOWN_TOPIC_OR_PARTITION", partition)
+        if operation == "fetch" and self.replicas.get(partition) == broker:
+            return None
         leader = self.table.leader(partition)
         return None if leader is not None and leader.id == broker else _error(6, "NOT_LEADER_OR_FOLLOWER", partition)
+
+    def receive(self, request: MemoryRequest) -> None:
+        """Take note of a request that has reached the cluster."""
+        self.faults.requests.append(request)
+        self.faults.received[request.operation, request.broker] += 1
+        self.changed.notify()
 
     async def serve(
         self,
@@ -67,26 +84,51 @@ class ClusterState:
         partitions: Collection[TopicPartition] = (),
         broker: int | None = None,
         ended: Callable[[], bool] = lambda: False,
+        again: bool = False,
     ) -> None:
         """Wait as long as an operation is delayed or held, or until `ended`; then raise the error it is to have.
 
+        Takes note of the request, but for one of `produce`, which comes before it is its turn.
+        `again`: it is the same request, which has waited for something else since; it is not delayed a second time.
+
         Raises DeadlineError after `timeout` (s). Cancellation: safe.
         """
+        asked = partitions if isinstance(partitions, Mapping) else dict.fromkeys(partitions, 0)
+        request = MemoryRequest(operation, broker, asked)
+        delay = 0.0
+        if not again:
+            delay = self.faults.delay_of(operation, broker)
+            if operation != "produce":
+                self.receive(request)
         with anyio.move_on_after(timeout):
-            await self._wait(operation, ended)
+            await self._wait(request, delay, ended)
             if (error := self.faults.request_error(operation, partitions, broker)) is not None:
                 raise error
             return
-        raise DeadlineError(what or f"{operation} request", timeout, sent=True)
+        raise DeadlineError(what or f"{operation} request", timeout, sent=operation != "connect")
 
-    async def _wait(self, operation: Operation, ended: Callable[[], bool]) -> None:
+    async def _wait(self, request: MemoryRequest, delay: float, ended: Callable[[], bool]) -> None:
         await anyio.lowlevel.checkpoint()
-        until = self.clock.now() + self.faults.delays.get(operation, 0.0)
-        while not ended():
-            version, held = self.changed.version, operation in self.faults.held
-            if not held and self.clock.now() >= until:
-                return
-            await self.changed.wait(version, inf if held else self.clock.seconds_until(until))
+        operation, broker = request.operation, request.broker
+        until = self.clock.now() + delay
+        if self.clock.now() >= until and self.faults.may_pass(operation, broker):
+            return
+        self.faults.waiting.append(request)
+        self.changed.notify()
+        try:
+            while not ended():
+                version, delayed = self.changed.version, self.clock.now() < until
+                if not delayed and self.faults.may_pass(operation, broker):
+                    return
+                await self.changed.wait(version, self.clock.seconds_until(until) if delayed else inf)
+        finally:
+            _remove(self.faults.waiting, request)
+            self.changed.notify()
+
+    def replica_of(self, partition: TopicPartition) -> int | None:
+        """Return the live broker that consumers are to fetch a partition from instead of its leader, or None."""
+        leader, replica = self.table.leader(partition), self.replicas.get(partition)
+        return None if replica not in self.table.brokers or leader is None or leader.id == replica else replica
 
     # ---- changes ----------------------------------------------------------------------------------------------
 
@@ -94,10 +136,19 @@ class ClusterState:
         """Create a topic with the leader of each partition; None deletes it."""
         others = {name: known for name, known in self.table.leaders.items() if name != topic}
         self.logs = {partition: log for partition, log in self.logs.items() if partition.topic != topic}
+        self.replicas = {partition: broker for partition, broker in self.replicas.items() if partition.topic != topic}
         for number in leaders or ():
             partition = TopicPartition(topic, number)
             self.logs[partition] = MemoryLog(partition)
         self._announce(replace(self.table, leaders=others if leaders is None else {**others, topic: dict(leaders)}))
+
+    def add_partitions(self, topic: str, leaders: Mapping[int, int]) -> None:
+        """Add empty partitions to a topic, each with its leader."""
+        for number in leaders:
+            partition = TopicPartition(topic, number)
+            self.logs[partition] = MemoryLog(partition)
+        known = self.table.leaders
+        self._announce(replace(self.table, leaders={**known, topic: {**known[topic], **leaders}}))
 
     def set_leader(self, partition: TopicPartition, broker: int) -> None:
         """Move a partition; clients find out by asking the former leader, if that is live."""
@@ -109,14 +160,22 @@ class ClusterState:
         else:
             self._replace(table)
 
+    def cut(self, broker: int, error: OdradekError, applied: int) -> None:
+        """Cut every connection to a broker: see `MemoryCluster.cut`."""
+        for client in self.clients:
+            client.cut(broker, error, applied)
+        self.changed.notify()
+
     def stop_broker(self, broker: int) -> None:
         """Stop a broker: its connections are lost."""
         live = {number: address for number, address in self.table.brokers.items() if number != broker}
         self._announce(replace(self.table, brokers=live))
 
-    def start_broker(self, broker: int) -> None:
-        """Start a stopped broker."""
-        self._starts[broker] += broker not in self.table.brokers
+    def start_broker(self, broker: int, port: int | None = None) -> None:
+        """Start a stopped broker, or have one listen on another port: its connections are lost."""
+        if port is not None:
+            self.brokers[broker] = self.brokers[broker]._replace(port=port)
+        self._starts[broker] += self.table.brokers.get(broker) != self.brokers[broker]
         self._announce(replace(self.table, brokers={**self.table.brokers, broker: self.brokers[broker]}))
 
     def _replace(self, table: MemoryRoutingTable) -> None:
@@ -126,6 +185,14 @@ class ClusterState:
     def _announce(self, table: MemoryRoutingTable) -> None:
         self._replace(table)
         self.announced = self.table
+
+
+def _remove(requests: list[MemoryRequest], request: MemoryRequest) -> None:
+    """Remove this one, not one that is equal."""
+    for index, other in enumerate(requests):
+        if other is request:
+            del requests[index]
+            return
 
 
 def _error(code: int, name: str, partition: TopicPartition) -> BrokerError:

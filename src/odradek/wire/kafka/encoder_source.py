@@ -201,6 +201,9 @@ class EncoderSource:
         if not self._run:
             return
         run, self._run = self._run, []
+        if all(fixed.value == "0" and fixed.code == "B" for fixed in run):  # the counts of tagged fields
+            self.source.line(f"{self._append}({bytes(len(run))!r})", run)
+            return
         pack = self.source.constant("pack", _pack(">" + "".join(fixed.code for fixed in run)))
         self.source.line(f"{self._append}({pack}({', '.join(fixed.value for fixed in run)}))", run)
 

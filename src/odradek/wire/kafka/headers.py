@@ -6,13 +6,13 @@ Source: KIP-482, KIP-511, specification 1.3 and 4.5.
 from __future__ import annotations
 
 import struct as binary
-from collections.abc import Iterable
+from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
 from odradek.engine import Buffer
 from odradek.errors import RemoteProtocolError
 from odradek.wire.kafka.decode import decode, decoder
-from odradek.wire.kafka.encode import encoder
+from odradek.wire.kafka.encode import encode, encoder
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.metadata import ApiVersionsResponse
 from odradek.wire.kafka.schema import (
@@ -43,6 +43,7 @@ CONTROLLED_SHUTDOWN = 7  # its key
 WHOLE_BYTES = 4096  # parts of at least this size are passed on, not copied
 
 _SIZE = binary.Struct(">i")
+_REQUEST_START = binary.Struct(">hhi")  # key, version and correlation id begin the header in all of its versions
 _NO_KEYS = bytes(4)
 _UNSUPPORTED_VERSION = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
@@ -88,13 +89,14 @@ def encode_request(
         LocalProtocolError: The request cannot be encoded in this version.
         ValueError: There is no such version.
     """
-    header = RequestHeader(
-        request_api_key=request.SPEC.key,
-        request_api_version=version,
-        correlation_id=correlation_id,
-        client_id=client_id,
-    )
-    return _frame(header, request, version)
+    start = _REQUEST_START.pack(request.SPEC.key, version, correlation_id)
+    return _frame(start + _header_end(header_version(type(request), version), client_id), request, version)
+
+
+@lru_cache(maxsize=100)
+def _header_end(version: int, client_id: str | None) -> bytes:
+    """Return what follows the correlation id in the header of a request: the same in every request of a client."""
+    return encode(RequestHeader(client_id=client_id), version)[_REQUEST_START.size :]
 
 
 def decode_response(cls: type[R], version: int, frame: Buffer) -> tuple[R, int]:
@@ -128,21 +130,22 @@ def _refused_version(cls: type[R], frame: Buffer, start: int) -> R:
 
 def encode_response(response: Response, version: int, correlation_id: int) -> list[Buffer]:
     """Encode a frame of a response, as `encode_request` does for a request."""
-    return _frame(ResponseHeader(correlation_id=correlation_id), response, version)
+    header = encode(ResponseHeader(correlation_id=correlation_id), header_version(type(response), version))
+    return _frame(header, response, version)
 
 
 # ---- frames -------------------------------------------------------------------------------------------------
 
 
-def _frame(header: Message, body: Request[Any] | Response, version: int) -> list[Buffer]:
-    parts: list[Buffer] = []
-    encoder(type(header), header_version(type(body), version))(header, parts.append)
+def _frame(header: bytes, body: Request[Any] | Response, version: int) -> list[Buffer]:
+    parts: list[Buffer] = [header]
     encoder(type(body), version)(body, parts.append)
-    size = _SIZE.pack(sum(map(len, parts)))
-    return _joined([size, *parts])
+    size = sum(map(len, parts))
+    parts.insert(0, _SIZE.pack(size))
+    return [b"".join(parts)] if size < WHOLE_BYTES else _joined(parts)
 
 
-def _joined(parts: Iterable[Buffer]) -> list[Buffer]:
+def _joined(parts: list[Buffer]) -> list[Buffer]:
     """Join adjacent small buffers."""
     joined: list[Buffer] = []
     small: list[Buffer] = []

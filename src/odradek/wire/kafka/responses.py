@@ -99,7 +99,7 @@ class KafkaResponseDecoder(FrameDecoder, Generic[R]):
         self._frame += part
 
     def _end(self) -> None:
-        self._response, correlation_id = decode_response(self._cls, self._version, self._frame)
+        self._response, correlation_id = decode_response(self._cls, self._version, bytes(self._frame))
         self._frame.clear()
         if correlation_id != self._correlation_id:
             raise RemoteProtocolError(

@@ -343,13 +343,14 @@ def message(
 
 def response_of(request: type[Request[R_co]]) -> type[R_co]:
     """Return the response that belongs to a request."""
-    if (response := _responses.get(request)) is None:
+    response: type[R_co] | None = _responses.get(request)
+    if response is None:
         (declared,) = get_args(vars(request)["__orig_bases__"][0])
         response = _responses[request] = vars(sys.modules[request.__module__])[declared.__forward_arg__]
-    return cast(type[R_co], response)
+    return response
 
 
-_responses: dict[type[Request[Any]], type[Response]] = {}
+_responses: dict[type[Request[Any]], Any] = {}
 
 
 @dataclass(frozen=True, slots=True)

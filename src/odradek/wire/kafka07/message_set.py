@@ -129,6 +129,9 @@ class MessageSetDecoder:
         options: Limits (bytes); what to do about damage: `fail`, `skip` or `raw`; and whether to defer.
     """
 
+    source: object = None
+    """A mark of the broker client that fed it last (`LogDecoder.source`)."""
+
     def __init__(self, partition: TopicPartition, position: Position, options: DecodingOptions) -> None:
         if options.corrupt not in ("fail", "skip", "raw"):
             raise ConfigError(f"corrupt={options.corrupt!r} is not one of fail, skip, raw")
@@ -205,9 +208,10 @@ class MessageSetDecoder:
 
     def take(self) -> Columns:
         """Give up everything decoded since the last take. May be empty."""
-        taken = Columns(*self._rows.take(), corrupt=self._corrupt)
+        taken = self._rows.take()
+        columns = Columns.of(taken, self._corrupt) if self._corrupt else Columns.of(taken)
         self._begin_rows()
-        return taken
+        return columns
 
     def take_reports(self) -> list[CorruptMessage]:
         """Return the reports of messages skipped since the last call, the latest 1000. A reset keeps them."""
@@ -241,7 +245,7 @@ class MessageSetDecoder:
 
     def _begin_rows(self) -> None:
         self._first = self._at  # the position of the first of them, if there is one
-        self._corrupt: dict[int, CorruptMessage] = {}
+        self._corrupt: dict[int, CorruptMessage] | None = None
         self._decoded_bytes = 0
 
     @property
@@ -264,11 +268,15 @@ class MessageSetDecoder:
 
     def _decode(self, data: memoryview, start: int) -> None:
         """Decode everything from `start`, where an entry begins, and keep the tail."""
-        base = self._at - start
+        base, stop, rows = self._at - start, len(data), self._rows
         while True:
-            self._mark_first()
-            end = self._rows.decode_run(data, start, len(data), base, self._max_entry)
-            self._advance(end - start)
+            if not len(rows):
+                self._first = self._at
+            end = rows.decode_run(data, start, stop, base, self._max_entry)
+            self._decoded_bytes += end - start
+            self._at = base + end
+            if end == stop:
+                return
             start = end
             size = entry_size(data, start, self._max_entry)
             if isinstance(size, ParseStop):
@@ -282,8 +290,7 @@ class MessageSetDecoder:
                 return
             self._add_entry(entry)
             start += size
-        if size is not ParseStop.END:
-            self._continue(data[start:])
+        self._continue(data[start:])
 
     def _continue(self, data: memoryview) -> int:
         """Collect an entry that spans feeds, and add it when it is whole: then `_head` is empty again.
@@ -364,6 +371,7 @@ class MessageSetDecoder:
         """Add the rows of one entry, some of which are damaged, as the option `corrupt` says."""
         if self._options.corrupt == "raw":
             row = len(self._rows)
+            self._corrupt = self._corrupt or {}
             self._corrupt.update((row + i, self._corrupt_message(reason)) for i, reason in damaged.items())
             self._add_rows(values, range(len(values)), end)
         elif self._options.corrupt == "skip":

@@ -5,12 +5,24 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from odradek import engine
 from odradek.engine import Buffer
 from odradek.errors import LocalProtocolError, RemoteProtocolError
 
-__all__ = ["Fetch", "MultiFetch", "MultiProduce", "Offsets", "Produce", "Request", "decode_request", "encode_request"]
+__all__ = [
+    "Fetch",
+    "MultiFetch",
+    "MultiProduce",
+    "Offsets",
+    "Produce",
+    "Request",
+    "decode_request",
+    "encode_plain_sets",
+    "encode_request",
+    "produce_head",
+]
 
 
 class Produce(NamedTuple):
@@ -81,6 +93,38 @@ def encode_request(request: Request) -> list[Buffer]:
     return [size.to_bytes(4, "big") + buffers[0], *buffers[1:]]
 
 
+def produce_head(topic: str, partition: int) -> bytes:
+    """Return what a part of a produce begins with, for `encode_plain_sets`.
+
+    Raises:
+        LocalProtocolError: The topic or the number does not fit into its field.
+    """
+    try:
+        return _topic(topic) + struct.pack(">i", partition)
+    except (struct.error, UnicodeEncodeError) as error:
+        raise LocalProtocolError(f"{topic!r}/{partition} cannot be written: {error}") from None
+
+
+def encode_plain_sets(heads: Sequence[bytes], runs: Sequence[Sequence[Any]], tail: bytes, max_set: int) -> bytes | None:
+    """Return the frame of a MULTIPRODUCE of records that are not compressed, in one buffer, and `tail` behind it.
+
+    The same bytes as `encode_request` and `message_set.encode_set` make, for a fraction of what a small part costs.
+
+    Args:
+        heads: The `produce_head` of each part; at most 32,767.
+        runs: The records of each part: payloads, or tuples that begin with one.
+        tail: What is sent right behind the frame.
+        max_set: The most that the message set of one part may have (bytes).
+
+    Returns:
+        None: A message set has more, a payload is no `bytes`, or the frame would be too large.
+    """
+    try:
+        return engine.active.encode_frame(_count(_MULTIPRODUCE, heads), heads, runs, tail, max_set)
+    except (OverflowError, TypeError, struct.error):
+        return None
+
+
 def decode_request(body: Buffer) -> Request:
     """Return the request in a frame's body (without its size).
 
@@ -130,7 +174,8 @@ def _topic(topic: str) -> bytes:
 
 
 def _fetch(part: Fetch) -> bytes:
-    return _topic(part.topic) + _PARTITION_LONG_INT.pack(part.partition, part.offset, part.max_bytes)
+    topic, partition, offset, max_bytes = part
+    return _topic(topic) + _PARTITION_LONG_INT.pack(partition, offset, max_bytes)
 
 
 def _summary(request: Request) -> str:

@@ -86,6 +86,7 @@ def broker_error(code: int, context: str = "") -> BrokerError:
 
 _HEADER = struct.Struct(">ih")  # size (its two error bytes included), error code
 _EMPTY_PART = _HEADER.size
+_read_header = _HEADER.unpack_from
 _EMPTY = _HEADER.pack(2, 0)
 
 
@@ -122,6 +123,9 @@ class PartResult(NamedTuple):
     received: int
 
 
+_new_result = tuple.__new__  # without a Python function that names the fields
+
+
 class FetchReply:
     """Decodes one FETCH response.
 
@@ -129,6 +133,11 @@ class FetchReply:
         sinks: Exactly one: takes the log bytes as they arrive.
         limit: Maximum of log bytes that can answer the request.
     """
+
+    _opened = True
+    """The next header is one of a part, and no longer that of the whole response."""
+    _is_exact = False
+    """The parts together have as many log bytes as were announced."""
 
     def __init__(self, sinks: Iterable[LogBytesSink], limit: int) -> None:
         self.done = False
@@ -156,45 +165,55 @@ class FetchReply:
         Raises:
             RemoteProtocolError: The bytes are not an answer to the request. Feed no more.
         """
-        used = 0
-        while used < len(data) and not self.done:
-            used = self._take_body(data, used) if self._missing else self._take_header(data, used)
+        used, end = 0, len(data)
+        while used < end and not self.done:
+            if missing := self._missing:
+                start = used
+                used = end if missing > end - start else start + missing
+                self._missing = missing - (used - start)
+                self._sinks[len(self._results)].feed(data[start:used])
+                if not self._missing:
+                    self._end_part()
+            elif self._header or end - used < _EMPTY_PART:
+                used += self._collect_header(data[used : used + _EMPTY_PART - len(self._header)])
+            else:
+                size, error_code = _read_header(data, used)
+                used += _EMPTY_PART
+                self._on_header(size - 2, error_code)
         return used
 
-    def _take_header(self, data: memoryview, start: int) -> int:
-        if not self._header and len(data) - start >= _HEADER.size:
-            size, error_code = _HEADER.unpack_from(data, start)
-            self._on_header(size - 2, error_code)
-            return start + _HEADER.size
-        part = data[start : start + _HEADER.size - len(self._header)]
+    def _collect_header(self, part: memoryview) -> int:
+        """Take a part of a header that arrives in parts. Return how many bytes it is."""
         self._header += part
-        if len(self._header) == _HEADER.size:
+        if len(self._header) == _EMPTY_PART:
             size, error_code = _HEADER.unpack(self._header)
             self._header.clear()
             self._on_header(size - 2, error_code)
-        return start + len(part)
+        return len(part)
 
     def _on_header(self, size: int, error_code: int) -> None:
+        if not self._opened:
+            self._open(size, error_code)
+            return
         if not 0 <= size <= self._allowed:
             raise RemoteProtocolError(f"{size} bytes of log in answer to a request for at most {self._allowed}")
         if size and error_code:
             raise RemoteProtocolError(f"error code {error_code} together with {size} bytes of log")
         self._allowed -= size
         self._error_code, self._size, self._missing = error_code, size, size
+        if self._is_exact and self._allowed and len(self._results) + 1 == len(self._sinks):
+            raise RemoteProtocolError(f"the parts are {self._allowed} bytes shorter than announced")
         if not size:
             self._end_part()
 
-    def _take_body(self, data: memoryview, start: int) -> int:
-        stop = min(start + self._missing, len(data))
-        self._missing -= stop - start
-        self._sinks[len(self._results)].feed(data[start:stop])
-        if not self._missing:
-            self._end_part()
-        return stop
+    def _open(self, size: int, error_code: int) -> None:
+        """Take the header of the whole response, which a MULTIFETCH alone has."""
+        raise NotImplementedError
 
     def _end_part(self) -> None:
-        self._results.append(PartResult(self._error_code, self._size))
-        self.done = len(self._results) == len(self._sinks)
+        results = self._results
+        results.append(_new_result(PartResult, (self._error_code, self._size)))
+        self.done = len(results) == len(self._sinks)
 
 
 class MultiFetchReply(FetchReply):
@@ -205,16 +224,10 @@ class MultiFetchReply(FetchReply):
         limit: Maximum of log bytes that can answer the whole request.
     """
 
-    def __init__(self, sinks: Iterable[LogBytesSink], limit: int) -> None:
-        super().__init__(sinks, limit)
-        self._opened = False
+    _opened = False
+    _is_exact = True
 
-    def _on_header(self, size: int, error_code: int) -> None:
-        if self._opened:
-            super()._on_header(size, error_code)
-            if len(self._results) + bool(self._missing) == len(self._sinks) and self._allowed:
-                raise RemoteProtocolError(f"the parts are {self._allowed} bytes shorter than announced")
-            return
+    def _open(self, size: int, error_code: int) -> None:
         self._opened = True
         empty = _EMPTY_PART * len(self._sinks)
         if error_code or not empty <= size <= empty + self._allowed:

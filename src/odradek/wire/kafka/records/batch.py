@@ -148,6 +148,6 @@ def control_type(batch: BatchHeader, body: memoryview | bytes) -> int | None:
     """Return the type of the control record of a control batch: 0 abort, 1 commit; None: it cannot be read."""
     records = engine.active.RecordBuilder()
     records.decode_batch(body, 0, len(body), min(batch.record_count, 1), 0, batch.last_offset_delta, 0, 0, False)
-    keys = records.take()[3]
+    keys = records.take().keys
     key = None if keys is None else keys[0]
     return None if key is None or len(key) < 4 else int.from_bytes(key[2:4], "big", signed=True)

@@ -56,6 +56,9 @@ class RecordDecoder:
     _error: OdradekError | None
     _failed: bool
 
+    source: object = None
+    """A mark of the broker client that fed it last (`LogDecoder.source`)."""
+
     def __init__(self, partition: TopicPartition, position: Position, options: DecodingOptions) -> None:
         if options.corrupt not in ("fail", "skip", "raw"):
             raise ConfigError(f"corrupt={options.corrupt!r} is not one of fail, skip, raw")

@@ -87,8 +87,7 @@ class EntryDecoder:
 
     def take(self) -> Columns:
         """Return all rows, and forget them."""
-        values, positions, nexts, keys, headers, times, types = self._rows.take()
-        taken = Columns(values, positions, nexts, None, keys, headers, times, types, self._corrupt)
+        taken = Columns.of(self._rows.take(), self._corrupt)
         self._corrupt, self.decoded_bytes = {}, 0
         return taken
 

@@ -1,0 +1,40 @@
+"""`odradek pipeline accept`: go on with the tables that are there now."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from odradek.cli.options import JSON, examples
+from odradek.cli.output import echo_json
+from odradek.cli.pipeline.options import FILE, FLOW, load_flows, needs_extra
+
+__all__ = ["accept"]
+
+
+@click.command(epilog=examples("odradek pipeline accept pipeline.toml --flow orders"))
+@FILE
+@FLOW
+@JSON
+@needs_extra
+def accept(file: str, flows: tuple[str, ...], as_lines: bool) -> int:
+    """Go on with what is at sink.path now, although it is not the table that was written last.
+
+    A run refuses a table that is gone, another one, or an older version. After this it continues where the table that
+    is there ends; where there is none, it makes a new one from the start of the logs. Dead letters of batches that are
+    read again come twice.
+    """
+    from odradek.pipeline.commits import forget
+
+    loaded, names = load_flows(file, flows)
+    for name in names:
+        known = forget(Path(loaded.run.state), name)
+        if as_lines:
+            echo_json({"flow": name, "forgotten": None if known is None else asdict(known)})
+        elif known is None:
+            click.echo(f"{name}: nothing was remembered")
+        else:
+            click.echo(f"{name}: forgotten: batch {known.batch} at {known.location}")
+    return 0

@@ -1,0 +1,111 @@
+"""The background tasks in which a producer asks its cluster: for partitions, for routing tables, for its identity.
+
+Records wait meanwhile, as long as they may; what is learned is applied to the accumulator.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+
+import anyio
+
+from odradek.client.producer.sender import SenderHost
+from odradek.core.backoff import Backoff
+from odradek.core.interfaces import ClusterMetadata, ProducerSequences, RoutingTable
+from odradek.core.produce.accumulator import Accumulator
+from odradek.core.produce.partition_queue import TopicQueues
+from odradek.errors import Closed, OdradekError
+
+__all__ = ["ClusterLookups"]
+
+
+class ClusterLookups:
+    """Looks up what the accumulator needs to know.
+
+    Args:
+        metadata: Of the cluster.
+        accumulator: That of the producer.
+        backoff: Wait between attempts after a failure.
+        host: The producer.
+        on_identified: Called when the producer has an identity.
+    """
+
+    def __init__(
+        self,
+        metadata: ClusterMetadata,
+        accumulator: Accumulator,
+        backoff: Backoff,
+        host: SenderHost,
+        on_identified: Callable[[], None],
+    ) -> None:
+        self._metadata, self._accumulator, self._backoff = metadata, accumulator, backoff
+        self._host, self._on_identified = host, on_identified
+        self._refreshing = self._identifying = False
+
+    def start(self) -> None:
+        """Apply the routing table, and every newer one from now on."""
+        self._host.apply(self._accumulator.route(self._metadata.table))
+        self._host.spawn(self._follow_table)
+
+    def load_topic(self, topic: TopicQueues) -> None:
+        """Look up the partitions of a topic until there is an answer."""
+        self._host.spawn(self._load_topic, topic)
+
+    def refresh(self) -> None:
+        """Read the routing table again, unless a read is under way."""
+        if not self._refreshing:
+            self._refreshing = True
+            self._host.spawn(self._refresh)
+
+    def identify(self, sequences: ProducerSequences) -> None:
+        """Ask for an identity until there is one, unless that is under way."""
+        if not self._identifying:
+            self._identifying = True
+            self._host.spawn(self._identify, sequences)
+
+    async def _load_topic(self, topic: TopicQueues) -> None:
+        failures = 0
+        while True:
+            try:
+                table = await self._metadata.table_for_topic(topic.name, create=True)
+                break
+            except Closed:
+                raise
+            except OdradekError as error:
+                topic.why = str(error)
+            await anyio.sleep(self._backoff.delay(failures, random.random()))
+            failures += 1
+        self._update_table(table)
+        topic.registered = bool(table.registered(topic.name))
+        self._host.apply(self._accumulator.learned(topic))
+
+    async def _follow_table(self) -> None:
+        while True:
+            self._update_table(await self._metadata.wait_for_newer(self._accumulator.table.version))
+
+    async def _refresh(self) -> None:
+        try:
+            with suppress(OdradekError):  # the next stale answer asks again
+                self._update_table(await self._metadata.refresh())
+        finally:
+            self._refreshing = False
+
+    def _update_table(self, table: RoutingTable) -> None:
+        if table.version > self._accumulator.table.version:
+            self._host.apply(self._accumulator.route(table))
+
+    async def _identify(self, sequences: ProducerSequences) -> None:
+        failures = 0
+        while not sequences.ready:
+            try:
+                await sequences.identify()
+            except OdradekError as error:
+                if not error.retriable:
+                    self._host.fail(error)
+                    return
+                await anyio.sleep(self._backoff.delay(failures, random.random()))
+                failures += 1
+        self._identifying = False
+        self._on_identified()

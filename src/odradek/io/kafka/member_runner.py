@@ -1,0 +1,349 @@
+"""Runs a group member: carries out what it decides, and reports the results to it.
+
+`core.kafka.member` decides, or where brokers assign `core.kafka.consumer_group_member` (KIP-848). A task of the cluster
+sends requests and reads metadata; steps for the listener wait until `next_step` returns them.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from random import random
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import anyio
+
+from odradek.core.interfaces import Subscription
+from odradek.core.kafka.consumer_group_member import ConsumerGroupMember, ConsumerGroupState
+from odradek.core.kafka.group_effects import (
+    Assign,
+    Compute,
+    Effect,
+    Fail,
+    GroupCoordinator,
+    Lost,
+    ResolveTopics,
+    Revoke,
+    Send,
+)
+from odradek.core.kafka.group_protocol import GroupProtocol, assignors_of, falls_back
+from odradek.core.kafka.member import Member
+from odradek.core.kafka.member_states import ClassicMemberState, MemberSettings
+from odradek.core.kafka.transaction_requests import GroupMetadata
+from odradek.errors import OdradekError
+from odradek.io.kafka.connection import KafkaConnection
+from odradek.io.kafka.group_topics import GroupTopics, replica_racks
+from odradek.io.kafka.heartbeat_thread import Heartbeat, HeartbeatThread
+from odradek.io.kafka.offsets import CoordinatorAccess
+from odradek.io.notifier import Notifier
+from odradek.types import Broker, TopicPartition
+from odradek.wire.kafka.messages.groups import JoinGroupRequest, SyncGroupRequest
+from odradek.wire.kafka.schema import Response
+
+__all__ = ["MemberRunner", "Spawn"]
+
+log = logging.getLogger("odradek.group")
+
+Spawn = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
+"""Function that runs a coroutine function in the background, until it returns or the cluster is closed."""
+
+T = TypeVar("T")
+
+
+class MemberRunner:
+    """Runs one member, from `start` to the end of `leave`.
+
+    Args:
+        access: The way to the coordinator.
+        topics: The topics of the group.
+        subscription: The group and its topics.
+        settings: Timeouts.
+        spawn: Runs what keeps the member in its group.
+        number: Tells members of one cluster apart: each has a connection of its own.
+        on_lost: Called when partitions are to be given up at once, instead of all steps that have not been returned.
+
+    Raises:
+        ConfigError: The subscription names an unknown assignor.
+    """
+
+    def __init__(
+        self,
+        access: CoordinatorAccess,
+        topics: GroupTopics,
+        subscription: Subscription,
+        settings: MemberSettings,
+        *,
+        spawn: Spawn,
+        number: int,
+        on_lost: Callable[[frozenset[TopicPartition]], None],
+    ) -> None:
+        self._access, self._topics, self._spawn, self._on_lost = access, topics, spawn, on_lost
+        self._subscription, self._settings = subscription, settings
+        self._assignors = assignors_of(subscription.assignors)
+        self._group, self._purpose = subscription.group, f"group {subscription.group} member {number}"
+        self.member = self._make_member(GroupProtocol.CLASSIC)  # until `start` says what the brokers have
+        self.problem = ""
+        """The last error, until a request succeeds; empty while nothing is wrong."""
+        self._steps: deque[Revoke | Assign] = deque()
+        self._decided = Notifier()  # there is something to do for the listener
+        self._reported = Notifier()  # the member may have something to do
+        self._started = self._leaving = self._ended = False
+        self._sending: Send | None = None
+        self._broker: Broker | None = None  # to which the connection of this member leads
+        self._error: Exception | None = None
+        self._failures = 0
+        self._heartbeats = HeartbeatThread(
+            subscription.group,
+            access.connections.for_thread,
+            interval_s=settings.heartbeat_interval_s,
+            max_blocked_s=subscription.max_blocked_s,
+            rebalance_timeout_s=settings.rebalance_timeout_s,
+        )
+
+    def start(self, protocol: GroupProtocol) -> None:
+        """Start the member, unless it was started before."""
+        if not self._started:
+            self._started = True
+            self.member = self._make_member(protocol)
+            self._spawn(self._run)
+
+    async def next_step(self) -> Revoke | Assign:
+        """Wait for the next step of the listener, and return it. Cancellation: safe.
+
+        Raises:
+            Exception: The member has failed with it.
+        """
+        while True:
+            version = self._decided.version
+            if self._error is not None:
+                raise self._error
+            if self._steps:
+                return self._steps.popleft()
+            await self._decided.wait(version)
+
+    def revoked(self, step: Revoke) -> None:
+        """Take in that the listener has given up the partitions of a step."""
+        self.member.revoked(step)
+        self._reported.notify()
+
+    def commit_refused(self, token: GroupMetadata, code: int) -> None:
+        """Take in the error code of a commit of this generation."""
+        self.member.commit_refused(token, code)
+        self._reported.notify()
+
+    async def leave(self) -> None:
+        """Leave the group. Does nothing if it never joined. Cancellation: it leaves in the background."""
+        self._steps.clear()
+        if not self._started:
+            return
+        self._leaving = True
+        self._reported.notify()
+        while not self._ended:
+            await self._decided.wait(self._decided.version)
+
+    async def retry(self, call: Callable[[], Awaitable[T]], needed: Callable[[], bool] = lambda: True) -> T | None:
+        """Repeat a call after passing errors; return its result, or None once it is not needed any more."""
+        attempt = 0
+        while needed():
+            try:
+                return await call()
+            except OdradekError as error:
+                if not error.retriable:
+                    raise
+                self._report_problem(error)
+            await anyio.sleep(self._access.backoff.delay(attempt, random()))
+            attempt += 1
+        return None
+
+    def _report_problem(self, error: OdradekError) -> None:
+        if not self.problem:
+            log.warning("%s: %s; trying again", self._group, error)
+        self.problem = str(error)
+
+    def _make_member(self, protocol: GroupProtocol) -> Member | ConsumerGroupMember:
+        topics = self._topics.selected()
+        if protocol is GroupProtocol.CLASSIC:
+            return Member(self._settings, self._assignors, topics)
+        if self._subscription.include is None:
+            return ConsumerGroupMember(self._settings, str(uuid4()), topics)
+        return ConsumerGroupMember(self._settings, str(uuid4()), frozenset(), regex=self._subscription.include)
+
+    # ---- the background task ---------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        """Run the member, in the background of the cluster: no error may leave this task."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._guard, self._follow_metadata)
+                await self._guard(self._carry_out_effects, tasks)
+                tasks.cancel_scope.cancel()
+        finally:
+            self._heartbeats.stop()
+            self._disconnect()
+            self._ended = True
+            self._decided.notify()
+
+    async def _carry_out_effects(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Do what the member decides, until it has left or failed."""
+        if self._subscription.max_blocked_s > 0:
+            self._heartbeats.start()
+        while True:
+            version = self._reported.version
+            now = anyio.current_time()
+            if self._leaving:
+                self._begin_to_leave()
+            for effect in self.member.poll(now):
+                self._begin(effect, tasks)
+            if self.member.has_ended or self._error is not None:
+                return
+            self._report_to_thread()
+            wake_at = self.member.tick(now)
+            wait_s = math.inf if wake_at is None else max(0.0, wake_at - now)
+            await self._reported.wait(version, min(wait_s, self._settings.heartbeat_interval_s))
+
+    def _begin_to_leave(self) -> None:
+        """Have the member leave, once it has its id: only the answer to its JoinGroup says that on brokers before 2.2,
+        and they would keep a member that does not leave until its session has timed out."""
+        if self.member.has_ended or self.member.is_leaving:
+            return
+        if isinstance(self.member, ConsumerGroupMember):
+            self.member.leave()
+            return
+        sending = None if self._sending is None else self._sending.request
+        if isinstance(sending, JoinGroupRequest) and not sending.member_id:
+            return
+        node = self.member.coordinator
+        versions = (node and self._connection(node).versions) or self._access.versions()
+        self.member.leave(member_lists=versions.has_member_lists, reason="the consumer left its block")
+        if isinstance(sending, JoinGroupRequest | SyncGroupRequest):
+            # A coordinator reads nothing more from a connection whose JoinGroup or SyncGroup waits for other members.
+            self._disconnect()
+
+    def _report_to_thread(self) -> None:
+        """Show that this loop runs, and apply what the thread was answered while it did not."""
+        member, heartbeat = self.member, None
+        if member.coordinator is not None and (request := member.heartbeat) is not None:
+            heartbeat = Heartbeat(request, _broker(member.coordinator))
+        answer = self._heartbeats.loop_runs(heartbeat)
+        if answer is not None:
+            member.heartbeat_answered(answer.request, answer.response)
+            self._reported.notify()
+
+    def _begin(self, effect: Effect, tasks: anyio.abc.TaskGroup) -> None:
+        match effect:
+            case Send():
+                self._sending = effect
+                tasks.start_soon(self._guard, self._send, effect)
+            case Compute():
+                tasks.start_soon(self._guard, self._compute, effect)
+            case Lost():
+                self._steps.clear()
+                self._on_lost(effect.partitions)
+            case Fail():
+                self._fail(effect.error)
+            case Revoke() | Assign():
+                self._steps.append(effect)
+                self._decided.notify()
+            case ResolveTopics():
+                tasks.start_soon(self._guard, self._resolve, effect)
+
+    async def _guard(self, call: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """Call; an error ends this member alone, and is raised from `next_step`."""
+        try:
+            await call(*args)
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._error = self._error or error
+        self._decided.notify()
+        self._reported.notify()
+
+    # ---- requests --------------------------------------------------------------------------------------------
+
+    async def _send(self, send: Send) -> None:
+        delay = self._access.backoff.delay(self._failures, random())
+        try:
+            response: Response = await self._request(send)
+        except OdradekError as error:
+            self._failures += 1
+            self.member.connection_lost(anyio.current_time(), delay)
+            if not error.retriable:
+                raise
+            self._report_problem(error)
+        else:
+            refused = getattr(response, "error_code", 0)
+            self._failures = self._failures + 1 if refused else 0
+            self.problem = (refused and getattr(response, "error_message", None)) or ""
+            if self._subscription.group_protocol is None and falls_back(response):
+                self.member = self._make_member(GroupProtocol.CLASSIC)
+            else:
+                self.member.receive(response, anyio.current_time(), delay)
+        finally:
+            self._sending = None
+            self._reported.notify()
+
+    async def _request(self, send: Send) -> Response:
+        if send.node is None:
+            response: Response = await self._access.ask(type(send.request), lambda versions: send.request)
+            return response
+        response = await self._connection(send.node).submit(send.request, timeout_s=send.timeout_s)
+        return response  # noqa: RET504 - typed by the assignment: `Send.request` is of any kind
+
+    def _connection(self, node: GroupCoordinator) -> KafkaConnection:
+        broker = _broker(node)
+        if self._broker is not None and self._broker != broker:
+            self._access.connections.close(self._broker, self._purpose)
+        self._broker = broker
+        return self._access.connections.get(broker, self._purpose)
+
+    def _disconnect(self) -> None:
+        if self._broker is not None:
+            self._access.connections.close(self._broker, self._purpose)
+
+    # ---- metadata --------------------------------------------------------------------------------------------
+
+    async def _compute(self, compute: Compute) -> None:
+        """Compute the assignment of the group from fresh metadata, however long that takes."""
+        member = self.member
+        assert isinstance(member, Member)
+        table = await self.retry(
+            lambda: self._topics.read(compute.topics), needed=lambda: member.state is ClassicMemberState.ASSIGNING
+        )
+        if table is not None:
+            member.assign(replica_racks(table, compute.topics))
+            self._reported.notify()
+
+    async def _resolve(self, resolve: ResolveTopics) -> None:
+        """Find the names of topics, however long that takes."""
+        member = self.member
+        assert isinstance(member, ConsumerGroupMember)
+        names = await self.retry(
+            lambda: self._topics.names(resolve.topic_ids),
+            needed=lambda: member.state is ConsumerGroupState.RESOLVING,
+        )
+        member.resolved(names or {})
+        self._reported.notify()
+
+    async def _follow_metadata(self) -> None:
+        """Tell the member of new topics and partitions."""
+        table = self._topics.table
+        while True:
+            table = await self._topics.wait_for_newer(table.version)
+            if self._topics.lacks_leaders():
+                continue
+            member = self.member
+            if isinstance(member, ConsumerGroupMember):
+                if self._subscription.exclude is not None:
+                    member.subscribe(self._topics.selected())
+            elif member.state is ClassicMemberState.STABLE:
+                member.subscribe(self._topics.selected())
+                member.metadata_changed(replica_racks(table, table.state.topics))
+            self._reported.notify()
+
+
+def _broker(node: GroupCoordinator) -> Broker:
+    return Broker(node.node_id, node.host, node.port)

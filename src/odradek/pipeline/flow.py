@@ -1,0 +1,441 @@
+"""One flow in one run: prepare its table, then plan, read, decode, write and commit batch after batch.
+
+    1. the batch is planned from the newest record in the table's own log
+    2. tasks write files that no table lists yet
+    3. what they have read is compared with what was planned, dead records with their limit
+    4. one commit makes files and record part of the table: this decides
+    5. the dead letters, whose files the record names, are added to their own table
+    6. the table is remembered (`commits`)
+
+A run that is killed before 4 has changed nothing for readers, and the next one reads the batch again; a run that is
+killed later finds the batch in the table, and does 5 if it is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from odradek._version import __version__
+from odradek.errors import ConfigError, OdradekError
+from odradek.pipeline.commits import (
+    Commit,
+    Gap,
+    Remembered,
+    check_dead_table,
+    check_table,
+    recall,
+    remember,
+    to_offsets,
+    to_positions,
+)
+from odradek.pipeline.config import Pipeline
+from odradek.pipeline.decode import DeadReason, stored_name
+from odradek.pipeline.errors import FileNotVisible, InexactRead, TableMismatch, TableReplaced, TooManyDeadLetters
+from odradek.pipeline.layout import Storage, column_types
+from odradek.pipeline.merge import MergeRule, check_rule, read_files
+from odradek.pipeline.source import (
+    PartitionBacklog,
+    PlannedBatch,
+    backlogs,
+    coverage,
+    flow_options,
+    next_batch,
+)
+from odradek.pipeline.table import DataFile, Table, TableOptions, make_table
+from odradek.pipeline.task import TaskJob, TaskOutput, TimeRule, check_time, dead_schema, record_schema
+from odradek.pipeline.write import FileWriter, SmallGroups, WriteTarget
+from odradek.spark.logs import TaskPlan, find_logs, plan, start_offsets
+from odradek.spark.options import parse_source
+from odradek.spark.planning import Extent, within
+from odradek.types import MiB, TopicPartition
+
+__all__ = ["Execute", "FlowRun", "Status", "dead_options", "open_flow", "open_table", "status", "table_options"]
+
+EMPTY_WRAPPER = 64
+"""Maximum bytes of a log of 0.7 without a row that are accepted under every loss policy: an empty compressed message
+has none. `verify` reads them again."""
+
+HOURS = 48
+"""Hours of records' times that a commit counts one by one."""
+
+SMALL_BYTES, TASK_SMALL_BYTES = 64 * MiB, 8 * MiB
+"""Maximum size of rows that all tasks of a batch, and one of them, leave for files that they share."""
+
+STATUS_TIMEOUT_MS = 5000
+"""Time limit of `status` for reading a flow's lag (ms)."""
+
+Execute: TypeAlias = Callable[[Sequence[TaskJob]], list[TaskOutput]]
+"""Runs the tasks of a batch; returns the output of one attempt of each."""
+
+
+# ---- tables --------------------------------------------------------------------------------------------------
+
+
+def table_options(pipeline: Pipeline, name: str) -> TableOptions:
+    """Return where the table of a flow is, and what it is like."""
+    flow, state, merge = pipeline.flows[name], Path(pipeline.run.state), None
+    sink, catalog, known = flow.sink, flow.sink.catalog or {}, recall(state, name)
+    if sink.kind == "iceberg" and sink.catalog is None:
+        catalog = {"type": "sql", "uri": f"sqlite:///{state / 'iceberg.db'}"}
+    if sink.last_by:
+        merge = MergeRule(last_by=tuple(sink.last_by), value="value" if flow.decode.kind == "raw" else "")
+    elif sink.unique:
+        merge = MergeRule(unique=sink.unique.field, hours=sink.unique.hours)
+    return TableOptions(
+        kind=sink.kind, flow=name, storage=Storage(sink.path, sink.kind, sink.options), columns=sink.columns,
+        zone=sink.zone, name=sink.table or f"odradek.{name}", catalog=catalog,
+        noted=None if known is None else known.commit, merge=merge,
+    )  # fmt: skip
+
+
+def dead_options(pipeline: Pipeline, name: str) -> TableOptions | None:
+    """Return where the dead letters of a flow are; None: they are only counted."""
+    dead, table = pipeline.flows[name].dead, table_options(pipeline, name)
+    if dead is None:
+        return None
+    storage = replace(table.storage, root=dead.path)
+    return TableOptions(table.kind, name, storage, name=f"{table.name}_dead", catalog=table.catalog)
+
+
+def open_table(options: TableOptions) -> Table | None:
+    """Open a table; None: there is none."""
+    table = make_table(options)
+    return table if table.refresh() else None
+
+
+# ---- one flow ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class FlowRun:
+    """One flow in one run. Use `prepare`, then `step` until it returns None; or `open`, which changes nothing."""
+
+    name: str
+    pipeline: Pipeline
+    run: str = ""  # identifies the run
+    follow: bool = False  # read what is appended to the logs meanwhile, too
+    options: Mapping[str, str] = field(default_factory=dict)  # further ones of the data source
+    newest: Commit = field(default_factory=lambda: Commit("", -1))  # of the table; without one, that to begin with
+    backlog: Sequence[PartitionBacklog] = ()
+    _missing: Sequence[str] = ()
+    _lost: Sequence[str] = ()
+    _target: Mapping[TopicPartition, int] | None = None
+    _extents: dict[TopicPartition, Extent] | None = None
+
+    def __post_init__(self) -> None:
+        self.flow = self.pipeline.flows[self.name]
+        self._source = parse_source({**flow_options(self.pipeline, self.flow), **self.options}, streaming=True)
+        self._logs = find_logs(self._source)
+        self.table = make_table(table_options(self.pipeline, self.name))
+        dead = dead_options(self.pipeline, self.name)
+        self.dead = None if dead is None else make_table(dead)
+        self._state = Path(self.pipeline.run.state)
+        self._with_brokers = self._source.unit.exact
+
+    @property
+    def waiting(self) -> int:
+        """Size of what is not in the table, as far as it is known, in the unit of positions."""
+        return sum(log.waiting or 0 for log in self.backlog)
+
+    @property
+    def batches(self) -> int:
+        """Minimum number of commits for that."""
+        return -(-self.waiting // self.pipeline.batch_size)
+
+    @property
+    def problems(self) -> list[str]:
+        """Topics that do not exist, partitions whose broker is away, dead letters that are lost."""
+        return [
+            *self._missing,
+            *self._lost,
+            *(f"no broker, and no directory, has {log.partition} now" for log in self.backlog if log.waiting is None),
+        ]
+
+    # ---- before the first batch ------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open the tables, and see how far they are behind the logs.
+
+        Raises:
+            TableReplaced, TableMismatch, TableHistoryLost: The table cannot be continued.
+            OdradekError: The logs do not answer.
+        """
+        known, exists = recall(self._state, self.name), self.table.refresh()
+        newest = self.table.newest() if exists else None
+        check_table(known, self.name, self.table.where, self.table.identity if exists else None, newest)
+        if self.dead is not None:
+            identity = self.dead.identity if self.dead.refresh() else None
+            check_dead_table(known, self.name, self.dead.where, identity)
+        if exists and newest is None:
+            raise TableMismatch(self.table.where, f"there is a table that flow {self.name} has not made")
+        extents = self._logs.extents()
+        if newest is None:
+            forgiving = replace(self._source, fail_on_data_loss=False)  # a topic that is missing is a problem below
+            newest = self._first_record(end=to_offsets(start_offsets(self._logs, forgiving, extents)))
+        self.newest = newest
+        self.refresh_backlog(extents)
+
+    def prepare(self) -> None:
+        """Open the tables, or create them, for the first batch. Raises as `open`, and ConfigError if the columns of
+        the flow do not fit."""
+        self.open()
+        extents = self._extents or {}
+        topics = {partition.topic for partition in extents} or set(self._source.topics.names)
+        self._decoding = self.flow.decode.decoding().with_newest_schema(sorted(topics))
+        schema = self._schema()
+        if not self.table.exists:
+            self.newest = replace(self.newest, written=time.time())
+            self.table.create(schema, self.newest)
+            self._remember(self.newest)
+        self.table.check()
+        self.table.evolve(schema)
+        self._add_dead_letters()
+        self._target = None if self.follow else {partition: log.latest for partition, log in extents.items()}
+
+    def refresh_backlog(self, extents: dict[TopicPartition, Extent] | None = None) -> int:
+        """Look at the logs; return the size of what is not in the table."""
+        self._extents = extents if extents is not None else self._logs.extents()
+        self.backlog = backlogs(to_positions(self.newest.end), self._extents)
+        missing = set(self._source.topics.names) - {partition.topic for partition in self._extents}
+        self._missing = [f"topic {topic} does not exist" for topic in sorted(missing)]
+        return self.waiting
+
+    def _schema(self) -> pa.Schema:
+        """Return the columns of the table. Raises ConfigError for columns that the flow names and does not have."""
+        decoded, decode, options = self._decoding.decoder().schema, self.flow.decode, self.table.options
+        records = record_schema(with_brokers=self._with_brokers)
+        fields = {field.name: field.type for field in (*records, *decoded)}
+        if decode.time is not None:
+            name = stored_name(decode.time)
+            if name not in decoded.names:
+                raise ConfigError(f'time = "{decode.time}": no such field; choose from {", ".join(decoded.names)}')
+            check_time(fields[name], decode.time_format, decode.time)
+        types = column_types(options.columns, fields)
+        if options.kind == "delta":
+            fields |= types
+        schema = pa.schema(list(fields.items()))
+        if options.merge is not None:
+            check_rule(options.merge, schema, self.table.where)
+        return schema
+
+    def _first_record(self, **more: Any) -> Commit:
+        """Return the record of a table's creation: where the first batch begins, whenever that is read."""
+        return Commit(self.name, 0, os.urandom(8).hex(), run=self.run, code=__version__, **more)
+
+    # ---- a batch ---------------------------------------------------------------------------------------------
+
+    def step(self, execute: Execute, max_size: int | None) -> Commit | None:
+        """Read, write and commit the next batch; None: there is nothing to read.
+
+        Args:
+            execute: Runs the tasks.
+            max_size: Approximate maximum size of the batch, in the unit of positions.
+
+        Raises:
+            DataLoss: Something of it is no longer there, and the flow says that this is an error.
+            OdradekError: Nothing of the batch was committed, except with a TableConflict.
+        """
+        extents = self._extents if self._extents is not None else self._logs.extents()
+        self._extents = None  # the next step looks again
+        current = extents if self._target is None else within(extents, self._target)
+        batch = next_batch(to_positions(self.newest.end), current, max_size, self._source.unit, self._logs.boundaries)
+        if batch is None:
+            return None
+        tasks = plan(self._logs, self._source, batch.start, batch.end, extents)
+        attempt = os.urandom(8).hex()
+        prefix = f"odradek-{self.name}-{self.newest.batch + 1:08}-{attempt}-"
+        output = TaskOutput()
+        try:
+            jobs = self._jobs(tasks, prefix) if tasks else []
+            outputs = execute(jobs) if jobs else []
+            if len(outputs) != len(tasks):
+                raise InexactRead(self.name, f"{len(tasks)} tasks have {len(outputs)} results")
+            for each in outputs:
+                output.add(each)
+            if jobs:  # all have the same targets
+                output.files += _written(output.small, jobs[0].target)
+                output.dead_files += _written(output.small_dead, jobs[0].dead)
+            commit = self._check(batch, output, attempt)
+        except BaseException:
+            for table in self._tables():
+                table.options.storage.remove_attempt(prefix)
+            raise
+        if self.table.options.merge is None:
+            self.table.append(output.files, commit)  # its files stay when it fails: it may have succeeded
+        else:
+            self.table.merge(output.files, self._tombstones(output), commit)
+        self.newest = commit
+        self._add_dead_letters()
+        self._remember(commit)
+        return commit
+
+    def _tombstones(self, output: TaskOutput) -> pa.Table:
+        """Return the records without a value that are among the dead letters of a batch."""
+        if self.dead is None or not output.dead_files:
+            return record_schema(with_brokers=self._with_brokers).empty_table()
+        letters = read_files(self.dead.options.storage, output.dead_files, self.dead.schema)
+        return letters.filter(pc.field("reason") == DeadReason.TOMBSTONE)
+
+    def _remember(self, commit: Commit) -> None:
+        dead = self.dead.identity if self.dead is not None and self.dead.exists else ""
+        known = Remembered(self.table.identity, self.table.where, commit.batch, commit.written, dead, commit.to_json())
+        remember(self._state, self.name, known)
+
+    def _jobs(self, tasks: Sequence[TaskPlan], prefix: str) -> list[TaskJob]:
+        decode = self.flow.decode
+        name = None if decode.time is None else stored_name(decode.time)
+        rule = TimeRule(name, decode.time_format, int(time.time() * 1_000_000))
+        if self.dead is not None and not self.dead.refresh():
+            self._create_dead(self.dead)
+        targets = [
+            WriteTarget(
+                table.options.storage, table.file_schema(), table.options.kind, table.options.columns,
+                table.options.zone, self.flow.sink.compression, prefix,
+            )
+            for table in self._tables()
+        ]  # fmt: skip
+        dead = targets[1] if self.dead else None
+        small = min(TASK_SMALL_BYTES, SMALL_BYTES // len(tasks)) if len(tasks) > 1 else 0
+        return [TaskJob(task, self._source, self._decoding, rule, targets[0], dead, small) for task in tasks]
+
+    def _tables(self) -> list[Table]:
+        return [self.table, *([self.dead] if self.dead else [])]
+
+    def _create_dead(self, table: Table) -> None:
+        table.create(dead_schema(with_brokers=self._with_brokers), self._first_record(written=time.time()))
+
+    def _check(self, batch: PlannedBatch, output: TaskOutput, attempt: str) -> Commit:
+        """Return the record of a batch. Raises InexactRead, FileNotVisible, TooManyDeadLetters."""
+        self._check_visible(output)
+        gaps = self._gaps(batch, output)
+        wrong = output.dead - output.reasons[DeadReason.TOMBSTONE]  # which delete a key: nothing is wrong with them
+        total, most = output.rows + wrong, self.pipeline.run.max_error_percent
+        if 100 * wrong > most * total:
+            examples = "; ".join(output.examples)
+            raise TooManyDeadLetters(self.name, wrong, total, 100 * wrong / total, most, examples)
+        hours = sorted(output.hours.items())[-HOURS:]
+        return Commit(
+            flow=self.name, batch=self.newest.batch + 1, attempt=attempt,
+            start=to_offsets(batch.start), end=to_offsets(batch.end), rows=output.rows, dead=output.dead,
+            payload=output.payload, reasons=dict(output.reasons), examples=tuple(output.examples),
+            gaps=tuple(gaps), dead_files=tuple(file.path for file in output.dead_files),
+            hours={str(hour): rows for hour, rows in hours}, older=output.hours.total() - sum(dict(hours).values()),
+            files=len(output.files), file_bytes=sum(file.size for file in output.files),
+            run=self.run, code=__version__, written=time.time(),
+        )  # fmt: skip
+
+    def _gaps(self, batch: PlannedBatch, output: TaskOutput) -> list[Gap]:
+        allowed = {"the log no longer had it": self.flow.data_loss, "corrupt messages were left out": self.flow.corrupt}
+        may = [reason for reason, policy in allowed.items() if policy == "skip"]
+        gaps = coverage(self.name, batch, output.covered, ", or ".join(may) or "an empty compressed message")
+        for gap in gaps:
+            if not may and not 0 < gap.size <= (EMPTY_WRAPPER if self._with_brokers else 0):
+                where = f"{gap.topic}/{gap.partition} between {gap.start} and {gap.end}"
+                raise InexactRead(self.name, f"nothing was read from {where}")
+        return gaps
+
+    def _check_visible(self, output: TaskOutput) -> None:
+        """Raise FileNotVisible unless this machine has all files: tasks may have run on other ones."""
+        for table, files in zip(self._tables(), (output.files, output.dead_files), strict=False):
+            storage = table.options.storage
+            for file in files if storage.is_local else ():
+                if storage.size(file.path) != file.size:
+                    raise FileNotVisible(self.name, storage.url(file.path))
+
+    # ---- dead letters ----------------------------------------------------------------------------------------
+
+    def _add_dead_letters(self) -> None:
+        """Add the dead letters of the newest batch to their table, unless they are there.
+
+        Raises:
+            TableReplaced: Their table, or one of the files, is gone, and the user has not accepted that.
+        """
+        commit, dead = self.newest, self.dead
+        if dead is None or not commit.dead_files:
+            return
+        accepted, storage = recall(self._state, self.name) is None, dead.options.storage
+        if not dead.refresh():
+            if not accepted:
+                raise TableReplaced(self.name, dead.where, "the table with the dead letters is gone")
+            self._create_dead(dead)
+        if dead.newest_batch() >= commit.batch:
+            return
+        files: list[DataFile] = []
+        for path in commit.dead_files:
+            if size := storage.size(path):
+                with storage.open(path) as file:
+                    files.append(DataFile(path, size, {}, pq.read_metadata(file)))
+        if gone := len(commit.dead_files) - len(files):
+            what = f"{gone} files with dead letters of batch {commit.batch} are gone, and were never part of the table"
+            if not accepted:
+                raise TableReplaced(self.name, dead.where, f"{what}: `clean`, or another vacuum, has removed them")
+            self._lost = [f"{what}; going on without them"]
+        dead.append(files, commit)
+
+
+def _written(small: Sequence[SmallGroups], target: WriteTarget | None) -> list[DataFile]:
+    """Write what tasks have left: one file for each partition of the table. Raises OSError."""
+    if target is None or not small:
+        return []
+    with FileWriter(target) as writer:
+        for groups in small:
+            writer.add_small(groups)
+        return writer.finish()
+
+
+# ---- without a run -------------------------------------------------------------------------------------------
+
+
+class Status(NamedTuple):
+    """The state of a flow: counts of its table, and its lag."""
+
+    flow: str
+    batches: int
+    rows: int
+    files: int
+    size: int  # of the files (bytes)
+    dead: int
+    last: float | None  # when the newest batch was committed (s since the epoch); None: never
+    lag: int | None  # size of log that is not in the table, in `unit`; None: unknown
+    unit: str  # `bytes`, or `records` of 0.8 and later
+    location: str  # of the table
+    problems: Sequence[str]  # why it cannot continue as it is, and what could not be read
+
+
+def open_flow(pipeline: Pipeline, name: str, **options: str) -> FlowRun:
+    """Return a flow with what a run would read for it. Changes nothing.
+
+    Raises:
+        TableReplaced, TableMismatch, TableHistoryLost: The table cannot be continued.
+        OdradekError: The logs do not answer, or the table cannot be read.
+    """
+    flow = FlowRun(name, pipeline, options=options)
+    flow.open()
+    return flow
+
+
+def status(pipeline: Pipeline, name: str) -> Status:
+    """Return the state of a flow. Raises OdradekError if its table cannot be read."""
+    options, letters = table_options(pipeline, name), dead_options(pipeline, name)
+    table, dead = open_table(options), None if letters is None else open_table(letters)
+    newest, files = (None, []) if table is None else (table.newest(), table.files())
+    lag: int | None = None
+    try:
+        flow = open_flow(pipeline, name, **{"fetchOffset.deadlineMs": str(STATUS_TIMEOUT_MS)})
+        lag, problems = flow.waiting, flow.problems
+    except (OdradekError, OSError) as error:
+        problems = [str(error)]
+    return Status(
+        name, newest.batch if newest else 0, sum(file.rows for file in files), len(files),
+        sum(file.size for file in files), 0 if dead is None else sum(file.rows for file in dead.files()),
+        newest.written if newest and newest.batch else None, lag, pipeline.unit, options.storage.root, problems,
+    )  # fmt: skip

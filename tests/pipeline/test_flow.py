@@ -1,0 +1,356 @@
+"""A flow from its logs to its table: what is read once, what is refused, and what a killed run leaves."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from odradek.cli.app import run as command
+from odradek.pipeline import flow
+from odradek.pipeline.config import Flow, Pipeline
+from odradek.pipeline.errors import StorageError
+from odradek.pipeline.flow import FlowRun, dead_options, open_table
+from odradek.pipeline.layout import Storage
+from odradek.pipeline.source import flow_options
+from odradek.pipeline.table import Table
+from odradek.pipeline.task import TaskJob, TaskOutput
+
+from .workspace import Workspace, run_all
+
+KINDS = pytest.mark.parametrize("kind", ["delta", "iceberg"])
+
+
+def numbers(first: int, count: int) -> list[bytes]:
+    return [b"%06d" % number for number in range(first, first + count)]
+
+
+@KINDS
+def test_every_record_is_in_the_table_once(tmp_path: Path, kind: str) -> None:
+    work = Workspace(tmp_path, kind)
+    work.append(numbers(0, 100))
+    work.append(numbers(100, 50), topic="refunds", partition=3)
+    summary = work.run()
+    assert not summary.failed and summary.flows[0].rows == 150
+    assert work.values() == numbers(0, 150)
+    work.append(numbers(150, 50))
+    assert work.run().flows[0].rows == 50
+    assert work.values() == numbers(0, 200)
+    assert [commit.batch for commit in work.table.commits()] == [2, 1, 0]
+
+
+def test_a_run_with_nothing_to_do_starts_nothing(tmp_path: Path) -> None:
+    work = Workspace(tmp_path)
+    work.append(numbers(0, 10))
+    work.run()
+
+    def session() -> Iterator[None]:
+        raise AssertionError("Spark is started")
+
+    summary = work.run_with(session)
+    assert not summary.failed and not summary.flows[0].commits
+
+
+def test_limits_divide_the_work_into_batches(tmp_path: Path) -> None:
+    work = Workspace(tmp_path, run_lines="batch_bytes = 1000\nmax_bytes = 3000")
+    work.append(numbers(0, 1000))
+    first = work.run().flows[0]
+    assert len(first.commits) >= 3 and first.rows < 1000
+    while work.run().flows[0].commits:
+        pass
+    assert work.values() == numbers(0, 1000)
+
+
+@KINDS
+@pytest.mark.parametrize("dies", [False, True])
+def test_tasks_share_the_files_of_small_groups(
+    tmp_path: Path, kind: str, dies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of rows and of dead letters alike; if writing them fails, nothing is left of the batch."""
+    work = Workspace(tmp_path, kind, more='corrupt = "dead"', run_lines="max_error_percent = 100")
+    for partition in range(3):
+        work.append([*numbers(10 * partition, 10), b""], partition=partition)
+        work.append(corrupted(numbers(100, 1)), partition=partition)
+
+    def two_tasks(pipeline: Pipeline, settings: Flow) -> dict[str, str]:
+        return {**flow_options(pipeline, settings), "minPartitions": "2"}
+
+    monkeypatch.setattr(flow, "flow_options", two_tasks)
+    tasks: list[TaskJob] = []
+
+    def counted(jobs: Sequence[TaskJob]) -> list[TaskOutput]:
+        tasks.extend(jobs)
+        return run_all(jobs)
+
+    if dies:
+
+        def full(self: Storage, paths: Iterable[str]) -> None:
+            if list(paths):  # the tasks themselves have none
+                raise StorageError("tables/orders", OSError(errno.ENOSPC, "No space left on device"))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Storage, "sync", full)
+            assert "No space left" in work.run(counted).flows[0].error
+        assert work.newest.batch == 0 and not list((tmp_path / "tables").rglob("odradek-*.parquet"))
+    assert not work.run(counted).flows[0].error
+    assert len(tasks) == 2 * (1 + dies)
+    assert work.newest.files == 1 and len(work.newest.dead_files) == 1
+    assert work.values() == sorted([*numbers(0, 30), b"", b"", b""])
+    assert len(work.values(_dead(work))) == 3
+
+
+class Killed(BaseException):
+    """Stands for the death of the process."""
+
+
+@KINDS
+def test_a_run_that_dies_while_writing_leaves_the_table_as_it_was(tmp_path: Path, kind: str) -> None:
+    work = Workspace(tmp_path, kind)
+    work.append(numbers(0, 100))
+
+    def die(jobs: Sequence[TaskJob]) -> list[TaskOutput]:
+        run_all(jobs)
+        raise Killed
+
+    with pytest.raises(Killed):
+        work.run(die)
+    assert work.values() == [] and work.newest.batch == 0
+    work.run()
+    assert work.values() == numbers(0, 100)
+
+
+@KINDS
+def test_dead_letters_of_a_run_that_died_after_its_commit_are_added(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Workspace(tmp_path, kind, more='corrupt = "dead"', run_lines="max_error_percent = 100")
+    work.append(numbers(0, 10))
+    work.append(corrupted(numbers(10, 1)))
+    work.append(numbers(11, 10))
+    with monkeypatch.context() as patched:
+        patched.setattr(FlowRun, "_add_dead_letters", _die_after_commit)
+        with pytest.raises(Killed):
+            work.run()
+    assert work.newest.batch == 1 and work.newest.dead == 1
+    dead = _dead(work)
+    assert work.values(dead) == []
+    work.run()
+    assert len(work.values(_dead(work))) == 1
+    assert work.values() == numbers(0, 10) + numbers(11, 10)
+    work.run()
+    assert len(work.values(_dead(work))) == 1
+
+
+def test_dead_letters_whose_files_were_deleted_stop_the_flow_until_that_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Workspace(tmp_path, more='corrupt = "dead"', run_lines="max_error_percent = 100")
+    work.append(numbers(0, 10))
+    work.append(corrupted(numbers(10, 1)))
+    with monkeypatch.context() as patched:
+        patched.setattr(FlowRun, "_add_dead_letters", _die_after_commit)
+        with pytest.raises(Killed):
+            work.run()
+    file = str(tmp_path / "pipeline.toml")
+    assert command(["pipeline", "clean", file, "--older-than", "0s"]) == 2
+    for path in work.newest.dead_files:
+        (tmp_path / "tables" / "dead" / path).unlink()
+    work.append(numbers(11, 10))
+    error = work.error()
+    assert "1 files with dead letters of batch 1 are gone" in error and "odradek pipeline accept" in error
+    assert command(["pipeline", "accept", file]) == 0
+    (flow,) = work.run().flows
+    assert (flow.rows, flow.error) == (10, "")
+    assert flow.problems[0].startswith("1 files with dead letters of batch 1 are gone")
+    assert not work.run().failed and work.values() == numbers(0, 10) + numbers(11, 10)
+    assert command(["pipeline", "clean", file, "--older-than", "0s"]) == 0
+
+
+def test_a_table_of_dead_letters_that_is_gone_is_made_again_if_that_is_accepted(tmp_path: Path) -> None:
+    work = Workspace(tmp_path, more='corrupt = "dead"', run_lines="max_error_percent = 100")
+    work.append(numbers(0, 10))
+    work.append(corrupted(numbers(10, 1)))
+    assert not work.run().failed
+    shutil.rmtree(tmp_path / "tables" / "dead")
+    assert "there is no table, but dead letters were written" in work.error()
+    assert command(["pipeline", "accept", str(tmp_path / "pipeline.toml")]) == 0
+    assert work.run().flows[0].problems and not work.run().failed
+    work.append(corrupted(numbers(11, 1)))
+    assert not work.run().failed and len(work.values(_dead(work))) == 1
+
+
+def test_a_run_ends_after_its_minutes_whatever_the_wall_clock_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Workspace(tmp_path, run_lines="batch_bytes = 160\nmax_minutes = 5")
+    work.append(numbers(0, 100))
+    days = count(1_900_000_000, 86_400)
+    clock = SimpleNamespace(time=lambda: next(days), monotonic=lambda: 0, strftime=time.strftime, gmtime=time.gmtime)
+    monkeypatch.setattr("odradek.pipeline.run.time", clock)
+    assert work.run().flows[0].rows == 100
+    minutes = count(0, 60)
+    clock.monotonic = lambda: next(minutes)
+    work.append(numbers(100, 100))
+    assert 0 < work.run().flows[0].rows < 100
+
+
+def _die_after_commit(self: object) -> None:
+    if self.newest.batch:  # type: ignore[attr-defined]
+        raise Killed
+
+
+def _dead(work: Workspace) -> Table:
+    options = dead_options(work.pipeline, "orders")
+    assert options is not None
+    table = open_table(options)
+    assert table is not None
+    return table
+
+
+def corrupted(values: list[bytes]) -> bytes:
+    from odradek.wire.kafka07.message_set import encode_set
+
+    data = bytearray(encode_set(values))
+    data[-1] ^= 1
+    return bytes(data)
+
+
+@KINDS
+def test_a_table_that_is_gone_is_refused_and_not_begun_again(tmp_path: Path, kind: str) -> None:
+    work = Workspace(tmp_path, kind)
+    work.append(numbers(0, 100))
+    work.run()
+    if kind == "delta":
+        shutil.rmtree(tmp_path / "tables")
+    else:
+        (tmp_path / ".odradek" / "iceberg.db").unlink()
+    error = work.error()
+    assert "there is no table, but batch 1 was written" in error and "odradek pipeline accept" in error
+    assert not (tmp_path / "tables" / "orders" / "_delta_log").exists()
+
+
+def test_a_changed_path_is_refused_and_another_place_of_the_same_table_is_not(tmp_path: Path) -> None:
+    work = Workspace(tmp_path)
+    work.append(numbers(0, 100))
+    work.run()
+    file = tmp_path / "pipeline.toml"
+    file.write_text(file.read_text().replace("tables/orders", "tables/orders_v2"))
+    assert "there is no table, but batch 1 was written" in work.error()
+    (tmp_path / "tables" / "orders").rename(tmp_path / "tables" / "orders_v2")
+    work.append(numbers(100, 10))
+    assert not work.run().failed
+    assert work.values() == numbers(0, 110)
+
+
+def test_an_older_copy_of_the_table_is_refused(tmp_path: Path) -> None:
+    work = Workspace(tmp_path)
+    work.append(numbers(0, 100))
+    work.run()
+    shutil.copytree(tmp_path / "tables", tmp_path / "copy")
+    work.append(numbers(100, 100))
+    work.run()
+    shutil.rmtree(tmp_path / "tables")
+    (tmp_path / "copy").rename(tmp_path / "tables")
+    assert "its newest is batch 1, but batch 2 was written" in work.error()
+
+
+def test_another_table_at_the_same_path_is_refused(tmp_path: Path) -> None:
+    work = Workspace(tmp_path)
+    work.append(numbers(0, 100))
+    work.run()
+    (tmp_path / "tables" / "orders").rename(tmp_path / "elsewhere")
+    other = Workspace(tmp_path / "elsewhere" / "..")
+    (tmp_path / ".odradek" / "orders.json").rename(tmp_path / "kept")
+    other.run()
+    (tmp_path / "kept").rename(tmp_path / ".odradek" / "orders.json")
+    assert "this is another table" in work.error()
+
+
+def test_a_table_that_the_flow_has_not_made_is_refused(tmp_path: Path) -> None:
+    import deltalake
+    import pyarrow as pa
+
+    work = Workspace(tmp_path)
+    work.append(numbers(0, 10))
+    deltalake.write_deltalake(tmp_path / "tables" / "orders", pa.table({"a": [1]}))
+    assert "a table that flow orders has not made" in work.error()
+
+
+def test_a_flow_without_its_memory_continues_where_the_table_ends(tmp_path: Path) -> None:
+    work = Workspace(tmp_path)
+    work.append(numbers(0, 100))
+    work.run()
+    shutil.rmtree(tmp_path / ".odradek")
+    work.append(numbers(100, 100))
+    assert not work.run().failed
+    assert work.values() == numbers(0, 200)
+
+
+def test_a_new_partition_is_read_from_its_beginning_and_a_missing_one_is_a_problem(tmp_path: Path) -> None:
+    work = Workspace(tmp_path)
+    work.append(numbers(0, 10))
+    work.run()
+    work.append(numbers(10, 10), partition=1)
+    assert work.run().flows[0].rows == 10
+    (tmp_path / "logs" / "orders-1").rename(tmp_path / "away")
+    summary = work.run()
+    assert summary.failed and "orders/1-1" in summary.flows[0].problems[0]
+    assert work.values() == numbers(0, 20)
+
+
+def test_a_batch_with_too_many_dead_letters_is_not_committed(tmp_path: Path) -> None:
+    work = Workspace(tmp_path, more='corrupt = "dead"')
+    work.append(numbers(0, 10))
+    work.append(corrupted(numbers(10, 1)))
+    assert "1 of 11 records could not be decoded" in work.error()
+    assert work.newest.batch == 0
+    assert not list((tmp_path / "tables").rglob("*.parquet"))
+
+
+def test_a_schema_file_that_is_missing_fails_its_flow_and_no_other_verb(tmp_path: Path) -> None:
+    work = Workspace(tmp_path, more='[flows.orders.decode]\nkind = "avro"\nschema_file = "orders.avsc"')
+    work.append(numbers(0, 10))
+    assert f"schema_file = '{tmp_path}/orders.avsc' cannot be read: No such file" in work.error()
+    assert not (tmp_path / "tables").exists()
+    for verb in ("plan", "lag", "status"):
+        assert command(["pipeline", verb, str(tmp_path / "pipeline.toml")]) == 0
+
+
+JSON = """corrupt = "dead"
+[flows.orders.decode]
+kind = "json"
+fields = "id bigint not null, user string, at timestamp, tags array<string>, size tinyint"
+time = "at"
+"""
+
+
+@KINDS
+def test_json_becomes_columns_and_what_is_wrong_becomes_dead_letters(tmp_path: Path, kind: str) -> None:
+    work = Workspace(tmp_path, kind, more=JSON, run_lines="max_error_percent = 60", sink='partition_by = ["date"]')
+    good = [
+        b'{"id": %d, "user": "u", "at": "2026-01-0%dT00:00:00Z", "tags": ["a"], "size": 3}' % (n, n) for n in (1, 2)
+    ]
+    work.append([*good, b'{"id": "x"}', b'{"id": 3, "user": "u"}', b'{"id": 4, "at": null}'])
+    assert not work.run().failed
+    assert work.newest.reasons == {"type": 1, "time": 2}
+    rows = [
+        row
+        for batch in work.table.rows(["id", "user", "tags", "size", "record_time"], None)
+        for row in batch.to_pylist()
+    ]
+    assert sorted(row["id"] for row in rows) == [1, 2] and rows[0]["tags"] == ["a"] and rows[0]["size"] == 3
+    assert len({file.path.split("/")[0] for file in work.table.files()}) == 2
+    letters = [
+        row for batch in _dead(work).rows(["reason", "field", "expected", "value"], None) for row in batch.to_pylist()
+    ]
+    assert {(row["reason"], row["field"], row["expected"]) for row in letters} == {
+        ("type", "id", "bigint"),
+        ("time", None, None),
+    }
+    assert sorted(row["value"] for row in letters)[0] == b'{"id": "x"}'

@@ -1,0 +1,203 @@
+"""The pipeline on a real broker of 0.8 or later: exact ranges of logs whose offsets have holes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from click.testing import CliRunner
+
+from odradek.cli.app import cli
+from odradek.errors import ConfigError
+from odradek.pipeline.committed import open_committed
+from odradek.pipeline.config import Pipeline, PipelineFileError, load
+from odradek.pipeline.flow import open_flow
+from odradek.pipeline.report import FlowSummary
+from odradek.pipeline.run import execute
+from odradek.pipeline.verify import VerifyResult, verify
+from odradek.testing import KafkaBroker
+
+from ..brokers import foreign
+from ..spark.kafka import numbers, write
+from .workspace import in_process
+
+KINDS = pytest.mark.parametrize("kind", ["delta", "iceberg"])
+
+
+class KafkaWorkspace:
+    """A pipeline of one flow on a broker."""
+
+    def __init__(self, root: Path, kafka: KafkaBroker, kind: str = "delta", run: str = "", flow: str = "") -> None:
+        self.topic = f"flow{uuid4().hex[:12]}"
+        kafka.create_topic(self.topic, 2)
+        self.file = root / "pipeline.toml"
+        self.file.write_text(
+            f"""
+[source]
+kafka = "kafka://{kafka.bootstrap}"
+[run]
+{run}
+[flows.a]
+topics = ["{self.topic}"]
+{flow}
+[flows.a.sink]
+kind = "{kind}"
+path = "table"
+[flows.a.dead]
+path = "dead"
+"""
+        )
+
+    @property
+    def pipeline(self) -> Pipeline:
+        return load(self.file)
+
+    def run(self) -> FlowSummary:
+        summary = execute(self.pipeline, "pipeline.toml", lambda *_: None, in_process)
+        return summary.flows[0]
+
+    def rows(self) -> list[dict[str, object]]:
+        columns = ["key", "value", "headers", "timestamp", "timestampType", "partition", "offset"]
+        table = open_committed(self.pipeline, "a").table
+        result = [row for batch in table.rows(columns, None) for row in batch.to_pylist()]
+        return sorted(result, key=lambda row: (row["partition"], row["offset"]))
+
+    def values(self) -> list[object]:
+        return [row["value"] for row in self.rows()]
+
+    def verified(self) -> VerifyResult:
+        return verify(self.pipeline, open_committed(self.pipeline, "a"))
+
+
+@KINDS
+def test_a_table_has_every_committed_record_once_and_verifies(
+    odradek_kafka: KafkaBroker, tmp_path: Path, kind: str
+) -> None:
+    work = KafkaWorkspace(tmp_path, odradek_kafka, kind)
+    write(odradek_kafka, work.topic, numbers(500), compression="lz4")
+    foreign.write_transactions(odradek_kafka, work.topic)  # the last of four stays open
+    foreign.produce("librdkafka", odradek_kafka, work.topic, [(b"key", None, [("h", b"1")], None)], ["none"])
+    first = work.run()
+    assert (first.error, first.problems, first.rows, first.dead, first.gaps) == ("", (), 502, 0, [])
+    assert work.values() == [*numbers(500), b"committed", b"plain"]
+    assert not work.run().commits
+    result = work.verified()
+    assert result.findings == [] and result.rows == 502
+    assert first.commits[-1].end[work.topic] == {"0": 505, "1": 0}  # where the open transaction begins
+
+
+@KINDS
+def test_keys_headers_and_times_are_in_the_table(odradek_kafka: KafkaBroker, tmp_path: Path, kind: str) -> None:
+    work = KafkaWorkspace(tmp_path, odradek_kafka, kind)
+    foreign.produce(
+        "librdkafka", odradek_kafka, work.topic, [(b"key", b"value", [("h", b"1")], 1_700_000_000_000)], ["none"]
+    )
+    assert work.run().error == ""
+    (row,) = work.rows()
+    assert (row["key"], row["value"], row["headers"]) == (b"key", b"value", [{"key": "h", "value": b"1"}])
+    assert str(row["timestamp"]) == "2023-11-14 22:13:20+00:00" and row["timestampType"] == 0
+
+
+@pytest.mark.parametrize(("decode", "column"), [("", "value"), ('kind = "json"\nfields = "id bigint"', "id")])
+def test_the_last_value_of_each_key_is_kept_and_a_tombstone_deletes_it(
+    odradek_kafka: KafkaBroker, tmp_path: Path, decode: str, column: str
+) -> None:
+    work = KafkaWorkspace(tmp_path, odradek_kafka, flow=f"[flows.a.decode]\n{decode}")
+    work.file.write_text(work.file.read_text().replace('path = "table"', 'path = "table"\nlast_by = ["key"]'))
+    for values in (
+        [(b"a", b'{"id": 1}'), (b"b", b'{"id": 2}'), (b"a", b'{"id": 3}')],
+        [(b"a", None), (b"b", b'{"id": 4}'), (b"c", b'{"id": 5}'), (b"c", None)],
+    ):
+        records: list[foreign.Row] = [(key, value, [], None) for key, value in values]
+        foreign.produce("librdkafka", odradek_kafka, work.topic, records, ["none"])
+        assert work.run().error == ""
+    table = open_committed(work.pipeline, "a").table
+    rows = [row for batch in table.rows(["key", column], None) for row in batch.to_pylist()]
+    assert rows == [{"key": b"b", column: b'{"id": 4}' if column == "value" else 4}]
+    with pytest.raises(ConfigError, match="the log has more"):
+        work.verified()
+
+
+def test_batches_have_as_many_records_as_allowed(odradek_kafka: KafkaBroker, tmp_path: Path) -> None:
+    work = KafkaWorkspace(tmp_path, odradek_kafka, run="batch_records = 40")
+    write(odradek_kafka, work.topic, numbers(100))
+    assert open_flow(work.pipeline, "a").batches == 3
+    assert [commit.rows for commit in work.run().commits] == [40, 40, 20]
+    assert work.values() == numbers(100)
+    assert not work.verified().findings
+    write(odradek_kafka, work.topic, numbers(7), partition=1)
+    assert {log.partition.name: log.waiting for log in open_flow(work.pipeline, "a").backlog} == {"0": 0, "1": 7}
+
+
+def test_sizes_of_log_are_counted_in_records_by_every_verb(
+    odradek_kafka: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("odradek.pipeline.run.on_spark", lambda *_: in_process())
+    work = KafkaWorkspace(tmp_path, odradek_kafka)
+    write(odradek_kafka, work.topic, numbers(100))
+
+    def verb(name: str, *options: str) -> str:
+        shown = CliRunner().invoke(cli, ["pipeline", name, str(work.file), *options], standalone_mode=False)
+        assert shown.return_value == 0, shown.output
+        return shown.output
+
+    assert json.loads(verb("plan", "--json"))["unit"] == "records" and "records" in verb("plan").splitlines()[0]
+    assert json.loads(verb("lag", "--json"))["lag"] == 100 and "lag (records)" in verb("lag")
+    assert "100 rows, 100 records of log, 0 records left" in (shown := verb("run"))
+    assert re.search(r"^a +1 +100 +\d+ +100 records +- ", shown, re.MULTILINE)  # no MB/s
+    assert json.loads(verb("status", "--json"))["unit"] == "records"
+    assert json.loads(verb("verify", "--json"))["unit"] == "records" and "log (records)" in verb("verify")
+
+
+def test_a_batch_that_lost_a_row_is_not_committed(
+    odradek_kafka: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = KafkaWorkspace(tmp_path, odradek_kafka)
+    write(odradek_kafka, work.topic, numbers(10))
+    from odradek.pipeline import task
+    from odradek.spark.range_reader import ColumnsChunk, read_task
+
+    original = read_task
+
+    def lossy(*arguments: object) -> object:
+        for chunk in original(*arguments):  # type: ignore[arg-type]
+            yield ColumnsChunk(chunk.partition, chunk.rows.slice(1, 10)) if isinstance(chunk, ColumnsChunk) else chunk
+
+    with monkeypatch.context() as patched:
+        patched.setattr(task, "read_task", lossy)
+        assert f"{work.topic}/0: 1 rows are missing" in work.run().error
+    assert work.run().rows == 10
+
+
+def test_a_range_without_any_record_is_covered(odradek_kafka: KafkaBroker, tmp_path: Path) -> None:
+    work = KafkaWorkspace(tmp_path, odradek_kafka, run="batch_records = 1")
+    foreign.write_transactions(odradek_kafka, work.topic)
+    assert sorted(commit.rows for commit in work.run().commits) == [0, 0, 0, 1, 1]  # markers, and what was aborted
+    assert not work.verified().findings
+
+
+def test_a_topic_that_does_not_exist_is_a_problem(odradek_kafka: KafkaBroker, tmp_path: Path) -> None:
+    work = KafkaWorkspace(tmp_path, odradek_kafka)
+    write(odradek_kafka, work.topic, numbers(10))
+    work.file.write_text(work.file.read_text().replace('topics = ["', 'topics = ["no-such-topic", "'))
+    summary = work.run()
+    assert (summary.rows, summary.problems) == (10, ("topic no-such-topic does not exist",))
+    assert open_flow(work.pipeline, "a").problems == ["topic no-such-topic does not exist"]
+
+
+@pytest.mark.parametrize(
+    ("run", "flow", "says"),
+    [
+        ("batch_bytes = 1000", "", "this source counts records: use batch_records and max_records"),
+        ("", 'corrupt = "skip"', "corrupt = 'skip' is for 0.7"),
+    ],
+)
+def test_what_cannot_be_honoured_says_what_to_use(
+    odradek_kafka: KafkaBroker, tmp_path: Path, run: str, flow: str, says: str
+) -> None:
+    work = KafkaWorkspace(tmp_path, odradek_kafka, run=run, flow=flow)
+    with pytest.raises(PipelineFileError, match=says):
+        _ = work.pipeline
