@@ -15,10 +15,11 @@ from odradek.core.backoff import Backoff
 from odradek.core.kafka.sasl import OAuthBearer, Plain, Scram
 from odradek.core.kafka.sasl.scram import Keys
 from odradek.core.kafka.versions import BrokerVersions
-from odradek.errors import AuthFailed, OdradekError, Unreachable
+from odradek.errors import AuthFailed, ConnectionLost, OdradekError, Unreachable
 from odradek.io.connection import ConnectionOptions
 from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.kafka.handshake import Identity, KafkaHandshake, KnownVersions, Login
+from odradek.wire.kafka.messages.groups import OffsetFetchRequest, OffsetFetchResponse
 from odradek.wire.kafka.messages.metadata import (
     ApiVersion,
     ApiVersionsRequest,
@@ -159,6 +160,30 @@ async def test_a_broker_that_closed_for_a_reason_of_its_own_is_not_taken_for_an_
     async with connection_to(peer) as connection:
         assert (await connection.negotiate()).release is None
         assert (await connection.negotiate()).has(MetadataRequest, 13)
+
+
+async def test_a_broker_that_seemed_old_since_the_line_was_cut_is_probed_again_once_a_connection_is_lost() -> None:
+    answer = OffsetFetchResponse()
+    peer = Peer({OffsetFetchRequest: lambda request, version: answer if version > 1 else ConnectionAbortedError})
+    cuts = iter([ConnectionAbortedError] * 2)  # at the question, and when the release found is confirmed
+    peer.answers[ApiVersionsRequest] = lambda request, version: next(cuts, EVERYTHING)
+    async with connection_to(peer) as connection:
+        assert (await connection.negotiate()).release == "0.8.2"
+        with pytest.raises(ConnectionLost):
+            await connection.submit(OffsetFetchRequest())
+        assert peer.names()[-1] == "OffsetFetch 1"
+        await connection.submit(OffsetFetchRequest())
+        assert (await connection.negotiate()).release is None
+    assert int(peer.names()[-1].removeprefix("OffsetFetch ")) > 1
+
+
+async def test_a_lost_connection_has_a_modern_broker_asked_for_its_versions_only() -> None:
+    peer = Peer({MetadataRequest: lambda request, version: ConnectionAbortedError if version else CLUSTER})
+    async with connection_to(peer) as connection:
+        for _ in range(2):
+            with pytest.raises(ConnectionLost):
+                await connection.submit(MetadataRequest())
+    assert peer.names() == ["ApiVersions 3", "Metadata 0", "Metadata 13", "ApiVersions 3", "Metadata 13"]
 
 
 async def test_requests_are_encoded_for_the_connection_they_leave_on_again_after_a_reconnect() -> None:

@@ -15,7 +15,7 @@ from odradek.engine import Buffer
 from odradek.errors import OdradekError
 from odradek.io.connection import Connect, Connection, ConnectionOptions, State
 from odradek.io.kafka.handshake import KafkaHandshake, Session
-from odradek.io.requests import InFlightRequest, ResponseDecoder
+from odradek.io.requests import Handshake, InFlightRequest, ResponseDecoder
 from odradek.wire.kafka.headers import encode_request
 from odradek.wire.kafka.responses import KafkaResponseDecoder
 from odradek.wire.kafka.schema import Request, Response, response_of
@@ -70,9 +70,10 @@ class KafkaConnection:
         request_timeout_s: float,
         options: ConnectionOptions,
     ) -> None:
-        self.connection = Connection(host, port, connect=connect, handshake=handshake.begin, options=options)
+        self.connection = Connection(host, port, connect=connect, handshake=self._begin_handshake, options=options)
         self.client_id = client_id
         self._handshake, self._timeout_s = handshake, request_timeout_s
+        self._probed_incarnation = 0
         self._next_id = 0
 
     def __repr__(self) -> str:
@@ -165,6 +166,14 @@ class KafkaConnection:
         await self.connection.submit_request(request, deadline_s=self._timeout_s if timeout_s is None else timeout_s)
         assert request.versions is not None
         return request.versions
+
+    def _begin_handshake(self) -> Handshake:
+        """Begin the handshake of a new connection. After a loss, a broker that did not answer ApiVersions is probed
+        again: it may be another release by now, or the line was cut so that it seemed to be an older one."""
+        if self._probed_incarnation != self.incarnation:
+            self._probed_incarnation = self.incarnation
+            self._handshake.forget_release()
+        return self._handshake.begin()
 
     def _submit(self, request: _TypedRequest[Any], timeout_s: float | None) -> InFlightRequest[Any]:
         self._renew_session()

@@ -141,6 +141,11 @@ class KnownVersions:
         self._doubtful.add(address)
         self._releases.pop(address, None)
 
+    def forget_release(self, address: str) -> None:
+        """Probe this broker the next time if it did not answer ApiVersions; one that did is asked as before."""
+        if address in self._releases:
+            self.forget(address)
+
 
 class KafkaHandshake:
     """The handshakes of the connections to one broker.
@@ -185,6 +190,10 @@ class KafkaHandshake:
     def again(self, versions: BrokerVersions) -> Handshake:
         """Begin to authenticate again on a live connection (KIP-368). See `begin`."""
         return (yield from self._authenticated(versions))
+
+    def forget_release(self) -> None:
+        """Probe the broker the next time if it did not answer ApiVersions."""
+        self._known.forget_release(self._address)
 
     # ---- versions ----------------------------------------------------------------------------------------------
 
