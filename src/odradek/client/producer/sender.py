@@ -246,59 +246,42 @@ class Sender:
 
     def _send(self, client: BrokerClient, request: BrokerProduceRequest) -> None:
         """Submit a request, after encoding the batches that need no compression: all at once if they are small."""
-        if len(request.batches) < 2 or request.isolated or not self._send_plain(client, request):
-            self._send_each(client, request)
-
-    def _send_each(self, client: BrokerClient, request: BrokerProduceRequest) -> None:
-        """Submit a request, after encoding each batch that needs no compression."""
-        for batch in request.batches:
-            if batch.encoded is None and batch.compression == "none":
-                try:
-                    client.encode(batch, self._options.max_message_bytes)
-                except OdradekError as error:
-                    request.unencodable.append((batch, error))
-        if request.unencodable:
-            self._remove_unencodable(request)
-        try:
-            if request.isolated and request.batches:
-                request.probe = client.produce((), acks=-1)
-            if request.batches:
-                request.pending = client.produce(request.batches, acks=self._options.acks)
-        except (ConfigError, LocalProtocolError) as error:  # nothing was queued, and never will be
-            for batch in tuple(request.batches):
-                self._accumulator.reject(request, batch, error)
-        if request.pending is None:
-            self._host.apply(self._accumulator.complete(request, None))
-            return
-        self._sent(client, request, request.pending)
-
-    def _send_plain(self, client: BrokerClient, request: BrokerProduceRequest) -> bool:
-        """Submit a request of small batches, all encoded at once. Return False if they have to be encoded one by one,
-        which also tells what is wrong with one of them."""
-        options = self._options
-        try:
-            pending = client.produce_plain(
-                request.batches, acks=options.acks, max_message_bytes=options.max_message_bytes
-            )
-        except (ConfigError, LocalProtocolError):
-            return False
+        pending = None
+        if len(request.batches) > 1 and not request.isolated:
+            pending = self._produce_plain(client, request)
         if pending is None:
-            return False
+            plain = [batch for batch in request.batches if batch.encoded is None and batch.compression == "none"]
+            self._encode(client, request, plain)
+            if request.unencodable:
+                self._remove_unencodable(request)
+            try:
+                if request.isolated and request.batches:
+                    request.probe = client.produce((), acks=-1)
+                if request.batches:
+                    pending = client.produce(request.batches, acks=self._options.acks)
+            except (ConfigError, LocalProtocolError) as error:  # nothing was queued, and never will be
+                for batch in tuple(request.batches):
+                    self._accumulator.reject(request, batch, error)
+            if pending is None:
+                self._host.apply(self._accumulator.complete(request, None))
+                return
         request.pending = pending
-        self._sent(client, request, pending)
-        return True
-
-    def _sent(
-        self,
-        client: BrokerClient,
-        request: BrokerProduceRequest,
-        pending: PendingResult[Sequence[PartitionResult] | None],
-    ) -> None:
         self.requests += 1
         self.retries += request.batches[0].attempts > 1
         self._connection = client, client.incarnation
         self._outstanding += 1
         pending.add_done_callback(partial(self._on_result, request))
+
+    def _produce_plain(
+        self, client: BrokerClient, request: BrokerProduceRequest
+    ) -> PendingResult[Sequence[PartitionResult] | None] | None:
+        """Submit small batches, all encoded at once. Return None if they have to be encoded one by one, which also
+        tells what is wrong with one of them."""
+        options = self._options
+        try:
+            return client.produce_plain(request.batches, acks=options.acks, max_message_bytes=options.max_message_bytes)
+        except (ConfigError, LocalProtocolError):
+            return None
 
     def _on_result(self, request: BrokerProduceRequest) -> None:
         """Apply the result. Never raises, as `drain`."""
