@@ -244,6 +244,9 @@ class ScriptedHandshake:
         return Session(self._broker.can)
         yield
 
+    def forget_release(self) -> None:
+        """Do nothing: nothing is remembered."""
+
 
 def routing(topic_id: bytes, epoch: int) -> KafkaRoutingTable:
     """The routing table of one broker that leads everything."""
