@@ -150,8 +150,11 @@ async def test_case_39_streams_share_partitions_and_a_second_consumer_takes_its_
                 for stream in a.streams:
                     tasks.start_soon(read, stream)
                 await until(lambda: len(seen) == 3)
-                async with consumer(odradek_chroot, "t", consumer_id="b") as b:
-                    tasks.start_soon(read, b)
+                async with (
+                    consumer(odradek_chroot, "t", consumer_id="b") as b,
+                    anyio.create_task_group() as tasks_of_b,
+                ):
+                    tasks_of_b.start_soon(read, b)
                     await until(lambda: len(a.assignment) == 2)
                     assert {p: a.assignment[p] for p in partitions[:2]} == {partitions[0]: 0, partitions[1]: 1}
                     assert b.assignment == {partitions[2]: 0}
@@ -164,6 +167,7 @@ async def test_case_39_streams_share_partitions_and_a_second_consumer_takes_its_
                         await write(driver, partition, numbered(10, 10 * n))
                     await until(lambda: len(seen) == 33)
                     await anyio.sleep(0.05)
+                    tasks_of_b.cancel_scope.cancel()
                     tasks.cancel_scope.cancel()
     assert sorted(seen) == sorted([*numbered(30), b"1-0", b"1-1", b"1-2"])
 

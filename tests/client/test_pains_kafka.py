@@ -198,10 +198,14 @@ async def test_pain_a_slow_handler_is_named_before_a_rebalance_cancels_it_and_it
         ):
             handlers.start_soon(first.each, handle_slowly)
             await until(lambda: hanging == PARTITIONS)
-            async with k.consumer(topic, group=topic, assignors=["range"]) as second:
-                handlers.start_soon(second.each, handle_slowly)
+            async with (
+                k.consumer(topic, group=topic, assignors=["range"]) as second,
+                anyio.create_task_group() as handlers_of_second,
+            ):
+                handlers_of_second.start_soon(second.each, handle_slowly)
                 ends = await k.positions(topic, LATEST)
                 await until(lambda: len(finished) == sum(ends.values()))
+                handlers_of_second.cancel_scope.cancel()
                 handlers.cancel_scope.cancel()
         assert finished.keys() == {(p, n) for p in partitions for n in range(ends[p])}
         assert set(finished.values()) == {1}

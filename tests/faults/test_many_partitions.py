@@ -41,11 +41,11 @@ async def test_thousands_of_partitions_are_joined_committed_shared_and_left(
     url, took = f"kafka07+zk://{odradek_chroot}", Stopwatch()
     patient: dict[str, Any] = {"group": "g", "commit_every": None, "join_within": 120, "exit_within": 60}
     with Kafka07Broker(zookeeper=odradek_chroot, config=config):
-        async with od.connect(url) as k, od.connect(url) as other, anyio.create_task_group() as tasks:
+        async with od.connect(url) as k, od.connect(url) as other:
             async with k.producer() as out:
                 await out.send("t", b"x")
             took.lap("")
-            async with k.consumer("t", **patient) as one:
+            async with k.consumer("t", **patient) as one, anyio.create_task_group() as tasks:
                 assert len(one.assignment) == PARTITIONS
                 took.lap("joined")
                 tasks.start_soon(drink, one)
