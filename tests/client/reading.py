@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,12 +15,14 @@ from odradek.client.consumer.reader import Reader
 from odradek.client.options import Tuning
 from odradek.errors import BrokerError, CorruptMessage, MessageTooLarge
 from odradek.testing import MemoryCluster
-from odradek.types import LATEST
+from odradek.types import LATEST, TopicPartition
 
-from ..payloads import payload
+from ..payloads import payload, payloads
+from .one_member import numbered
 
 __all__ = [
     "all_in_steps",
+    "assert_bounded",
     "cancelled_after",
     "collect",
     "held",
@@ -28,6 +30,8 @@ __all__ = [
     "one_step",
     "read",
     "reading",
+    "take_in_steps",
+    "take_until",
     "values_of",
 ]
 
@@ -90,8 +94,34 @@ async def all_in_steps(reader: Reader, max_bytes: int) -> list[list[Batch]]:
     return steps
 
 
+async def take_in_steps(reader: Reader, values: list[bytes]) -> None:
+    """Append all values of each step, up to the end or an error."""
+    while step := await one_step(reader, 1 << 20):
+        values += [value for batch in step for value in payloads(batch.values)]
+
+
+def assert_bounded(steps: list[list[Batch]], max_bytes: int, partitions: Sequence[TopicPartition]) -> None:
+    """Assert that steps over partitions of a hundred values each have all of them, within the limit."""
+    sizes = [sum(batch.columns.payload_bytes for batch in step) for step in steps]
+    assert max(sizes) <= max(6, max_bytes)
+    values: dict[TopicPartition, list[bytes]] = {partition: [] for partition in partitions}
+    for step in steps:
+        for batch in step:
+            values[batch.partition] += payloads(batch.values)
+    assert values == {partition: numbered(100, 100 * n) for n, partition in enumerate(partitions)}
+
+
+async def take_until(reader: Reader, values: list[bytes], count: int, *, in_batches: bool) -> None:
+    """Append the values of records, or of batches, until there are so many."""
+    while len(values) < count:
+        if in_batches:
+            values += payloads((await anext(reader.batches(max_records=3))).values)
+        else:
+            values.append(payload((await anext(reader)).value))
+
+
 @asynccontextmanager
-async def cancelled_after(steps: int) -> AsyncIterator[None]:
+async def cancelled_after(steps: int) -> AsyncIterator[anyio.CancelScope]:
     """Cancel the block after so many steps of the event loop, unless it has ended."""
     with anyio.CancelScope() as scope:
         async with anyio.create_task_group() as tasks:
@@ -102,5 +132,5 @@ async def cancelled_after(steps: int) -> AsyncIterator[None]:
                 scope.cancel()
 
             tasks.start_soon(cancel)
-            yield
+            yield scope
             tasks.cancel_scope.cancel()

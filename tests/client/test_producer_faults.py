@@ -12,6 +12,7 @@ import anyio
 import pytest
 from anyio import wait_all_tasks_blocked
 from tests.client.producing import P0, P1, P2, P3, ProducerClock, make_cluster, producing, stored, values
+from tests.client.reading import cancelled_after
 
 from odradek.client.options import Tuning
 from odradek.client.producer.producer import Producer
@@ -570,22 +571,6 @@ async def test_a_dead_background_with_records_left_is_undelivered_because_of_it(
 # ---- cancellation ----------------------------------------------------------------------------------------------
 
 
-async def cancelled_after(checkpoints: int, call: Callable[[], Awaitable[object]]) -> bool:
-    """Run a call and cancel it after `checkpoints` passes of the loop. Return True if that cancelled it."""
-    with anyio.CancelScope() as scope:
-        async with anyio.create_task_group() as tasks:
-
-            async def cancel() -> None:
-                for _ in range(checkpoints):
-                    await anyio.lowlevel.checkpoint()
-                scope.cancel()
-
-            tasks.start_soon(cancel)
-            await call()
-            tasks.cancel_scope.cancel()
-    return scope.cancelled_caught
-
-
 @pytest.mark.parametrize("call", ["send", "put", "send_many"])
 async def test_pain_cancellation_at_every_await_of_send(cluster: MemoryCluster, call: str) -> None:
     """Neither is the cancel swallowed nor a record lost: what was accepted is written, once; what was not, is not."""
@@ -597,7 +582,9 @@ async def test_pain_cancellation_at_every_await_of_send(cluster: MemoryCluster, 
             assert out.try_put("t", b"-", partition=P0)
             assert out.try_put("t", b"-", partition=P0)  # full: the call has to wait for room first
             method = partial(getattr(out, call), "t", arguments, partition=P0)
-            cancelled.append(await cancelled_after(len(cancelled), method))
+            async with cancelled_after(len(cancelled)) as scope:
+                await method()
+            cancelled.append(scope.cancelled_caught)
         accepted = out.statistics().accepted - 2
         assert stored(cluster, P0).count(value) == accepted
         assert accepted or cancelled[-1]

@@ -31,9 +31,8 @@ from odradek.testing import MemoryCluster
 from odradek.testing.memory.broker import MemoryBrokerClient
 from odradek.types import EARLIEST, LATEST, AtTime, Position, Record, TimestampType
 
-from ..payloads import payload, payloads
 from .one_member import make_cluster, numbered, tp, until
-from .reading import cancelled_after, collect, held, next_values, read, reading, values_of
+from .reading import cancelled_after, collect, held, next_values, read, reading, take_until, values_of
 
 pytestmark = pytest.mark.anyio
 
@@ -521,11 +520,7 @@ async def test_pain_cancellation_at_every_await(monkeypatch: pytest.MonkeyPatch)
             steps += 1
             cluster.clock.advance(1.0)
             async with cancelled_after(steps % 7):
-                while len(got) < 400:
-                    if steps % 2:
-                        got += payloads((await anext(reader.batches(max_records=3))).values)
-                    else:
-                        got.append(payload((await anext(reader)).value))
+                await take_until(reader, got, 400, in_batches=bool(steps % 2))
     assert sorted(got) == numbered(400)
     assert steps > 5
 

@@ -19,10 +19,9 @@ from odradek.types import LATEST, AtTime, Position, Record
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 
-from ..payloads import payload, payloads
 from .kafka07_bytes import Kafka07LogDriver, tp
 from .one_member import numbered
-from .reading import cancelled_after, collect, values_of
+from .reading import cancelled_after, collect, take_until, values_of
 
 pytestmark = pytest.mark.anyio
 
@@ -219,11 +218,7 @@ async def test_pain_cancellation_at_every_await(monkeypatch: pytest.MonkeyPatch)
         while len(got) < 400:
             steps += 1
             async with cancelled_after(steps % 7):
-                while len(got) < 400:
-                    if steps % 2:
-                        got += payloads((await anext(reader.batches(max_records=3))).values)
-                    else:
-                        got.append(payload((await anext(reader)).value))
+                await take_until(reader, got, 400, in_batches=bool(steps % 2))
     assert sorted(got) == numbered(400)
     assert steps > 5
 

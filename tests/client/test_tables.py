@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
 from typing import Any
 
 import anyio
@@ -18,28 +17,16 @@ from odradek.client.consumer.reader import Reader
 from odradek.client.options import Tuning
 from odradek.errors import ConfigError, CorruptMessage, Unreachable
 from odradek.testing import MemoryCluster
-from odradek.types import LATEST, Position, TopicPartition
+from odradek.types import LATEST, Position
 
 from .one_member import consuming, make_cluster, numbered, tp, until
 from .reading import cancelled_after, held, reading
+from .table_rows import by_partition, tables_past_failures, values
 
 pytestmark = pytest.mark.anyio
 
 THREE = {tp(n): numbered(200, 200 * n) for n in range(3)}
 """What `make_cluster(200, 200, 200)` has."""
-
-
-def values(table: pa.Table) -> list[bytes]:
-    return [row["value"] for row in table.select(["value"]).to_pylist()]
-
-
-def by_partition(*tables: pa.Table) -> dict[TopicPartition, list[bytes]]:
-    values: dict[TopicPartition, list[bytes]] = defaultdict(list)
-    for table in tables:
-        table.validate(full=True)
-        for row in table.to_pylist():
-            values[TopicPartition(row["topic"], row["partition"])].append(row["value"])
-    return values
 
 
 async def read_ahead(reader: Reader | Consumer, rows: int) -> None:
@@ -182,21 +169,9 @@ async def test_cancelling_a_wait_for_a_table_moves_nothing(max_wait: float) -> N
 
 
 async def test_rows_whose_table_cannot_be_made_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> pa.Table:
-        raise MemoryError
-
     async with reading(make_cluster(200, 200, 200), until=LATEST) as reader:
-        tables = reader.arrow(max_bytes=100)
-        before = await anext(tables)
-        bookmark = reader.bookmark()
-        with monkeypatch.context() as patch:
-            patch.setattr(odradek.arrow, "table", fail)
-            for _ in range(3):
-                with pytest.raises(MemoryError):
-                    await anext(reader.arrow(max_bytes=50))
-        assert reader.bookmark() == bookmark
-        all_tables = [before] + [table async for table in reader.arrow(max_bytes=100)]
-    assert by_partition(*all_tables) == THREE
+        tables = await tables_past_failures(reader, monkeypatch)
+    assert by_partition(*tables) == THREE
 
 
 async def test_pain_memory_is_bounded_with_a_slow_taker_of_tables() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +13,7 @@ from odradek.batch import Batch
 from odradek.client.consumer.reader import Reader
 from odradek.client.options import Tuning
 from odradek.errors import CorruptMessage
-from odradek.types import LATEST, TopicPartition
+from odradek.types import LATEST
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 
@@ -22,21 +21,9 @@ from ..columns import ENGINES, damage, using
 from .kafka07_bytes import Kafka07LogDriver, tp
 from .one_member import numbered
 from .reading import cancelled_after
+from .table_rows import by_partition, tables_past_failures, values
 
 pytestmark = pytest.mark.anyio
-
-
-def values(table: pa.Table) -> list[bytes]:
-    return [row["value"] for row in table.select(["value"]).to_pylist()]
-
-
-def by_partition(*tables: pa.Table) -> dict[TopicPartition, list[bytes]]:
-    values: dict[TopicPartition, list[bytes]] = defaultdict(list)
-    for table in tables:
-        table.validate(full=True)
-        for row in table.to_pylist():
-            values[TopicPartition(row["topic"], row["partition"], row["broker"])].append(row["value"])
-    return values
 
 
 def make_driver(
@@ -130,22 +117,10 @@ async def test_cancelling_a_wait_for_a_table_moves_nothing(max_wait: float) -> N
 
 
 async def test_rows_whose_table_cannot_be_made_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> pa.Table:
-        raise MemoryError
-
     driver = make_driver()
     async with Reader(driver, "t", until=LATEST) as reader:
-        tables = reader.arrow(max_bytes=100)
-        before = await anext(tables)
-        bookmark = reader.bookmark()
-        with monkeypatch.context() as patch:
-            patch.setattr(odradek.arrow, "table", fail)
-            for _ in range(3):
-                with pytest.raises(MemoryError):
-                    await anext(reader.arrow(max_bytes=50))
-        assert reader.bookmark() == bookmark
-        all_tables = [before] + [table async for table in reader.arrow(max_bytes=100)]
-    assert by_partition(*all_tables) == {tp(n): numbered(200, 1000 * n) for n in range(3)}
+        tables = await tables_past_failures(reader, monkeypatch)
+    assert by_partition(*tables) == {tp(n): numbered(200, 1000 * n) for n in range(3)}
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -10,9 +10,8 @@ from odradek.client.options import Tuning
 from odradek.errors import CorruptMessage
 from odradek.types import LATEST
 
-from ..payloads import payloads
 from .one_member import make_cluster, numbered, tp
-from .reading import all_in_steps, one_step, reading
+from .reading import all_in_steps, assert_bounded, reading, take_in_steps
 
 pytestmark = pytest.mark.anyio
 
@@ -22,12 +21,7 @@ async def test_a_step_has_at_most_so_many_bytes_and_at_least_a_row(max_bytes: in
     cluster = make_cluster(100, 100, 100)
     async with reading(cluster, until=LATEST, tuning=Tuning(fetch_bytes=300)) as reader:
         steps = await all_in_steps(reader, max_bytes)
-    sizes = [sum(batch.columns.payload_bytes for batch in step) for step in steps]
-    assert max(sizes) <= max(6, max_bytes)
-    batches = [batch for step in steps for batch in step]
-    for n in range(3):
-        values = [value for batch in batches if batch.partition == tp(n) for value in batch.values]
-        assert values == numbered(100, 100 * n)
+    assert_bounded(steps, max_bytes, [tp(0), tp(1), tp(2)])
 
 
 async def test_partitions_take_turns_within_a_step() -> None:
@@ -45,9 +39,7 @@ async def test_an_error_comes_behind_what_is_good_and_alone() -> None:
     async with reading(cluster, until=LATEST) as reader:
         values: list[bytes] = []
         with pytest.raises(CorruptMessage, match="t/0 at 2"):
-            while step := await one_step(reader, 1 << 20):
-                values += [value for batch in step for value in payloads(batch.values)]
+            await take_in_steps(reader, values)
         assert sorted(values[:2]) == numbered(2)
-        while step := await one_step(reader, 1 << 20):
-            values += [value for batch in step for value in payloads(batch.values)]
+        await take_in_steps(reader, values)
     assert sorted(values) == [*numbered(2), *numbered(5, 3)]

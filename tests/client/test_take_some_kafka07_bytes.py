@@ -10,10 +10,9 @@ from odradek.errors import CorruptMessage
 from odradek.types import LATEST
 from odradek.wire.compression import CompressionType
 
-from ..payloads import payloads
 from .kafka07_bytes import Kafka07LogDriver, tp
 from .one_member import numbered
-from .reading import all_in_steps, one_step
+from .reading import all_in_steps, assert_bounded, take_in_steps
 
 pytestmark = pytest.mark.anyio
 
@@ -25,12 +24,7 @@ async def test_a_step_has_at_most_so_many_bytes_and_at_least_a_row(max_bytes: in
         driver.write(tp(n), numbered(100, 100 * n), CompressionType.SNAPPY if n else CompressionType.NONE)
     async with Reader(driver, "t", until=LATEST, tuning=Tuning(fetch_bytes=300)) as reader:
         steps = await all_in_steps(reader, max_bytes)
-    sizes = [sum(batch.columns.payload_bytes for batch in step) for step in steps]
-    assert max(sizes) <= max(6, max_bytes)
-    batches = [batch for step in steps for batch in step]
-    for n in range(3):
-        values = [value for batch in batches if batch.partition == tp(n) for value in batch.values]
-        assert values == numbered(100, 100 * n)
+    assert_bounded(steps, max_bytes, [tp(0), tp(1), tp(2)])
 
 
 async def test_an_error_comes_behind_what_is_good_and_alone() -> None:
@@ -41,9 +35,7 @@ async def test_an_error_comes_behind_what_is_good_and_alone() -> None:
     async with Reader(driver, "t", until=LATEST) as reader:
         values: list[bytes] = []
         with pytest.raises(CorruptMessage, match="t/1-0"):
-            while step := await one_step(reader, 1 << 20):
-                values += [value for batch in step for value in payloads(batch.values)]
+            await take_in_steps(reader, values)
         assert sorted(values[:2]) == numbered(2)
-        while step := await one_step(reader, 1 << 20):
-            values += [value for batch in step for value in payloads(batch.values)]
+        await take_in_steps(reader, values)
     assert sorted(values) == numbered(2) + numbered(5, 10)

@@ -184,6 +184,14 @@ def test_a_table_without_its_record_and_without_the_memory_is_refused(work: Work
     assert "no longer has the record of batch 1" in work.error()
 
 
+def assert_nothing_lost(work: Workspace, error: str) -> None:
+    """Assert that a run said that the disk is full and wrote nothing, and that the next one writes it all."""
+    assert "No space left on device" in error and "free space" in error
+    assert values(work) == numbers(0, 100)
+    assert not work.run().failed
+    assert values(work) == numbers(0, 150)
+
+
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -198,10 +206,7 @@ def test_a_full_disk_while_tasks_write_changes_nothing(work: Workspace, monkeypa
     with monkeypatch.context() as patched:
         patched.setattr(Storage, "create", full_disk)
         error = work.error()
-    assert "No space left on device" in error and "free space" in error
-    assert values(work) == numbers(0, 100)
-    assert not work.run().failed
-    assert values(work) == numbers(0, 150)
+    assert_nothing_lost(work, error)
 
 
 @KINDS
@@ -216,10 +221,7 @@ def test_a_full_disk_at_the_commit_changes_nothing(work: Workspace, monkeypatch:
         else:
             patched.setattr("pyiceberg.table.update.snapshot.write_manifest_list", fail)
         error = work.error()
-    assert "No space left on device" in error and "free space" in error
-    assert values(work) == numbers(0, 100)
-    assert not work.run().failed
-    assert values(work) == numbers(0, 150)
+    assert_nothing_lost(work, error)
 
 
 @KINDS
