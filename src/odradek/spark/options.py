@@ -1,4 +1,4 @@
-"""The options of the data source and of the sink, from the strings that Spark hands over to checked values.
+"""The options of the data source and of the sink, from the strings that Spark passes to checked values.
 
 Each option is declared once: by a field of `SourceOptions`, `SinkOptions`, `Topics` or `ClusterOptions`, or in a table
 of those that are refused or have no effect. An option that is not known, not for this kind of query or not for this
@@ -149,7 +149,7 @@ IGNORED_KAFKA = (
     *_kafka("fetch.max.bytes fetch.max.wait.ms fetch.min.bytes"),
 )
 SINK_IGNORED = (
-    *("checkpointLocation", "queryName"),  # of Spark's own writer, which hands them over with the rest
+    *("checkpointLocation", "queryName"),  # of Spark's own writer, which passes them on with the rest
     *_CONNECTIONS,
     "includeHeaders",
     *_kafka("batch.size enable.idempotence linger.ms max.block.ms metadata.max.idle.ms retries"),

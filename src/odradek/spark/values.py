@@ -1,4 +1,4 @@
-"""Options as Spark hands them over, and their values; offsets as JSON, in options and in checkpoints.
+"""Options as Spark passes them, and their values; offsets as JSON, in options and in checkpoints.
 
 Spark lower-cases the names of options, so they are compared without regard to case. An option that is not known is an
 error: one that is silently ignored loses data sooner or later. Every error names the option and what would be right.
